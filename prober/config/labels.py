@@ -180,7 +180,7 @@ class Rule(Block):
 
     @property
     def sets(self) -> tuple[str, str]:
-        """(key of the rule with the name of the label to set, this name), which may contain groups; the name is empty if none."""
+        """(key of the rule that holds the name of the label to set, that name). The name may have groups; "" if no label is set."""
         if self.action == "labelmap":
             return "replacement", self.replacement
         return "target_label", "" if "equal" in self.action else self.target_label or ""

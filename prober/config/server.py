@@ -126,7 +126,7 @@ def header_problem(name: str, value: str, *, auth_header: str) -> str:
 
 
 def _expanded_headers(headers: Mapping[str, str], info: ValidationInfo) -> dict[str, str]:
-    """Headers with the variables in their values expanded. Raises mistakes, by name of the header."""
+    """Headers with the variables in their values expanded. An error is raised as a mistake at the name of its header."""
     auth: Auth | None = info.data.get("auth")
     auth_header = auth.credential("")[0] if auth is not None else ""
     expanded: dict[str, str] = {}

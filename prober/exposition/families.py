@@ -208,7 +208,7 @@ class Family:
         return child
 
     def histogram(self, bounds: tuple[float, ...], *labels: str) -> Histogram:
-        """The histogram with these labels; created anew if its bounds have changed."""
+        """The histogram with these labels; a new one if its bounds have changed."""
         child = self.children.get(labels)
         if not isinstance(child, Histogram) or child.bounds != bounds:
             child = self.children[labels] = Histogram(self.series, labels, bounds, self.more_labels(labels))
@@ -301,7 +301,7 @@ class Registry(dict[str, Family]):
         return self[declared.name].value(*values)
 
     def histogram(self, declared: Series[*Names], bounds: tuple[float, ...], *labels: *Names) -> Histogram:
-        """A histogram; created anew if its bounds have changed."""
+        """A histogram, created on first use and if its bounds have changed."""
         values: tuple[Any, ...] = labels
         return self[declared.name].histogram(bounds, *values)
 

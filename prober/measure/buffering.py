@@ -61,14 +61,14 @@ class Buffering:
 
     @property
     def text(self) -> str:
-        """Clause with the number of the last answers that were held back."""
+        """Text such as `5 of the last 8 answers arrived all at once or in flushes of 3 chunks or more`."""
         answers = len(self.held_back)
         count = f"{sum(self.held_back)} of the last {answers} answers" if answers > 1 else "the answer"
         return f"{count} arrived all at once or in flushes of {MIN_CHUNKS} chunks or more"
 
     @property
     def sentence(self) -> str:
-        """Sentence with the number of held-back answers and the consequence, for a target that is buffered."""
+        """`text` and the consequence of buffering. Only for a target whose answers are buffered."""
         return f"{self.text}; {CONSEQUENCE}"
 
     def after(self, timeline: Timeline) -> "Buffering":

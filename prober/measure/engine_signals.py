@@ -361,7 +361,7 @@ def with_renamed_metrics(table: EngineTable, *, engine: str, old: str, new: str,
 
 
 def latest_release(table: EngineTable) -> EngineTable:
-    """Returns the table reduced to the newest release, for an engine with the same metrics but other version numbers."""
+    """Returns the table with only the sources of the newest release, for an engine with these metrics but its own version numbers."""
     signals = {
         signal: tuple(replace(source, since=None) for source in sources if source.until is None)
         for signal, sources in table.signals.items()

@@ -184,7 +184,7 @@ def classify(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
 
 
 def _server_failure(end: ObservedEnd, engine: str) -> Verdict | None:
-    """The failure that the server reports, or that its malformed data show."""
+    """The verdict if the server reports an error or sends malformed data; None if not."""
     if end.status is not None and (verdict := classify_status(end.status, end.status_detail)):
         return verdict
     if end.error is not None:

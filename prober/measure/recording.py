@@ -176,7 +176,7 @@ class Recording:
         return self.has_failed
 
     def finish(self, content_type: str = "") -> None:
-        """Process the end of the body. content_type: that of the response, for the message on a body that is no answer"""
+        """Process the end of the body. content_type: of the response, for the error message if the body is not an answer"""
         if self.is_over:
             return
         body, kind = bytes(self._body), content_type.partition(";")[0].strip() or "no content type"
@@ -332,7 +332,7 @@ class Recording:
         self._record(at_ns, chunk)
 
     def _record(self, at_ns: int, chunk: chat.Chunk) -> None:
-        """Record an event, or an answer that is not streamed. Raises Malformed."""
+        """Record the content of an event, or of an answer that is not streamed. Raises Malformed."""
         if chunk.has_content:
             self._record_content(at_ns, chunk)
         for piece in chunk.calls:

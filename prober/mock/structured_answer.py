@@ -63,7 +63,7 @@ def deltas(document: str, tool: str, form: str) -> list[dict[str, Any]]:
 
 
 def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Joins several deltas into one; pieces of calls stand side by side in its list."""
+    """Joins several deltas into one. Its list of tool calls has the pieces of all of them."""
     if any("content" in part for part in parts):
         return {"content": "".join(part.get("content", "") for part in parts)}
     calls = [call for part in parts for call in part.get("tool_calls", ())]

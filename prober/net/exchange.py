@@ -173,7 +173,7 @@ class Exchange:
             self._fail(failure)
 
     def _hand_over(self) -> None:
-        """Pass the parsed part of the body to the recording, unless the response has ended; check its size."""
+        """Pass the parsed part of the body to the recording, unless the response has ended. Ends the exchange above the size limit."""
         data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         self._parts.clear()
         if self._parser is None:

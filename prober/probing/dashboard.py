@@ -392,7 +392,7 @@ def not_counted() -> list[Panel]:
 
 
 def cost() -> list[Panel]:
-    """Panels of tokens and dollars."""
+    """Panels of tokens and dollars that the probes cost."""
     return [
         series(
             "Tokens of probing",

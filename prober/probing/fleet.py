@@ -117,7 +117,7 @@ class Fleet:
         return Shard(shard_of(name, self.shard.count), self.shard.count)
 
     def is_awaited(self, name: str) -> bool:
-        """True if a target without a runner may have this name: its runner is not made yet, or has not found out its name."""
+        """True if the target with this name may still appear: its runner is not created yet, or a runner does not know its name yet."""
         return name in self._desired or any(runner.name is None for runner in list(self.runners.values()))
 
     @property

@@ -1,4 +1,4 @@
-"""Sends the requests of an experiment: the one way of sweep, matrix, comparison and gate, in this process or in workers."""
+"""Sends the requests of an experiment (sweep, matrix, comparison or gate), from this process or from workers."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
@@ -18,8 +18,8 @@ from prober.probing.target import Target
 class Sending:
     """A request under way.
 
-    request: as drawn; that of the run may be another one, which took the place of busy sessions
-    run: None before its connection is begun
+    request: as generated; that of the run may be another one, if sessions were busy
+    run: the probe; None before its connection begins
     is_due: its due time has come
     """
 
@@ -29,16 +29,16 @@ class Sending:
 
 
 class Sender:
-    """Sends requests to a target; none waits for another. A context manager: its end waits for all, and an exception cuts them.
+    """Sends requests to a target in an open loop. A context manager: its end waits for all requests, and an exception cuts them.
 
-    A request is drawn when its connection is to be begun, so in the order of the due times, and also if it cannot be sent because
-    the prober woke too late or the engine is loading. So a seed gives the same request for a due time, whatever happened before it.
+    A request is generated when its connection should begin, so in the order of the due times. It is generated even if it is not sent
+    because the prober woke too late or the engine is loading. So a seed gives the same request for each due time.
 
     on_due: called at the due time, with the result if there is one already: shed, over budget, or without a connection
-    on_end: called with the result, not before the due time; with None if the engine says that it is loading or draining. A request
+    on_end: called with the result, not before the due time; with None if the engine reports that it is loading or draining. A request
         that is cut has a result, with what it delivered, if its due time has come
     cut_text: detail of the result of a request that is cut
-    may: called when a request is to be sent; if it returns False, the request is never sent
+    may: called when a request should be sent; if it returns False, the request is never sent
     looks_up: True: health and identity of the target are looked up as for scheduled probes, and its state follows the results
     under_way: requests that have not ended, by task
     """
@@ -70,7 +70,7 @@ class Sender:
         await self._tasks.__aexit__(*problem)
 
     def begin(self, request: Request) -> asyncio.Task[ProbeResult | None]:
-        """Send a request, which connects a `connect_lead` before its due time. Returns the task, whose value is its result."""
+        """Send a request, whose connection begins a `connect_lead` before its due time. Returns the task, whose value is the result."""
         sending = Sending(request)
         task = self._tasks.create_task(self._send(sending))
         self.under_way[task] = sending
@@ -83,7 +83,7 @@ class Sender:
         due_times: Iterable[int],
         begun: Callable[[asyncio.Task[ProbeResult | None]], None] = lambda task: None,
     ) -> None:
-        """Draw and begin a request for each due time; returns when the last one has begun. begun: called with each task"""
+        """Generate and begin a request for each due time. Returns when the last one has begun. begun: called with each task"""
 
         def launch(due_ns: int) -> None:
             begun(self.begin(new_request(self._target, drawer, due_ns)))
@@ -91,7 +91,7 @@ class Sender:
         await pace(due_times, self._clock, self._target.spec, launch)
 
     async def results(self, drawer: Drawer, due_times: Iterable[int]) -> AsyncGenerator[ProbeResult | None, None]:
-        """Send at the due times and yield the results in that order. Closing it cuts the requests under way."""
+        """Send requests at the due times and yield the results in that order. Closing cuts the requests under way."""
         begun: asyncio.Queue[asyncio.Task[ProbeResult | None] | None] = asyncio.Queue()
 
         async def send() -> None:
@@ -115,7 +115,7 @@ class Sender:
                 task.cancel()
 
     async def cut(self) -> None:
-        """Cut the requests under way; on return there are none."""
+        """Cut the requests under way, and wait until they have ended."""
         self.cancel()
         if self.under_way:
             await asyncio.wait(list(self.under_way))

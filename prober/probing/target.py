@@ -260,7 +260,7 @@ class Target:
         return self.state not in SILENT_STATES
 
     def probed(self, result: ProbeResult) -> None:
-        """A scheduled probe ended: the state follows, and the target is looked up again beside the probes where that is due."""
+        """Process the end of a scheduled probe: update the state, and look the target up again, beside the probes, if that is due."""
         self.has_answered = self.has_answered or result.timeline.headers_ns is not None
         self.ended(result)
         self.refresh_identity()
@@ -314,7 +314,7 @@ class Target:
         self._last_outcome = outcome
 
     def _no_data_state(self) -> TargetState | None:
-        """The worst state of the workloads if no schedule gives data, else None. Rare workloads may be `pending` and are ignored."""
+        """The worst state of the workloads if no schedule has data, else None. `pending` workloads are ignored, as they may be rare."""
         schedules = [
             {self.workloads[name].state for name in names} - {TargetState.PENDING} for names in self._leading_workloads
         ]

@@ -80,7 +80,7 @@ class Risk:
 
     @property
     def evidence(self) -> Evidence:
-        """Evidence that the worsening is within the margin."""
+        """Evidence that the worsening is within the margin: "holds", "fails" or "undecided"."""
         if self.most is not None and self.most <= self.margin:
             return "holds"
         return "fails" if self.least is not None and self.least > self.margin else "undecided"

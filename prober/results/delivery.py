@@ -9,7 +9,7 @@ timestamp is in the span. Consecutive spans count every token once, in whole num
   other answers, and its prompt has the requested length, scaled as the server counts the other prompts.
 - Prompt tokens count at the first token, when prefill is over. A prompt without a first token does not count.
 
-**Throughput at a rate** is what the target delivers per second if it is asked at this rate all the time:
+**Throughput at a rate** is what the target delivers per second if requests come at this rate all the time:
 
     answered requests/s = rate × share of the stage's requests that were answered
     goodput             = rate × share of its requests that were answered and good by every SLO, which falls with the rate

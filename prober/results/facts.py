@@ -1,6 +1,4 @@
-"""Types for facts about a target that its results name. They are separate from the results, so that the configuration can import
-them.
-"""
+"""Types for facts about a target. They are separate from the results that name them, as the configuration imports them too."""
 
 from dataclasses import dataclass, fields
 

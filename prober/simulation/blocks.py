@@ -68,7 +68,7 @@ class Blocks:
                 self.used -= self._per
 
     def lose(self, count: int) -> None:
-        """Make `count` of all blocks unavailable (0: all are available)."""
+        """Make `count` of all blocks unavailable; 0 makes all available again."""
         self.capacity = max(0, self.total - count)
         self._make_room()
 

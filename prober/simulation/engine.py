@@ -110,7 +110,7 @@ class Engine:
         )
 
     def tokens(self, truth: Truth) -> int:
-        """Generated tokens of a request at `at_s`."""
+        """Number of generated tokens of a request at the time `at_s`."""
         return truth.tokens if truth.finish < 0 else self._decoding.tokens(truth)
 
     def submit(self, request: Request) -> Truth:
@@ -214,7 +214,7 @@ class Engine:
         return first_s, 0.0 if spent else parameters.kv_token_s * decoding.count * factor
 
     def _equal_steps(self, span_s: float, first_s: float, slope_s: float, max_steps: float, growth: int) -> int:
-        """Number of steps, including this one, that differ only by the growing context; allocates their blocks."""
+        """Number of steps, including the next one, that differ only by the growing context. Allocates their blocks."""
         decoding, blocks = self._decoding, self._blocks
         steps = min(decoding.to_first_finish(), max_steps, self._until_tail or 1)
         # n steps take n·half + n²·slope/2. This form of the root allows a slope of 0.
@@ -250,9 +250,7 @@ class Engine:
         return self._decoding.next_growth()
 
     def _prefill(self, start_s: float, preempted: bool) -> tuple[list[Truth], int]:
-        """Admit requests and compute prompts with the rest of the token budget. Returns (requests with complete prompt, tokens
-        spent).
-        """
+        """Admit requests and compute prompts with the remaining budget. Returns (requests whose prompt is complete, tokens spent)."""
         if self._partial is None and (preempted or not self._waiting):
             return [], 0
         budget = self.parameters.max_batched_tokens - self._decoding.count

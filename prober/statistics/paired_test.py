@@ -2,9 +2,8 @@
 
 Under the null hypothesis each difference has either sign with equal chance, so all sign patterns are equally likely. Up to
 MAX_EXACT_PAIRS pairs that distribution is counted exactly, including ties (Hollander, Wolfe, Chicken, "Nonparametric Statistical
-Methods", 3.1 to 3.3). Pairs must be independent of each other; the two values of a pair need not be. Of an autocorrelated series,
-pairs are means of batches that are long beside its autocorrelation time, for Student's t (Law and Carson, Operations Research 27,
-1979).
+Methods", 3.1 to 3.3). Pairs must be independent of each other; the two values of a pair need not be. Of an autocorrelated series, pairs
+are means of batches that are much longer than its autocorrelation time, for Student's t (Law and Carson, Operations Research 27, 1979).
 """
 
 import math

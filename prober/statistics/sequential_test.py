@@ -8,8 +8,8 @@ most 1 for r < 1 if the mean of each observation, whatever came before, is m or 
 mean of such products is an e-process: the chance that it ever reaches 1 ÷ error is at most `error` (Ville's inequality; Waudby-Smith
 and Ramdas, "Estimating means of bounded random variables by betting", 2024). Wald's test is the case of one rival and zeros and ones.
 It needs no approximation and no independence, but the conditional mean of every observation must be on one side of m. Where bad events
-come together, an observation therefore is the mean of a block of time that is long
-beside what comes together (`features.experiments.gate`).
+come together, an observation therefore is the mean of a block of time that is much longer than such a group
+(`features.experiments.gate`).
 """
 
 import math
@@ -115,7 +115,7 @@ def min_observations(budget: float, error: float, pattern: Observations = ALL_GO
 
 
 def _evidence(observed: Observations, share: float, rivals: Rivals) -> float:
-    """Returns ln Σ weight · Π (1 − x + r·x) ÷ (1 − share + r·share)."""
+    """Returns the logarithm of the evidence: ln Σ weight · Π (1 − x + r·x) ÷ (1 − share + r·share)."""
     values = [(value, number) for value, number in observed.counts.items() if value and number]
     logs = [
         weight - observed.count * step + sum([number * _log(value, odds) for value, number in values])
@@ -138,7 +138,7 @@ def _terms(share: float, rivals: Rivals) -> tuple[tuple[float, float, float], ..
 
 
 def _threshold_share(holds: Callable[[float], bool]) -> float:
-    """Returns the smallest share from which on `holds` is true, to 1e-6. Bisects on a log scale, because budgets are small."""
+    """Returns the share above which `holds` is true, to 1e-6. Bisects on a log scale, because budgets are small."""
     low, high = -14.0, 14.0  # logits
     for _ in range(40):
         middle = (low + high) / 2

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class SavedRows:
-    """Rows of one kind, by key. set_aside: called with the key of an unreadable row, to move it where nothing overwrites it"""
+    """Rows of one kind, by key. set_aside: moves the unreadable row with a key to where nothing overwrites it"""
 
     def __init__(
         self, rows: Mapping[str, bytes] = MappingProxyType({}), set_aside: Callable[[str], None] = lambda _: None

@@ -86,7 +86,7 @@ class Workload:
 
     @property
     def checks(self) -> frozenset[Check]:
-        """The kinds of checks that are made of answers."""
+        """Kinds of checks made on the answers."""
         return frozenset((self.expectation.kind,)) if self.expectation is not None else frozenset()
 
     @property
@@ -312,7 +312,7 @@ class Mix:
 
     @property
     def checks(self) -> frozenset[Check]:
-        """The kinds of checks that are made of answers."""
+        """Kinds of checks made on the answers."""
         return frozenset(kind for part, _ in self.parts for kind in part.checks)
 
     def mean_tokens(self) -> tuple[float, float]:

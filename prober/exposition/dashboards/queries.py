@@ -96,10 +96,9 @@ def limit(signal: str, by: str = "target, workload, slo", at: str = "") -> str:
 
 
 def worst(series: Name, codes: tuple[str, ...], label: str, by: str, select: str = TARGET) -> str:
-    """Index in `codes` of the state that is set: `series` is 1 for the value of `label` that is the state. Of several, the largest
-    index.
+    """Index in `codes` of the current state: `codes` are values of `label`, and `series` is 1 for the current one.
 
-    Each part is aggregated before the comparison: a join by all labels of a series costs more than reading it.
+    If several are 1, the largest index. Parts are aggregated before the comparison: a join by all labels costs more than reading.
     """
     places = [
         f'{place} * (max by ({by}) ({series}{{{select},{label}="{code}"}}) == 1)' for place, code in enumerate(codes)

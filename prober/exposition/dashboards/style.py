@@ -40,7 +40,7 @@ def text_mapping(colors: dict[str, str]) -> list[Json]:
 
 
 def words_mapping(words: dict[str, str], color: str) -> list[Json]:
-    """Value mappings that show other words for texts, all in one colour. words: shown words by text"""
+    """Value mappings that replace each text by a word, all in one colour. words: shown word by text"""
     results = {
         text: {"text": shown, "color": color, "index": place} for place, (text, shown) in enumerate(words.items())
     }
@@ -48,7 +48,7 @@ def words_mapping(words: dict[str, str], color: str) -> list[Json]:
 
 
 def index_mapping(*pairs: tuple[str, str]) -> list[Json]:
-    """Value mappings that show 0, 1, 2 … as texts. pairs: (text, colour)"""
+    """Value mappings that show the numbers 0, 1, 2 … as texts. pairs: (text, colour) for each number"""
     options = {str(place): {"text": text, "color": color, "index": place} for place, (text, color) in enumerate(pairs)}
     return [{"type": "value", "options": options}]
 
@@ -83,7 +83,7 @@ def dashed(pattern: str, color: str = RED, *, in_legend: bool = False) -> Json:
 
 
 def dotted(ref: str) -> Json:
-    """Override for the query `ref` of values with too few samples: grey dots over the line of all values."""
+    """Override for the query `ref`, which selects values with too few samples: grey dots over the line of all values."""
     properties = (
         ("custom.lineStyle", {"fill": "dot", "dash": [2, 12]}),
         ("custom.lineWidth", 3),
@@ -94,7 +94,7 @@ def dotted(ref: str) -> Json:
 
 
 def band(lower: str, upper: str, color: str = BLUE) -> list[Json]:
-    """Overrides that fill the area between two series, such as the ends of a confidence interval. lower, upper: legends"""
+    """Overrides that fill the area between two series, such as the ends of a confidence interval. lower, upper: their legends"""
     return [
         fixed_color(lower, color, ("custom.lineWidth", 1), ("custom.fillOpacity", 0)),
         fixed_color(upper, color, ("custom.lineWidth", 1), ("custom.fillOpacity", 20), ("custom.fillBelowTo", lower)),

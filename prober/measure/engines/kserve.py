@@ -1,4 +1,4 @@
-"""KServe's predictor. Metrics page only. An LLMInferenceService is not covered here: it is vLLM behind llm-d, which have tables."""
+"""KServe's predictor. Metrics page only. An LLMInferenceService consists of vLLM and llm-d, which have tables of their own."""
 
 from prober.measure.engine_signals import EngineTable, Extra, PageShape, signals
 
