@@ -47,6 +47,10 @@ def random_seed() -> int:
     return SystemRandom().getrandbits(32)
 
 
+class UnidentifiedTarget(Exception):
+    """The target cannot be identified; the message says why."""
+
+
 class Session:
     """A target during an experiment. A context manager, inside which the metrics page and the GPUs are read.
 

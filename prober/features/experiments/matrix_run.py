@@ -7,7 +7,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from rich.progress import Progress
 
@@ -32,7 +32,6 @@ from prober.features.experiments.matrix import (
     warming,
     with_cost,
 )
-from prober.measure.engine_signals import EngineSignals
 from prober.measure.gpu_reading import without_parts
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.request import Drawer
@@ -41,7 +40,8 @@ from prober.measure.target_state import WarmUpLength
 from prober.net.endpoint import endpoint
 from prober.probing.probe import new_request
 from prober.probing.sender import Sender, Sending
-from prober.probing.session import Session
+from prober.probing.session import Session, UnidentifiedTarget
+from prober.probing.stop_conditions import LoadGuard
 from prober.probing.target import Target
 from prober.results.cost import judge_cost
 from prober.results.disturbance import Disturbance, contrast_of, disturbance_of
@@ -55,36 +55,12 @@ GUARD_INTERVAL_S = 0.25  # between judgements of a load by the requests in fligh
 RETRY_PAUSE_NS = 100_000_000  # of a closed loop after an unanswered request, to spare a target that is down
 
 
-class UnidentifiedTarget(Exception):
-    """The target cannot be identified; the message says why."""
-
-
-class Guard(Protocol):
-    """Ends a load that harms, as `features.capacity.stop_conditions` does. harm: why it must end, "" if it may go on."""
-
-    harm: str
-
-    def began(self) -> None: ...
-
-    def result(self, result: ProbeResult) -> None: ...
-
-    def waited(self, ttft_s: float) -> None: ...
-
-    def page(self, at_s: float, signals: EngineSignals) -> None: ...
-
-    def tick(self, at_s: float) -> None: ...
-
-
-MakeGuard = Callable[[float, float], Guard]  # from the TTFT threshold in seconds and the rate of all requests
-
-
 async def run_rows(
     session: Session,
     rows: Sequence[Row],
     warm_up: WarmUpLength,
     interrupted: asyncio.Event,
     progress: Progress,
-    make_guard: MakeGuard,
     configuration: str,
 ) -> tuple[list[RowVerdict], Result]:
     """Send and judge row after row; the first interrupted row is the last. Verdicts on all rows, and the result.
@@ -108,7 +84,7 @@ async def run_rows(
         run, load = RowRun(session, row, warm_up, partial(progress.advance, bar)), None
         if (load_row := loads.get(row.name)) is not None:
             say(f"beside it after {load_row.start:g} s: {_line(load_row)}")
-            load = LoadBeside(run, RowRun(session, load_row, warm_up), make_guard)
+            load = LoadBeside(run, RowRun(session, load_row, warm_up))
         is_complete = await _unless(interrupted, run.run() if load is None else load.run())
         progress.remove_task(bar)
         run.ended = "complete" if is_complete else "interrupted"
@@ -310,12 +286,12 @@ class RowRun:
 class LoadBeside:
     """Sends a row, `run_beside`, beside another one from its start on, and ends it at once for harm."""
 
-    def __init__(self, host: RowRun, run_beside: RowRun, make_guard: MakeGuard) -> None:
+    def __init__(self, host: RowRun, run_beside: RowRun) -> None:
         slo = host.row.ttft
         assert slo is not None
         assert slo.threshold_s is not None
         self._host, self.run_beside, self._slo = host, run_beside, slo
-        self._guard = make_guard(slo.threshold_s, (host.row.rate or 0.0) + (run_beside.row.rate or 0.0))
+        self._guard = LoadGuard(slo.threshold_s, (host.row.rate or 0.0) + (run_beside.row.rate or 0.0))
         self._end_ns: int | None = None
 
     async def run(self) -> None:
