@@ -19,7 +19,7 @@ from prober.net.clock import Clock, Trust
 from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget, OpenPage
 from prober.probing.replicas import Alone, Leadership
-from prober.probing.session import ReadFacts, no_facts
+from prober.probing.session import ReadFacts
 from prober.probing.supervisor import Supervisor
 from prober.results.result import Result
 from prober.storage.store import Store
@@ -48,7 +48,7 @@ class Sweeps:
         store: Store | None,
         open_page: OpenPage,
         leadership: Leadership | None = None,
-        read_facts: ReadFacts = no_facts,
+        read_facts: ReadFacts | None = None,
         instance: str = "",
     ) -> None:
         self.registry, self.events, self.headroom, self.trust, self.clock = registry, events, headroom, trust, clock

@@ -209,10 +209,9 @@ async def _turn(session: Session, half: Half, warm_up: WarmUpLength) -> tuple[li
         raise UnansweredSide(f"{half.side.upper()} ({session.spec.url}) answers nothing: {why}")
     start_ns = session.clock.now_ns() + round(session.spec.connect_lead * 1e9)
     drawer = RequestGenerator(workload, Random(half.seed))
-    async with aclosing(
-        Sender(session.target, session.launch).results(drawer, (start_ns + offset for offset in half.offsets_ns))
-    ) as results:
-        ended = [result async for result in results]
+    async with Sender(session.target, session.launch) as sender:
+        due_times = (start_ns + offset for offset in half.offsets_ns)
+        ended = [result async for result in sender.results(drawer, due_times)]
     loading = RequestRow(start_s=0.0, outcome="http_5xx", error="it says it is loading or shutting down")
     rows = [request_of(result, start_ns) if result is not None else loading for result in ended]
     return rows, [result for result in ended if result is not None], sum(result is not None for result in warm)
