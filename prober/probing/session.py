@@ -21,8 +21,7 @@ from prober.probing.sender import Sender
 from prober.probing.target import Target
 from prober.results.context import with_context
 from prober.results.facts import Fact
-from prober.results.result import Kind, Load, Result, Stage, result_url
-from prober.results.result import Target as Described
+from prober.results.result import Kind, Load, MeasuredTarget, Result, Stage, result_url
 from prober.workload.workloads import RequestGenerator
 
 PAGE_WAIT_S = 2.0
@@ -124,10 +123,10 @@ class Session:
         """Store a restart or change of the engine, as text."""
         self.changes.append("restarted" if change.kind == "restart" else change.text())
 
-    def described(self) -> Described:
+    def described(self) -> MeasuredTarget:
         """The target as results describe it."""
         identity, info = self.target.identity, self.readings[-1][1].info if self.readings else None
-        description = Described(
+        description = MeasuredTarget(
             url=result_url(self.spec.url), model=self.spec.model, engine=self.spec.engine, api=self.spec.api
         )
         if identity is not None:

@@ -21,7 +21,7 @@ from prober.measure.outcome import NEUTRAL
 from prober.results.comparison import Compared, Risk, Side
 from prober.results.cost import Gpus
 from prober.results.refused_requests import NOT_COUNTED, RefusedRequests
-from prober.results.result import NO_REQUESTS, RequestRow, Result, Stage, Target
+from prober.results.result import NO_REQUESTS, MeasuredTarget, RequestRow, Result, Stage
 from prober.results.stage import quantiles_of
 from prober.statistics.paired_test import (
     Effect,
@@ -330,7 +330,9 @@ def _are_apart(a: Sequence[int], b: Sequence[int]) -> bool:
     return distance > limit and apart > MAX_TOKENS_DIFFERENCE * fmean((*a, *b))
 
 
-def reservations(a: Target, b: Target, rounds: Sequence[Round], results: Sequence[Compared]) -> list[str]:
+def reservations(
+    a: MeasuredTarget, b: MeasuredTarget, rounds: Sequence[Round], results: Sequence[Compared]
+) -> list[str]:
     """Sentences on the limits of the figures: other models, tokens that are not the same work, failures beside latencies."""
     sentences: list[str] = []
     if a.model and b.model and a.model != b.model:
@@ -369,14 +371,14 @@ def reservations(a: Target, b: Target, rounds: Sequence[Round], results: Sequenc
     return sentences
 
 
-def differences(a: Target, b: Target) -> list[tuple[str, str, str]]:
+def differences(a: MeasuredTarget, b: MeasuredTarget) -> list[tuple[str, str, str]]:
     """(name, A's value, B's value) of all properties of engine and model that differ; "" for a value that is not known."""
     values_of_a, values_of_b = _properties(a), _properties(b)
     rows = ((name, values_of_a.get(name, ""), values_of_b.get(name, "")) for name in values_of_a | values_of_b)
     return [row for row in rows if row[1] != row[2]]
 
 
-def _properties(target: Target) -> dict[str, str]:
+def _properties(target: MeasuredTarget) -> dict[str, str]:
     values = {
         "engine": target.engine,
         "version": target.engine_version,

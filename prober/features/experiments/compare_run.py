@@ -32,8 +32,7 @@ from prober.probing.sender import Sender
 from prober.probing.session import Session
 from prober.results.comparison import Comparison, Side, with_refused
 from prober.results.refused_requests import refused_requests
-from prober.results.result import Load, RequestRow, Result
-from prober.results.result import Target as Described
+from prober.results.result import Load, MeasuredTarget, RequestRow, Result
 from prober.results.stage import quality_of, request_of, use_of
 from prober.results.stage_parts import tool_calls_of
 from prober.workload.workloads import Mix, RequestGenerator
@@ -148,7 +147,7 @@ async def compare_targets(
     return comparison, rounds if comparison.compared else []
 
 
-def _comparison(a: Described, b: Described, error: float, started_s: float) -> Comparison:
+def _comparison(a: MeasuredTarget, b: MeasuredTarget, error: float, started_s: float) -> Comparison:
     """A comparison without figures."""
     return Comparison(
         id=f"compare-{int(started_s)}",
