@@ -14,7 +14,6 @@ from prober.features.capacity.estimate_process import EstimateFailed, estimate_i
 from prober.features.capacity.sweep import PAGE_NEAR_S, PAGE_S, Sweep, used_share
 from prober.features.capacity.sweep_record import Record
 from prober.measure.engine_signals import EngineChange, PageReading
-from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
@@ -114,7 +113,7 @@ class SweepRunner:
         self._target.check_turn = asyncio.Lock()
         self._target.spec = session.target.spec.model_copy(update={"max_in_flight": sweep.max_in_flight})
         self._target.protected_demand = needs
-        self._session, self._clock, self._rng = session, session.clock, session.rng
+        self.session, self._clock, self._rng = session, session.clock, session.rng
         self._requests, self._spec = RequestGenerator(sweep.workload, session.rng), sweep
         self._warm_up, self._on_action = warm_up, on_action
         self._open_page, self._on_retry_after = open_page, on_retry_after
@@ -168,14 +167,10 @@ class SweepRunner:
     def page_read(self, reading: PageReading | None) -> None:
         """Pass a reading of the engine's page to the state machine."""
         if reading is not None:
-            self._session.readings.append((self._clock.now_ns(), reading.signals))
+            self.session.readings.append((self._clock.now_ns(), reading.signals))
             if self._sweep is not None:
                 self._sweep.page(self._now_s(), reading.signals)
                 self._cut_unless_sending()
-
-    def gpus_read(self, devices: Sequence[GpuReading]) -> None:
-        """Store a reading of the GPUs that serve the target, for the result."""
-        self._session.gpus_read(devices)
 
     def engine_changed(self, change: EngineChange) -> None:
         """Do nothing: the state machine recognises a changed engine on its page."""
@@ -200,7 +195,7 @@ class SweepRunner:
                 *(self._spec, began_ns / 1e9, self._warm_up, lengths),
                 *(self._target.spec.budget, demand_per_s, before),
             )
-            for at_ns, signals in self._session.readings:
+            for at_ns, signals in self.session.readings:
                 sweep.page(at_ns / 1e9, signals)
             if self._stop_reason is not None:
                 self.stop(*self._stop_reason)

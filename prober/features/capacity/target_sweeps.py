@@ -139,7 +139,7 @@ class TargetSweeps(TargetObserver):
     def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         self.devices = devices
         if self.runner is not None and devices:
-            self.runner.gpus_read(devices)
+            self.runner.session.gpus_read(devices)
 
     def engine_changed(self, change: EngineChange) -> None:
         if change.kind == "restart":
