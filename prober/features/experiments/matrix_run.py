@@ -213,7 +213,8 @@ class RowRun:
 
     async def warm_up(self) -> None:
         """Send the warm-up, which does not count."""
-        warm = RequestGenerator(warming(self.row.workload), Random())
+        rng = Random(derive_seed(str(self.session.seed), self.row.name, "warm-up"))
+        warm = RequestGenerator(warming(self.row.workload), rng)
         warm_ns = self._clock.now_ns()
         async with aclosing(self.session.warm_up(warm, self._warm_up, self._target)) as first:
             sent = [result async for result in first if result is not None]
