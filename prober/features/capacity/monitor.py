@@ -35,7 +35,7 @@ class Sweeps:
     headroom: observes the demand of the targets; its Prometheus is asked for firing alerts too
     store: keeps results and starts, None: they are in memory only
     leadership: of several replicas only the holder of the lease sweeps. It claims there what is due before it starts, so that
-    the next holder does not repeat it; a sweep that came due while nobody had the lease is started by the next holder.
+    the next holder does not repeat it; a sweep that came due while no replica had the lease is started by the next holder.
     """
 
     def __init__(

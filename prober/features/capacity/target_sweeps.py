@@ -250,7 +250,7 @@ class TargetSweeps(TargetObserver):
             self.series.refused(refusal.reason)
 
     def probe_needs(self) -> dict[str, BudgetDemand]:
-        """What the scheduled probes need of each daily budget: by their workloads, more if the server counts more tokens."""
+        """Needs of the scheduled probes by daily budget: those of their workloads, and more if the server counts more tokens."""
         target = self.target
         needs = {kind: need for kind, need in needs_of(target.spec).items() if kind in target.budgets}
         counted = [(probe, usage) for probe in self.recent if (usage := probe.timeline.usage) is not None]

@@ -306,14 +306,16 @@ def incomparable(a: Result, b: Result) -> list[str]:
     reasons: list[str] = []
     for name in ("workload", "prompt_tokens", "output_tokens"):
         of_a, of_b = getattr(a.load, name), getattr(b.load, name)
-        seen_a, seen_b = ([] if name == "workload" else _known(name, result.requests) for result in (a, b))
-        if of_a == of_b or (seen_a and seen_b and not _are_apart(seen_a, seen_b)):
+        lengths_a, lengths_b = ([] if name == "workload" else _known(name, result.requests) for result in (a, b))
+        if of_a == of_b or (lengths_a and lengths_b and not _are_apart(lengths_a, lengths_b)):
             continue
-        if seen_a and seen_b:
-            has_a, has_b = (f"{min(seen):,} to {max(seen):,} (mean {fmean(seen):.4g})" for seen in (seen_a, seen_b))
-            difference = f"requests of A have {name} of {has_a}, those of B of {has_b}"
-        else:
-            difference = f"A was asked for {name} {of_a}, B for {of_b}"
+        difference = f"A was asked for {name} {of_a}, B for {of_b}"
+        if lengths_a and lengths_b:
+            text_a, text_b = (
+                f"{min(lengths):,} to {max(lengths):,} (mean {fmean(lengths):.4g})"
+                for lengths in (lengths_a, lengths_b)
+            )
+            difference = f"requests of A have {name} of {text_a}, those of B of {text_b}"
         reasons.append(f"{difference}: requests of another shape have other latencies")
     return reasons
 
