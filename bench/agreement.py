@@ -24,7 +24,6 @@ from bench.independent.sweeps import plan as plan_of_world
 from bench.independent.worlds import load
 from bench.report import goal, percentile, show
 from prober.config.sweep import FACTORS, WARM_UP, GuardSpec, SweepSpec
-from prober.features.capacity import stop_conditions
 from prober.features.capacity.actions import Estimate, Finished
 from prober.features.capacity.sweep_record import UNJUDGED, Stage
 from prober.measure.objective import Slo
@@ -32,6 +31,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
 from prober.measure.timeline import Timeline
+from prober.probing import stop_conditions
 from prober.results.delivery import deliveries
 from prober.results.result import Stage as StageResult
 from prober.results.stage import stage_of

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from bench.report import goal, show
 from prober.features.experiments.compare import Round, compare, stored_rounds
 from prober.results.comparison import Compared
-from prober.results.result import Load, RequestRow, Result, Target
+from prober.results.result import Load, MeasuredTarget, RequestRow, Result
 from prober.results.stage import stage_of_requests
 
 Floats = NDArray[np.float64]
@@ -148,7 +148,7 @@ def rounds_of(case: Case) -> list[Round]:
 def stored(rows: Sequence[RequestRow]) -> Result:
     """A stored result of these requests."""
     stage = stage_of_requests("2/s", 2.0, rows, begin_s=0.0, sending_s=60.0)
-    return Result("r", "gate", 0.0, 60.0, "t", Target(), Load(), (stage,))
+    return Result("r", "gate", 0.0, 60.0, "t", MeasuredTarget(), Load(), (stage,))
 
 
 def compared(case: Case) -> Finding:

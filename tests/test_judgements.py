@@ -24,7 +24,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.results.capacity import words
-from prober.results.result import Load, Result, Target
+from prober.results.result import Load, MeasuredTarget, Result
 from prober.results.stage import stage_of
 from prober.statistics.sequential_test import ERROR, Evidence, Observations, evidence
 from prober.web.page.layout import pieces
@@ -68,7 +68,7 @@ def shown(events: int, bad: int) -> Evidence:
 def reported(results: Sequence[ProbeResult], **more: object) -> str:
     """The report of one stage of these results."""
     stage = stage_of("a", 2.0, results, origin_ns=0, begin_ns=0, sending_s=60.0, slos=(TTFT,))
-    result = Result("r", "gate", 0.0, 60.0, "llm-slo-prober 1", Target(), Load(), (stage,), slos=(TTFT,))
+    result = Result("r", "gate", 0.0, 60.0, "llm-slo-prober 1", MeasuredTarget(), Load(), (stage,), slos=(TTFT,))
     return markdown([replace(result, **more)])  # type: ignore[arg-type]
 
 
@@ -130,7 +130,7 @@ def test_sweep_plan_and_report_make_the_claim_of_the_evidence(events: int, bad: 
     text = reported(probes(events, bad), kind="sweep", capacities=capacities)
     assert words(capacities) in text.replace("\\", "")
     says(text, claim)
-    result = Result("r", "sweep", 0.0, 60.0, "", Target(), Load(), (), slos=(TTFT,), capacities=capacities)
+    result = Result("r", "sweep", 0.0, 60.0, "", MeasuredTarget(), Load(), (), slos=(TTFT,), capacities=capacities)
     assert isinstance(size(result, Demand(1.0), 1), Size) == (claim == "holds")
 
 

@@ -26,7 +26,7 @@ RANKS = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # Folders in which every module is pure, and pure modules of other folders.
 PURE_FOLDERS = {"measure", "statistics", "exposition", "workload", "simulation", "results", "config"}
 PURE_MODULES = {
-    "probing": "dashboard replicas series",
+    "probing": "dashboard replicas series stop_conditions",
     "features.slo": "compliance dashboard firing rules series",
     "features.drift": "baseline blocks dashboard detector evidence fitting serialization",
     "features.engines": "continuity dashboard page_reading series",
@@ -36,7 +36,7 @@ PURE_MODULES = {
     "features.health": "health series",
     "features.discovery": "series",
     "features.capacity": "actions capacity_model dashboard demand engine_fit estimate fit_objective "
-    "fitting forecast knee observations replay request_log series stop_conditions sweep sweep_record",
+    "fitting forecast knee observations replay request_log series sweep sweep_record",
     "features.replicas": "lease_machine series",
     "features.grafana": "series",
     "features.experiments": "audit compare gate importers instance_sizing matrix report result_reader",

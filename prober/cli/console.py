@@ -23,7 +23,7 @@ class Terminal(Console):
         """Print a table without lines. left: number of the first columns, which hold texts; the others hold figures."""
         table = Table(box=None, pad_edge=False)
         for place, column in enumerate(columns):
-            table.add_column(column, justify="left" if place < left else "right")
+            table.add_column(column, justify="left" if place < left else "right", overflow="fold")
         for row in rows:
             table.add_row(*row)
         self.print(table)

@@ -34,15 +34,14 @@ from prober.config.rows import MAX_CONCURRENCY, Row, load_rows
 from prober.config.target import TargetSpec
 from prober.config.units import positive_duration
 from prober.daemon.target_facts import read_facts, read_gpus
-from prober.features.capacity.stop_conditions import LoadGuard
 from prober.features.engines.page_reader import PageReader
 from prober.features.experiments.matrix import RowVerdict, State, loop, overall, reservations, sentences, wrong_answers
-from prober.features.experiments.matrix_run import UnidentifiedTarget, run_rows
+from prober.features.experiments.matrix_run import run_rows
 from prober.measure.objective import Slo
 from prober.measure.target_state import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
-from prober.probing.session import Session
+from prober.probing.session import Session, UnidentifiedTarget
 from prober.probing.workers import WorkersUnavailable, open_workers
 from prober.results.cost import stage_sentences
 from prober.results.result import Result, Stage
@@ -165,9 +164,7 @@ async def _measure(
             Progress(*columns, console=Terminal(stderr=True, highlight=False, soft_wrap=True)) as progress,
         ):
             async with Session(spec, clock, PageReader, read_facts, read_gpus, workers.launch) as session:
-                verdicts, result = await run_rows(
-                    session, rows, warm_up, interrupted, progress, LoadGuard, configuration
-                )
+                verdicts, result = await run_rows(session, rows, warm_up, interrupted, progress, configuration)
         return verdicts, replace(result, differs=(*result.differs, *workers.clocks(), *workers.losses))
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
-from rich.table import Table
 
 from prober.cli.console import Terminal
 from prober.cli.exit_codes import ExitCode, exit_on
@@ -118,15 +117,11 @@ def _per_sweep(option: str, values: list[T] | None, count: int) -> Sequence[T | 
 
 
 def _draw(demand: Demand, offers: list[_Offer]) -> None:
-    console, table = Terminal(highlight=False, soft_wrap=True), Table(box=None, pad_edge=False)
     sized = [(offer, offer.answer) for offer in offers if isinstance(offer.answer, Size)]
-    table.add_column("GPU")
-    for offer, _ in sized:
-        table.add_column(f"{offer.gpus} × {offer.name}", justify="right", overflow="fold")
-    for label, cells in _rows([answer for _, answer in sized]):
-        table.add_row(label, *cells)
     if sized:
-        console.print(table)
+        head = ("GPU", *(f"{offer.gpus} × {offer.name}" for offer, _ in sized))
+        rows = ((label, *cells) for label, cells in _rows([answer for _, answer in sized]))
+        Terminal(highlight=False, soft_wrap=True).table(head, rows)
     for note in _notes(demand, offers):
         echo(note)
 

@@ -39,13 +39,13 @@ from prober.config.units import duration, positive_duration, rate
 from prober.daemon.target_facts import read_facts, read_gpus
 from prober.features.capacity.actions import Action, Estimate, Finished, Run
 from prober.features.capacity.sweep_result import result_of
-from prober.features.capacity.sweep_runner import SweepRunner, Unmeasurable
+from prober.features.capacity.sweep_runner import SweepRunner
 from prober.features.engines.page_reader import PageReader
 from prober.measure.outcome import BAD
 from prober.measure.target_state import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
-from prober.probing.session import Session
+from prober.probing.session import Session, UnidentifiedTarget
 from prober.probing.workers import WorkersUnavailable, open_workers
 from prober.results import cost
 from prober.results.capacity import binding
@@ -109,7 +109,7 @@ def sweep(
     6 the process of the estimate failed."""
     with (
         exit_on(ConfigError, BadEndpoint, ValueError, command="sweep"),
-        exit_on(Unmeasurable, WorkersUnavailable, command="sweep", code=ExitCode.NOT_JUDGED),
+        exit_on(UnidentifiedTarget, WorkersUnavailable, command="sweep", code=ExitCode.NOT_JUDGED),
     ):
         _check_combination(call, concurrency, rates)
         if output:

@@ -18,7 +18,7 @@ from prober.statistics.quantiles import Quantile, quantiles
 SAMPLES, SPARE = 4096, 512
 MARK_S, RECENT_S, LATEST_S = 300.0, 600.0, 60.0
 STEP_S = 10.0  # resolution of the times of recent values
-FAILURE_FACTOR = 4  # as many times more failures than successes are kept: people come to look for failures
+FAILURE_FACTOR = 4  # as many times more failures than successes are stored, as people look for failures
 MAX_RESULTS = 25_000  # of all targets together
 MAX_BYTES = 48 << 20  # of all targets together; the target with the most loses its oldest
 RESULT_BYTES = 1_600  # of a result, without its texts and timestamps

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Self
 
 from prober.measure.outcome import Outcome
 from prober.measure.request import Drawer, Request
@@ -28,8 +27,8 @@ class Sending:
     is_due: bool = False
 
 
-class Sender:
-    """Sends requests to a target in an open loop. A context manager: its end waits for all requests, and an exception cuts them.
+class Sender(asyncio.TaskGroup):
+    """Sends requests to a target in an open loop. Its context ends when all requests have ended, and an exception cuts them.
 
     A request is generated when its connection should begin, so in the order of the due times. It is generated even if it is not sent
     because the prober woke too late or the engine is loading. So a seed gives the same request for each due time.
@@ -54,64 +53,44 @@ class Sender:
         may: Callable[[], bool] = always,
         looks_up: bool = True,
     ) -> None:
+        super().__init__()
         self._target, self._clock, self._launch, self._may = target, target.clock, launch, may
         self._on_due, self._on_end, self._cut_text, self._looks_up = on_due, on_end, cut_text, looks_up
         self.under_way: dict[asyncio.Task[ProbeResult | None], Sending] = {}
-        self._tasks = asyncio.TaskGroup()
-
-    async def __aenter__(self) -> Self:
-        await self._tasks.__aenter__()
-        return self
-
-    async def __aexit__(self, *problem: Any) -> None:
-        if problem[0] is GeneratorExit:  # a generator that sends is closed: to a TaskGroup that is a fault
-            await self.cut()
-            problem = None, None, None
-        await self._tasks.__aexit__(*problem)
 
     def begin(self, request: Request) -> asyncio.Task[ProbeResult | None]:
         """Send a request, whose connection begins a `connect_lead` before its due time. Returns the task, whose value is the result."""
         sending = Sending(request)
-        task = self._tasks.create_task(self._send(sending))
+        task = self.create_task(self._send(sending))
         self.under_way[task] = sending
         task.add_done_callback(lambda done: self.under_way.pop(done, None))
         return task
 
-    async def pace(
-        self,
-        drawer: Drawer,
-        due_times: Iterable[int],
-        begun: Callable[[asyncio.Task[ProbeResult | None]], None] = lambda task: None,
-    ) -> None:
-        """Generate and begin a request for each due time. Returns when the last one has begun. begun: called with each task"""
-
-        def launch(due_ns: int) -> None:
-            begun(self.begin(new_request(self._target, drawer, due_ns)))
-
-        await pace(due_times, self._clock, self._target.spec, launch)
-
     async def results(self, drawer: Drawer, due_times: Iterable[int]) -> AsyncGenerator[ProbeResult | None, None]:
-        """Send requests at the due times and yield the results in that order. Closing cuts the requests under way."""
+        """Send requests at the due times and yield the results in that order, without those that are cut.
+
+        Closing it ends the schedule, not the requests under way.
+        """
         begun: asyncio.Queue[asyncio.Task[ProbeResult | None] | None] = asyncio.Queue()
 
-        async def send() -> None:
-            await self.pace(drawer, due_times, begun.put_nowait)
-            begun.put_nowait(None)
+        def launch(due_ns: int) -> None:
+            begun.put_nowait(self.begin(new_request(self._target, drawer, due_ns)))
 
-        async with self:
-            pacing = self._tasks.create_task(send())
-            try:
-                while (task := await begun.get()) is not None:
-                    yield await task
-            finally:
-                pacing.cancel()
+        pacing = self.create_task(pace(due_times, self._clock, self._target.spec, launch))
+        pacing.add_done_callback(lambda done: begun.put_nowait(None))
+        try:
+            while (task := await begun.get()) is not None:
+                await asyncio.wait([task])
+                if not task.cancelled():
+                    yield task.result()
+        finally:
+            pacing.cancel()
 
     def cancel(self) -> None:
         """Cancel the requests under way, but not the one from whose callback this is called."""
         for task in self.under_way:
-            if (
-                task is not asyncio.current_task() and not task.cancelling()
-            ):  # a second one would break the report of the first
+            # A second cancellation would break off the report of the first one.
+            if task is not asyncio.current_task() and not task.cancelling():
                 task.cancel()
 
     async def cut(self) -> None:
@@ -122,7 +101,6 @@ class Sender:
 
     async def _send(self, sending: Sending) -> ProbeResult | None:
         target, request = self._target, sending.request
-        result: ProbeResult | None = None
         await self._clock.sleep_until(request.due_ns - round(target.spec.connect_lead * 1e9))
         if self._looks_up:
             request = replace(request, due_ns=await target.prepare(request.due_ns))

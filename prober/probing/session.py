@@ -21,8 +21,7 @@ from prober.probing.sender import Sender
 from prober.probing.target import Target
 from prober.results.context import with_context
 from prober.results.facts import Fact
-from prober.results.result import Kind, Load, Result, Stage, result_url
-from prober.results.result import Target as Described
+from prober.results.result import Kind, Load, MeasuredTarget, Result, Stage, result_url
 from prober.workload.workloads import RequestGenerator
 
 PAGE_WAIT_S = 2.0
@@ -33,18 +32,13 @@ ReadGpus = Callable[[Target, Callable[[Sequence[GpuReading]], None]], Coroutine[
 ReadFacts = Callable[[Target, Collection[str] | None], Awaitable[list[Fact]]]
 
 
-async def no_facts(target: Target, gpus: Collection[str] | None) -> list[Fact]:
-    """Returns no facts, for a caller without a source of facts."""
-    return []
-
-
-async def no_gpus(target: Target, on_reading: Callable[[Sequence[GpuReading]], None]) -> None:
-    """Read no GPUs, for a caller without a source of readings."""
-
-
 def random_seed() -> int:
     """A random seed for a run, which its result contains."""
     return SystemRandom().getrandbits(32)
+
+
+class UnidentifiedTarget(Exception):
+    """The target cannot be identified; the message says why."""
 
 
 class Session:
@@ -65,8 +59,8 @@ class Session:
         spec: TargetSpec,
         clock: Clock,
         open_page: OpenPage | None,
-        read_facts: ReadFacts = no_facts,
-        read_gpus: ReadGpus = no_gpus,
+        read_facts: ReadFacts | None = None,
+        read_gpus: ReadGpus | None = None,
         launch: Launch = LocalRun,
         target: Target | None = None,
         devices: Sequence[GpuReading] | None = None,
@@ -99,9 +93,11 @@ class Session:
                 first, wait_s = asyncio.create_task(self._first_reading.wait()), PAGE_WAIT_S * (self.failure is None)
                 await asyncio.wait([first, page], timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
                 first.cancel()
-            self._readers.append(asyncio.create_task(self._read_gpus(self.target, self.gpus_read)))
-            uuids = None if self.devices is None else [device.uuid for device in self.devices]
-            self.facts = await self._read_facts(self.target, uuids)
+            if self._read_gpus is not None:
+                self._readers.append(asyncio.create_task(self._read_gpus(self.target, self.gpus_read)))
+            if self._read_facts is not None:
+                uuids = None if self.devices is None else [device.uuid for device in self.devices]
+                self.facts = await self._read_facts(self.target, uuids)
         except BaseException:
             await self.__aexit__()
             raise
@@ -127,10 +123,10 @@ class Session:
         """Store a restart or change of the engine, as text."""
         self.changes.append("restarted" if change.kind == "restart" else change.text())
 
-    def described(self) -> Described:
+    def described(self) -> MeasuredTarget:
         """The target as results describe it."""
         identity, info = self.target.identity, self.readings[-1][1].info if self.readings else None
-        description = Described(
+        description = MeasuredTarget(
             url=result_url(self.spec.url), model=self.spec.model, engine=self.spec.engine, api=self.spec.api
         )
         if identity is not None:
@@ -166,11 +162,11 @@ class Session:
         """
         target, began_ns, sent = target or self.target, self.clock.now_ns(), 0
         lead_ns = min(round(self.spec.connect_lead * 1e9), MAX_WARM_UP_LEAD_NS)
-        async with Sender(target, self.launch) as sender:
-            while not length.is_over(sent, (self.clock.now_ns() - began_ns) / 1e9):
+        while not length.is_over(sent, (self.clock.now_ns() - began_ns) / 1e9):
+            async with Sender(target, self.launch) as sender:
                 result = await sender.begin(new_request(target, drawer, self.clock.now_ns() + lead_ns))
-                sent += 1
-                yield None if result is None else replace(result, warm_up=result.outcome in ANSWERED)
+            sent += 1
+            yield None if result is None else replace(result, warm_up=result.outcome in ANSWERED)
 
 
 def completed(result: Result, spec: TargetSpec, facts: Iterable[Fact], *, seed: int | None = None) -> Result:

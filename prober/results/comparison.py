@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from prober.results.refused_requests import RefusedRequests
-from prober.results.result import Load, Target
+from prober.results.result import Load, MeasuredTarget
 from prober.results.result_file import KEY
 from prober.results.strict_json import Reader, Unreadable, dumps
 from prober.statistics.quantiles import Quantile
@@ -104,8 +104,8 @@ class Comparison:
     started_unix_s: float
     ended_unix_s: float
     tool: str
-    a: Target
-    b: Target
+    a: MeasuredTarget
+    b: MeasuredTarget
     load: Load | None
     error: float
     compared: tuple[Compared, ...]

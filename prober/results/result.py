@@ -317,7 +317,7 @@ def result_url(url: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class MeasuredTarget:
     """The measured target. url: without user, password and query; flags: settings of the engine, by the engine's own names"""
 
     url: str | None = None
@@ -411,7 +411,7 @@ class Result:
     started_unix_s: float
     ended_unix_s: float
     tool: str
-    target: Target
+    target: MeasuredTarget
     load: Load
     stages: tuple[Stage, ...]
     configuration: str | None = None

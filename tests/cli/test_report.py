@@ -11,7 +11,7 @@ from prober.features.experiments.report.csv_export import stages
 from prober.results import comparison
 from prober.results.capacity import Capacity
 from prober.results.comparison import Compared, Comparison
-from prober.results.result import Load, Prices, Target
+from prober.results.result import Load, MeasuredTarget, Prices
 from prober.results.result_file import from_json, to_json
 from prober.statistics.quantiles import Quantile
 from tests.commands import prober
@@ -22,8 +22,8 @@ COMPARISON = Comparison(
     started_unix_s=1_760_000_000.0,
     ended_unix_s=1_760_000_600.0,
     tool="llm-slo-prober 9.9.9",
-    a=Target("http://a/v1", "one"),
-    b=Target("http://b/v1", "two"),
+    a=MeasuredTarget("http://a/v1", "one"),
+    b=MeasuredTarget("http://b/v1", "two"),
     load=Load("probe", "128", "32", arrivals="poisson"),
     error=0.05,
     compared=(

@@ -1,6 +1,7 @@
 """The sender of all experiments: what it draws, in which order it tells, and how it ends. No request needs a server here."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from random import Random
 
@@ -46,6 +47,11 @@ class Faulty(Answered):
         raise RuntimeError("a fault")
 
 
+async def consumed(results: AsyncGenerator[ProbeResult | None, None]) -> None:
+    async for _ in results:
+        pass
+
+
 async def sent(trouble: str = "") -> list[tuple[float, tuple[int, int], Outcome | None]]:
     """Due time in seconds after the begin, tokens and outcome of each request, None while loading. trouble: in the first 7 s"""
     clock, target = known("http://127.0.0.1:1", max_send_lag=0.05)
@@ -59,7 +65,7 @@ async def sent(trouble: str = "") -> list[tuple[float, tuple[int, int], Outcome 
     async with Sender(target, Answered, on_end=on_end, cut_text="cut") as sender:
         if trouble == "woke late":
             await asyncio.sleep(7)
-        pacing = asyncio.create_task(sender.pace(drawer, due_times))
+        pacing = asyncio.create_task(consumed(sender.results(drawer, due_times)))
         if trouble == "loading":
             target.end(is_ending=True)
             await asyncio.sleep(7)
@@ -90,13 +96,16 @@ async def test_a_seed_gives_the_same_request_for_a_due_time(trouble: str, outcom
     assert [outcome for _, _, outcome in disturbed] == [*outcomes, *[Outcome.OK] * 3]
 
 
-async def test_results_come_in_the_order_of_due_times_and_closing_leaves_none_in_flight() -> None:
+async def test_results_come_in_the_order_of_due_times_and_a_cut_leaves_none_in_flight() -> None:
     """A request that takes longer than later ones delays none of them."""
     clock, target = known("http://127.0.0.1:1")
-    begin_ns, sender = clock.now_ns(), Sender(target, Answered)
+    begin_ns = clock.now_ns()
     due_ns = [begin_ns + number * S for number in range(1, 60)]
-    async with aclosing(sender.results(RequestGenerator(VARIED, Random(4)), iter(due_ns))) as results:
-        came = [await anext(results) for _ in range(40)]
+    async with Sender(target, Answered) as sender:
+        async with aclosing(sender.results(RequestGenerator(VARIED, Random(4)), iter(due_ns))) as results:
+            came = [await anext(results) for _ in range(40)]
+        assert len(sender.under_way) > 1
+        await sender.cut()
     assert [result and result.timeline.intended_ns for result in came] == due_ns[:40]
     assert any(result and result.requested_output_tokens > 80 for result in came)
     assert (clock.now_ns() - begin_ns) / S < 40 + 20.1
@@ -109,7 +118,7 @@ async def test_a_fault_of_the_prober_ends_the_experiment() -> None:
     clock, target = known("http://127.0.0.1:1")
     with pytest.raises(ExceptionGroup) as problem:
         async with Sender(target, Faulty) as sender:
-            await sender.pace(RequestGenerator(VARIED, Random(4)), iter([clock.now_ns() + S, clock.now_ns() + 900 * S]))
+            await consumed(sender.results(RequestGenerator(VARIED, Random(4)), iter([clock.now_ns() + S])))
     assert problem.group_contains(RuntimeError, match="a fault")
     assert sender.under_way == {}
     clock.close()

@@ -6,7 +6,7 @@ import re
 import socket
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from random import Random
@@ -205,7 +205,8 @@ async def row(url: str, workload: SessionWorkload, launch: Launch, **load: Any) 
     try:
         await session.target.identify()
         run = RowRun(session, spec, WarmUpLength(2, None))
-        await run.run()
+        await run.warm_up()
+        await run.send()
         return run.results
     finally:
         clock.close()
@@ -234,7 +235,8 @@ async def gate(url: str, workload: SessionWorkload, launch: Launch) -> list[Prob
         session = Session(loaded(url), clock, None, launch=launch)
         drawer = RequestGenerator(workload, Random(5))
         times = poisson(3.0, Random(5), clock.now_ns() + 10**9)
-        async with aclosing(Sender(session.target, launch).results(drawer, islice(times, 70))) as results:
+        async with Sender(session.target, launch) as sender:
+            results = sender.results(drawer, islice(times, 70))
             return [result async for result in results if result is not None]
     finally:
         clock.close()

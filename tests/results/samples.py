@@ -8,7 +8,7 @@ from random import Random
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity, ShapeCapacity, Z
 from prober.results.facts import Context
-from prober.results.result import Decision, Load, Prices, RequestRow, Result, Stage, Target, Use, WarmUp
+from prober.results.result import Decision, Load, MeasuredTarget, Prices, RequestRow, Result, Stage, Use, WarmUp
 from prober.results.stage import stage_of_requests
 
 TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 2_592_000.0)
@@ -67,7 +67,7 @@ def sweep(name: str = "sweep-1", seed: int = 1, count: int = 120) -> Result:
         started_unix_s=1_760_000_000.0,
         ended_unix_s=1_760_000_000.0 + begin_s,
         tool="llm-slo-prober 9.9.9",
-        target=Target(
+        target=MeasuredTarget(
             "http://llm.example:8000", "org/model-7b", "vllm", "0.32.0", "chat", {"tensor_parallel_size": "2"}
         ),
         load=Load("chat", "lognormal", "lognormal", True, "poisson", 2000, 7, {"temperature": 0}, "generated"),

@@ -8,13 +8,13 @@ import pytest
 from prober.features.experiments.result_reader import read, read_any
 from prober.results import comparison
 from prober.results.comparison import Compared, Comparison, Risk
-from prober.results.result import Load, Target
+from prober.results.result import Load, MeasuredTarget
 from prober.results.result_file import KEY
 from prober.results.strict_json import Unreadable
 from prober.statistics.quantiles import Quantile
 
 FOUND = Comparison(
-    *("id", 1.0, 2.0, "tool", Target("http://a", "m"), Target("http://b", "m"), Load("probe"), 0.05),
+    *("id", 1.0, 2.0, "tool", MeasuredTarget("http://a", "m"), MeasuredTarget("http://b", "m"), Load("probe"), 0.05),
     compared=(
         Compared("ttft_p50", 2.0, True, 12, 0.1, None, None, 0.5, 1.0, None, Quantile(0.5, 0.1, 0.09, None, 240)),
         Compared("failures", 2.0, False, 12, 0.0, 0.0, 0.0, 1.0, 1.0, "b", workload="row"),

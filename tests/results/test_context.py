@@ -7,10 +7,10 @@ import pytest
 from prober.measure.bandwidth_bound import DecodeModel
 from prober.results.context import CONFIGURED, agree, disagreement_text, sentences, unknown, with_context
 from prober.results.facts import Context, Fact
-from prober.results.result import Load, Prices, Result, Target
+from prober.results.result import Load, MeasuredTarget, Prices, Result
 from tests.results.samples import sweep
 
-BARE = Result("bare", "run", 0.0, 0.0, "tool", Target(), Load(), ())
+BARE = Result("bare", "run", 0.0, 0.0, "tool", MeasuredTarget(), Load(), ())
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_the_file_of_a_model_comes_last() -> None:
 
 def test_version_and_flags_of_the_engine() -> None:
     """The engine's own values stay; configured ones fill what it does not state, and differing ones are shown."""
-    result = replace(BARE, target=Target(engine_version="0.32.0", flags={"block_size": "16"}))
+    result = replace(BARE, target=MeasuredTarget(engine_version="0.32.0", flags={"block_size": "16"}))
     result = with_context(result, (), {"engine_version": "0.31"}, flags={"block_size": "32", "max_num_seqs": "256"})
     assert result.target.engine_version == "0.32.0"
     assert dict(result.target.flags) == {"block_size": "16", "max_num_seqs": "256"}

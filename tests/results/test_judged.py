@@ -9,7 +9,7 @@ from prober.features.experiments.audit import audit
 from prober.features.experiments.instance_sizing import Demand, Refused, Size, size
 from prober.results.capacity import Capacity, ShapeCapacity, UndecidedEvents
 from prober.results.facts import Context
-from prober.results.result import Load, Result, Stage, Target, WarmUp
+from prober.results.result import Load, MeasuredTarget, Result, Stage, WarmUp
 from prober.statistics.quantiles import Quantile
 from tests.results.samples import TTFT, sweep
 
@@ -40,7 +40,7 @@ def test_the_checklist_of_a_sweep() -> None:
 
 def test_the_checklist_of_a_result_that_knows_nothing() -> None:
     """Nothing is claimed: what is not told is unknown or not done."""
-    found = done(Result("x", "run", 0.0, 0.0, "t", Target(), Load(), ()))
+    found = done(Result("x", "run", 0.0, 0.0, "t", MeasuredTarget(), Load(), ()))
     assert found["open loop"] is None
     assert found["realistic lengths"] is None
     assert True not in found.values()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from prober.features.experiments.result_reader import read
-from prober.results.result import Load, RequestRow, Result, Target
+from prober.results.result import Load, MeasuredTarget, RequestRow, Result
 from prober.results.result_file import KEY, from_json, from_object, to_json
 from prober.results.stage import stage_of_requests
 from prober.results.strict_json import Unreadable
@@ -31,7 +31,7 @@ def one_stage() -> Result:
             sweep(),
             stages=(replace(sweep().stages[0], load=Load("row", "256", sampling={"top_p": 0.9}), requests=()),),
         ),
-        Result("bare", "run", 0.0, 0.0, "tool", Target(), Load(), ()),
+        Result("bare", "run", 0.0, 0.0, "tool", MeasuredTarget(), Load(), ()),
     ],
     ids=["sweep", "one stage", "figures only", "a stage of its own load", "bare"],
 )
@@ -50,7 +50,7 @@ def test_odd_requests_survive() -> None:
         RequestRow(2.0, "ok", ttft_s=0.1, e2e_s=0.2, warm_up=True),
     )
     stage = stage_of_requests("s", None, rows, begin_s=0.0, sending_s=3.0)
-    result = Result("odd", "run", 0.0, 3.0, "tool", Target(), Load(), (stage,))
+    result = Result("odd", "run", 0.0, 3.0, "tool", MeasuredTarget(), Load(), (stage,))
     again = from_json(to_json(result), "r.json")
     assert again.requests[:2] == list(rows[:2])
     assert again.requests[2].outcome == "reset"

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from prober.features.capacity.stop_conditions import VOID, EngineCondition
 from prober.features.capacity.sweep_record import Phase, Record, Stage
+from prober.probing.stop_conditions import VOID, EngineCondition
 from prober.results.capacity import Capacity, Verdict
 from prober.results.refused_requests import RefusedRequests
 

@@ -19,7 +19,7 @@ from prober.net.clock import Clock, Trust
 from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget, OpenPage
 from prober.probing.replicas import Alone, Leadership
-from prober.probing.session import ReadFacts, no_facts
+from prober.probing.session import ReadFacts
 from prober.probing.supervisor import Supervisor
 from prober.results.result import Result
 from prober.storage.store import Store
@@ -35,7 +35,7 @@ class Sweeps:
     headroom: observes the demand of the targets; its Prometheus is asked for firing alerts too
     store: keeps results and starts, None: they are in memory only
     leadership: of several replicas only the holder of the lease sweeps. It claims there what is due before it starts, so that
-    the next holder does not repeat it; a sweep that came due while nobody had the lease is started by the next holder.
+    the next holder does not repeat it; a sweep that came due while no replica had the lease is started by the next holder.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Sweeps:
         store: Store | None,
         open_page: OpenPage,
         leadership: Leadership | None = None,
-        read_facts: ReadFacts = no_facts,
+        read_facts: ReadFacts | None = None,
         instance: str = "",
     ) -> None:
         self.registry, self.events, self.headroom, self.trust, self.clock = registry, events, headroom, trust, clock

@@ -24,7 +24,12 @@ from prober.config.sweep import WARM_UP, SweepSpec
 from prober.config.target import BudgetSpec
 from prober.features.capacity.actions import UNREACHED, Action, Estimate, Finished, LimitReason, Reason, Run
 from prober.features.capacity.request_log import Reading, RequestLog
-from prober.features.capacity.stop_conditions import (
+from prober.features.capacity.sweep_record import UNJUDGED, Phase, RequestRecord, Stage
+from prober.measure.engine_signals import EngineSignals
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.target_state import WarmUpLength
+from prober.probing.stop_conditions import (
     FAILED_RATIO,
     LATE_RATIO,
     LATE_RESULTS,
@@ -34,11 +39,6 @@ from prober.features.capacity.stop_conditions import (
     WAITING_SHARE,
     StopConditions,
 )
-from prober.features.capacity.sweep_record import UNJUDGED, Phase, RequestRecord, Stage
-from prober.measure.engine_signals import EngineSignals
-from prober.measure.outcome import Outcome
-from prober.measure.result import ProbeResult
-from prober.measure.target_state import WarmUpLength
 from prober.results.capacity import Capacity, binding, words
 from prober.results.refused_requests import MAX_REFUSED_RATIO, RefusedRequests, refused_requests
 from prober.results.stop_reason import BEFORE, ending
@@ -92,6 +92,7 @@ class Sweep:
     budget: of the target, which has the prices for a limit in dollars
     demand_per_s: background load before the sweep by another source, for pages that do not count requests; None: unknown
     before: readings of the page in the minutes before the sweep: evidence for the estimate, never a reason to end
+    probes: (stage, result) in the order they ended, those of the warm-up and those that were cut included
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Sweep:
         self._began_s = at_s
         self._log = RequestLog(spec.slos, before, demand_per_s)
         self._breached: dict[int, int] = {}  # requests by stage
-        self._ended: list[tuple[int, ProbeResult]] = []  # with their stage
+        self.probes: list[tuple[int, ProbeResult]] = []
         self._judged_requests = JUDGED_REQUESTS_GRID if spec.mode == "grid" else JUDGED_REQUESTS
         self._changed_readings = 0
         # (stage, whether the prober was late) by process that sends, so that many others do not hide a late one.
@@ -160,13 +161,15 @@ class Sweep:
         if result.request_id not in log.requests and result.outcome is Outcome.SHED:
             self._end_sending("saturated", at_s, "a request was shed at the in-flight cap")
         request = log.open.pop(result.request_id, None)
-        if request is None or not isinstance(self._action, Run):
+        if request is None:
+            return
+        self.probes.append((request.stage, result))
+        if not isinstance(self._action, Run):
             return  # requests that were cut at the end of the sending are no further evidence
         request.finished(result, at_s, self._spec.slos)
         is_refused = result.outcome is Outcome.REJECTED
         if request.valid or is_refused:
             log.count(request.stage, "failed" if request.failed else "refused" if is_refused else "answered")
-        self._ended.append((request.stage, result))
         self._judge(request, at_s, is_final=True)
         judged = self._late.setdefault(result.worker, deque(maxlen=LATE_RESULTS))
         judged.append((request.stage, result.has_prober_fault))
@@ -293,8 +296,8 @@ class Sweep:
 
     def _refused(self) -> RefusedRequests:
         """The refused requests; those of the warm-up if nothing else has ended."""
-        ended = [result for stage, result in self._ended if self._log.stages[stage].phase != "warm_up"]
-        return refused_requests(ended or [result for _, result in self._ended])
+        ended = [result for stage, result in self.probes if self._log.stages[stage].phase != "warm_up"]
+        return refused_requests(ended or [result for _, result in self.probes])
 
     def _judge(self, request: RequestRecord, at_s: float, *, is_final: bool) -> None:
         """Count a breach by what is known of a request so far. End the sending for harm or enough breaches, or the ramp for a climb."""

@@ -7,13 +7,13 @@ from prober.config.sweep import SweepSpec
 from prober.features.capacity.actions import Action, Refused, Run, StartRequest
 from prober.features.capacity.engine_fit import Prior
 from prober.features.capacity.sweep_result import has_capacity, result_of
-from prober.features.capacity.sweep_runner import SweepRun, SweepRunner, Unmeasurable
+from prober.features.capacity.sweep_runner import SweepRun, SweepRunner
 from prober.features.capacity.sweep_series import SweepSeries
 from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.measure.objective import burns
 from prober.measure.target_state import TargetEvent, TargetState
 from prober.probing.replicas import claimed_as
-from prober.probing.session import Session
+from prober.probing.session import Session, UnidentifiedTarget
 from prober.probing.workers import Workers, WorkersUnavailable, open_workers
 from prober.results.result import Result
 from prober.results.stop_reason import ending
@@ -41,7 +41,7 @@ class SweepJob:
             target.refused(self._request, refusal)
         except LockHeld as holder:
             target.refused(self._request, Refused("locked", f"it is loaded by {holder} on this machine"))
-        except (Unmeasurable, WorkersUnavailable) as problem:
+        except (UnidentifiedTarget, WorkersUnavailable) as problem:
             self._series.failed(self._shared.clock.unix_s())
             log.warning("target=%s sweep (%s) failed: %s", target.name, trigger, problem)
         except Exception:
@@ -50,7 +50,7 @@ class SweepJob:
             log.exception("target=%s: a sweep failed inside the prober; please report this", target.name)
 
     async def _start(self) -> None:
-        """Take lock and lease, check again, and sweep. Raises Refused, LockHeld, Unmeasurable, WorkersUnavailable."""
+        """Take lock and lease, check again, and sweep. Raises Refused, LockHeld, UnidentifiedTarget, WorkersUnavailable."""
         target, shared, request = self._target, self._shared, self._request
         key, leadership = target.target.spec.key, shared.leadership
         target.check_pause(request)
@@ -68,7 +68,7 @@ class SweepJob:
                 await self._sweep(target.spec, fence, workers)
 
     async def _sweep(self, sweep: SweepSpec, fence: int, workers: Workers) -> None:
-        """Sweep, and keep the result. sweep: as configured at the start; fence: of the lease. Raises Unmeasurable."""
+        """Sweep, and keep the result. sweep: as configured at the start; fence: of the lease. Raises UnidentifiedTarget."""
         target, shared, series = self._target, self._shared, self._series
         spec, trigger, where = target.target.spec, self._request.trigger, shared.leadership.where
         session = Session(

@@ -14,14 +14,13 @@ from prober.features.capacity.estimate_process import EstimateFailed, estimate_i
 from prober.features.capacity.sweep import PAGE_NEAR_S, PAGE_S, Sweep, used_share
 from prober.features.capacity.sweep_record import Record
 from prober.measure.engine_signals import EngineChange, PageReading
-from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
 from prober.probing.observer import OpenPage, PageSource
 from prober.probing.probe import new_request
 from prober.probing.sender import Sender, Sending
-from prober.probing.session import Session
+from prober.probing.session import Session, UnidentifiedTarget
 from prober.probing.target import Target
 from prober.workload.arrivals import poisson
 from prober.workload.budget import BudgetDemand
@@ -52,10 +51,6 @@ BUDGET_REASONS: dict[str, LimitReason] = {
 DRAWN_LENGTHS = 3_000  # of the workload: the knee rests on the longest requests
 LEASE_LOST = "another prober may sweep now"
 BEFORE_S = 3.0  # how long the page is read before the first request, for the load that is there already
-
-
-class Unmeasurable(Exception):
-    """The target cannot be identified; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +113,7 @@ class SweepRunner:
         self._target.check_turn = asyncio.Lock()
         self._target.spec = session.target.spec.model_copy(update={"max_in_flight": sweep.max_in_flight})
         self._target.protected_demand = needs
-        self._session, self._clock, self._rng = session, session.clock, session.rng
+        self.session, self._clock, self._rng = session, session.clock, session.rng
         self._requests, self._spec = RequestGenerator(sweep.workload, session.rng), sweep
         self._warm_up, self._on_action = warm_up, on_action
         self._open_page, self._on_retry_after = open_page, on_retry_after
@@ -129,7 +124,6 @@ class SweepRunner:
         self._quiet_until_s = 0.0
         self._launched: tuple[int, ...] = (0, 0, 0)  # requests, prompt tokens, output tokens
         self._began_s = self._now_s()
-        self._stages: dict[str, int] = {}  # in which requests under way were sent, by request id
         self._sender = Sender(
             self._target,
             session.launch,
@@ -139,7 +133,6 @@ class SweepRunner:
             may=is_allowed,
             looks_up=False,
         )
-        self._probes: list[tuple[int, ProbeResult]] = []
 
     def stop(self, why: str, reason: Reason = "guard") -> None:
         """End the sweep for a reason from outside, cut the requests in flight, and keep what was measured."""
@@ -168,28 +161,24 @@ class SweepRunner:
         phase = action.phase if isinstance(action, Run) else "looking at the target" if action is None else "estimate"
         stage, rate_per_s = (action.stage, action.rate_per_s) if isinstance(action, Run) else (None, None)
         in_flight = len(self._sender.under_way)
-        requests = len(self._probes) + in_flight
+        requests = in_flight + (len(self._sweep.probes) if self._sweep is not None else 0)
         return SweepProgress(phase, stage, rate_per_s, requests, in_flight, self._now_s() - self._began_s)
 
     def page_read(self, reading: PageReading | None) -> None:
         """Pass a reading of the engine's page to the state machine."""
         if reading is not None:
-            self._session.readings.append((self._clock.now_ns(), reading.signals))
+            self.session.readings.append((self._clock.now_ns(), reading.signals))
             if self._sweep is not None:
                 self._sweep.page(self._now_s(), reading.signals)
                 self._cut_unless_sending()
-
-    def gpus_read(self, devices: Sequence[GpuReading]) -> None:
-        """Store a reading of the GPUs that serve the target, for the result."""
-        self._session.gpus_read(devices)
 
     def engine_changed(self, change: EngineChange) -> None:
         """Do nothing: the state machine recognises a changed engine on its page."""
 
     async def run(self) -> SweepRun:
-        """Sweep to the end. Raises Unmeasurable. Cancelled, it leaves nothing in flight."""
+        """Sweep to the end. Raises UnidentifiedTarget. Cancelled, it leaves nothing in flight."""
         if (verdict := await self._target.identify()) is not None:
-            raise Unmeasurable(f"{self._target.spec.url}: {verdict.detail}")
+            raise UnidentifiedTarget(f"{self._target.spec.url}: {verdict.detail}")
         page, metrics = None, self._target.spec.metrics
         if metrics is not None:
             metrics, name = metrics.model_copy(update={"interval": PAGE_S}), self._target.spec.key
@@ -206,14 +195,14 @@ class SweepRunner:
                 *(self._spec, began_ns / 1e9, self._warm_up, lengths),
                 *(self._target.spec.budget, demand_per_s, before),
             )
-            for at_ns, signals in self._session.readings:
+            for at_ns, signals in self.session.readings:
                 sweep.page(at_ns / 1e9, signals)
             if self._stop_reason is not None:
                 self.stop(*self._stop_reason)
             async with self._sender:
                 finished = await self._carry_out(sweep)
             quiet_s = max(0.0, self._quiet_until_s - self._now_s())
-            return SweepRun(finished, self._model, began_ns, tuple(self._probes), quiet_s)
+            return SweepRun(finished, self._model, began_ns, tuple(sweep.probes), quiet_s)
         finally:
             if page is not None:
                 page.cancel()
@@ -291,17 +280,13 @@ class SweepRunner:
         elif request.busy is not None:
             sweep.limit_reached("session_count", self._now_s(), f"; {request.busy.busy_text}")
         else:
-            if isinstance(sweep.action, Run):
-                self._stages[request.request_id] = sweep.action.stage
             sweep.sent(request.request_id, at_s, *request.tokens)
         self._cut_unless_sending()
 
     def _ended(self, sending: Sending, result: ProbeResult | None) -> None:
-        """Keep the result of a request that the machine knows, and tell the machine."""
+        """Tell the machine how a request ended."""
         assert self._sweep is not None
         assert result is not None, "nothing is looked up beside a sweep"
-        if result.request_id in self._stages:
-            self._probes.append((self._stages.pop(result.request_id), result))
         self._sweep.result(result, self._now_s())  # first: whatever its headers are, a refusal counts
         if result.retry_after_s is not None:
             self._on_retry_after(result.retry_after_s)

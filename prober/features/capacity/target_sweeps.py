@@ -139,7 +139,7 @@ class TargetSweeps(TargetObserver):
     def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         self.devices = devices
         if self.runner is not None and devices:
-            self.runner.gpus_read(devices)
+            self.runner.session.gpus_read(devices)
 
     def engine_changed(self, change: EngineChange) -> None:
         if change.kind == "restart":
@@ -250,7 +250,7 @@ class TargetSweeps(TargetObserver):
             self.series.refused(refusal.reason)
 
     def probe_needs(self) -> dict[str, BudgetDemand]:
-        """What the scheduled probes need of each daily budget: by their workloads, more if the server counts more tokens."""
+        """Needs of the scheduled probes by daily budget: those of their workloads, and more if the server counts more tokens."""
         target = self.target
         needs = {kind: need for kind, need in needs_of(target.spec).items() if kind in target.budgets}
         counted = [(probe, usage) for probe in self.recent if (usage := probe.timeline.usage) is not None]

@@ -2,12 +2,11 @@
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
-from prober.features.engines.series import SIGNALS
 from prober.measure.engine_signals import (
     COUNTER_SIGNALS,
     HISTOGRAM_SIGNALS,
@@ -17,8 +16,6 @@ from prober.measure.engine_signals import (
     EngineSignals,
 )
 
-_SAVED_HISTOGRAMS = [name for name in HISTOGRAM_SIGNALS if name in SIGNALS]  # those with series
-_SAVED = (*COUNTER_SIGNALS, *_SAVED_HISTOGRAMS)
 _OF_PROCESS = ("ranks", "start_time_seconds", "uptime_seconds")
 STEADY_READINGS = 10  # readings of one process after which a refused page is accepted again
 START_TOLERANCE_S = 1.0  # between two start times of one process: some are computed from an uptime
@@ -38,13 +35,14 @@ class CounterState:
     read: EngineSignals
     offsets: Mapping[str, Amount]
 
-    def as_json(self) -> dict[str, Any]:
-        """Value for JSON, without histograms that have no series; `state_of` reads it."""
+    def as_json(self, shown: Collection[str]) -> dict[str, Any]:
+        """Value for JSON, of histograms those that are among `shown`; `state_of` reads it."""
+        saved = (*COUNTER_SIGNALS, *(name for name in HISTOGRAM_SIGNALS if name in shown))
         return {
             "engine": self.read.info.engine,
             "process": {name: getattr(self.read, name) for name in _OF_PROCESS},
-            "read": {name: _row(amount) for name in _SAVED if (amount := getattr(self.read, name, None)) is not None},
-            "offsets": {name: _row(amount) for name, amount in self.offsets.items() if name in _SAVED},
+            "read": {name: _row(amount) for name in saved if (amount := getattr(self.read, name, None)) is not None},
+            "offsets": {name: _row(amount) for name, amount in self.offsets.items() if name in saved},
         }
 
 
@@ -285,10 +283,10 @@ def _row(amount: Amount) -> Any:
 
 
 def _amount(name: str, row: Any) -> Amount:
-    if name not in _SAVED:
-        raise ValueError(f"{name!r} is no counter")
-    if name not in _SAVED_HISTOGRAMS:
+    if name in COUNTER_SIGNALS:
         return _finite(row)
+    if name not in HISTOGRAM_SIGNALS:
+        raise ValueError(f"{name!r} is no counter")
     bounds, counts, total = row
     histogram = EngineHistogram(
         tuple(map(_finite, bounds)), tuple(map(_finite, counts)), None if total is None else _finite(total)

@@ -138,7 +138,7 @@ class EngineMonitor:
             if target.answering.model:
                 row[_ANSWERED_MODEL] = target.answering.model
             if (counters := target.continuity.state) is not None:
-                row[_COUNTERS] = {"page": target.page, **counters.as_json()}
+                row[_COUNTERS] = {"page": target.page, **counters.as_json(series.SIGNALS)}
             if row:
                 yield key, json.dumps(row).encode()
 

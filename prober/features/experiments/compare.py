@@ -21,7 +21,7 @@ from prober.measure.outcome import NEUTRAL
 from prober.results.comparison import Compared, Risk, Side
 from prober.results.cost import Gpus
 from prober.results.refused_requests import NOT_COUNTED, RefusedRequests
-from prober.results.result import NO_REQUESTS, RequestRow, Result, Stage, Target
+from prober.results.result import NO_REQUESTS, MeasuredTarget, RequestRow, Result, Stage
 from prober.results.stage import quantiles_of
 from prober.statistics.paired_test import (
     Effect,
@@ -306,14 +306,16 @@ def incomparable(a: Result, b: Result) -> list[str]:
     reasons: list[str] = []
     for name in ("workload", "prompt_tokens", "output_tokens"):
         of_a, of_b = getattr(a.load, name), getattr(b.load, name)
-        seen_a, seen_b = ([] if name == "workload" else _known(name, result.requests) for result in (a, b))
-        if of_a == of_b or (seen_a and seen_b and not _are_apart(seen_a, seen_b)):
+        lengths_a, lengths_b = ([] if name == "workload" else _known(name, result.requests) for result in (a, b))
+        if of_a == of_b or (lengths_a and lengths_b and not _are_apart(lengths_a, lengths_b)):
             continue
-        if seen_a and seen_b:
-            has_a, has_b = (f"{min(seen):,} to {max(seen):,} (mean {fmean(seen):.4g})" for seen in (seen_a, seen_b))
-            difference = f"requests of A have {name} of {has_a}, those of B of {has_b}"
-        else:
-            difference = f"A was asked for {name} {of_a}, B for {of_b}"
+        difference = f"A was asked for {name} {of_a}, B for {of_b}"
+        if lengths_a and lengths_b:
+            text_a, text_b = (
+                f"{min(lengths):,} to {max(lengths):,} (mean {fmean(lengths):.4g})"
+                for lengths in (lengths_a, lengths_b)
+            )
+            difference = f"requests of A have {name} of {text_a}, those of B of {text_b}"
         reasons.append(f"{difference}: requests of another shape have other latencies")
     return reasons
 
@@ -330,7 +332,9 @@ def _are_apart(a: Sequence[int], b: Sequence[int]) -> bool:
     return distance > limit and apart > MAX_TOKENS_DIFFERENCE * fmean((*a, *b))
 
 
-def reservations(a: Target, b: Target, rounds: Sequence[Round], results: Sequence[Compared]) -> list[str]:
+def reservations(
+    a: MeasuredTarget, b: MeasuredTarget, rounds: Sequence[Round], results: Sequence[Compared]
+) -> list[str]:
     """Sentences on the limits of the figures: other models, tokens that are not the same work, failures beside latencies."""
     sentences: list[str] = []
     if a.model and b.model and a.model != b.model:
@@ -369,14 +373,14 @@ def reservations(a: Target, b: Target, rounds: Sequence[Round], results: Sequenc
     return sentences
 
 
-def differences(a: Target, b: Target) -> list[tuple[str, str, str]]:
+def differences(a: MeasuredTarget, b: MeasuredTarget) -> list[tuple[str, str, str]]:
     """(name, A's value, B's value) of all properties of engine and model that differ; "" for a value that is not known."""
     values_of_a, values_of_b = _properties(a), _properties(b)
     rows = ((name, values_of_a.get(name, ""), values_of_b.get(name, "")) for name in values_of_a | values_of_b)
     return [row for row in rows if row[1] != row[2]]
 
 
-def _properties(target: Target) -> dict[str, str]:
+def _properties(target: MeasuredTarget) -> dict[str, str]:
     values = {
         "engine": target.engine,
         "version": target.engine_version,

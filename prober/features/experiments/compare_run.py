@@ -32,8 +32,7 @@ from prober.probing.sender import Sender
 from prober.probing.session import Session
 from prober.results.comparison import Comparison, Side, with_refused
 from prober.results.refused_requests import refused_requests
-from prober.results.result import Load, RequestRow, Result
-from prober.results.result import Target as Described
+from prober.results.result import Load, MeasuredTarget, RequestRow, Result
 from prober.results.stage import quality_of, request_of, use_of
 from prober.results.stage_parts import tool_calls_of
 from prober.workload.workloads import Mix, RequestGenerator
@@ -148,7 +147,7 @@ async def compare_targets(
     return comparison, rounds if comparison.compared else []
 
 
-def _comparison(a: Described, b: Described, error: float, started_s: float) -> Comparison:
+def _comparison(a: MeasuredTarget, b: MeasuredTarget, error: float, started_s: float) -> Comparison:
     """A comparison without figures."""
     return Comparison(
         id=f"compare-{int(started_s)}",
@@ -209,10 +208,9 @@ async def _turn(session: Session, half: Half, warm_up: WarmUpLength) -> tuple[li
         raise UnansweredSide(f"{half.side.upper()} ({session.spec.url}) answers nothing: {why}")
     start_ns = session.clock.now_ns() + round(session.spec.connect_lead * 1e9)
     drawer = RequestGenerator(workload, Random(half.seed))
-    async with aclosing(
-        Sender(session.target, session.launch).results(drawer, (start_ns + offset for offset in half.offsets_ns))
-    ) as results:
-        ended = [result async for result in results]
+    async with Sender(session.target, session.launch) as sender:
+        due_times = (start_ns + offset for offset in half.offsets_ns)
+        ended = [result async for result in sender.results(drawer, due_times)]
     loading = RequestRow(start_s=0.0, outcome="http_5xx", error="it says it is loading or shutting down")
     rows = [request_of(result, start_ns) if result is not None else loading for result in ended]
     return rows, [result for result in ended if result is not None], sum(result is not None for result in warm)

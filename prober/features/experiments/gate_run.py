@@ -30,7 +30,7 @@ async def ask(session: Session, judge: Gate, length: WarmUpLength) -> tuple[Gate
     async def fed(
         results: AsyncGenerator[ProbeResult | None, None],
     ) -> tuple[list[ProbeResult], GateVerdict | None]:
-        """Results up to the deciding one, and its verdict, None if none decides. Requests still in flight are cancelled."""
+        """Results up to the deciding one, and its verdict, None if none decides."""
         nonlocal taken
         sent: list[ProbeResult] = []
         async with aclosing(results):
@@ -49,9 +49,9 @@ async def ask(session: Session, judge: Gate, length: WarmUpLength) -> tuple[Gate
     begin_ns, results = clock.now_ns(), list[ProbeResult]()
     if verdict is None:
         times = due_times(probe, session.rng, begin_ns + round(session.spec.connect_lead * 1e9))
-        results, verdict = await fed(
-            Sender(session.target, session.launch).results(drawer, islice(times, max(0, judge.most - taken)))
-        )
+        async with Sender(session.target, session.launch) as sender:
+            results, verdict = await fed(sender.results(drawer, islice(times, max(0, judge.most - taken))))
+            await sender.cut()
     stage = stage_of(
         f"{probe.rate:g}/s",
         probe.rate,

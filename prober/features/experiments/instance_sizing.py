@@ -7,6 +7,7 @@ estimate is too high half of the time.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from prober.results.capacity import Capacity
@@ -83,10 +84,10 @@ def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: floa
         raise ValueError(f"at most {demand.most} instances are fewer than at least {demand.fewest}")
     if gpu_price is not None and not 0 <= gpu_price < math.inf:
         raise ValueError(f"a GPU for {gpu_price:g} dollars per hour: a price is a finite number, 0 or more")
-    if reason := _why_unsizable(result):
+    alone = [capacity if capacity.own is None else capacity.of_shape(capacity.own) for capacity in result.capacities]
+    if reason := _why_unsizable(result, alone):
         return Refused(reason)
-    shapes = [found if found.own is None else found.of_shape(found.own) for found in result.capacities]
-    least = min(shapes, key=lambda capacity: (capacity.lower or 0.0, capacity.slo))
+    least = min(alone, key=lambda capacity: (capacity.lower or 0.0, capacity.slo))
     per_instance = least.lower or 0.0
     needed = max(demand.fewest, math.ceil(demand.peak_per_s / (per_instance * (1 - demand.headroom)) - 1e-9))
     if demand.most is not None and needed > demand.most:
@@ -107,8 +108,11 @@ def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: floa
     return answer if gpu_price is None else _priced(result, answer, demand.peak_per_s, gpu_price)
 
 
-def _why_unsizable(result: Result) -> str:
-    """Why the sweep shows no capacity of an instance at all SLOs, and the remedy; "" if it shows one."""
+def _why_unsizable(result: Result, alone: Sequence[Capacity]) -> str:
+    """Why the sweep shows no capacity of an instance at all SLOs, and the remedy; "" if it shows one.
+
+    alone: its capacities without other load, where they are known
+    """
     if result.refused.is_too_many:
         return f"the sweep is not judged ({result.refused}): sweep with requests that the target accepts"
     if not result.capacities:
@@ -122,8 +126,7 @@ def _why_unsizable(result: Result) -> str:
     for slo in result.slos:
         if slo.name not in judged:
             return f"the sweep says nothing of the SLO {slo.name!r}: sweep again with it"
-    for found in result.capacities:
-        capacity = found if found.own is None else found.of_shape(found.own)
+    for capacity in alone:
         if capacity.verdict == "below":
             return f"the SLO {capacity.slo!r} fails at {capacity.upper or 0:.3g}/s, and no lower rate is shown to hold"
         if capacity.lower is None or capacity.lower <= 0:

@@ -7,9 +7,9 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
 from prober.config.rows import Row
 from prober.features.experiments.matrix import (
@@ -32,7 +32,6 @@ from prober.features.experiments.matrix import (
     warming,
     with_cost,
 )
-from prober.measure.engine_signals import EngineSignals
 from prober.measure.gpu_reading import without_parts
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.request import Drawer
@@ -41,7 +40,8 @@ from prober.measure.target_state import WarmUpLength
 from prober.net.endpoint import endpoint
 from prober.probing.probe import new_request
 from prober.probing.sender import Sender, Sending
-from prober.probing.session import Session
+from prober.probing.session import Session, UnidentifiedTarget
+from prober.probing.stop_conditions import LoadGuard
 from prober.probing.target import Target
 from prober.results.cost import judge_cost
 from prober.results.disturbance import Disturbance, contrast_of, disturbance_of
@@ -55,36 +55,12 @@ GUARD_INTERVAL_S = 0.25  # between judgements of a load by the requests in fligh
 RETRY_PAUSE_NS = 100_000_000  # of a closed loop after an unanswered request, to spare a target that is down
 
 
-class UnidentifiedTarget(Exception):
-    """The target cannot be identified; the message says why."""
-
-
-class Guard(Protocol):
-    """Ends a load that harms, as `features.capacity.stop_conditions` does. harm: why it must end, "" if it may go on."""
-
-    harm: str
-
-    def began(self) -> None: ...
-
-    def result(self, result: ProbeResult) -> None: ...
-
-    def waited(self, ttft_s: float) -> None: ...
-
-    def page(self, at_s: float, signals: EngineSignals) -> None: ...
-
-    def tick(self, at_s: float) -> None: ...
-
-
-MakeGuard = Callable[[float, float], Guard]  # from the TTFT threshold in seconds and the rate of all requests
-
-
 async def run_rows(
     session: Session,
     rows: Sequence[Row],
     warm_up: WarmUpLength,
     interrupted: asyncio.Event,
     progress: Progress,
-    make_guard: MakeGuard,
     configuration: str,
 ) -> tuple[list[RowVerdict], Result]:
     """Send and judge row after row; the first interrupted row is the last. Verdicts on all rows, and the result.
@@ -94,6 +70,10 @@ async def run_rows(
     if session.failure is not None:
         raise UnidentifiedTarget(f"{session.spec.url}: {session.failure.detail}")
     say = partial(progress.console.print, markup=False)
+
+    def advance(bar: TaskID, result: ProbeResult | None) -> None:
+        progress.advance(bar)
+
     for text in (text for row in rows for text in reservations(row)):
         say(text)
     loads = {row.beside: row for row in rows if row.beside is not None}
@@ -105,11 +85,12 @@ async def run_rows(
             continue  # sent with the row before it
         say(f"{number}/{len(rows)} {_line(row)}")
         bar = progress.add_task(row.name, total=row.requests)
-        run, load = RowRun(session, row, warm_up, partial(progress.advance, bar)), None
+        run, load = RowRun(session, row, warm_up), None
+        run.on_result.append(partial(advance, bar))
         if (load_row := loads.get(row.name)) is not None:
             say(f"beside it after {load_row.start:g} s: {_line(load_row)}")
-            load = LoadBeside(run, RowRun(session, load_row, warm_up), make_guard)
-        is_complete = await _unless(interrupted, run.run() if load is None else load.run())
+            load = LoadBeside(run, RowRun(session, load_row, warm_up))
+        is_complete = await _unless(interrupted, _send(run, load))
         progress.remove_task(bar)
         run.ended = "complete" if is_complete else "interrupted"
         if run.begin_ns is not None:
@@ -129,6 +110,17 @@ async def run_rows(
 def _line(row: Row) -> str:
     expected = f"; expected: {row.hypothesis}" if row.hypothesis else ""
     return f"{row.name}: {amount(row)}, {loop(row)}{expected}"
+
+
+async def _send(run: "RowRun", load: "LoadBeside | None") -> None:
+    """Warm up, then send the row, and the load beside it if there is one."""
+    await run.warm_up()
+    if load is not None:
+        await load.run_beside.warm_up()
+    async with asyncio.TaskGroup() as rows:
+        rows.create_task(run.send())
+        if load is not None:
+            rows.create_task(load.send())
 
 
 async def _unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
@@ -184,8 +176,9 @@ def _judged(
 
 
 class RowRun:
-    """A row while it is sent; `on_request` is called after each request that ended.
+    """A row while it is sent.
 
+    on_result: called with the result of each request that ended; None if the engine is loading or shutting down
     begin_ns, end_ns: span in which requests count; begin_ns is None before
     warmed: the warm-up that was sent
     results: sorted by due time after the end
@@ -194,10 +187,9 @@ class RowRun:
     disturbance: effect of the load beside it, if any
     """
 
-    def __init__(
-        self, session: Session, row: Row, warm_up: WarmUpLength, on_request: Callable[[], None] = lambda: None
-    ) -> None:
-        self.session, self.row, self._warm_up, self._on_request = session, row, warm_up, on_request
+    def __init__(self, session: Session, row: Row, warm_up: WarmUpLength) -> None:
+        self.session, self.row, self._warm_up = session, row, warm_up
+        self.on_result: list[Callable[[ProbeResult | None], object]] = []
         # Of its own: how many requests earlier rows or a warm-up sent must not change those of this row.
         self._rng = Random(derive_seed(str(session.seed), row.name))
         self._clock = session.clock
@@ -219,14 +211,10 @@ class RowRun:
         self.verdict = not_begun(row)
         self.disturbance: Disturbance | None = None
 
-    async def run(self) -> None:
-        """Warm up and send. If cancelled, it keeps the results so far and leaves no request in flight."""
-        await self.warm_up()
-        await self.send()
-
     async def warm_up(self) -> None:
         """Send the warm-up, which does not count."""
-        warm = RequestGenerator(warming(self.row.workload), Random())
+        rng = Random(derive_seed(str(self.session.seed), self.row.name, "warm-up"))
+        warm = RequestGenerator(warming(self.row.workload), rng)
         warm_ns = self._clock.now_ns()
         async with aclosing(self.session.warm_up(warm, self._warm_up, self._target)) as first:
             sent = [result async for result in first if result is not None]
@@ -242,7 +230,8 @@ class RowRun:
                 for _ in range(row.concurrency or 0):
                     self._begin_next(self.begin_ns)
                 if not row.closed:
-                    await self.sender.pace(self._drawer, due_times(row, self._rng, self.begin_ns))
+                    async for _ in self.sender.results(self._drawer, due_times(row, self._rng, self.begin_ns)):
+                        pass  # `_ended` takes them, as soon as they are there
         finally:
             self.end_ns = self._clock.now_ns()
             self.results.sort(key=lambda result: result.timeline.intended_ns)
@@ -294,8 +283,10 @@ class RowRun:
         if result is None:
             self.loading += 1
         else:
-            self.results.append(as_sent(result, self._latest_ns.pop(sending.request.request_id, 0)))
-        self._on_request()
+            result = as_sent(result, self._latest_ns.pop(sending.request.request_id, 0))
+            self.results.append(result)
+        for listener in self.on_result:
+            listener(result)
         if result is not None and result.outcome is Outcome.CANCELLED:
             return
         if self.row.closed:
@@ -310,21 +301,15 @@ class RowRun:
 class LoadBeside:
     """Sends a row, `run_beside`, beside another one from its start on, and ends it at once for harm."""
 
-    def __init__(self, host: RowRun, run_beside: RowRun, make_guard: MakeGuard) -> None:
+    def __init__(self, host: RowRun, run_beside: RowRun) -> None:
         slo = host.row.ttft
         assert slo is not None
         assert slo.threshold_s is not None
         self._host, self.run_beside, self._slo = host, run_beside, slo
-        self._guard = make_guard(slo.threshold_s, (host.row.rate or 0.0) + (run_beside.row.rate or 0.0))
+        self._guard = LoadGuard(slo.threshold_s, (host.row.rate or 0.0) + (run_beside.row.rate or 0.0))
         self._end_ns: int | None = None
-
-    async def run(self) -> None:
-        """Warm both rows up and send both."""
-        await self._host.warm_up()
-        await self.run_beside.warm_up()
-        async with asyncio.TaskGroup() as rows:
-            rows.create_task(self._host.send())
-            rows.create_task(self._send())
+        host.on_result.append(partial(self._judge_result, is_of_host=True))
+        run_beside.on_result.append(partial(self._judge_result, is_of_host=False))
 
     @property
     def harm(self) -> str:
@@ -349,10 +334,11 @@ class LoadBeside:
             end_ns=self._end_ns,
         )
 
-    async def _send(self) -> None:
+    async def send(self) -> None:
+        """Send the load from its start on, to its end or until it harms."""
         clock, guard = self._host.session.clock, self._guard
         lead_s = self._host.session.spec.connect_lead
-        judged = (0, 0, len(self._host.session.readings))
+        readings = len(self._host.session.readings)
         sending: asyncio.Task[None] | None = None
         begin_ns = clock.now_ns() + round(self.run_beside.row.start * 1e9)
         end_ns = begin_ns + round((lead_s + (self.run_beside.row.duration or 0.0)) * 1e9)
@@ -361,7 +347,7 @@ class LoadBeside:
                 if sending is None and clock.now_ns() >= begin_ns:
                     sending = asyncio.create_task(self.run_beside.send())
                     guard.began()
-                judged = self._judge(*judged)
+                readings = self._judge(readings)
                 next_ns = clock.now_ns() + round(GUARD_INTERVAL_S * 1e9)
                 await clock.sleep_until(min(next_ns, end_ns if sending else begin_ns))
             self._end_ns = min(clock.now_ns(), end_ns)
@@ -372,13 +358,13 @@ class LoadBeside:
                 sending.cancel()
                 await asyncio.wait([sending])
 
-    def _judge(self, of_host: int, of_load: int, readings: int) -> tuple[int, int, int]:
-        """Pass new results and readings to the guard. Takes and returns the numbers that it has judged, of both rows and readings."""
-        for result in self._host.results[of_host:]:
+    def _judge_result(self, result: ProbeResult | None, *, is_of_host: bool) -> None:
+        if result is not None:
             self._guard.result(result)
-            self._guard.waited(result.timeline.ttft_s or 0.0)
-        for result in self.run_beside.results[of_load:]:
-            self._guard.result(result)
+            self._guard.waited((result.timeline.ttft_s or 0.0) if is_of_host else 0.0)
+
+    def _judge(self, readings: int) -> int:
+        """Pass readings after the first ones, and the waits, to the guard; returns the number of readings so far."""
         for at_ns, signals in self._host.session.readings[readings:]:
             self._guard.page(at_ns / 1e9, signals)
         now_ns = self._host.session.clock.now_ns()
@@ -386,7 +372,7 @@ class LoadBeside:
         waited_ns = ((run.first_ns or now_ns) - run.request.due_ns for run in runs)
         self._guard.waited(max(waited_ns, default=0) / 1e9)
         self._guard.tick(now_ns / 1e9)
-        return len(self._host.results), len(self.run_beside.results), len(self._host.session.readings)
+        return len(self._host.session.readings)
 
 
 def with_headers(target: Target, headers: Mapping[str, str]) -> Target:

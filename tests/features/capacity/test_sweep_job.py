@@ -16,7 +16,7 @@ from aiohttp import web
 
 from prober.exposition.families import Value
 from prober.features.capacity import sweep_job
-from prober.features.capacity.sweep_runner import SweepRunner, Unmeasurable
+from prober.features.capacity.sweep_runner import SweepRunner
 from prober.measure.engine_signals import EngineInfo, EngineSignals, PageReading
 from prober.measure.outcome import Outcome
 from prober.measure.quality import Expectation
@@ -26,6 +26,7 @@ from prober.measure.timeline import Timeline
 from prober.mock.delays import Constant
 from prober.mock.faults import parse_fault
 from prober.mock.service import Behaviour, Settings
+from prober.probing.session import UnidentifiedTarget
 from prober.results.capacity import Capacity
 from prober.storage.watched_file import Lock
 from prober.workload.prompts import GoldenPrompt
@@ -205,7 +206,7 @@ async def test_a_sweep_that_fails_shows_no_capacity(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither a target that cannot be identified nor a fault of the prober passes as an answer; the next sweep may start."""
-    for problem in (Unmeasurable("nobody there"), RuntimeError("a fault")):
+    for problem in (UnidentifiedTarget("nobody there"), RuntimeError("a fault")):
 
         async def broken(_: SweepRunner, problem: Exception = problem) -> None:
             raise problem

@@ -73,7 +73,7 @@ async def test_refusals_end_a_sweep_whatever_their_retry_after_is(value: str) ->
 def test_gpus_that_are_read_during_a_sweep_are_for_its_runner() -> None:
     """None before and after it, and none where no GPU serves the target."""
     read: list[object] = []
-    runner = SimpleNamespace(gpus_read=read.append)
+    runner = SimpleNamespace(session=SimpleNamespace(gpus_read=read.append))
     devices = [GpuReading(0, "u", "H100")]
     for under_way, latest in ((None, devices), (runner, devices), (runner, []), (None, devices)):
         TargetSweeps.gpus_read(cast(TargetSweeps, SimpleNamespace(devices=(), runner=under_way)), latest, "570")

@@ -28,7 +28,7 @@ from prober.features.experiments.report import comparison_report
 from prober.measure.objective import Slo
 from prober.results.comparison import Compared, Comparison, Risk, risk_sentences
 from prober.results.cost import Gpus
-from prober.results.result import Load, RequestRow, Result, Target
+from prober.results.result import Load, MeasuredTarget, RequestRow, Result
 from prober.results.stage import stage_of_requests
 
 
@@ -141,7 +141,7 @@ def test_failures_are_an_axis_and_a_reservation() -> None:
     assert failures.better == "a"
     assert not failures.ratio
     assert abs(failures.effect - 0.5) < 0.15
-    said = reservations(Target(model="m"), Target(model="m"), made, found)
+    said = reservations(MeasuredTarget(model="m"), MeasuredTarget(model="m"), made, found)
     assert any("B fails more often" in each for each in said)
 
 
@@ -154,7 +154,7 @@ def test_late_and_refused_requests_are_in_no_share() -> None:
     found = by_axis(compare(made))["failures"]
     assert found.effect == pytest.approx(1 / 2)
     assert found.better == "a"
-    said = reservations(Target(), Target(), made, [])
+    said = reservations(MeasuredTarget(), MeasuredTarget(), made, [])
     assert said == ["12 of 36 requests to A were late by the prober itself, or cut, and do not count"]
 
 
@@ -170,24 +170,26 @@ def test_other_models_and_other_work_are_said() -> None:
     """Another model, another count of the same prompt, answers of another length."""
     one = [RequestRow(0.0, ttft_s=0.1, prompt_tokens=100, output_tokens=20)] * 3
     other = [RequestRow(0.0, ttft_s=0.1, prompt_tokens=130, output_tokens=10)] * 3
-    said = reservations(Target(model="m"), Target(model="n"), [Round(1.0, one, other)], [])
+    said = reservations(MeasuredTarget(model="m"), MeasuredTarget(model="n"), [Round(1.0, one, other)], [])
     assert len(said) == 3
     assert "A serves model 'm', B 'n'" in said[0]
     assert "prompt_tokens" in said[1]
     assert "output_tokens" in said[2]
-    assert reservations(Target(model="m"), Target(model="m"), [Round(1.0, one, one)], []) == []
+    assert reservations(MeasuredTarget(model="m"), MeasuredTarget(model="m"), [Round(1.0, one, one)], []) == []
 
 
 def test_differences_of_context_are_listed() -> None:
     """Engine, version, flags; what only one side says has an empty other side; what is the same is not there."""
-    a = Target(url="http://a", model="m", engine="vllm", engine_version="0.31", flags={"block_size": "16", "x": "1"})
-    b = Target(url="http://b", model="m", engine="vllm", engine_version="0.32", flags={"block_size": "32"})
+    a = MeasuredTarget(
+        url="http://a", model="m", engine="vllm", engine_version="0.31", flags={"block_size": "16", "x": "1"}
+    )
+    b = MeasuredTarget(url="http://b", model="m", engine="vllm", engine_version="0.32", flags={"block_size": "32"})
     assert differences(a, b) == [("version", "0.31", "0.32"), ("block_size", "16", "32"), ("x", "1", "")]
 
 
 def stored(rows: list[RequestRow], rate: float = 2.0) -> Result:
     stage = stage_of_requests(f"{rate:g}/s", rate, rows, begin_s=0.0, sending_s=60.0)
-    return Result("r", "gate", 0.0, 60.0, "t", Target(), Load(), (stage,))
+    return Result("r", "gate", 0.0, 60.0, "t", MeasuredTarget(), Load(), (stage,))
 
 
 def test_stored_results_are_compared_in_blocks() -> None:
@@ -213,7 +215,7 @@ def test_rows_of_other_shapes_are_compared_each_by_itself() -> None:
             replace(stage_of_requests(name, 2.0, each, begin_s=0.0, sending_s=60.0), load=Load(name))
             for name, each in zip(("short", "long"), rows, strict=True)
         ]
-        sides.append(Result("r", "run", 0.0, 60.0, "t", Target(), Load(), tuple(stages)))
+        sides.append(Result("r", "run", 0.0, 60.0, "t", MeasuredTarget(), Load(), tuple(stages)))
     one, other = sides
     found = compare(stored_rounds(one, other, 12))
     assert len(found) == 2 * len({each.axis for each in found})
@@ -278,14 +280,14 @@ def test_rounds_that_are_not_independent_count_as_fewer_and_are_said() -> None:
     alike = stored_rounds(stored(lasting(rng, 240)), stored(lasting(rng, 240, 1.3)), 12)
     found = compare(alike)
     assert by_axis(found)["ttft_p50"].rounds <= 6
-    (said,) = reservations(Target(), Target(), alike, found)
+    (said,) = reservations(MeasuredTarget(), MeasuredTarget(), alike, found)
     assert said.startswith(
         "successive requests are so alike that rounds are not independent, and count as fewer (ttft_p50 at 2/s: "
     )
     independent = rounds(lambda rng, n: (side(rng, lengths=n), side(rng, 1.3, lengths=n)))
     found = compare(independent)
     assert {axis.rounds for axis in found} == {12}
-    assert reservations(Target(), Target(), independent, found) == []
+    assert reservations(MeasuredTarget(), MeasuredTarget(), independent, found) == []
 
 
 def test_axes_are_what_the_docs_name() -> None:
@@ -396,7 +398,7 @@ def test_risks_are_put_into_sentences() -> None:
         Risk("go_back", "ttft_p50", 4.0, "", True, 0.1, -0.24, -0.17),
         Risk("go_back", "failures", 4.0, "", False, 0.01, None, None),
     )
-    empty = Comparison("id", 0.0, 0.0, "t", Target(), Target(), None, 0.05, (), (), ())
+    empty = Comparison("id", 0.0, 0.0, "t", MeasuredTarget(), MeasuredTarget(), None, 0.05, (), (), ())
     assert list(risk_sentences(empty)) == []
     assert list(risk_sentences(replace(empty, risks=found))) == [
         "Risk of adopting B, at most 10% or 1 point worse: fails for ttft_p50 at 4/s (20% to 31%); "
@@ -421,7 +423,7 @@ def test_the_report_begins_with_the_verdict() -> None:
         Compared("failures", 4.0, False, 12, 0.0, 0.0, 0.0, 1.0, 1.0, None, workload="chat"),
     )
     compared = Comparison(
-        "id", 0.0, 0.0, "t", Target(), Target(), None, 0.05, axes, (), ("a limit",), shares=("a share",)
+        "id", 0.0, 0.0, "t", MeasuredTarget(), MeasuredTarget(), None, 0.05, axes, (), ("a limit",), shares=("a share",)
     )
     text = comparison_report.markdown([compared])
     assert text.index("## Verdict") < text.index("## Figures") < text.index("## Per GPU and per dollar")

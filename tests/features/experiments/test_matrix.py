@@ -30,7 +30,7 @@ from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
-from prober.results.result import RequestRow, Result, Stage, Target
+from prober.results.result import MeasuredTarget, RequestRow, Result, Stage
 from prober.statistics.sequential_test import ERROR
 from prober.workload.shapes import Fixed, Uniform
 from prober.workload.workloads import Adapters, Mix, Prefix, RequestGenerator, Workload
@@ -187,7 +187,7 @@ def test_a_closed_loop_is_called_one_wherever_it_is_seen() -> None:
     mixed = load_of([ROW, CLOSED], 2000)
     assert (mixed.arrivals, mixed.max_in_flight) == ("poisson, and closed in b", 2000)
     for each in (load, mixed):
-        stored = Result("i", "run", 0.0, 0.0, "tool", Target(), each, ())
+        stored = Result("i", "run", 0.0, 0.0, "tool", MeasuredTarget(), each, ())
         check = next(check for check in audit(stored) if check.name == "open loop")
         assert check.done is False
         assert "hides its queue" in check.why

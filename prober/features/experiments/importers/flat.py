@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from prober.features.experiments.importers.exported_object import ExportedObject, reported, stage_of_figures
-from prober.results.result import Load, RequestRow, Result, Stage, Target
+from prober.results.result import Load, MeasuredTarget, RequestRow, Result, Stage
 from prober.results.stage import stage_of_requests
 
 
@@ -77,7 +77,7 @@ class Flat:
             started_unix_s=started,
             ended_unix_s=started + seconds,
             tool=self.tool,
-            target=Target(
+            target=MeasuredTarget(
                 model=first.text("model_id"),
                 engine=None if backend is None or backend.startswith("openai") else backend,
                 api=None if endpoint is None else next((api for api in apis if api in endpoint), "completions"),

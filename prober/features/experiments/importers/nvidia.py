@@ -16,7 +16,7 @@ from prober.features.experiments.importers.exported_object import (
     times,
     without_secrets,
 )
-from prober.results.result import Load, RequestRow, Result, Stage, Target, WarmUp
+from prober.results.result import Load, MeasuredTarget, RequestRow, Result, Stage, WarmUp
 from prober.results.stage import stage_of_requests
 from prober.results.strict_json import Unreadable
 
@@ -106,7 +106,7 @@ def read_genai_perf(exported: ExportedObject) -> Result:
         started_unix_s=0.0,
         ended_unix_s=stage.duration_s or 0.0,
         tool="genai-perf",
-        target=Target(
+        target=MeasuredTarget(
             url=without_secrets(config.text("endpoint", "url") or None),
             model=config.first(("formatted_model_name",), ("model",), ("model_names",)),
             engine=config.first(("backend",), ("endpoint", "backend")),
@@ -170,7 +170,7 @@ def read_aiperf(exported: ExportedObject) -> Result:
         started_unix_s=started,
         ended_unix_s=ended if ended is not None else started + (stage.duration_s or 0.0),
         tool=f"aiperf {exported.text('aiperf_version')}",
-        target=Target(
+        target=MeasuredTarget(
             url=without_secrets(config.first(("endpoint", "urls"), ("endpoint", "url"))),
             model=config.first(("endpoint", "model_names"), ("models", "items", 0, "name"), ("models",)),
             api=config.text("endpoint", "type"),
@@ -230,7 +230,7 @@ def read_aiperf_lines(exported_objects: list[ExportedObject]) -> Result:
         started_unix_s=origin_ns / 1e9,
         ended_unix_s=origin_ns / 1e9 + duration_s,
         tool="aiperf",
-        target=Target(),
+        target=MeasuredTarget(),
         load=Load(varied=len(lengths) > 1),
         stages=(
             stage_of_requests("one run", None, requests, begin_s=0.0, sending_s=None, duration_s=duration_s or None),

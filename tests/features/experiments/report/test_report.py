@@ -18,13 +18,13 @@ from prober.features.experiments.report.report import html, markdown
 from prober.results.adapters import AdapterUse
 from prober.results.capacity import Capacity, ShapeCapacity
 from prober.results.disturbance import Contrast, Disturbance, Ratio, Recovery
-from prober.results.result import Load, Result, Stage, Target, Use
+from prober.results.result import Load, MeasuredTarget, Result, Stage, Use
 from prober.results.stage import stage_of_requests
 from prober.results.stage_parts import Reasoning, Series
 from prober.statistics.quantiles import Quantile
 from tests.results.samples import sweep
 
-BARE = Result("bare", "run", 0.0, 0.0, "tool", Target(), Load(), ())
+BARE = Result("bare", "run", 0.0, 0.0, "tool", MeasuredTarget(), Load(), ())
 MOMENTS = ("mean", "std. deviation")
 FIGURES = [
     *("TTFT over load", "TPOT over load", "ITL over load", "E2E over load"),
@@ -372,7 +372,7 @@ HOSTILE = '<img src="http://127.0.0.1:{port}/taken"><script>document.title = 1</
 def test_a_name_is_never_markup() -> None:
     """Texts come from targets and from files."""
     name = HOSTILE.format(port=1)
-    result = replace(sweep(), target=Target(model=name), id=name)
+    result = replace(sweep(), target=MeasuredTarget(model=name), id=name)
     page, text = html([result]), markdown([result])
     assert "<script" not in page
     assert "<img" not in page
@@ -463,7 +463,7 @@ def test_a_browser_shows_every_chart_and_loads_nothing(
     port, asked = hits
     name = HOSTILE.format(port=port)
     page = tmp_path / "report.html"
-    page.write_text(html([replace(sweep(), target=Target(model=name, url=name))]))
+    page.write_text(html([replace(sweep(), target=MeasuredTarget(model=name, url=name))]))
     seen = browse(chromium, page, "--dump-dom")
     assert [title for title in FIGURES if f"<b>{title}.</b>" not in seen] == []
     assert seen.count('<svg class="chart"') == len(FIGURES)
@@ -538,7 +538,7 @@ def test_a_browser_draws_it_in_light_and_in_dark(chromium: Path, tmp_path: Path)
 
 def test_csv_has_a_row_a_stage() -> None:
     """With vLLM's names where it has them; nothing a spreadsheet would run."""
-    result = replace(sweep(), target=Target(model="=HYPERLINK(1)"))
+    result = replace(sweep(), target=MeasuredTarget(model="=HYPERLINK(1)"))
     rows = list(csv.DictReader(csv_export.stages([result, sweep("b")]).splitlines()))
     assert [each["stage"] for each in rows] == ["1/s", "4/s", "16/s"] * 2
     assert rows[0]["model_id"] == "'=HYPERLINK(1)"

@@ -1,10 +1,10 @@
 """Guards of a load beside other requests."""
 
-from prober.features.capacity.stop_conditions import LoadGuard
 from prober.measure.engine_signals import EngineInfo, EngineSignals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
+from prober.probing.stop_conditions import LoadGuard
 
 VLLM = EngineInfo("vllm")
 
