@@ -281,7 +281,7 @@ class DiscoverySpec(Block):
 
     @property
     def reads(self) -> LabelNames:
-        """Labels of the source that its targets keep, or that the relabelling rules read."""
+        """Labels of the source that its targets use, or that the relabelling rules read."""
         names = {*TARGET_LABELS, *self.target.labels, *(name for rule in self.relabel for name in rule.reads.values())}
         return LabelNames(frozenset(names), tuple(rule.regex for rule in self.relabel if rule.action == "labelmap"))
 

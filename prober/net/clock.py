@@ -113,7 +113,7 @@ class Clock:
     """Time, alarms of the running event loop and their lateness. Call `close` when done.
 
     The clock wakes (beats) fifty times a second while `watched`, else once a second. A blocked loop or a stopped process delays beats,
-    and so are alarms that are due then. on_beat: called at each beat with (now_ns, seconds late)
+    and alarms that are due then. on_beat: called at each beat with (now_ns, seconds late)
 
     now_ns: nanoseconds of the monotonic clock, for all timestamps
     unix_s: seconds of the wall clock

@@ -51,8 +51,9 @@ SET_UP_MARGIN = 2
 class ConnectLead:
     """Time by which one target's connections are made before the due time, learnt from those that the server closed while idle.
 
-    Two such connections within an hour shorten the lead for that hour, to half the shortest idle time but at least twice the longest
-    set-up. Then the full lead is tried again. So a change of the server costs at most an hour, or two connections.
+    Two such connections within an hour shorten the lead for that hour, to half the shortest idle time plus twice the longest set-up.
+    Then the full lead is tried again. So a server that no longer closes connections has the short lead for up to an hour, and one that
+    begins to close them costs two connections.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Several probers that share targets. A target's key decides its shard; one replica of a shard, its leader, probes."""
+"""Several probers that share targets. The key of a target decides its shard; one replica of each shard leads it, which sweeps."""
 
 import re
 from collections.abc import Callable

@@ -104,7 +104,7 @@ class Target:
     has_answered: it has answered an HTTP request, with any status; also one of an earlier process, if the store has that
     is_refusing: its state is `starting` because it refuses connections and has never answered
     reason: why the state is not `ready`, from a probe or the health page; "" if it is
-    is_ending: its server has announced its end: the state is `draining`, and failures do not count
+    is_ending: the end of its server was announced: the state is `draining`, and failures do not count
     refused_fields: request fields that the target has refused and that are no longer sent; shared with copies (`beside`)
     worker: number of this process if it is a worker; 0: the prober itself
     prompt_calibration: calibration by sample prompts, its first requests; None: no sample prompts, and a word counts as a token
@@ -165,7 +165,7 @@ class Target:
         return until_ns if self.clock.now_ns() < until_ns else None
 
     def end(self, is_ending: bool) -> None:
-        """Set whether the server has announced its end."""
+        """Set whether the end of the server was announced."""
         self.is_ending, self._answers = is_ending, WorkloadState("")
         self.state, self.reason = TargetState.PENDING, ""
         if is_ending:
@@ -266,7 +266,7 @@ class Target:
         self.refresh_identity()
 
     def ended(self, result: ProbeResult) -> None:
-        """Update the state after the end of a scheduled probe, unless the server has announced its end.
+        """Update the state after the end of a scheduled probe, unless the end of the server was announced.
 
         The target has no data if none of its workloads has any. When it answers again, workloads that were in the same state return to
         `pending`.

@@ -174,7 +174,7 @@ class TargetRunner:
         self._tell(text, text)
 
     def end(self, is_ending: bool) -> None:
-        """Stop sending because the server has announced its end; failures of probes under way do not count. False: send again"""
+        """Stop sending because the end of the server was announced; failures of probes under way do not count. False: send again"""
         if is_ending == self.target.is_ending:
             return
         self.target.end(is_ending)

@@ -63,7 +63,7 @@ def stage_cost(stage: Stage, prices: Prices) -> Cost | None:
 def output_cost_bounds(stage: Stage, prices: Prices) -> tuple[float, float] | None:
     """(lower, upper) 95% bound of the dollars per million output tokens at the rate of the stage; None if unknown.
 
-    The number of output tokens of randomly arriving requests has the variance of the sum of their squares.
+    If requests arrive at random, the variance of their total of tokens is the sum of the squares of each request's tokens.
     """
     cost = stage_cost(stage, prices)
     tokens = [row.output_tokens for row in stage.requests if row.output_tokens is not None]

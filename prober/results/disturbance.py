@@ -166,7 +166,7 @@ def _slowed(bad: Sequence[bool], budget: float) -> int:
 
 
 def ttft_ratios(before: Sequence[ProbeResult], beside: Sequence[ProbeResult]) -> tuple[Ratio, ...]:
-    """TTFT during the load ÷ before it, for the quantiles with enough samples on both sides."""
+    """Quantiles of TTFT of `beside` ÷ those of `before`, for the quantiles with enough samples of both."""
     pairs = zip(
         clustered_quantiles(ttft_blocks(before), QS), clustered_quantiles(ttft_blocks(beside), QS), strict=False
     )

@@ -161,7 +161,7 @@ def moments(stage: Stage, latency: str) -> tuple[float | None, float | None]:
 
 
 def is_stated(q: float, count: int) -> bool:
-    """True if a quantile of `count` samples is reported: up to p99 always, beyond p99 only if it is not merely their maximum."""
+    """True if a quantile of `count` samples is reported: p99.9 only if it is not merely the maximum, all others always."""
     return q != FAR_TAIL or count >= MIN_FAR_TAIL_SAMPLES
 
 
@@ -259,6 +259,6 @@ def _ratio(part: float | None, of: float | None) -> float | None:
 
 
 def _growth(values: Iterable[float | None]) -> float | None:
-    """Increase of a counter over its values; a decrease counts as a restart from 0."""
+    """Increase of a counter over its values. A decrease is a restart and counts as no increase."""
     known = _known(values)
     return sum(max(0.0, after - before) for before, after in pairwise(known)) if len(known) > 1 else None

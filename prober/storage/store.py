@@ -144,7 +144,7 @@ class Store:
         return min(self.last_unix_s, now_unix_s) - max_age_s
 
     def load(self, kind: str, since_unix_s: float = 0.0) -> dict[str, bytes]:
-        """Data of a kind by key. Rows saved before `since_unix_s` are left out, and deleted unless the disk is full."""
+        """Data of a kind by key. Rows saved before `since_unix_s` are left out, and deleted unless the disk takes no write."""
         try:
             try:
                 with self._transaction():

@@ -38,7 +38,7 @@ class Checkpoint:
     at_ns: time of the checkpoint on the monotonic clock
     hours: amounts by hour of that clock
     margin: amount that may be spent after this checkpoint before the next one is needed
-    reserved_total: sum of all reservations up to this checkpoint
+    reserved_total: sum of all reservations, and of use beyond them, up to this checkpoint
     """
 
     at_ns: int

@@ -1,8 +1,8 @@
 """Filler text of about a given number of tokens, and prompts from a file.
 
-The number of tokens per word depends on the server's tokenizer (see `prompt_length`). The pool repeats a list of words in random order.
-A text as long as the list has each word once, so all such texts have the same number of tokens. A prompt is a slice of one prepared
-text, which takes far less than a millisecond.
+The number of tokens per word depends on the server's tokenizer (see `prompt_length`). The pool repeats a list of words, each time in
+another random order, so that long texts have nearly the same words and thus tokens. A prompt is a slice of one prepared text, which
+takes far less than a millisecond.
 """
 
 import json
