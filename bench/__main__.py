@@ -28,6 +28,7 @@ PROGRAMS = (
     "diagnosis",
     "diagnosis_independent",
     "diagnosis_over_time",
+    "answers",
     "deciding",
     "dependence",
     "knee",

@@ -28,6 +28,7 @@ PURE_FOLDERS = {"measure", "statistics", "exposition", "workload", "simulation",
 PURE_MODULES = {
     "probing": "dashboard replicas series stop_conditions",
     "features.slo": "compliance dashboard firing rules series",
+    "features.answers": "change series",
     "features.drift": "baseline blocks dashboard detector evidence fitting serialization",
     "features.engines": "continuity dashboard page_reading series",
     "features.gpu": "dashboard series",

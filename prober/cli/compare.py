@@ -251,7 +251,7 @@ def _draw(comparison: Comparison) -> None:
         console.table((heading, *HEAD), map(cells, rows))
     if comparison.compared:
         echo(P_NOTE)
-    for sentence in (*comparison.shares, *risk_sentences(comparison)):
+    for sentence in (*(row.text() for row in comparison.answers), *comparison.shares, *risk_sentences(comparison)):
         echo(sentence)
     for name, value_a, value_b in comparison.differs:
         echo(f"{name}: A {value_a or '–'}, B {value_b or '–'}")

@@ -57,7 +57,7 @@ class DriftSpec(Block):
 
     false_alarms: Annotated[
         Rate, require(lambda per_s: per_s <= 1 / 3600, "is more than one an hour for each signal; use 1/h or less")
-    ] = Field(1 / (30 * DAY_S), description="most false alarms per signal of a workload, at most 1/h")
+    ] = Field(1 / (30 * DAY_S), description="most false alarms per signal or check of a workload, at most 1/h")
     material: Annotated[
         Percent,
         require(
@@ -65,7 +65,7 @@ class DriftSpec(Block):
             "{:.2%} cannot be told from the wander of a healthy engine; use 5% to 100%",
         ),
     ] = Field(0.2, description="smallest change of a latency that matters")
-    accept_after: Duration = Field(7 * DAY_S, description="age at which a drift becomes the new baseline")
+    accept_after: Duration = Field(7 * DAY_S, description="age at which a change becomes the new baseline")
 
 
 class StorageSpec(Block):
@@ -94,7 +94,7 @@ class Configuration(Block):
     defaults: Overridable = Field(default_factory=Overridable, description="for all targets")
     slos: dict[str, SloSpec] = Field(default_factory=dict, description="name to objective")
     workloads: dict[str, WorkloadSpec] = Field(default_factory=dict, description="name to shape of request")
-    drift: DriftSpec = Field(default_factory=DriftSpec, description="when a change of latency is reported")
+    drift: DriftSpec = Field(default_factory=DriftSpec, description="when a change of latencies or answers is reported")
     storage: StorageSpec = Field(default_factory=StorageSpec, description="state that survives a restart")
     prometheus: PrometheusSpec | None = Field(None, description="the Prometheus that scrapes this prober")
     grafana: GrafanaSpec | None = Field(None, description="Grafana for dashboards and annotations")

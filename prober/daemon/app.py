@@ -28,6 +28,7 @@ from prober.daemon.configuration_file import memory_excess, read_config_safely
 from prober.daemon.registry import registry
 from prober.daemon.state_persistence import (
     ANSWERED,
+    ANSWERS,
     DEMAND,
     DIAGNOSIS,
     DRIFT,
@@ -39,6 +40,7 @@ from prober.daemon.state_persistence import (
 )
 from prober.daemon.target_facts import read_facts
 from prober.exposition.buckets import COARSE, FINE
+from prober.features.answers.monitor import AnswersMonitor
 from prober.features.budget.monitor import BUDGET, Ledger, TargetBudgets
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
@@ -85,7 +87,7 @@ NO_LEASE = (
     "sweeps and writes to Grafana are one at a time in this prober only, and a second one with this shard would do them too; "
     "give all of a shard the same lease"
 )
-KINDS = (DRIFT, ENGINE, DEMAND, SLO, ANSWERED, DIAGNOSIS, BUDGET)  # of the rows in the store
+KINDS = (DRIFT, ENGINE, DEMAND, SLO, ANSWERED, DIAGNOSIS, BUDGET, ANSWERS)  # of the rows in the store
 START_S = 5.0  # in which a late event loop is no sign of later delays
 END_NOTICE_S = 10.0  # from the end of one container of a pod to the hook of another: up to 6 s were seen on a busy node
 POD_END_LIMIT_S = 3600.0  # longer than pods are given to end
@@ -275,6 +277,7 @@ class App:
         headroom.prometheus_url = specs.prometheus_url
         slos = self._slos = SloMonitor(families, lambda: moment(clock.now_ns(), clock.unix_s()), rows[SLO], events)
         self._drift = DriftMonitor(families, events, specs.drift, rows[DRIFT], has_store=store is not None)
+        self._answers = AnswersMonitor(families, events, specs.drift, rows[ANSWERS])
         self._sweeps = Sweeps(
             families, events, headroom, trust, clock, store, PageReader, leading, read_facts, instance
         )
@@ -293,6 +296,7 @@ class App:
             engines.observe,
             gpus.observe,
             self._drift.observe,
+            self._answers.observe,
             diagnosis.observe,
             headroom.observe,
             self._sweeps.observe,
@@ -314,7 +318,14 @@ class App:
         self._desired_targets = DesiredTargets(families, lambda targets: self._fleet.change(targets, options.drain_s))
         self._persistence = StatePersistence(
             self._drift,
-            {ENGINE: engines, DEMAND: headroom, SLO: slos, ANSWERED: answered, DIAGNOSIS: diagnosis},
+            {
+                ENGINE: engines,
+                DEMAND: headroom,
+                SLO: slos,
+                ANSWERED: answered,
+                DIAGNOSIS: diagnosis,
+                ANSWERS: self._answers,
+            },
             store,
             specs.prometheus_url,
             failures,
@@ -432,6 +443,7 @@ class App:
                 return str(problem)
             self._trust.max_send_lag_s = min(spec.max_send_lag for spec in specs.kinds)
             self._drift.configure(specs.drift)
+            self._answers.spec = specs.drift
             self._persistence.prometheus_url = self._headroom.prometheus_url = specs.prometheus_url
             self._grafana.configure(specs.grafana)
             await self._desired_targets.configure(specs)

@@ -4,6 +4,7 @@ import re
 
 from prober.daemon import series as own_series
 from prober.exposition.families import AnySeries, Registry, Series
+from prober.features.answers import series as answers_series
 from prober.features.budget import series as budget_series
 from prober.features.capacity import series as capacity_series
 from prober.features.diagnosis import series as diagnosis_series
@@ -27,6 +28,7 @@ MODULES = (
     diagnosis_series,
     capacity_series,
     drift_series,
+    answers_series,
     discovery_series,
     replicas_series,
     own_series,

@@ -5,6 +5,7 @@ from decimal import Decimal
 
 from prober.daemon import series as own
 from prober.exposition.alerting import Rule, RuleOptions, with_group_labels
+from prober.features.answers import series as answers
 from prober.features.budget import series as budget
 from prober.features.capacity import series as capacity
 from prober.features.discovery import series as discovery
@@ -25,6 +26,7 @@ def groups(uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions) -> 
         *own.alerts(selector),
         *discovery.alerts(selector),
         *drift.alerts(selector),
+        *answers.alerts(selector),
         *engines.alerts(selector),
         *gpu.alerts(selector),
         *capacity.alerts(selector),

@@ -24,6 +24,7 @@ from prober.storage.store import Store
 NEEDED_SAMPLES = BLOCK_SAMPLES * BLOCK_COUNT
 # Kinds of rows in the store.
 DRIFT, ENGINE, DEMAND, SLO, ANSWERED, DIAGNOSIS = "drift", "engine", "demand", "slo", "answered", "diagnosis"
+ANSWERS = "answers"
 SAVE_INTERVAL_S = 60.0
 MAX_STATE_AGE_S = 30 * 86_400.0  # of a target that is no longer probed
 RECALL_HOURS = 7 * 24

@@ -95,7 +95,7 @@ class WorkloadState:
         self.state, self.reason, self._in_a_row = TargetState.PENDING, "", 0
 
 
-EventKind = Literal["state", "engine", "drift", "diagnosis", "slo", "sweep"]
+EventKind = Literal["state", "engine", "drift", "answers", "diagnosis", "slo", "sweep"]
 
 
 @dataclass(frozen=True, slots=True)

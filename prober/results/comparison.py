@@ -13,7 +13,7 @@ from prober.statistics.sequential_test import Evidence
 
 Side = Literal["a", "b"]
 INSIDE = "comparison"
-FORMAT = 4
+FORMAT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,33 @@ class Risk:
 
 
 @dataclass(frozen=True, slots=True)
+class ComparedAnswers:
+    """Result for one check of the answers of a workload to the same requests, each answered by both sides.
+
+    only_a_wrong, only_b_wrong: pairs of which one answer is wrong; both_wrong: both are
+    p_adjusted: of the exact test of McNemar, adjusted for all checks
+    better: the better side; None if the adjusted p is above the error
+    """
+
+    workload: str
+    check: str
+    pairs: int
+    only_a_wrong: int
+    only_b_wrong: int
+    both_wrong: int
+    p_adjusted: float
+    better: Side | None
+
+    def text(self) -> str:
+        """Counts and verdict as a sentence without its full stop."""
+        verdict = f"{self.better.upper()} is better" if self.better else "no difference is shown"
+        return (
+            f"answers of {self.workload} checked by {self.check}: of {self.pairs:,} pairs only A's is wrong in {self.only_a_wrong:,}, "
+            f"only B's in {self.only_b_wrong:,}, both in {self.both_wrong:,}: {verdict} (exact McNemar, p {self.p_adjusted:.2g})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """A comparison of two targets.
 
@@ -98,6 +125,7 @@ class Comparison:
     shares: output tokens/s per GPU and per dollar of B relative to A, as sentences
     risks: one for each axis and move; rollback: what going back to A needs and loses, as stated by a person
     configuration: configuration of the command, as JSON
+    answers: results for each check of answers, of two endpoints; their tests together have an error of their own
     """
 
     id: str
@@ -116,6 +144,7 @@ class Comparison:
     risks: tuple[Risk, ...] = ()
     rollback: str | None = None
     refused: Mapping[str, RefusedRequests] = field(default_factory=dict)
+    answers: tuple[ComparedAnswers, ...] = ()
 
     @property
     def not_judged(self) -> list[str]:
@@ -127,7 +156,7 @@ def with_refused(comparison: Comparison, refused: Mapping[str, RefusedRequests])
     """Returns the comparison with its refused requests. If they are too many, its figures are removed."""
     said = (*comparison.said, *(f"{place}: {part}" for place, part in refused.items()))
     comparison = replace(comparison, refused=refused, said=said)
-    return replace(comparison, compared=()) if comparison.not_judged else comparison
+    return replace(comparison, compared=(), answers=()) if comparison.not_judged else comparison
 
 
 def risk_sentences(comparison: Comparison) -> Iterator[str]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from operator import mul
 from statistics import NormalDist, fmean, stdev
 
+from prober.statistics.quantiles import probability_of_at_least
+
 MAX_EXACT_PAIRS = 50  # exact counting takes n³ steps; above, a normal approximation is used
 
 
@@ -44,6 +46,11 @@ def wilcoxon_p_value(differences: Sequence[float]) -> float:
     # In undoubled ranks: mean n(n+1)/4, variance Σ rank²/4 (n(n+1)(2n+1)/24 − Σ(t³−t)/48 for ties of t), ½ for continuity.
     mean, variance = sum(doubled) / 4, sum(rank * rank for rank in doubled) / 16
     return min(1.0, 2 * NormalDist().cdf((smaller / 2 - mean + 0.5) / math.sqrt(variance)))
+
+
+def mcnemar_p_value(only_a: int, only_b: int) -> float:
+    """Returns the two-sided p-value of the exact test of McNemar (Psychometrika 12, 1947) for pairs of which one side has an event."""
+    return min(1.0, 2 * probability_of_at_least(max(only_a, only_b), only_a + only_b, 0.5))
 
 
 def hodges_lehmann(differences: Sequence[float], confidence: float = 0.95) -> Effect:

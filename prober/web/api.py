@@ -241,7 +241,7 @@ class Api:
 
     @_operation("GET", "/api/v1/events", Reply(200, "the events", list[EventAnswer]), parameters=[_TARGET])
     async def events(self, request: web.Request) -> web.StreamResponse:
-        """Events, latest first: changes of state and of the engine, drift, diagnoses, sweeps, pauses, changed SLOs."""
+        """Events, latest first: changes of state, of the engine and of its answers, drift, diagnoses, sweeps, pauses, changed SLOs."""
         return _list(EventAnswer, self._fleet.context.events.folded(request.query.get("target")))
 
     @_action("POST", "/api/v1/pauses", Reply(200, "the target is paused", PausedAnswer), _NO_TARGET)

@@ -173,7 +173,7 @@ class ProbeAnswer(EndedProbe):
 
 
 class EventAnswer(Answer):
-    """An event. target: empty if it is of several. kind: state, engine, drift, diagnosis, slo or sweep.
+    """An event. target: empty if it is of several. kind: state, engine, drift, answers, diagnosis, slo or sweep.
 
     times: how often the same has happened since `since_unix_s`, each within ten minutes of the one before
     """

@@ -248,6 +248,32 @@ def test_the_cost_of_structured_output_is_found(factor: float, tolerance: float)
     assert any(remark.startswith("A counts 12 output_tokens a request, B 7:") for remark in answer["said"])
 
 
+def test_wrong_answers_to_the_same_requests_are_compared() -> None:
+    """A side that breaks a third of its JSON is worse; two that break as much are not, though their latencies are compared too."""
+    behaviour = Behaviour(ttft=Constant(0.02), itl=Constant(0.001))
+    good = Settings(behaviour=behaviour, seed=3)
+    bad = replace(good, faults=(Fault("broken_json", share=1 / 3),))
+    own = (
+        "--prompt-tokens",
+        "30",
+        "--output-tokens",
+        "12",
+        "--sampling",
+        '{"response_format": {"type": "json_object"}}',
+    )
+    with beside(mock(good), mock(bad)) as (first, second):
+        (code, answer, err), (status, equal, why) = (
+            prober("compare", side, second, *TURNS, "--rounds", "9", *own) for side in (first, second)
+        )
+    assert (code, status) == (0, 0), err + why
+    (found,) = answer["answers"]
+    assert (found["check"], found["pairs"], found["only_a_wrong"], found["both_wrong"]) == ("json_schema", 90, 0, 0)
+    assert 15 <= found["only_b_wrong"] <= 45
+    assert (found["better"], found["p_adjusted"] < 1e-4) == ("a", True)
+    (same,) = equal["answers"]
+    assert same["better"] is None
+
+
 def test_what_cannot_be_compared_says_why(tmp_path: Path) -> None:
     """A side that does not answer: 1. Too few rounds for any claim, or a file against an address: 2."""
     with beside(mock(QUICK)) as (url,):

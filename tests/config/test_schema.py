@@ -73,7 +73,10 @@ def test_defaults_with_units_are_in_the_schema_and_in_the_table() -> None:
         "10ms",
         "20m",
     ]
-    assert "| `drift.false_alarms` | most false alarms per signal of a workload, at most 1/h | 1/30d |" in document()
+    assert (
+        "| `drift.false_alarms` | most false alarms per signal or check of a workload, at most 1/h | 1/30d |"
+        in document()
+    )
 
 
 def test_a_path_that_no_configuration_has_is_noticed() -> None:

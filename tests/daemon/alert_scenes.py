@@ -113,6 +113,17 @@ def drift(signal: str, values: str, load: str = "unknown") -> Series:
     return found
 
 
+def answers(changed: str, check: str = "text", cause: str = "engine_change") -> Series:
+    """Answers to golden prompts that one check judges. changed: 1 while they are wrong more often than in their baseline"""
+    found = series_of("answers_changed", changed, GOLDEN, check=check, cause=cause)
+    found |= series_of("answers_changed_since_timestamp_seconds", "28860+0x60", GOLDEN, check=check)
+    for period, ratio in (("baseline", "0.02"), ("since", "0.25")):
+        found |= series_of("answers_wrong_ratio", f"{ratio}+0x60", GOLDEN, check=check, period=period)
+    if cause == "engine_change":
+        found |= series_of("answers_engine_change_timestamp_seconds", "27660+0x60", GOLDEN, check=check)
+    return found
+
+
 def at(vantage: str, series: Series) -> Series:
     """The series as the prober of a vantage, itself an instance, exports them."""
     place = f'instance="{vantage}",vantage="{vantage}"'
@@ -469,6 +480,13 @@ SCENES: dict[str, list[Scene]] = {
     "LLMITLP99Drift": [
         fires("ITL drifts", 20, drift("itl", "0+0x9 1+0x40"), signal="itl"),
         silent("TTFT drifts, ITL does not", 20, drift("ttft", "0+0x9 1+0x40")),
+    ],
+    "LLMAnswersChanged": [
+        fires("answers changed", 20, answers("0+0x9 1+0x40"), workload="golden", check="text"),
+        fires("for no known cause", 20, answers("0+0x9 1+0x40", cause="unknown"), workload="golden", check="text"),
+        silent("those of another check have not", 20, answers("1+0x60") | answers("0+0x60", "tool_call"), check="tool_call"),
+        silent("right again", 30, answers("0+0x9 1+0x10 0+0x40")),
+        silent("many are wrong, as ever", 55, answers("0+0x60") | quality("0+2x60", "0+0.2x60")),
     ],
     "LLMKVCachePressure": [
         fires("full for two of ten minutes", 20, kv_cache(" ".join(["0.4 0.4 0.4 0.97 0.97"] * 12), "0+1x60"), target="llama"),

@@ -28,6 +28,7 @@ from tests.daemon.alert_scenes import (
     QUIET,
     SCENES,
     Scene,
+    answers,
     at,
     beside,
     burn,
@@ -294,7 +295,7 @@ BOARDS = {
     "slo": (BURN, "LLMPercentileSLOBreach", "LLMSLONoData", "LLMRulesStale"),
     "capacity": ("LLMHeadroomLow", "LLMCapacityExhaustionForecast", "LLMSweepStale"),
     "engine": ("LLMKVCachePressure", "LLMGPUThrottling"),
-    "drift": ("LLMTTFTP99Drift", "LLMITLP99Drift"),
+    "drift": ("LLMTTFTP99Drift", "LLMITLP99Drift", "LLMAnswersChanged"),
 }
 
 
@@ -642,6 +643,34 @@ def test_a_drift_alert_says_the_one_thing_that_the_load_tells(
         f"{size} {why}",
     }
     labels = {"severity": "warning", "target": "llama", "workload": "probe", "signal": signal}
+    firing = {
+        "eval_time": "10m",
+        "alertname": rule["alert"],
+        "exp_alerts": [{"exp_labels": labels, "exp_annotations": notes}],
+    }
+    run_cases(promtool, tmp_path, [{"name": "one", "rules": [rule]}], [case(series, alert_rule_test=[firing])])
+
+
+@pytest.mark.parametrize(
+    ("cause", "change"),
+    [("engine_change", " It began about when the engine changed at 1970-01-01 07:41:00 +0000 UTC."), ("unknown", "")],
+)
+def test_an_alert_about_answers_has_both_shares_and_the_engines_change_if_it_began_then(
+    promtool: Path, tmp_path: Path, cause: str, change: str
+) -> None:
+    """Of two probers too, and of one check while another one's answers are as they were."""
+    (rule,) = (rule for rule in ALERTS if rule["alert"] == "LLMAnswersChanged")
+    series = (
+        answers("1+0x60", cause=cause) | other_instance(answers("1+0x60", cause=cause)) | answers("0+0x60", "regex")
+    )
+    golden = {
+        key: text.replace("{{ $labels.workload | urlquery }}", "golden") for key, text in rule["annotations"].items()
+    }
+    notes = of_llama(golden) | {
+        "description": "Answers of workload golden checked by text are wrong more often than in their baseline since "
+        f"1970-01-01 08:01:00 +0000 UTC. Wrong since then: 25%. In the baseline: 2%.{change}",
+    }
+    labels = {"severity": "warning", "target": "llama", "workload": "golden", "check": "text"}
     firing = {
         "eval_time": "10m",
         "alertname": rule["alert"],

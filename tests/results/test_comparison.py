@@ -7,7 +7,7 @@ import pytest
 
 from prober.features.experiments.result_reader import read, read_any
 from prober.results import comparison
-from prober.results.comparison import Compared, Comparison, Risk
+from prober.results.comparison import Compared, ComparedAnswers, Comparison, Risk
 from prober.results.result import Load, MeasuredTarget
 from prober.results.result_file import KEY
 from prober.results.strict_json import Unreadable
@@ -24,6 +24,7 @@ FOUND = Comparison(
     configuration="{}",
     risks=(Risk("adopt", "ttft_p50", 2.0, "", True, 0.1, None, None),),
     rollback="a restart",
+    answers=(ComparedAnswers("golden", "text", 240, 1, 9, 3, 0.02, "a"),),
 )
 
 
@@ -41,12 +42,12 @@ def test_it_is_no_result() -> None:
 def test_it_has_a_version_and_what_is_wrong_is_named() -> None:
     """Another format, a missing key."""
     file: Any = json.loads(comparison.to_json(FOUND))
-    assert file[KEY]["format"] == 4
+    assert file[KEY]["format"] == 5
     del file[KEY]["comparison"]["error"]
     with pytest.raises(Unreadable, match=r"^c.json: llm_slo_prober.comparison.error: is missing$"):
         read_any(json.dumps(file), "c.json")
     file[KEY]["format"] = 99
     with pytest.raises(
-        Unreadable, match="format: is 99, this prober reads comparisons of 4; use the version that wrote it"
+        Unreadable, match="format: is 99, this prober reads comparisons of 5; use the version that wrote it"
     ):
         read_any(json.dumps(file), "c.json")

@@ -2,6 +2,7 @@
 
 import math
 from itertools import product
+from math import comb
 from random import Random
 from statistics import fmean, median, stdev
 
@@ -13,6 +14,7 @@ from prober.statistics.paired_test import (
     autocorrelation_time,
     hodges_lehmann,
     holm_adjusted,
+    mcnemar_p_value,
     min_pairs,
     student_effect,
     student_p_value,
@@ -152,3 +154,19 @@ def test_students_test_is_that_of_the_tables(pairs: int, t: float) -> None:
     assert (effect.estimate, effect.lower, effect.upper) == pytest.approx((t * error, 0.0, 2 * t * error), abs=1e-3)
     assert student_p_value([0.02, 0.02]) == student_p_value([1.0]) == 1.0
     assert student_effect([1.0]).lower is None
+
+
+@pytest.mark.parametrize(
+    ("only_a", "only_b", "p"),
+    [
+        (0, 0, 1.0),
+        (0, 5, 2 / 32),
+        (1, 9, 22 / 1024),
+        (3, 3, 1.0),
+        (86, 150, 2 * sum(comb(236, count) for count in range(150, 237)) / 2**236),
+    ],
+)
+def test_mcnemars_test_is_exact(only_a: int, only_b: int, p: float) -> None:
+    """By counting coins, and the same from either side."""
+    assert mcnemar_p_value(only_a, only_b) == pytest.approx(p)
+    assert mcnemar_p_value(only_b, only_a) == mcnemar_p_value(only_a, only_b)

@@ -17,8 +17,9 @@ from statistics import fmean, median
 from typing import Literal
 
 from prober.measure.objective import Slo
-from prober.measure.outcome import NEUTRAL
-from prober.results.comparison import Compared, Risk, Side
+from prober.measure.outcome import ANSWERED, NEUTRAL, Outcome
+from prober.measure.result import ProbeResult
+from prober.results.comparison import Compared, ComparedAnswers, Risk, Side
 from prober.results.cost import Gpus
 from prober.results.refused_requests import NOT_COUNTED, RefusedRequests
 from prober.results.result import NO_REQUESTS, MeasuredTarget, RequestRow, Result, Stage
@@ -28,6 +29,7 @@ from prober.statistics.paired_test import (
     autocorrelation_time,
     hodges_lehmann,
     holm_adjusted,
+    mcnemar_p_value,
     student_effect,
     student_p_value,
     wilcoxon_p_value,
@@ -202,6 +204,27 @@ def compare(rounds: Sequence[Round], error: float = 0.05, slos: Sequence[Slo] = 
                 workload=of_row[0].workload,
             )
         )
+    return compared
+
+
+def compare_answers(
+    a: Sequence[ProbeResult | None], b: Sequence[ProbeResult | None], error: float
+) -> list[ComparedAnswers]:
+    """Every check of every workload, by the requests that both sides answered. The chance of any wrong claim is at most `error`.
+
+    a, b: results of the same requests, in the same order; None for those that were not sent
+    """
+    counts: dict[tuple[str, str], Counter[tuple[bool, bool]]] = {}
+    for of_a, of_b in zip(a, b, strict=True):
+        if of_a and of_b and of_a.check and of_a.check == of_b.check and {of_a.outcome, of_b.outcome} <= ANSWERED:
+            wrong = of_a.outcome is Outcome.WRONG_ANSWER, of_b.outcome is Outcome.WRONG_ANSWER
+            counts.setdefault((of_a.workload, of_a.check), Counter())[wrong] += 1
+    ps = holm_adjusted([mcnemar_p_value(of[True, False], of[False, True]) for of in counts.values()])
+    compared: list[ComparedAnswers] = []
+    for (key, of), p in zip(counts.items(), ps, strict=True):
+        only_a, only_b = of[True, False], of[False, True]
+        better: Side | None = None if p > error else "a" if only_b > only_a else "b"
+        compared.append(ComparedAnswers(*key, of.total(), only_a, only_b, of[True, True], p, better))
     return compared
 
 

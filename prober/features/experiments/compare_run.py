@@ -15,6 +15,7 @@ from prober.features.experiments.compare import (
     Half,
     Round,
     compare,
+    compare_answers,
     differences,
     incomparable,
     reservations,
@@ -110,7 +111,7 @@ async def compare_targets(
     gpus: dict[Side, list[Sequence[GpuReading]]] = {"a": [], "b": []}
     pages: dict[Side, list[EngineSignals]] = {"a": [], "b": []}
     measured: dict[Half, Sequence[RequestRow]] = {}
-    answers: dict[Side, list[ProbeResult]] = {"a": [], "b": []}
+    answers: dict[Side, list[ProbeResult | None]] = {"a": [], "b": []}  # to the same requests, in the same order
     by_rate: dict[str, list[ProbeResult]] = {}
     warm_ups: set[int] = set()
     for number, half in enumerate(halves):
@@ -118,9 +119,9 @@ async def compare_targets(
             await asyncio.sleep(pause_s)
         session = sessions[half.side]
         begin_ns = session.clock.now_ns()
-        measured[half], answered, warmed = await _turn(session, half, warm_up)
-        answers[half.side] += answered
-        by_rate.setdefault(f"{half.side.upper()} at {half.rate_per_s:g}/s", []).extend(answered)
+        measured[half], ended, warmed = await _turn(session, half, warm_up)
+        answers[half.side] += ended
+        by_rate.setdefault(f"{half.side.upper()} at {half.rate_per_s:g}/s", []).extend(filter(None, ended))
         warm_ups.add(warmed)
         pages[half.side] += [signals for at_ns, signals in session.readings if at_ns >= begin_ns]
         local = session if session.gpus else sessions["b" if half.side == "a" else "a"]
@@ -140,7 +141,11 @@ async def compare_targets(
     fields = [json.dumps(Load.of(workload, arrivals="").sampling) for workload in workloads]
     apart = (("request fields", *fields),) if fields[0] != fields[1] else ()
     comparison = replace(
-        comparison, compared=tuple(compared), differs=(*comparison.differs, *apart), said=tuple(remarks)
+        comparison,
+        compared=tuple(compared),
+        answers=tuple(compare_answers(answers["a"], answers["b"], error)),
+        differs=(*comparison.differs, *apart),
+        said=tuple(remarks),
     )
     refused = {place: part for place, results in by_rate.items() if (part := refused_requests(results)).refused}
     comparison = with_refused(comparison, refused)
@@ -182,19 +187,22 @@ def _engine_texts(pages: Mapping[Side, Sequence[EngineSignals]]) -> Iterator[str
             yield f"the engine of {side.upper()} during its turns, by its page: {', '.join(values)}"
 
 
-def _checked_texts(answers: Mapping[Side, Sequence[ProbeResult]]) -> Iterator[str]:
+def _checked_texts(answers: Mapping[Side, Sequence[ProbeResult | None]]) -> Iterator[str]:
     """Sentences on the checked answers and the tool calls of each side."""
-    for side, results in answers.items():
+    for side, ended in answers.items():
+        results = list(filter(None, ended))
         if quality := quality_of(results):
             yield f"{quality[1]:,} of {quality[0]:,} checked answers of {side.upper()} are wrong"
         if calls := tool_calls_of(results):
             yield f"{side.upper()}: {calls.text()}"
 
 
-async def _turn(session: Session, half: Half, warm_up: WarmUpLength) -> tuple[list[RequestRow], list[ProbeResult], int]:
+async def _turn(
+    session: Session, half: Half, warm_up: WarmUpLength
+) -> tuple[list[RequestRow], list[ProbeResult | None], int]:
     """A turn of one side: warm-up, then the requests of the round in an open loop.
 
-    Returns the requests, the results of those that were sent, and the number of warm-up requests.
+    Returns the requests, their results (None if the side was loading), and the number of warm-up requests.
     """
     workload = session.spec.probes[0].workload
     async with aclosing(session.warm_up(RequestGenerator(workload, Random()), warm_up)) as first:
@@ -213,4 +221,4 @@ async def _turn(session: Session, half: Half, warm_up: WarmUpLength) -> tuple[li
         ended = [result async for result in sender.results(drawer, due_times)]
     loading = RequestRow(start_s=0.0, outcome="http_5xx", error="it says it is loading or shutting down")
     rows = [request_of(result, start_ns) if result is not None else loading for result in ended]
-    return rows, [result for result in ended if result is not None], sum(result is not None for result in warm)
+    return rows, ended, sum(result is not None for result in warm)

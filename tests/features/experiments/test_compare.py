@@ -15,6 +15,7 @@ from prober.features.experiments.compare import (
     Half,
     Round,
     compare,
+    compare_answers,
     differences,
     incomparable,
     per_gpu_and_dollar,
@@ -26,7 +27,10 @@ from prober.features.experiments.compare import (
 )
 from prober.features.experiments.report import comparison_report
 from prober.measure.objective import Slo
-from prober.results.comparison import Compared, Comparison, Risk, risk_sentences
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Timeline
+from prober.results.comparison import Compared, ComparedAnswers, Comparison, Risk, risk_sentences
 from prober.results.cost import Gpus
 from prober.results.result import Load, MeasuredTarget, RequestRow, Result
 from prober.results.stage import stage_of_requests
@@ -416,6 +420,35 @@ def test_risks_are_put_into_sentences() -> None:
     )
 
 
+def answered(outcome: Outcome, check: str | None = "text") -> ProbeResult:
+    return ProbeResult("t", "golden", "id", 0.0, outcome, "", Timeline(0), check=check)
+
+
+RIGHT, WRONG, LOST = Outcome.OK, Outcome.WRONG_ANSWER, Outcome.RESET
+
+
+def test_answers_are_compared_by_the_requests_that_both_sides_answered() -> None:
+    """Pairs with a failure, without a check, with two checks or unsent do not count; the other check has no difference."""
+    outcomes = (
+        [(RIGHT, RIGHT)] * 20 + [(RIGHT, WRONG)] * 9 + [(WRONG, RIGHT)] + [(WRONG, WRONG)] * 3 + [(LOST, WRONG)] * 50
+    )
+    pairs: list[tuple[ProbeResult | None, ProbeResult | None]] = [(answered(a), answered(b)) for a, b in outcomes]
+    pairs += [(answered(RIGHT, "regex"), answered(end, "regex")) for end in [RIGHT] * 5 + [WRONG]]
+    pairs += [(answered(RIGHT), answered(WRONG, "json_schema")), (answered(RIGHT, None), answered(WRONG, None))]
+    pairs.append((None, answered(WRONG)))
+    a, b = ([pair[side] for pair in pairs] for side in (0, 1))
+    text, regex = compare_answers(a, b, 0.05)
+    assert text == ComparedAnswers("golden", "text", 33, 1, 9, 3, text.p_adjusted, "a")
+    assert text.p_adjusted == pytest.approx(2 * 22 / 1024)  # of 10 coins at least 9 alike, for the larger of two checks
+    assert regex == ComparedAnswers("golden", "regex", 6, 0, 1, 0, 1.0, None)
+    assert compare_answers(b, a, 0.05)[0].better == "b"
+    assert compare_answers(a, b, 0.04)[0].better is None
+    assert text.text() == (
+        "answers of golden checked by text: of 33 pairs only A's is wrong in 1, only B's in 9, both in 3: A is better "
+        "(exact McNemar, p 0.043)"
+    )
+
+
 def test_the_report_begins_with_the_verdict() -> None:
     """The axes in which a side is better, then those without a shown difference; sentences on shares and limits end as such."""
     axes = (
@@ -425,11 +458,16 @@ def test_the_report_begins_with_the_verdict() -> None:
     compared = Comparison(
         "id", 0.0, 0.0, "t", MeasuredTarget(), MeasuredTarget(), None, 0.05, axes, (), ("a limit",), shares=("a share",)
     )
+    compared = replace(compared, answers=(ComparedAnswers("golden", "text", 40, 1, 2, 3, 1.0, None),))
     text = comparison_report.markdown([compared])
     assert text.index("## Verdict") < text.index("## Figures") < text.index("## Per GPU and per dollar")
     assert "B is better in ttft_p50 at 4/s (-24.0% from A to B)." in text
     assert "No difference is shown in chat failures at 4/s." in text
-    assert "Where there is no difference at all, one is claimed with a chance of at most 5%." in text
+    assert (
+        "Where there is no difference at all, one is claimed with a chance of at most 5% for the axes, and as much for the answers."
+        in text
+    )
+    assert "only B's in 2, both in 3: no difference is shown (exact McNemar, p 1)." in text[: text.index("## Figures")]
     assert "A share." in text
     assert "A limit." in text
     assert "do not compare" in comparison_report.markdown([replace(compared, compared=(), said=("another load",))])

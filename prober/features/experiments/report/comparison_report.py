@@ -101,7 +101,9 @@ def _verdict(comparison: Comparison) -> Iterator[str]:
             yield f"{side.upper()} is better in {', '.join(texts)}."
     if even := [axis.place for axis in comparison.compared if axis.better is None]:
         yield f"No difference is shown in {', '.join(even)}."
-    yield f"Where there is no difference at all, one is claimed with a chance of at most {_percent(comparison.error)}."
+    yield from (_sentence(row.text()) for row in comparison.answers)
+    of_answers = " for the axes, and as much for the answers" if comparison.answers else ""
+    yield f"Where there is no difference at all, one is claimed with a chance of at most {_percent(comparison.error)}{of_answers}."
 
 
 def _percent(ratio: float) -> str:

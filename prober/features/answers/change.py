@@ -1,0 +1,261 @@
+"""Finds that answers are wrong more often than they were, for one check of one workload. Pure: each answer goes in by `step`.
+
+The baseline is a share of wrong answers with exact binomial bounds, for the number of independent answers that it is worth. The
+test bets against the upper bound with the rivals of `statistics.sequential_test`, and sums each bet over all possible starts
+(Shiryaev and Roberts; Shin, Ramdas, Rinaldo, "E-detectors", New England Journal of Statistics in Data Science 2, 2023). While no
+answer is wrong with a higher chance than the bound, whatever came before, the sum reaches `threshold` after at least so many answers
+on average. Where wrong answers come together, bets are tempered by 1 ÷ dispersion; that is no proof, `bench/answers.py` measures it.
+
+A change must last. After the first evidence PAUSE_ANSWERS are let pass; then Wald's test by the best bet so far decides.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from prober.statistics.quantiles import share_bounds
+from prober.statistics.sequential_test import ERROR, RIVALS_ABOVE, RIVALS_BELOW, Rivals
+from prober.storage.saved_rows import Moment
+
+Event = Literal["learnt", "alarm", "recovered", "improved", "accepted"]
+Cause = Literal["engine_change", "unknown"]  # engine_change: the rise began about when the engine changed
+
+# Of the budget of false alarms half is for the test, and half for a baseline whose bound is wrong.
+FALSE_ALARM_MARGIN = 2.0
+MIN_ANSWERS, MIN_LEARNING_S, MAX_LEARNING_S = 200, 86_400.0, 7 * 86_400.0
+MIN_ANSWERS_BEFORE_CHANGE = 100  # make a baseline if the engine changes while it is learned
+PAUSE_ANSWERS = 20  # that a burst of wrong answers may last
+MAX_GROUPS, MIN_GROUPS = 1_024, 16  # of the baseline's answers: kept (an even number), and needed for a variance
+MAX_COUNTED_WRONG = 300  # in exact bounds, whose cost grows with it: their width is then a fifth of the share
+LOG_LIKELY = 3.0  # an engine's change begins the rise if its log likelihood is so near to that of the best start (95%)
+
+
+@dataclass(slots=True)
+class Answers:
+    """Answers in the order of time.
+
+    groups: wrong ones of each `size` successive answers; the last group may have fewer
+    adopted: count when they last became the baseline; 0 if they did not yet
+    """
+
+    begun: Moment
+    count: int = 0
+    size: int = 1
+    groups: list[int] = field(default_factory=list)
+    adopted: int = 0
+
+    def add(self, wrong: bool) -> None:
+        """Add an answer."""
+        if self.count % self.size == 0:
+            if len(self.groups) == MAX_GROUPS:
+                self.groups, self.size = _merged(self.groups), 2 * self.size
+            self.groups.append(0)
+        self.groups[-1] += wrong
+        self.count += 1
+
+
+def _merged(groups: Sequence[int]) -> list[int]:
+    return [groups[at] + groups[at + 1] for at in range(0, len(groups) - 1, 2)]
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The usual share of wrong answers.
+
+    low, high: bounds of the share, each wrong with a chance of ERROR
+    dispersion: variance of the number of wrong answers in a row ÷ that of independent ones, at least 1
+    """
+
+    count: int
+    wrong: int
+    low: float
+    high: float
+    dispersion: float
+
+
+def baseline_of(answers: Answers) -> Baseline:
+    """The baseline of these answers, at least one."""
+    count, wrong, size = answers.count, sum(answers.groups), answers.size
+    share, dispersion, worst, groups = wrong / count, 1.0, 0.0, answers.groups[: count // size]
+    while len(groups) >= MIN_GROUPS and 0 < share < 1:
+        worst = max(groups) / size
+        mean = sum(groups) / len(groups)
+        variance = sum((group - mean) ** 2 for group in groups) / (len(groups) - 1)
+        dispersion = max(dispersion, variance / (size * share * (1 - share)))
+        groups, size = _merged(groups), 2 * size
+    scale = min(1 / dispersion, MAX_COUNTED_WRONG / max(1, wrong))
+    low, high = share_bounds(round(wrong * scale), max(1, round(count * scale)), ERROR)
+    return Baseline(count, wrong, low, max(high, worst), dispersion)
+
+
+@dataclass(slots=True)
+class Bet:
+    """Log evidence of one rival since the best start, which was at `since_unix_s`.
+
+    count, wrong: answers since the best start
+    since_change: log evidence since the engine's last change, None if no change is known
+    """
+
+    log_evidence: float = 0.0
+    since_unix_s: float = 0.0
+    count: int = 0
+    wrong: int = 0
+    since_change: float | None = None
+
+
+@dataclass(slots=True)
+class Rise:
+    """A rise of the wrong answers.
+
+    logs: log evidence of each rival; the test bets as the one that has most
+    since_unix_s: estimated start; count, wrong: answers since then
+    change: the engine's change (Unix seconds, text) about when it began; None if there was none
+    paused: answers since the first evidence, up to PAUSE_ANSWERS
+    log_evidence: of the test that decides; once it is raised, that the rise is over
+    raised: when the alarm began; None while the rise is only suspected
+    """
+
+    logs: list[float]
+    since_unix_s: float
+    count: int
+    wrong: int
+    change: tuple[float, str] | None
+    paused: int = 0
+    log_evidence: float = 0.0
+    raised: Moment | None = None
+
+
+@dataclass(slots=True)
+class AnswerChange:
+    """State of one check.
+
+    asked: digest of what is asked and how it is checked; a baseline holds for it alone
+    learning: answers of the next baseline; None once that is settled
+    better: log evidence since the best start that fewer answers are wrong than in the baseline, by rival
+    change: the engine's last change (Unix seconds, text)
+    """
+
+    asked: str = ""
+    learning: Answers | None = None
+    baseline: Baseline | None = None
+    bets: list[Bet] = field(default_factory=lambda: [Bet() for _ in RIVALS_ABOVE])
+    better: list[float] = field(default_factory=lambda: [0.0] * len(RIVALS_BELOW))
+    rise: Rise | None = None
+    change: tuple[float, str] | None = None
+
+    @property
+    def alarm(self) -> Rise | None:
+        """The rise, if it is shown and not only suspected."""
+        return self.rise if self.rise is not None and self.rise.raised is not None else None
+
+    def engine_changed(self, text: str, now: Moment, *, is_restart: bool) -> None:
+        """The engine changed. What it answered before stays the baseline, which is settled then unless it was only restarted."""
+        self.change = (now.unix_s, text)
+        for bet in self.bets:
+            bet.since_change = 0.0
+        if self.learning is None or self.alarm is not None or is_restart:
+            return
+        if self.learning.count >= MIN_ANSWERS_BEFORE_CHANGE:
+            self.baseline = baseline_of(self.learning)
+        self.learning = Answers(now) if self.baseline is None else None
+
+    def step(self, wrong: bool, now: Moment, threshold: float, accept_after_s: float) -> Event | None:
+        """Process an answer. threshold: mean number of answers between false suspicions, at least."""
+        if self.learning is None and self.baseline is None:
+            self.learning = Answers(now)
+        if (event := self._learn(wrong, now, accept_after_s)) is not None or self.baseline is None:
+            return event
+        logs = _logs(wrong, RIVALS_ABOVE, self.baseline.high, self.baseline.dispersion)
+        for bet, log in zip(self.bets, logs, strict=True):
+            bet.since_change = None if bet.since_change is None else bet.since_change + log
+        if self.rise is not None:
+            return self._judge(self.rise, wrong, logs, now, threshold)
+        for bet, log in zip(self.bets, logs, strict=True):
+            if bet.log_evidence <= 0.0:
+                bet.log_evidence, bet.since_unix_s, bet.count, bet.wrong = 0.0, now.unix_s, 0, 0
+            bet.log_evidence += log
+            bet.count, bet.wrong = bet.count + 1, bet.wrong + wrong
+        if _mean([bet.log_evidence for bet in self.bets], RIVALS_ABOVE) >= threshold:
+            total = [bet.log_evidence for bet in self.bets]
+            bet = self.bets[total.index(max(total))]
+            is_likely = bet.since_change is not None and bet.since_change >= bet.log_evidence - LOG_LIKELY
+            self.rise = Rise(total, bet.since_unix_s, bet.count, bet.wrong, self.change if is_likely else None)
+            self._forget_evidence()
+            return None
+        if self.learning is not None:
+            return None
+        logs = _logs(wrong, RIVALS_BELOW, self.baseline.low, self.baseline.dispersion)
+        self.better = [max(0.0, before + log) for before, log in zip(self.better, logs, strict=True)]
+        if _mean(self.better, RIVALS_BELOW) >= threshold:
+            self.learning = Answers(now)
+            self._forget_evidence()
+            return "improved"
+        return None
+
+    def _learn(self, wrong: bool, now: Moment, accept_after_s: float) -> Event | None:
+        """Learn an answer. The learned ones become the baseline at first after a day, when they have doubled, and after a week."""
+        answers = self.learning
+        if answers is None:
+            return None
+        answers.add(wrong)
+        age_s, is_first = answers.begun.age_ns(now) / 1e9, answers.adopted == 0
+        if self.alarm is not None:
+            is_due = age_s >= accept_after_s
+        else:
+            is_due = age_s >= MAX_LEARNING_S or (age_s >= MIN_LEARNING_S and answers.count >= 2 * answers.adopted)
+        if not is_due or answers.count < MIN_ANSWERS:
+            return None
+        event: Event = "learnt" if self.alarm is None else "accepted"
+        self.baseline, answers.adopted = baseline_of(answers), answers.count
+        if self.alarm is not None:
+            self.rise = None
+        if age_s >= MAX_LEARNING_S:
+            self.learning = None
+        if not is_first:
+            return None
+        self._forget_evidence()
+        return event
+
+    def _judge(self, rise: Rise, wrong: bool, logs: Sequence[float], now: Moment, threshold: float) -> Event | None:
+        """Decide whether a suspected rise lasts, or a shown one is over."""
+        log = logs[rise.logs.index(max(rise.logs))]
+        rise.logs = [before + more for before, more in zip(rise.logs, logs, strict=True)]
+        rise.count, rise.wrong = rise.count + 1, rise.wrong + wrong
+        if rise.raised is not None:
+            rise.log_evidence = max(0.0, rise.log_evidence - log)
+            if rise.log_evidence < math.log(threshold / ERROR):  # so that false ends are as rare as false alarms
+                return None
+            self.rise = self.learning = None
+            return "recovered"
+        if rise.paused < PAUSE_ANSWERS:
+            rise.paused += 1
+            return None
+        rise.log_evidence += log
+        if rise.log_evidence >= -math.log(ERROR):
+            rise.raised, rise.log_evidence, self.learning = now, 0.0, Answers(now)
+            return "alarm"
+        if rise.log_evidence <= math.log(ERROR):
+            self.rise = None
+        return None
+
+    def _forget_evidence(self) -> None:
+        self.bets = [Bet(since_change=bet.since_change) for bet in self.bets]
+        self.better = [0.0] * len(RIVALS_BELOW)
+
+
+def threshold(rate_per_s: float, false_alarms_per_s: float) -> float:
+    """Evidence that makes a rise suspected, so that there are at most so many false alarms; ERROR of the suspicions become one."""
+    return max(1 / ERROR, FALSE_ALARM_MARGIN * ERROR * rate_per_s / false_alarms_per_s)
+
+
+def _logs(wrong: bool, rivals: Rivals, share: float, dispersion: float) -> list[float]:
+    """Log evidence of an answer for each rival against a share of wrong answers, tempered."""
+    against = [math.log1p((odds - 1) * share) for odds, _ in rivals]
+    of_wrong = [(math.log(odds) if odds else -math.inf) if wrong else 0.0 for odds, _ in rivals]
+    return [(log - lost) / dispersion for log, lost in zip(of_wrong, against, strict=True)]
+
+
+def _mean(logs: Sequence[float], rivals: Rivals) -> float:
+    """Mean evidence of all rivals, by their weights."""
+    return sum(weight * math.exp(log) for log, (_, weight) in zip(logs, rivals, strict=True))

@@ -1,0 +1,57 @@
+"""Series and alert of the changes of checked answers."""
+
+from typing import get_args
+
+from prober.exposition.alerting import Alert, Link, escaped
+from prober.exposition.families import gauge
+from prober.features.answers.change import Cause
+
+_CHECK = ("target", "workload", "check")
+ANSWERS_CHANGED = gauge(
+    "llmslo_answers_changed",
+    "1 while checked answers are wrong more often than in their baseline, by cause: engine_change if it began about when the engine "
+    "changed.",
+    *_CHECK,
+    "cause",
+)
+ANSWERS_SINCE = gauge(
+    "llmslo_answers_changed_since_timestamp_seconds", "Estimated start of the active change of the answers.", *_CHECK
+)
+ANSWERS_ENGINE_CHANGE = gauge(
+    "llmslo_answers_engine_change_timestamp_seconds",
+    "When the engine changed, of an active change of the answers that began about then.",
+    *_CHECK,
+)
+ANSWERS_WRONG = gauge(
+    "llmslo_answers_wrong_ratio",
+    "Share of wrong answers, by period: in the baseline (absent while it is learned), and since the start of the active change.",
+    *_CHECK,
+    "period",
+)
+ANSWERS_CAUSES: tuple[Cause, ...] = get_args(Cause)
+
+
+def alerts(selector: str) -> tuple[Alert, ...]:
+    """The alert on the result of the prober's sequential test of the checked answers against their own baseline."""
+
+    def query(name: str, more: str = "") -> str:
+        matchers = f"{escaped(selector)},target=%q,workload=%q,check=%q{more}"
+        return f'printf "max({name}{{{matchers}}})" $labels.target $labels.workload $labels.check | query'
+
+    now, before = (query(ANSWERS_WRONG.name, f',period=\\"{period}\\"') for period in ("since", "baseline"))
+    return (
+        Alert(
+            "LLMAnswersChanged",
+            "warning",
+            f"max by (target, workload, check) (llmslo_answers_changed{{{selector}}}) == 1\n",
+            "",
+            "{{ $labels.target }}: answers are wrong more often than before",
+            "Answers of workload {{ $labels.workload }} checked by {{ $labels.check }} are wrong more often than in their baseline"
+            f"{{{{ range {query(ANSWERS_SINCE.name)} }}}} since {{{{ .Value | humanizeTimestamp }}}}{{{{ end }}}}."
+            f"{{{{ range {now} }}}} Wrong since then: {{{{ .Value | humanizePercentage }}}}.{{{{ end }}}}"
+            f"{{{{ range {before} }}}} In the baseline: {{{{ .Value | humanizePercentage }}}}.{{{{ end }}}}"
+            f"{{{{ range {query(ANSWERS_ENGINE_CHANGE.name)} }}}} It began about when the engine changed at "
+            "{{ .Value | humanizeTimestamp }}.{{ end }}",
+            link=Link("drift", ("target", "workload"), "1d"),
+        ),
+    )
