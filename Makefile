@@ -18,7 +18,7 @@ install: $(VENV)/installed ## the prober and what it is developed with, into .ve
 
 $(VENV)/installed: requirements.lock pyproject.toml
 	@tools/python.sh $(PYTHON)
-	@echo "Installing the prober and its development tools into $(VENV) (670 MB on disk, about a minute, once)…"
+	@echo "Installing the prober and its development tools into $(VENV) (670 MB on disk, one to three minutes, once)…"
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .

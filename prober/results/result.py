@@ -130,7 +130,7 @@ class Load:
         return cls(
             workload=workload.name,
             prompt_tokens="; ".join(part.prompt_text for part in parts),
-            output_tokens="; ".join(part.output_tokens.text for part in parts),
+            output_tokens="; ".join(part.output_text for part in parts),
             varied=len(lengths) > 1 or any(len(of_part) > 1 for of_part in lengths),
             arrivals=arrivals,
             max_in_flight=max_in_flight,

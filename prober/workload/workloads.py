@@ -4,7 +4,7 @@ A subclass of `Workload` overrides how prompts are composed, their lengths, and 
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from statistics import fmean
@@ -153,6 +153,11 @@ class Workload:
             f"{self.prompt_tokens.text}, {len(names)} adapters in turn, {turn} request{'' if turn == 1 else 's'} each"
         )
 
+    @property
+    def output_text(self) -> str:
+        """The distribution of the requested output tokens, as text."""
+        return self.output_tokens.text
+
     def opened(self, rng: Random) -> Drawer | None:
         """Returns a stateful source of the requests, such as sessions; None if requests do not depend on earlier answers."""
         return None
@@ -198,6 +203,10 @@ class FileWorkload(Workload):
     @property
     def prompt_lengths(self) -> frozenset[object]:
         return frozenset(map(_words, self.prompts))
+
+    @property
+    def prompt_text(self) -> str:
+        return _recorded_text(list(map(_words, self.prompts)), "words")
 
     def mean_tokens(self) -> tuple[float, float]:
         return fmean(map(_words, self.prompts)), self.output_tokens.mean()
@@ -256,6 +265,14 @@ class TraceWorkload(Workload):
     @property
     def prompt_lengths(self) -> frozenset[object]:
         return frozenset(self.trace.prompt_tokens)
+
+    @property
+    def prompt_text(self) -> str:
+        return _recorded_text(self.trace.prompt_tokens, "tokens")
+
+    @property
+    def output_text(self) -> str:
+        return _recorded_text(self.trace.output_tokens, "tokens")
 
     def mean_tokens(self) -> tuple[float, float]:
         return fmean(self.trace.prompt_tokens), fmean(self.trace.output_tokens)
@@ -356,6 +373,11 @@ class RequestGenerator:
 
 def _words(prompt: Prompt) -> int:
     return sum(len(text.split()) for _, text in prompt)
+
+
+def _recorded_text(lengths: Sequence[int], unit: str) -> str:
+    """Lengths that are read from a file, as text."""
+    return f"{len(lengths)} of a file, {min(lengths)} to {max(lengths)} {unit}, mean {fmean(lengths):.6g}"
 
 
 def nonce(number: int) -> str:

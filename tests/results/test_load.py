@@ -4,7 +4,8 @@ import pytest
 
 from prober.results.result import Load
 from prober.workload.shapes import Empirical, Fixed, LengthDistribution, Lognormal, Uniform
-from prober.workload.workloads import BUILT_IN, FileWorkload, Mix, Workload
+from prober.workload.trace import Trace
+from prober.workload.workloads import BUILT_IN, FileWorkload, Mix, TraceWorkload, Workload
 
 TEXTS: list[tuple[LengthDistribution, str]] = [
     (Fixed(500), "fixed 500"),
@@ -40,3 +41,14 @@ def test_a_distribution_has_a_text(shape: LengthDistribution, text: str) -> None
 def test_varied_means_that_prompts_differ_in_length(workload: Workload | Mix, varied: bool) -> None:
     """Lengths of answers are no part of it, as other tools' files tell only those of prompts."""
     assert Load.of(workload, arrivals="poisson").varied is varied
+
+
+def test_the_lengths_of_a_file_are_those_that_it_has() -> None:
+    """Not the placeholder of a workload whose lengths stand in its file."""
+    prompts = ((("user", "two words"),), (("user", "one"),))
+    of_file = Load.of(FileWorkload("a", Fixed(1), Fixed(64), prompts=prompts), arrivals="poisson")
+    assert (of_file.prompt_tokens, of_file.output_tokens) == ("2 of a file, 1 to 2 words, mean 1.5", "fixed 64")
+    trace = Trace((0, 10**9, 3 * 10**9), (100, 2_000, 300), (5, 40, 600), ())
+    of_trace = Load.of(TraceWorkload("a", Fixed(1), Fixed(1), trace=trace), arrivals="replay")
+    assert of_trace.prompt_tokens == "3 of a file, 100 to 2000 tokens, mean 800"
+    assert of_trace.output_tokens == "3 of a file, 5 to 600 tokens, mean 215"
