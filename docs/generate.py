@@ -130,7 +130,8 @@ def files() -> dict[Path, str]:
         ),
         (DEPLOY / "compose/prober.yaml", DEPLOY / "compose/rules.yaml", None),
     ):
-        found = groups(read_config(str(config)).uses(), RuleOptions())
+        configuration = read_config(str(config))
+        found = groups(configuration.uses(), RuleOptions(), configuration.traffic_slos())
         wanted[rules] = HEAD + as_yaml({"groups": found})
         if operators:
             wanted[operators] = HEAD + as_yaml(as_operator(found))

@@ -1,8 +1,10 @@
 """`prober check`: validates a configuration and shows its daily cost and what fires its alerts."""
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
@@ -22,6 +24,8 @@ from prober.config.problems import ConfigError, path_of, shown_path
 from prober.config.server import texts
 from prober.config.target import TargetSpec
 from prober.config.units import counted
+from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
+from prober.net.clock import Clock
 from prober.probing.replicas import Shard, shard_of
 
 if TYPE_CHECKING:
@@ -56,6 +60,13 @@ def check(
             "--shard", help="The --shard of the probers: ordinal/N if each has its own, I/N if all have the same."
         ),
     ] = None,
+    read_pages: Annotated[
+        bool,
+        typer.Option(
+            "--read-pages",
+            help="Read the engines' pages: by which bound the SLOs of `metrics.slos` judge all requests.",
+        ),
+    ] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of the configuration.")] = False,
 ) -> None:
     """Report every mistake of the configuration, or the daily cost of each target and what fires its alerts."""
@@ -97,6 +108,8 @@ def check(
     _costs(specs, fleet, sweeps)
     warnings += [line for line in fleet.words(specs) if line.startswith("WARNING")]
     alerts = _alerts(specs) if specs.uses() else []
+    if specs.traffic_slos():
+        _traffic(specs, read_pages=read_pages)
     echo()
     if secured:
         echo(secured)
@@ -391,3 +404,54 @@ def _alerts(specs: Configuration) -> list[tuple[str, str]]:
                 "keeps by default; raise --storage.tsdb.retention.time, or its budget is that of what is kept"
             )
     return mistakes
+
+
+def _traffic(specs: Configuration, *, read_pages: bool) -> None:
+    """Print by which bound of its engine's histogram each SLO of `metrics.slos` judges all requests of a target."""
+    from prober.features.slo.traffic import bound_text, histogram_of
+    from prober.measure.objective import format_rate
+
+    if not read_pages:
+        echo("SLOs of `metrics.slos` use the nearest bound of the engine's histogram; --read-pages prints which it is.")
+        return
+    judged = [spec for spec in specs.targets if spec.traffic_slos]
+    pages = asyncio.run(_pages(judged))
+    for spec, signals in zip(judged, pages, strict=True):
+        for slo in spec.traffic_slos:
+            text = (
+                bound_text(slo, histogram_of(slo, signals)) if signals else "the engine's page cannot be read from here"
+            )
+            echo(f"slos.{slo.name}: {spec.key}: {text}")
+        echo(f"{spec.key}: {format_rate(sum(probe.rate for probe in spec.probes))} of all requests are a prober's own")
+    if specs.discovery:
+        echo("The bounds of discovered targets are in llmslo_slo_traffic_threshold_seconds.")
+
+
+async def _pages(specs: Sequence[TargetSpec]) -> list[EngineSignals | None]:
+    """A reading of the page of each engine; None: it cannot be read."""
+    with closing(Clock()) as clock:
+        return await asyncio.gather(*(_page(spec, clock) for spec in specs))
+
+
+async def _page(spec: TargetSpec, clock: Clock) -> EngineSignals | None:
+    from prober.features.engines.page_reader import PageReader
+    from prober.probing.target import Target
+
+    if spec.metrics is None:
+        return None
+    target, listener = Target(spec, clock), _LastPage()
+    await target.identify()
+    await PageReader(target, spec.metrics, clock, listener, lambda: spec.key).read()
+    return listener.signals
+
+
+class _LastPage:
+    """Keeps the signals of the last reading of an engine's page."""
+
+    signals: EngineSignals | None = None
+
+    def page_read(self, reading: PageReading | None) -> None:
+        self.signals = reading.signals if reading else None
+
+    def engine_changed(self, change: EngineChange) -> None:
+        pass

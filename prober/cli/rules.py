@@ -89,7 +89,7 @@ def rules(
         _group_labels(group_label or []),
         configuration.label_names,
     )
-    rule_groups = groups(uses, options)
+    rule_groups = groups(uses, options, configuration.traffic_slos())
     document = as_operator(rule_groups) if form is Format.OPERATOR else {"groups": rule_groups}
     text = HEAD + as_yaml(document)
     if output is None:

@@ -150,3 +150,7 @@ class Configuration(Block):
             for slo, use in target.uses():
                 streams.setdefault(slo, []).append(use)
         return streams
+
+    def traffic_slos(self) -> list[Slo]:
+        """SLOs that all requests of an engine are judged by."""
+        return list(dict.fromkeys(slo for target in self.kinds for slo in target.traffic_slos))

@@ -120,6 +120,7 @@ class _Reader:
             self.problems.add(f"{place}.sweep.demand_query", problem)
         used = {slo.name for target in places.values() for slo in dict(target.uses())}
         used |= {slo.name for target in places.values() if target.sweep for slo in target.sweep.slos}
+        used |= {slo.name for target in places.values() for slo in target.traffic_slos}
         for name in slos.keys() - used if not any(path in LISTS for path, _ in broken) else ():
             self.problems.add(f"slos.{name}", "no probe uses it; list it in the `slos` of one, or remove it")
         return configuration

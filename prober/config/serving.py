@@ -12,6 +12,7 @@ from pydantic import (
     PrivateAttr,
     ValidationInfo,
     WithJsonSchema,
+    field_validator,
     model_validator,
 )
 
@@ -20,6 +21,9 @@ from prober.config.fields import (
     Block,
     Document,
     Duration,
+    Items,
+    Mistakes,
+    NamedSlo,
     NotNegative,
     Positive,
     PositiveCount,
@@ -29,6 +33,7 @@ from prober.config.fields import (
 from prober.config.server import http_url
 from prober.config.units import shortened
 from prober.measure.bandwidth_bound import DecodeModel, ModelOverrides, UnknownFigure, decode_model, memory_bandwidth
+from prober.measure.objective import TRAFFIC_SIGNALS, Slo
 from prober.results.facts import CONTEXT_NAMES, ENGINE_VERSION, Fact
 
 MAX_CHARS = 300
@@ -154,6 +159,20 @@ class MetricsSpec(Block):
         repr=False,
     )
     interval: Annotated[Duration, at_least(0.5)] = Field(5.0, description="time between readings, at least 500ms")
+    slos: Items[NamedSlo] = Field(
+        default_factory=tuple,
+        description=f"names from `slos` that all requests of the engine are judged by too, of signal {', '.join(TRAFFIC_SIGNALS)}",
+    )
+
+    @field_validator("slos")
+    @classmethod
+    def _check_slos(cls, slos: tuple[Slo, ...]) -> tuple[Slo, ...]:
+        with Mistakes() as mistakes:
+            for index, slo in enumerate(slos):
+                if slo.signal not in TRAFFIC_SIGNALS:
+                    problem = f"no engine has a histogram of `{slo.signal}`; name SLOs on {', '.join(TRAFFIC_SIGNALS)}"
+                    mistakes.add(f"[{index}]", problem)
+        return slos
 
 
 def _indices(value: object) -> object:

@@ -396,6 +396,11 @@ class TargetSpec(Template):
         """Identity of the target across reloads: its name, or its URL if it has no name."""
         return self.name or self.url
 
+    @property
+    def traffic_slos(self) -> tuple[Slo, ...]:
+        """SLOs that all requests of the engine are judged by."""
+        return self.metrics.slos if self.metrics else ()
+
     def uses(self) -> Iterator[tuple[Slo, JudgedStream]]:
         """Yields (SLO, stream of this target's probes that it judges)."""
         for probe in self.probes:

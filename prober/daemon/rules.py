@@ -1,6 +1,6 @@
 """All recording rules and alerts, in the order of the rule files."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 
 from prober.daemon import series as own
@@ -17,7 +17,9 @@ from prober.measure.objective import JudgedStream, Slo
 from prober.probing import series as probes
 
 
-def groups(uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions) -> list[Rule]:
+def groups(
+    uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions, of_all_requests: Collection[Slo] = ()
+) -> list[Rule]:
     """All rule groups, in the format of Prometheus rule files: those of each SLO, latencies, and one of everything else."""
     selector = options.selector
     alerts = [
@@ -34,7 +36,7 @@ def groups(uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions) -> 
     ]
     rules = [*(alert.as_rule(options) for alert in alerts), *gpu.records(selector)]
     latency = {"name": "llm-slo-latency", "interval": options.slow, "rules": list(probes.records(selector))}
-    found = [*slo_rules.groups(uses, options), latency, {"name": "llm-slo-prober", "rules": rules}]
+    found = [*slo_rules.groups(uses, options, of_all_requests), latency, {"name": "llm-slo-prober", "rules": rules}]
     return [group | {"rules": [with_group_labels(rule, options) for rule in group["rules"]]} for group in found]
 
 
@@ -49,7 +51,7 @@ def as_operator(rule_groups: list[Rule], name: str = "llm-slo-prober") -> Rule:
 
 
 def example_rules() -> Iterator[Rule]:
-    """Rules of one SLO and everything else: every recorded name with its labels, and every alert."""
+    """Rules of one SLO, its traffic and everything else: every recorded name with its labels, and every alert."""
     slo = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 30 * 86_400.0)
-    for group in groups({slo: [JudgedStream("t", "w", 0.2, 32.0, 48)]}, RuleOptions()):
+    for group in groups({slo: [JudgedStream("t", "w", 0.2, 32.0, 48)]}, RuleOptions(), [slo]):
         yield from group["rules"]

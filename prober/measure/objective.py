@@ -25,6 +25,7 @@ from prober.measure.result import ProbeResult
 Signal = Literal["ttft", "ttft_answer", "tpot", "itl", "e2e", "success", "quality"]
 SIGNALS: tuple[Signal, ...] = get_args(Signal)
 SIGNALS_WITHOUT_THRESHOLD: tuple[Signal, ...] = ("success", "quality")
+TRAFFIC_SIGNALS: tuple[Signal, ...] = ("ttft", "itl", "tpot", "e2e")  # that engines export as histograms
 SIGNALS_WITHOUT_STREAM: tuple[Signal, ...] = ("e2e", "success", "quality")
 
 

@@ -42,6 +42,10 @@ FILES = {
         "targets:\n  - url: http://h\n    sweep: *sweep\n",
         "c:3:12: a tag or an alias that is not known; put quotes around what begins with '!' or '*'",
     ),
+    "an SLO of all requests that no engine can judge": (
+        "slos:\n  a: {signal: success, objective: 99%}\ntargets:\n  - url: http://h\n    metrics: {slos: [a]}\n",
+        "c:5: targets[0].metrics.slos[0]: no engine has a histogram of `success`; name SLOs on ttft, itl, tpot, e2e",
+    ),
     # Keys
     "a misspelt block, and what it would have been": (
         "target:\n  - url: http://h\n",

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from prober.daemon.rules import example_rules
-from tests.daemon.promtool import GOLDEN, JOB, PROBE, TARGET, Series, exhausted, headroom, slo, sweeping, swept
+from tests.daemon.promtool import GOLDEN, JOB, PROBE, TARGET, Series, exhausted, headroom, slo, sweeping, swept, traffic
 
 DAY = 1440  # minutes
 BURN = "LLMErrorBudgetBurn"
+BURN_OF_TRAFFIC = "LLMErrorBudgetBurnOfTraffic"
 NAMES = sorted({rule["alert"] for rule in example_rules() if "alert" in rule})
 
 
@@ -215,6 +216,21 @@ OUTAGE_OF_OK = slo("success", "0+12x60", "0+0x5 12+12x19 240+0x40") | failing("0
 OUTAGE_OF_OK |= series_of("target_state", "1+0x5 0+0x19 1+0x40", state="ready")
 
 
+# 600 requests a minute by the engine's own page, half of them slow from minute 45 on, while all probes are fast.
+USERS_GOOD, USERS_SLOW = traffic("ttft", "0+600x200", "0+1x200"), traffic("ttft", "0+600x200", "0+0x44 0+300x155")
+ONLY_USERS = GOOD | USERS_SLOW
+# The prober restarts in the 60th minute, so that its counters begin at 0 again.
+RESET_GOOD = traffic("ttft", "0+600x59 0+600x90", "0+1x59 0+1x90")
+RESET_SLOW = traffic("ttft", "0+600x59 0+600x90", "0+0x44 0+300x14 0+300x90")
+# Two engines, each read by its own sidecar.
+FEW_SLOW = traffic("ttft", "0+30x200", "0+30x200") | other_instance(traffic("ttft", "0+600x200", "0+0x200"))
+MOST_SLOW = traffic("ttft", "0+30x200", "0+0x200") | other_instance(USERS_SLOW)
+SLOW_GONE = traffic("ttft", "0+600x59 stale", "0+300x59 stale") | other_instance(USERS_GOOD)
+GOOD_GONE = traffic("ttft", "0+600x59 stale", "0+0x59 stale") | other_instance(USERS_SLOW)
+# Two probers that read the same page count every request twice.
+SEVEN, TWELVE = (traffic("ttft", f"0+1x{count} {count}+0x30", f"0+1x{count} {count}+0x30") for count in (7, 12))
+
+
 def _flapping_bad(times: int) -> Iterator[str]:
     """Bad events of three minutes out of four, a minute each."""
     for period in range(times):
@@ -254,6 +270,11 @@ def started(values: str) -> Series:
 def declared(name: str, objective: str) -> Series:
     """An SLO with events and this objective."""
     return slo(name, "0+12x80", "0+0x80") | {f'llmslo_slo_objective_ratio{{{PROBE},slo="{name}"}}': objective}
+
+
+def unruled_traffic(name: str, objective: str) -> Series:
+    """An SLO that judges all requests, with this objective."""
+    return {f'llmslo_slo_traffic_objective_ratio{{{TARGET},slo="{name}",signal="ttft"}}': objective}
 
 
 SCENES: dict[str, list[Scene]] = {
@@ -315,11 +336,38 @@ SCENES: dict[str, list[Scene]] = {
         fires("one of two, and a third of the other's events", 65, ONE_REPLICA_FAILS_THE_OTHER_BURNS, severity="critical"),
         fires("both", 57, BOTH_REPLICAS_BURN, severity="critical"),
         fires("two of three probes fail", 20, slo("success", "0+12x60", "0+8x60"), slo="success", severity="critical"),
+        # Users' requests, all of which are slow from the start on, are paged for; the probes join an hour later.
+        *(
+            silent(f"all requests are paged for already, {minute} minutes in", minute, BAD | traffic("ttft", "0+600x200", "0+600x200"))
+            for minute in (50, 60, 100)
+        ),
+        fires("those of another target are", 60, BAD | beside(traffic("ttft", "0+600x200", "0+600x200")), **burn("critical")),
         # Near the budget, chance is not enough.
         silent("5 bad of 419", DAY + 60, FEW_EVENTS(5)),
         silent("8 bad of 419", DAY + 60, FEW_EVENTS(8)),
         fires("20 bad of 419", DAY + 60, FEW_EVENTS(20), **burn("warning")),
         silent("budget burnt, then the prober down for an hour", 130, slo("ttft", "0+12x60", "0+6x60"), severity="critical"),
+    ],
+    BURN_OF_TRAFFIC: [
+        fires("half of users' requests are slow, no probe is", 60, ONLY_USERS, source="traffic", **burn("critical")),
+        silent("which is no page by the probes", 65, ONLY_USERS, workload="probe"),
+        silent("for three minutes", 55, ONLY_USERS),
+        silent("nor another target's", 65, ONLY_USERS | beside(GOOD | USERS_GOOD), target="other"),
+        silent("all requests within the budget, a quarter of the probes not", 70, BAD | USERS_GOOD),
+        *(silent(f"the probes see it too, minute {minute}", minute, BAD | USERS_SLOW) for minute in (56, 60, 70, 100)),
+        silent("the target fails every probe: that is the page", 70, ONLY_USERS | failing("0+0x44 1+0x155")),
+        fires("4% slow for a day", DAY + 120, traffic("ttft", "0+600x2000", "0+24x2000"), source="traffic", **burn("warning")),
+        silent("0.9% slow for three days", 3 * DAY + 60, traffic("ttft", "0+600x5000", "0+5.4x5000")),
+        silent("no requests", 60, traffic("ttft", "0+0x120", "0+0x120")),
+        silent("the page cannot be read since minute 10", 60, traffic("ttft", "0+600x10 6000+0x90", "0+300x10 3000+0x90")),
+        silent("its prober restarts", 75, RESET_GOOD),
+        fires("and half are slow before and after", 75, RESET_SLOW, **burn("critical")),
+        silent("all slow on one engine with few requests", 70, FEW_SLOW, severity="critical"),
+        fires("half slow on one with most of them", 70, MOST_SLOW, **burn("critical")),
+        silent("the slow engine is gone for longer than the short windows", 100, SLOW_GONE, severity="critical"),
+        fires("the fast engine is gone", 70, GOOD_GONE, **burn("critical")),
+        silent("seven slow requests, one below the minimum, read by two probers", 12, SEVEN | other_instance(SEVEN)),
+        fires("twelve", 14, TWELVE | other_instance(TWELVE), **burn("critical")),
     ],
     "LLMPercentileSLOBreach": [
         fires("1.4% bad in two hours of 1,440", 140, slo("ttft", "0+12x200", "0+0.168x200"), slo="ttft"),
@@ -448,6 +496,9 @@ SCENES: dict[str, list[Scene]] = {
     "LLMRulesStale": [
         fires("no rules for this SLO", 20, slo("added", "0+12x60", "0+0x60"), slo="added", workload="probe"),
         fires("rules for another objective", 20, declared("ttft", "0.999+0x60"), slo="ttft"),
+        fires("no rules for all its requests", 20, unruled_traffic("added", "0.99+0x60"), slo="added", workload=""),
+        silent("within the first ten minutes", 10, unruled_traffic("added", "0.99+0x60")),
+        fires("rules for another objective of them", 20, unruled_traffic("ttft", "0.999+0x60"), slo="ttft", workload=""),
         silent("rules written and loaded within ten minutes", 14, declared("ttft", "0.999+0x9 0.99+0x60")),
         silent("as declared", 30, slo("ttft", "0+12x60", "0+0x60")),
     ],

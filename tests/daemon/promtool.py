@@ -29,6 +29,14 @@ def slo(name: str, events: str, bad: str) -> Series:
     }
 
 
+def traffic(name: str, events: str, bad: str) -> Series:
+    """The same of all requests of the engine, and the bound that they are judged by."""
+    of_probes = {series.replace(',workload="probe"', ""): values for series, values in slo(name, events, bad).items()}
+    found = {series.replace("llmslo_slo_", "llmslo_slo_traffic_"): values for series, values in of_probes.items()}
+    bound = next(values for series, values in found.items() if "objective" in series).replace("0.99", "0.5")
+    return found | {f'llmslo_slo_traffic_threshold_seconds{{{TARGET},slo="{name}"}}': bound}
+
+
 def headroom(values: str, bound: str = "estimate") -> Series:
     return {f'llmslo_headroom_ratio{{{TARGET},bound="{bound}"}}': values}
 

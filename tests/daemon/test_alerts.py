@@ -22,6 +22,7 @@ from prober.exposition.dashboards.board import UIDS
 from tests.daemon.alert_scenes import (
     ANSWERS,
     BURN,
+    BURN_OF_TRAFFIC,
     NAMES,
     OUTAGE,
     OWN_SCENES,
@@ -56,13 +57,15 @@ from tests.daemon.promtool import (
     run_cases,
     slo,
     swept,
+    traffic,
     write_cases,
 )
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy/prometheus/rules.yaml"
 GROUPS = groups_of(RULES)
-USES = read_config(str(ROOT / "deploy/prober.yaml")).uses()
+CONFIGURATION = read_config(str(ROOT / "deploy/prober.yaml"))
+USES, TRAFFIC = CONFIGURATION.uses(), CONFIGURATION.traffic_slos()
 ALERTS: list[Rules] = [rule for group in GROUPS for rule in group["rules"] if "alert" in rule]
 both_releases = pytest.mark.parametrize("release", ["promtool", pytest.param("newer_promtool", marks=pytest.mark.slow)])
 
@@ -80,7 +83,7 @@ def expectation(alert: str, scene: Scene) -> dict[str, Any]:
 def rules_of(groups: list[Rules], alert: str, scene: Scene) -> tuple[int, ...]:
     """Places of the alert's rules and of all that they read, of the scene's SLO and of no other; of a page without its ticket."""
     slo = next((match[1] for name in scene.series if (match := re.search(r'slo="(\w+)"', name))), "")
-    names = re.compile(rf"llm-slo-(prober|{slo}|{slo}-slow)")
+    names = re.compile(rf"llm-slo-(prober|{slo}(:traffic)?(-slow)?)")
     rules = [rule | {"group": group["name"]} for group in groups for rule in group["rules"]]
     text, places = alert, set[int]()
     while new := {
@@ -99,13 +102,13 @@ def rules_of(groups: list[Rules], alert: str, scene: Scene) -> tuple[int, ...]:
 
 def is_ticket(rule: Rules) -> bool:
     """Whether the rule is the ticket about a burn."""
-    return rule.get("alert") == BURN and rule["labels"]["severity"] == "warning"
+    return rule.get("alert") in (BURN, BURN_OF_TRAFFIC) and rule["labels"]["severity"] == "warning"
 
 
 @cache
 def groups_every(minutes: int) -> list[Rules]:
     """The committed rules with as many minutes between two evaluations of what can wait, whose sums are of tiles of that length."""
-    return groups(USES, RuleOptions(slow_s=60 * minutes))
+    return groups(USES, RuleOptions(slow_s=60 * minutes), TRAFFIC)
 
 
 def play(promtool: Path, folder: Path, every: Callable[[int], list[Rules]], scenes: dict[str, list[Scene]]) -> None:
@@ -200,6 +203,9 @@ def test_wrong_expectations_fail(promtool: Path, tmp_path: Path, alert: str, wro
         play(promtool, tmp_path, groups_every, {alert: [wrong]})
 
 
+OF_TTFT = re.compile(r"llm-slo-(prober|ttft(:traffic)?(-slow)?)")
+
+
 def neighbour(minutes: int) -> Series:
     """A target, a prober and a discovery without trouble."""
     series = QUIET | discovery("a", "1+0x60") | swept("60+60x60", "21600+0x60")
@@ -216,9 +222,8 @@ def test_a_neighbour_of_trouble_stays_silent(promtool: Path, tmp_path: Path) -> 
     assert set(first) == set(NAMES)
     about = ('target="other"', 'instance="b"', 'discovery="other"')
     others = f"count({' or '.join(f'ALERTS{{{label}}}' for label in about)})"
-    names = ("llm-slo-ttft", "llm-slo-ttft-slow", "llm-slo-prober")
     for is_long in (True, False):
-        chosen = (group for group in groups_every(15 if is_long else 1) if group["name"] in names)
+        chosen = (group for group in groups_every(15 if is_long else 1) if OF_TTFT.fullmatch(group["name"]))
         rules = [rule for group in chosen for rule in group["rules"]]
         cases = [
             case(
@@ -277,8 +282,7 @@ def test_no_alert_is_about_a_target_that_was_removed(promtool: Path, tmp_path: P
             )
         )
     assert len(cases) >= 16
-    names = ("llm-slo-ttft", "llm-slo-ttft-slow", "llm-slo-prober")
-    rules = [rule for group in groups_every(1) if group["name"] in names for rule in group["rules"]]
+    rules = [rule for group in groups_every(1) if OF_TTFT.fullmatch(group["name"]) for rule in group["rules"]]
     run_cases(promtool, tmp_path, [{"name": "all", "rules": rules}], cases)
 
 
@@ -292,7 +296,7 @@ def test_every_shipped_alert_has_scenes() -> None:
 
 
 BOARDS = {
-    "slo": (BURN, "LLMPercentileSLOBreach", "LLMSLONoData", "LLMRulesStale"),
+    "slo": (BURN, BURN_OF_TRAFFIC, "LLMPercentileSLOBreach", "LLMSLONoData", "LLMRulesStale"),
     "capacity": ("LLMHeadroomLow", "LLMCapacityExhaustionForecast", "LLMSweepStale"),
     "engine": ("LLMKVCachePressure", "LLMGPUThrottling"),
     "drift": ("LLMTTFTP99Drift", "LLMITLP99Drift", "LLMAnswersChanged"),
@@ -460,6 +464,36 @@ BURN_DESCRIPTIONS = {
         "5% of about 480 events of workload probe in the last 40m 0s were bad", UNMEASURED,
     ),
 }  # fmt: skip
+
+
+def test_the_alert_of_all_requests_has_both_shares_side_by_side(promtool: Path, tmp_path: Path) -> None:
+    """Of all requests by the bound of the histogram, and of the probes, as far as there are some."""
+    rule = next(
+        rule for rule in ALERTS if rule["alert"] == BURN_OF_TRAFFIC and rule["labels"]["severity"] == "critical"
+    )
+    users = traffic("ttft", "0+600x200", "0+300x200")
+    probes = " Of the probes' events 5% were bad in that time."
+    rules = [rule for group in GROUPS if OF_TTFT.fullmatch(group["name"]) for rule in group["rules"]]
+    cases = []
+    for of_probes, sentence in ((slo("ttft", "0+12x200", "0+0.6x200"), probes), ({}, "")):
+        description = (
+            "50% of the events of all requests in the last 20m 0s were bad, and 50% of those in the last 5m (TTFT up to 500ms by the "
+            f"engine's own histogram; budget 1%).{sentence} Users may send longer prompts than the probes, want longer answers, or "
+            "find less in the prefix cache. Engine: vllm 0.33.0."
+        )
+        notes = of_llama(rule["annotations"]) | {
+            "summary": "All requests to llama burn the error budget of SLO ttft 50.0 times as fast as it allows",
+            "description": description,
+        }
+        expected = {
+            "exp_labels": {"severity": "critical", "slo": "ttft", "source": "traffic", "target": "llama"},
+            "exp_annotations": notes,
+        }
+        firing = {"eval_time": "20m", "alertname": BURN_OF_TRAFFIC, "exp_alerts": [expected]}
+        known = series_of("engine_info", "1+0x60", engine="vllm", version="0.33.0", model="m")
+        cases.append(case(users | of_probes | known, alert_rule_test=[firing]))
+    soon = [rule for rule in rules if rule.get("labels", {}).get("severity") != "warning"]
+    run_cases(promtool, tmp_path, [{"name": "all", "rules": soon}], cases)
 
 
 @pytest.mark.parametrize("name", BURN_DESCRIPTIONS)

@@ -22,7 +22,8 @@ from tests.daemon.test_alerts import play
 
 SELECTOR = RuleOptions().selector
 OPTIONS = RuleOptions(group_labels=("cluster",), target_labels=("team",))
-USES = read_config(str(Path(__file__).parents[2] / "deploy/prober.yaml")).uses()
+CONFIGURATION = read_config(str(Path(__file__).parents[2] / "deploy/prober.yaml"))
+USES, TRAFFIC = CONFIGURATION.uses(), CONFIGURATION.traffic_slos()
 BAD = slo("ttft", "0+12x120", "0+6x120")  # half of the events
 GOOD = slo("ttft", "0+1200x120", "0+0x120")  # a hundred times as many
 FAILING = {"berlin": failing("1+0x120"), "delhi": failing("0+0x120")}
@@ -91,7 +92,7 @@ def test_every_alert_fires_for_its_own_cluster_only(promtool: Path, tmp_path: Pa
             own = replace(scene, series=series, labels=scene.labels | {"cluster": "berlin"})
             played[alert] = [own, silent(scene.text, scene.minute, series, cluster="delhi")]
     assert len(played) >= 22
-    play(promtool, tmp_path, lambda minutes: groups(USES, replace(OPTIONS, slow_s=60 * minutes)), played)
+    play(promtool, tmp_path, lambda minutes: groups(USES, replace(OPTIONS, slow_s=60 * minutes), TRAFFIC), played)
 
 
 def test_without_the_labels_they_merge(promtool: Path, tmp_path: Path) -> None:
@@ -184,7 +185,7 @@ def test_no_rule_sums_over_clusters() -> None:
 
 def test_the_dashboard_opens_with_the_alerts_own_cluster() -> None:
     """Also of alerts without a target; of labels that no dashboard chooses by there is nothing in the link."""
-    for group in groups(USES, RuleOptions(group_labels=("cluster", "region"))):
+    for group in groups(USES, RuleOptions(group_labels=("cluster", "region")), TRAFFIC):
         for rule in group["rules"]:
             if "alert" in rule:
                 url = rule["annotations"]["dashboard_url"]

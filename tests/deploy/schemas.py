@@ -2,7 +2,7 @@
 
 Written by hand, so that a slip of the pen in a manifest is refused: a CRD would let most unknown fields pass. docs/kubernetes.md says
 against which CRDs the manifests themselves were checked. Prometheus operator (monitoring.coreos.com/v1), Argo Rollouts
-(argoproj.io/v1alpha1), Flagger (flagger.app/v1beta1).
+(argoproj.io/v1alpha1), Flagger (flagger.app/v1beta1), KEDA (keda.sh/v1alpha1).
 """
 
 from typing import Any
@@ -46,6 +46,21 @@ RULE = record(
     "expr", record=TEXT, alert=TEXT, expr=TEXT, labels=TEXTS, annotations=TEXTS, keep_firing_for=SPAN, **{"for": SPAN}
 )
 RULE["oneOf"] = [{"required": ["record"]}, {"required": ["alert"]}]
+
+SCALING = record(
+    "policies",
+    stabilizationWindowSeconds={"type": "integer"},
+    policies=listed(
+        record(
+            "type",
+            "value",
+            "periodSeconds",
+            type={"enum": ["Pods"]},
+            value={"type": "integer"},
+            periodSeconds={"type": "integer"},
+        )
+    ),
+)
 
 SPECS: dict[tuple[str, str], dict[str, Any]] = {
     ("monitoring.coreos.com/v1", "ServiceMonitor"): record(
@@ -96,6 +111,34 @@ SPECS: dict[tuple[str, str], dict[str, Any]] = {
                     "minProperties": 1,
                     "maxProperties": 1,
                 },
+            )
+        ),
+    ),
+    ("keda.sh/v1alpha1", "ScaledObject"): record(
+        "scaleTargetRef",
+        "triggers",
+        scaleTargetRef=record("name", name=TEXT),
+        minReplicaCount={"type": "integer"},
+        maxReplicaCount={"type": "integer"},
+        pollingInterval={"type": "integer"},
+        advanced=record(
+            horizontalPodAutoscalerConfig=record(
+                behavior=record("scaleUp", "scaleDown", scaleUp=SCALING, scaleDown=SCALING)
+            )
+        ),
+        triggers=listed(
+            record(
+                "type",
+                "metadata",
+                type={"enum": ["prometheus"]},
+                metricType={"enum": ["AverageValue", "Value"]},
+                metadata=record(
+                    "serverAddress",
+                    "query",
+                    "threshold",
+                    "ignoreNullValues",
+                    **dict.fromkeys(("serverAddress", "query", "threshold", "ignoreNullValues"), TEXT),
+                ),
             )
         ),
     ),

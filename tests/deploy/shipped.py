@@ -85,12 +85,19 @@ def rollouts() -> tuple[Manifest, ...]:
     )
 
 
+def autoscalers() -> list[Manifest]:
+    """By KEDA, and without it."""
+    files = (ROOT / "deploy/autoscaling" / name for name in ("scaledobject.yaml", "hpa.yaml"))
+    return [document for path in files for document in documents(path.read_text())]
+
+
 def sets(kubectl: Path) -> dict[str, list[Manifest]]:
     """All of them, by where they come from."""
     return {
         **{name: built(kubectl, KUSTOMIZE / name) for name in (*OVERLAYS, MONITORING)},
         **{name: chart(**over) for name, over in CHARTS.items()},
         "rollouts": list(rollouts()),
+        "autoscaling": autoscalers(),
     }
 
 

@@ -50,6 +50,7 @@ INHIBITED = {
             "LLMErrorBudgetBurn warning target=llama workload=w slo=ok",
             "LLMErrorBudgetBurn critical target=llama workload=w slo=ok999",
             "LLMErrorBudgetBurnFromVantage warning target=llama workload=w slo=ok vantage=paris",
+            "LLMErrorBudgetBurnOfTraffic critical target=llama slo=ttft source=traffic",
             "LLMPercentileSLOBreach warning target=llama workload=w slo=ok",
             "LLMTTFTP99Drift warning target=llama workload=w signal=ttft",
             "LLMQualityDegraded warning target=llama workload=golden",
@@ -76,6 +77,22 @@ INHIBITED = {
             "LLMErrorBudgetBurnFromVantage warning target=other workload=w slo=ok vantage=paris",
             BURN.replace("slo=ok", "slo=ttft"),
         ],
+    ),
+    "probes and all requests are one page": (
+        [BURN],
+        ["LLMErrorBudgetBurnOfTraffic critical target=llama slo=ok source=traffic"],
+        [
+            "LLMErrorBudgetBurnOfTraffic critical target=llama slo=itl source=traffic",
+            "LLMErrorBudgetBurnOfTraffic critical target=other slo=ok source=traffic",
+        ],
+    ),
+    "that of all requests needs no ticket": (
+        ["LLMErrorBudgetBurnOfTraffic critical target=llama slo=ok source=traffic"],
+        [
+            "LLMErrorBudgetBurnOfTraffic warning target=llama slo=ok source=traffic",
+            "LLMErrorBudgetBurn warning target=llama workload=w slo=ok",
+        ],
+        [BURN.replace("slo=ok", "slo=itl"), "LLMErrorBudgetBurn warning target=other workload=w slo=ok"],
     ),
     "a page needs no ticket": (
         [BURN],

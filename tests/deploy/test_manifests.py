@@ -80,7 +80,15 @@ def test_custom_resources_have_fields_that_exist(shipped: dict[str, list[Manifes
                 continue
             Draft202012Validator(schema).validate(manifest)
             seen.add(manifest["kind"])
-    assert seen == {"ServiceMonitor", "PodMonitor", "Probe", "PrometheusRule", "AnalysisTemplate", "MetricTemplate"}
+    assert seen == {
+        "ServiceMonitor",
+        "PodMonitor",
+        "Probe",
+        "PrometheusRule",
+        "AnalysisTemplate",
+        "MetricTemplate",
+        "ScaledObject",
+    }
 
 
 def test_a_wrong_field_of_a_custom_resource_is_refused() -> None:

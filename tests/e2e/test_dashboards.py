@@ -144,7 +144,7 @@ class Page:
     def _value(self, declared: AnySeries, values: tuple[str, ...]) -> float:
         if declared.name.endswith("_timestamp_seconds"):
             return time.time() + 86_400
-        if declared is slo_series.SLO_OBJECTIVE:
+        if declared in (slo_series.SLO_OBJECTIVE, slo_series.TRAFFIC_OBJECTIVE):
             return 0.99
         if declared is capacity_series.SWEEP_RATE:
             return 0.0  # while it is swept its demand is not its own
@@ -174,7 +174,8 @@ def prober(folder: Path, running: ExitStack) -> int:
     both = "[{workload: short, slos: [start, flow, success]}, {workload: golden, rate: 1/s, slos: [quality]}]"
     budget = "{tokens_per_day: 400M, cost_per_day: 500, price_per_million: {prompt: 0.60, completion: 0.60}}"
     targets = "".join(
-        f"  - {{name: {name}, url: 'http://127.0.0.1:{ports[name]}', probes: {both}, budget: {budget}}}\n"
+        f"  - {{name: {name}, url: 'http://127.0.0.1:{ports[name]}', probes: {both}, budget: {budget}, "
+        "metrics: {slos: [start]}}\n"
         for name in ports
     )
     (folder / "prober.yaml").write_text(CONFIG.format(targets=targets))

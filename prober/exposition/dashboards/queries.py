@@ -23,6 +23,7 @@ BUDGET_LEFT = f"{RECORDED}_error_budget_remaining:ratio"
 SLO_STATE = f"{RECORDED}_state:window"
 BURN_RATE = f"{RECORDED}_burn_rate:min"  # of the two windows of a pair, which its labels name
 DECLARED = f"{RECORDED}_objective:ratio"
+TRAFFIC = "target_slo:llmslo_slo_traffic"
 # Of targets, by increasing severity.
 STATES = ("ready", "pending", "starting", "draining", "over_budget", "rejected", "failing")
 MIN_P99_SAMPLES = 1000
@@ -71,6 +72,11 @@ def recorded_quantile(q: float, signal: str) -> str:
 def recorded_samples(signal: str) -> str:
     """Name of the recording rule for the number of observations behind the recorded quantiles."""
     return f"target_workload:llmslo_{signal}_seconds:samples_{RECORDED_WINDOW}"
+
+
+def of_traffic(recorded: str) -> str:
+    """Name of a recorded series of an SLO, such as BURN_RATE, for all requests of the engine instead of the probes."""
+    return recorded.replace(RECORDED, TRAFFIC)
 
 
 def tiles(kind: str, by: str) -> str:

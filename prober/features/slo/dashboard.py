@@ -1,14 +1,43 @@
 """Error budget dashboard: remaining budget, burn rates, and where bad events come from."""
 
-from prober.exposition.dashboards.board import BUDGET_STEPS, SEVERITIES, SLO_STATES, Board, target_column
+from prober.exposition.dashboards.board import (
+    BUDGET_STEPS,
+    SEVERITIES,
+    SLO_STATES,
+    Board,
+    Collapsed,
+    Rows,
+    target_column,
+)
 from prober.exposition.dashboards.panels import Column, Panel, Query, now, row, series, stat, states, table
-from prober.exposition.dashboards.queries import BUDGET_LEFT, BURN_RATE, FIRING, PROBES, increase, slo_state
-from prober.exposition.dashboards.style import GREEN, ORANGE, RED, SYMLOG, YELLOW, dashed, text_mapping
+from prober.exposition.dashboards.queries import (
+    BUDGET_LEFT,
+    BURN_RATE,
+    FIRING,
+    PROBES,
+    TARGET,
+    increase,
+    of_traffic,
+    slo_state,
+)
+from prober.exposition.dashboards.style import GREEN, ORANGE, RED, SYMLOG, YELLOW, dashed, index_mapping, text_mapping
+from prober.exposition.families import AnySeries
 from prober.features.slo import series as slo_series
 from prober.measure.objective import WORKBOOK_PAIRS
 
 SLOS = f'{PROBES},slo=~"$slo"'
 LEVEL = "target, workload, slo"
+TRAFFIC = f'{TARGET},slo=~"$slo"'
+TRAFFIC_LEVEL = "target, slo"
+AGREEMENT = index_mapping(
+    ("both within the budget", GREEN),
+    ("probes over, all requests within: the network or a gateway, failures, or a cold prefix cache", ORANGE),
+    (
+        "all requests over, probes within: users' prompts or answers are longer, or less often in the prefix cache",
+        ORANGE,
+    ),
+    ("both over the budget", RED),
+)
 BURNS = (
     (None, GREEN),
     *zip(sorted(float(pair.burn) for pair in WORKBOOK_PAIRS), (YELLOW, ORANGE, RED, "dark-red"), strict=True),
@@ -17,7 +46,7 @@ BURNS = (
 
 def board() -> Board:
     """The dashboard `slo`."""
-    rows = {
+    rows: Rows = {
         "": [
             _table(),
             states(
@@ -57,6 +86,7 @@ def board() -> Board:
             _firing(),
         ],
         "Bad events": [_where(), _shares()],
+        "Probes and users": _users(),
     }
     text = "Error budgets: remaining budget, burn rates against the alert thresholds, and the sources of bad events."
     return Board("slo", text, rows, variables=("target", "workload", "slo", "window"))
@@ -159,7 +189,9 @@ def _firing() -> Panel:
         Column(source="slo", name="SLO", width=80, empty="–"),
     ]
     labels = ", ".join(column.source for column in columns)
-    budgets = FIRING.replace("LLM.+", "LLMErrorBudgetBurn|LLMPercentileSLOBreach|LLMSLONoData")
+    budgets = FIRING.replace(
+        "LLM.+", "LLMErrorBudgetBurn|LLMErrorBudgetBurnOfTraffic|LLMPercentileSLOBreach|LLMSLONoData"
+    )
     return table(
         "Firing SLO alerts",
         "Firing alerts on error budgets, percentiles and missing data. Bad: any; critical ones first.",
@@ -204,3 +236,57 @@ def _shares() -> Panel:
         width=12,
         overrides=[dashed("allowed by .*")],
     )
+
+
+def _users() -> Collapsed:
+    """The same SLOs on the probes and on all requests of the engine, see `metrics.slos`."""
+
+    def share(bad: AnySeries, events: AnySeries, select: str) -> str:
+        above, of = (increase(declared, TRAFFIC_LEVEL, select=select, window="$window") for declared in (bad, events))
+        return f"{above} / ({of} > 0)"
+
+    objective = f"{slo_series.TRAFFIC_OBJECTIVE}{{{TRAFFIC}}}"
+    allowed = f"1 - max by ({TRAFFIC_LEVEL}) ({objective})"
+    probes = share(slo_series.SLO_BAD_EVENTS, slo_series.SLO_EVENTS, SLOS)
+    users = share(slo_series.TRAFFIC_BAD_EVENTS, slo_series.TRAFFIC_EVENTS, TRAFFIC)
+    columns = [
+        target_column(),
+        Column(source="slo", name="SLO", width=90),
+        Column(source="Value #A", name="In the window", mappings=AGREEMENT),
+        Column(source="Value #B", name="Bad of the probes", unit="percentunit", width=130, decimals=2),
+        Column(source="Value #C", name="Bad of all requests", unit="percentunit", width=145, decimals=2),
+        Column(source="Value #F", name="Allowed", unit="percentunit", width=85, decimals=2),
+        Column(source="Value #D", name="Judged up to", unit="s", width=105),
+        Column(source="Value #E", name="Users' budget left", unit="percentunit", steps=BUDGET_STEPS, width=140),
+    ]
+    both = f"2 * ({users} > bool {allowed}) + ({probes} > bool {allowed})"
+    panels = [
+        table(
+            "Do probes and users agree?",
+            "Whether more events are bad than allowed in the selected window: of the probes, and of all requests by the engine's "
+            "own histogram, the probes among them. Judged up to: its bound next to the threshold. Bad: all requests over. "
+            "No data: no events of one of the two, or no such histogram.",
+            columns,
+            row(both),
+            row(f"{probes} and {allowed}"),
+            row(users),
+            row(f"max by ({TRAFFIC_LEVEL}) ({slo_series.TRAFFIC_THRESHOLD}{{{TRAFFIC}}})"),
+            row(f"min by ({TRAFFIC_LEVEL}) ({of_traffic(BUDGET_LEFT)}{{{TRAFFIC}}})"),
+            row(allowed),
+            sort="Users' budget left",
+        ),
+        series(
+            "Share of bad events of $slo: probes and all requests",
+            "Share of bad events in the selected window, of the probes and of all requests of the engine. "
+            "Bad: above the share that the objective allows, dashed; only one of the two: see the table for why that can be.",
+            "percentunit",
+            Query(f"{probes} and {allowed}", "{{target}} {{slo}} probes"),
+            Query(users, "{{target}} {{slo}} all requests"),
+            Query(f"max by (slo) ({allowed})", "allowed by {{slo}}"),
+            width=24,
+            repeat="slo",
+            overrides=[dashed("allowed by .*")],
+        ),
+    ]
+    declared = f"{slo_series.SLO_OBJECTIVE}{{{SLOS}}}"
+    return Collapsed(panels, "traffic", {"both judged": objective, "no target has `metrics.slos`": declared})

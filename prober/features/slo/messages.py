@@ -39,9 +39,14 @@ def bad_share(exported: Selector, labels: Sequence[str] = OF_STREAM) -> str:
         value = query(f"{bad} / {events}", of, labels=labels)
         return f"{{{{ range {value} }}}}{{{{ .Value | humanizePercentage }}}}{{{{ end }}}}"
 
+    of_events = (
+        f"of about {{{{ range {query(events, '$long', labels=labels)} }}}}{{{{ printf `%.0f` .Value }}}}{{{{ end }}}} "
+        "events of workload {{ $labels.workload }}"
+        if "workload" in labels
+        else "of the events of all requests"
+    )
     return (
-        f"{share('$long')} of about {{{{ range {query(events, '$long', labels=labels)} }}}}{{{{ printf `%.0f` .Value }}}}{{{{ end }}}} "
-        f"events of workload {{{{ $labels.workload }}}} in the last {data_window(exported, '$long', labels)} were bad"
+        f"{share('$long')} {of_events} in the last {data_window(exported, '$long', labels)} were bad"
         f"{{{{ if {_is_full(exported, '$short', labels)} }}}}, and {share('$short')} of those in the last {{{{ $short }}}}{{{{ end }}}}"
     )
 

@@ -12,6 +12,8 @@ from prober.config.units import counted, duration_text, first_names
 from prober.exposition.families import Registry
 from prober.features.slo import series
 from prober.features.slo.compliance import SloStatus, slo_status
+from prober.features.slo.traffic import bound_text, histogram_of, nearest_bound
+from prober.measure.engine_signals import PageReading
 from prober.measure.objective import JudgedStream, Slo, count_events, format_percent
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
@@ -189,6 +191,9 @@ class TargetSlos(TargetObserver):
         self.name = observed.name
         self._monitor, self._observed, self._saved = monitor, observed, saved
         self._counts: dict[tuple[str, str], _Count] = dict(before._counts) if before is not None else {}
+        self._traffic: dict[str, Slo] = {}  # SLOs that judge all requests of the engine too, by name
+        self._page: PageReading | None = None  # the last one
+        self._bound_texts: set[str] = set()  # that were logged
         self.configured()
         self._saved = {}
 
@@ -236,6 +241,25 @@ class TargetSlos(TargetObserver):
                 self._monitor.registry.value(series.SLO_EVENTS, self.name, workload, slo_name).inc(events)
                 self._monitor.registry.value(series.SLO_BAD_EVENTS, self.name, workload, slo_name).inc(bad)
 
+    def page_read(self, reading: PageReading | None) -> None:
+        """Count what the engine's histograms gained since the last reading, unless they belong to another process."""
+        before, self._page = self._page, reading
+        registry = self._monitor.registry
+        for slo in self._traffic.values():
+            now = histogram_of(slo, reading.signals) if reading else None
+            index = nearest_bound(slo, now) if now else None
+            bound = now.bounds[index] if now and index is not None else None
+            registry.show(series.TRAFFIC_THRESHOLD, bound, self.name, slo.name, slo.signal)
+            text = f"slo={slo.name}: {bound_text(slo, now)}"
+            if reading and bound != slo.threshold_s and text not in self._bound_texts:
+                self._bound_texts.add(text)
+                log.info("target=%s %s", self.name, text)
+            last = histogram_of(slo, before.signals) if before and reading and before.epoch == reading.epoch else None
+            if now and last and index is not None and last.bounds == now.bounds:
+                events, good = (now.counts[at] - last.counts[at] for at in (-1, index))
+                registry.value(series.TRAFFIC_EVENTS, self.name, slo.name).inc(events)
+                registry.value(series.TRAFFIC_BAD_EVENTS, self.name, slo.name).inc(max(0.0, events - good))
+
     def removed(self) -> None:
         self._monitor.forget(self)
 
@@ -269,6 +293,21 @@ class TargetSlos(TargetObserver):
             registry.show(series.SLO_OBJECTIVE, float(count.slo.objective), *labels, count.slo.signal)
             if count.slo.threshold_s is not None:
                 registry.show(series.SLO_THRESHOLD, count.slo.threshold_s, *labels, count.slo.signal)
+        self._declare_traffic()
+
+    def _declare_traffic(self) -> None:
+        """The same for all requests of the engine. The bound is shown with the next reading of its page."""
+        registry, name, known = self._monitor.registry, self.name, self._traffic
+        self._traffic = {slo.name: slo for slo in self._observed.spec.traffic_slos}
+        unchanged = {slo for slo in self._traffic.values() if known.get(slo.name) == slo}
+        for counter in (series.TRAFFIC_EVENTS, series.TRAFFIC_BAD_EVENTS):
+            registry.keep(counter, {(name, slo.name) for slo in unchanged}, name)
+        for gauge in (series.TRAFFIC_OBJECTIVE, series.TRAFFIC_THRESHOLD):
+            registry.keep(gauge, {(name, slo.name, slo.signal) for slo in unchanged}, name)
+        for slo in self._traffic.values():
+            registry.value(series.TRAFFIC_EVENTS, name, slo.name)
+            registry.value(series.TRAFFIC_BAD_EVENTS, name, slo.name)
+            registry.show(series.TRAFFIC_OBJECTIVE, float(slo.objective), name, slo.name, slo.signal)
 
 
 def _key(slo: Slo, stream: JudgedStream) -> str:

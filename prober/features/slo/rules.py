@@ -6,11 +6,15 @@ SLO without data is neither met nor missed. Burn-rate windows: prober.measure.ob
 One trouble is one alert. The pairs of windows of one severity are alternatives of one alert, whose labels do not say which of them
 it is. A page silences the tickets of its SLO, and LLMTargetFailing all of them, as far back as they count. Every alert is joined with
 the declaration: a target or SLO that is no longer declared must not alert.
+
+An SLO of `metrics.slos` has the same rules over all requests of the engine, by its own histogram, in series without `workload`.
+Of probes and traffic that burn the same budget the first one pages.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import ClassVar
 
 from prober.exposition.alerting import (
     Alert,
@@ -22,15 +26,17 @@ from prober.exposition.alerting import (
     top_failure_template,
     what_happens_template,
 )
-from prober.exposition.dashboards.queries import BUDGET_LEFT, BURN_RATE, DECLARED, RECORDED, SLO_STATE
-from prober.features.slo import messages
+from prober.exposition.dashboards.queries import BUDGET_LEFT, BURN_RATE, DECLARED, RECORDED, SLO_STATE, of_traffic
+from prober.features.slo import messages, traffic
 from prober.features.slo.compliance import compliance_queries, percentile_events, silence_s
 from prober.features.slo.firing import chance, guard, percentile_window
 from prober.measure.objective import JudgedStream, Pair, Slo, format_percent, pairs, promql
 
 BURN = "LLMErrorBudgetBurn"
+BURN_OF_TRAFFIC = "LLMErrorBudgetBurnOfTraffic"
 FAILING = "LLMTargetFailing"
 GROUP_LABELS = "target, workload, slo"
+TRAFFIC_LABELS = "target, slo"
 MIN_FLIPS = 4  # changes of "fails every probe" in 15 minutes; an outage has two
 PAGES = ',severity="critical"'
 EVERY_VANTAGE = ',vantage!=""'  # no series of probers without one
@@ -46,36 +52,55 @@ SIGNAL_NAMES = {
 }
 
 
-def groups(uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions) -> list[Rule]:
-    """Two rule groups per SLO, in the format of Prometheus rule files: critical alerts, and tickets.
+def groups(
+    uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions, of_all_requests: Collection[Slo] = ()
+) -> list[Rule]:
+    """Two rule groups per SLO, and two for its traffic, in the format of Prometheus rule files: critical alerts, and tickets.
 
     They are separate because of their evaluation cost, which `bench.rule_cost` measures.
     """
-    return [group for slo, streams in uses.items() for group in _SloRules(slo, streams, options).groups()]
+    found = list[Rule]()
+    for slo, streams in uses.items():
+        found += _SloRules(slo, streams, options, slo in of_all_requests).groups()
+    for slo in of_all_requests:
+        found += _TrafficRules(slo, [traffic.STREAM], options).groups()
+    return found
 
 
 def stale_alert(selector: str) -> Alert:
     """Alert on missing rules for an SLO that a prober declares, and on rules with another objective for it."""
     declared = f"max by ({GROUP_LABELS}) (llmslo_slo_objective_ratio{{{selector}}})"
+    of_all = f"max by ({TRAFFIC_LABELS}) (llmslo_slo_traffic_objective_ratio{{{selector}}})"
+    rules_of_all = of_traffic(DECLARED)
     return Alert(
         "LLMRulesStale",
         "warning",
-        f"{declared} unless {DECLARED}\nor\n{declared} != {DECLARED}\n",
+        f"{declared} unless {DECLARED}\nor\n{declared} != {DECLARED}\n"
+        f"or\n({of_all} unless on ({TRAFFIC_LABELS}) {rules_of_all})\n"
+        f"or\n({of_all} != on ({TRAFFIC_LABELS}) {rules_of_all})\n",
         "15m",  # a prober reads its configuration again before the rules written from it are loaded
         "The rules for SLO {{ $labels.slo }} of {{ $labels.target }} are missing or out of date",
-        "The prober judges {{ $value | humanizePercentage }} of the events of workload {{ $labels.workload }}; Prometheus has no rules "
-        "for this SLO, or rules for another objective. Its budget is not watched as declared. Write them again with `prober rules`.",
+        "The prober judges {{ $value | humanizePercentage }} of the events of "
+        "{{ with $labels.workload }}workload {{ . }}{{ else }}all requests{{ end }}; Prometheus has no rules for this "
+        "SLO, or rules for another objective. Its budget is not watched as declared. Write them again with `prober rules`.",
         link=Link("slo", ("target", "workload", "slo")),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _SloRules:
-    """The rules of one SLO. uses: the streams that it judges"""
+    """The rules of one SLO over its probes.
 
+    uses: the streams that it judges
+    has_traffic: whether all requests are judged by it too
+    by: labels of its recorded series
+    """
+
+    by: ClassVar[str] = GROUP_LABELS
     slo: Slo
     uses: Sequence[JudgedStream]
     options: RuleOptions
+    has_traffic: bool = False
 
     def groups(self) -> list[Rule]:
         paging, waiting = (
@@ -83,7 +108,6 @@ class _SloRules:
             for severity in ("critical", "warning")
         )
         soon = [self._declared(), *self._burn_rates(paging, self._increase), self._state()]
-        soon += [alert.as_rule(self.options) for alert in (self._page(paging), self._vantage(paging), self._no_data())]
         # Events of a few minutes, every few minutes: their sums are those of a long window, for a tenth of the samples.
         tile = self.options.slow
         later = [
@@ -91,16 +115,33 @@ class _SloRules:
             for kind in ("events", "bad_events")
         ]
         later += [*self._budget(), *self._burn_rates(waiting, self._tile_sum)]
-        # A page suppresses the ticket as long as the short window reaches back to it.
-        burning = [f"{self._burns(pair)}\n{self._unless_told(pair.short_s, PAGES)}" for pair in waiting]
-        later.append(self._burn("warning", TICKET_WAIT, waiting, burning).as_rule(self.options))
-        if percentile := percentile_window(self.slo, self.uses):
-            later.append(self._percentile(*percentile).as_rule(self.options))
-        name = f"llm-slo-{self.slo.name}"
+        soon += [alert.as_rule(self.options) for alert in self._pages(paging)]
+        later += [alert.as_rule(self.options) for alert in self._tickets(waiting)]
+        name = self._group_name()
         return [
             {"name": name, "rules": soon},
             {"name": f"{name}-slow", "interval": self.options.slow, "rules": later},
         ]
+
+    def _group_name(self) -> str:
+        return f"llm-slo-{self.slo.name}"
+
+    def _pages(self, chosen: Sequence[Pair]) -> Iterator[Alert]:
+        """Alerts of the rules that are evaluated soon."""
+        yield self._page(chosen)
+        yield self._vantage(chosen)
+        yield self._no_data()
+
+    def _tickets(self, chosen: Sequence[Pair]) -> Iterator[Alert]:
+        """Alerts of the rules that can wait."""
+        # A page suppresses the ticket as long as the short window reaches back to it.
+        burning = [
+            f"{self._burns(pair)}\n{self._unless_told(pair.short_s, PAGES)}{self._unless_of_traffic(pair.short_s)}"
+            for pair in chosen
+        ]
+        yield self._burn("warning", TICKET_WAIT, chosen, burning)
+        if percentile := percentile_window(self.slo, self.uses):
+            yield self._percentile(*percentile)
 
     def _record(self, name: str, expr: str, **labels: str) -> Rule:
         return {"record": name, "expr": f"{expr}\n", "labels": {"slo": self.slo.name, **labels}}
@@ -113,15 +154,13 @@ class _SloRules:
         """
         objective, alive = self._exported("objective_ratio"), f"up{{{self.options.selector}}} == 1"
         declared = f"{objective} or (last_over_time({objective}[5m]) unless on (instance) {alive})"
-        return self._record(
-            DECLARED, f"{_number(self.slo.objective)} * (max by ({GROUP_LABELS}) ({declared}) > bool 0)"
-        )
+        return self._record(DECLARED, f"{_number(self.slo.objective)} * (max by ({self.by}) ({declared}) > bool 0)")
 
     def _burn_rates(self, chosen: Sequence[Pair], count: Callable[[str, float], str]) -> Iterator[Rule]:
         """The lower burn rate of both windows, if the long one has enough events. count: of a kind of events in a window"""
         for pair in chosen:
             long, short = (
-                f"({count('bad_events', window_s)}\n/\n({count('events', window_s)} {enough}))"
+                f"({count('bad_events', window_s)}{self._each()}\n/\n({count('events', window_s)}{self._each()} {enough}))"
                 for window_s, enough in ((pair.long_s, f">= {guard(self.slo, pair, self.uses)}"), (pair.short_s, "> 0"))
             )
             lower = f"(\n{short}\n- clamp_min({short}\n- {long}, 0)) / {_number(self.slo.error_budget_ratio)}"
@@ -141,22 +180,24 @@ class _SloRules:
 
         With llmslo_trusted 0 no latency is met. Too few events, or none for a while, mean no_data.
         """
-        events, bad = (self._recorded(f"{RECORDED}_{kind}:window") for kind in ("events", "bad_events"))
         counted = f"increase({self._exported('events_total')}[{promql(silence_s(self.uses))}])"
         trusted = (
             f"{counted} * on (instance) group_left () max by (instance) (llmslo_trusted{{{self.options.selector}}})"
         )
         heard, heard_trusted = (f"sum by ({GROUP_LABELS}) ({part}) > 0" for part in (counted, trusted))
+        return self._state_if(heard, heard_trusted if self.slo.threshold_s is not None else "")
+
+    def _state_if(self, heard: str, trusted: str = "") -> Rule:
+        """The compliance. heard, trusted: expressions without which it is no_data, or not met"""
+        events, bad = (self._recorded(f"{RECORDED}_{kind}:window") + self._each() for kind in ("events", "bad_events"))
         queries = compliance_queries(self.slo, self.uses, events, bad)
-        if self.slo.threshold_s is not None:
-            queries["met"] = f"({queries['met']})\nand on ({GROUP_LABELS})\n({heard_trusted})"
+        if trusted:
+            queries["met"] = f"({queries['met']})\nand on ({self.by})\n({trusted})"
         words = "\nor\n".join(f'label_replace({query}, "state", "{state}", "", "")' for state, query in queries.items())
         declared = self._recorded(DECLARED)
         no_data = f'label_replace({declared}, "state", "no_data", "", "")'
-        judged = f"({words})\nand on ({GROUP_LABELS})\n({heard})\nand on ({GROUP_LABELS})\n{declared}"
-        return self._record(
-            SLO_STATE, f"count by ({GROUP_LABELS}, state) (\n{judged}\nor on ({GROUP_LABELS})\n{no_data}\n)"
-        )
+        judged = f"({words})\nand on ({self.by})\n({heard})\nand on ({self.by})\n{declared}"
+        return self._record(SLO_STATE, f"count by ({self.by}, state) (\n{judged}\nor on ({self.by})\n{no_data}\n)")
 
     def _page(self, chosen: Sequence[Pair]) -> Alert:
         """Critical alert on a burn that more than half of the vantages, if any, see now, and that is not of a single prober."""
@@ -168,6 +209,7 @@ class _SloRules:
                 f"{self._burns(pair)}\nunless on (target, workload)\n"
                 f"(avg by (target, workload) ({bad} / ({events} > 0) > bool {share}) <= 0.5)\n"
                 f"unless on (target, workload)\n({self._only_one_prober(pair, share)})\n{self._unless_failing(pair.short_s)}"
+                f"{self._unless_of_traffic(pair.short_s, PAGES)}"
             )
         # Of a target that fails every probe, LLMTargetFailing comes first, and is the only page.
         return self._burn("critical", "3m", chosen, burning)
@@ -212,7 +254,7 @@ class _SloRules:
         if pair.severity == "warning":
             more = chance(self.slo, pair, self.uses) / float(self.slo.error_budget_ratio)
             count = self._tile_sum("events", pair.long_s, matchers)
-            needed = f"on ({GROUP_LABELS}) group_left () ({needed} + {more:.4g} / sqrt({count}))"
+            needed = f"on ({self.by}) group_left () ({needed} + {more:.4g} / sqrt({count}{self._each()}))"
         of_pair = f',long="{promql(pair.long_s)}"{matchers}'
         return f"{self._recorded(BURN_RATE, of_pair)} > {needed}"
 
@@ -254,7 +296,7 @@ class _SloRules:
             "LLMPercentileSLOBreach",
             "warning",
             f"{bad} / {events} > {_number(self.slo.error_budget_ratio)}\nand\n{events} >= {least}\n"
-            f"and\n{self._recorded(DECLARED)}\n{self._unless_told(window_s)}\n",
+            f"and\n{self._recorded(DECLARED)}\n{self._unless_told(window_s)}{self._unless_of_traffic(window_s)}\n",
             TICKET_WAIT,
             f"{{{{ $labels.target }}}} misses the percentile of SLO {self.slo.name}",
             f'{{{{ $window := "{promql(window_s)}" }}}}{{{{ $value | humanizePercentage }}}} of the events of workload '
@@ -294,6 +336,14 @@ class _SloRules:
             f"unless on (target, workload)\nmax_over_time({burn}[{promql(window_s)}])\n{self._unless_failing(window_s)}"
         )
 
+    def _unless_of_traffic(self, window_s: int, severity: str = "") -> str:
+        """`unless` clause for windows in which an alert of this severity fired for the same SLO over all requests."""
+        return self._unless_fired(BURN_OF_TRAFFIC, window_s, severity) if self.has_traffic else ""
+
+    def _unless_fired(self, alert: str, window_s: int, severity: str) -> str:
+        fired = firing(alert, f'{severity},slo="{self.slo.name}"')
+        return f"\nunless on (target)\nmax_over_time({fired}[{promql(window_s)}])"
+
     def _unless_failing(self, window_s: int) -> str:
         """`unless` clause for windows in which LLMTargetFailing fired, which covers their bad events.
 
@@ -313,7 +363,11 @@ class _SloRules:
         return f'{name}{{slo="{self.slo.name}"{more}}}'
 
     def _increase(self, kind: str, window_s: float) -> str:
-        return f"sum by ({GROUP_LABELS}) (increase({self._exported(f'{kind}_total')}[{promql(window_s)}]))"
+        return f"sum by ({self.by}) (increase({self._exported(f'{kind}_total')}[{promql(window_s)}]))"
+
+    def _each(self) -> str:
+        """PromQL that divides events which several probers count, each of them, by their number."""
+        return ""
 
     def _from_vantages(self, kind: str, window_s: float, matchers: str = EVERY_VANTAGE) -> str:
         counter = self._exported(f"{kind}_total", matchers)
@@ -327,6 +381,79 @@ class _SloRules:
         """Text for a good event and the budget, such as `TTFT up to 500ms; budget 1%`."""
         limit = "" if self.slo.threshold_s is None else f" up to {self.slo.threshold_s * 1e3:g}ms"
         return f"{SIGNAL_NAMES[self.slo.signal]}{limit}; budget {format_percent(self.slo.error_budget_ratio)}"
+
+
+class _TrafficRules(_SloRules):
+    """The same rules over all requests of the engine.
+
+    Replicas and vantages of the prober read the same page, sidecars each their own. Shares are of the sum over all of them, right for
+    both. Where a number of events matters it is the mean of one prober, so that no request counts twice.
+    """
+
+    __slots__ = ()
+    by: ClassVar[str] = TRAFFIC_LABELS
+
+    def _group_name(self) -> str:
+        return f"llm-slo-{self.slo.name}:traffic"  # no SLO has such a name
+
+    def _state(self) -> Rule:
+        """The compliance; no_data while no page has a bound near the threshold. An hour without requests changes nothing."""
+        return self._state_if(f"max by ({self.by}) ({self._exported('threshold_seconds')})")
+
+    def _pages(self, chosen: Sequence[Pair]) -> Iterator[Alert]:
+        # Longer than the three minutes of the probes' page: if both see it, theirs comes first and is the only one.
+        yield self._burn_of_traffic("critical", "5m", chosen, ((BURN, PAGES),))
+
+    def _tickets(self, chosen: Sequence[Pair]) -> Iterator[Alert]:
+        yield self._burn_of_traffic("warning", "20m", chosen, ((BURN, ""), (BURN_OF_TRAFFIC, PAGES)))
+
+    def _burn_of_traffic(
+        self, severity: Severity, wait_for: str, chosen: Sequence[Pair], alerts: Sequence[tuple[str, str]]
+    ) -> Alert:
+        """The alert on a burn over any of these pairs of windows. alerts: that tell of it already, and their severity"""
+        burning = "\nor\n".join(
+            f"{self._burns(pair)}\n{self._unless_failing(pair.short_s)}"
+            + "".join(self._unless_fired(alert, pair.short_s, of_severity) for alert, of_severity in alerts)
+            for pair in chosen
+        )
+        labels = ("target",)
+        matchers = messages.matchers(labels)
+        fired = messages.query(f"topk(1, {' or '.join(self._burns(pair, matchers) for pair in chosen)})", labels=labels)
+        bound = messages.query(f"max({self._exported('threshold_seconds', matchers)})", labels=labels)
+        bad, events = (
+            f"sum(increase({_SloRules._exported(self, f'{kind}_total', matchers)}[%[2]s]))"
+            for kind in ("bad_events", "events")
+        )
+        of_probes = messages.query(f"{bad} / {events}", "$long", labels=labels)
+        return Alert(
+            BURN_OF_TRAFFIC,
+            severity,
+            f"max by ({self.by}) (\n{burning}\n)\nand on ({self.by})\n{self._recorded(DECLARED)}\n",
+            wait_for,
+            f"All requests to {{{{ $labels.target }}}} burn the error budget of SLO {self.slo.name} "
+            "{{ printf `%.1f` $value }} times as fast as it allows",
+            f"{{{{ range {fired} }}}}{{{{ $long := .Labels.long }}}}{{{{ $short := .Labels.short }}}}"
+            f"{messages.bad_share(self._exported, labels)} ({SIGNAL_NAMES[self.slo.signal]} up to "
+            f"{{{{ range {bound} }}}}{{{{ .Value | humanizeDuration }}}}{{{{ end }}}} by the engine's own histogram; "
+            f"budget {format_percent(self.slo.error_budget_ratio)})."
+            f"{{{{ range {of_probes} }}}} Of the probes' events {{{{ .Value | humanizePercentage }}}} were bad in that time."
+            "{{ end }}{{ end }} Users may send longer prompts than the probes, want longer answers, or find less in the prefix cache."
+            f"{messages.engine(self.options.selector)}{what_happens_template(self.options.selector)}",
+            (("slo", self.slo.name), ("source", "traffic")),
+            link=Link("slo", ("target", "slo"), promql(3 * chosen[0].long_s)),
+        )
+
+    def _each(self) -> str:
+        return f" / on ({self.by}) count by ({self.by}) ({self._exported('events_total')})"
+
+    def _exported(self, name: str, more: str = "") -> str:
+        return super()._exported(f"traffic_{name}", more)
+
+    def _recorded(self, name: str, more: str = "") -> str:
+        return super()._recorded(of_traffic(name), more)
+
+    def _record(self, name: str, expr: str, **labels: str) -> Rule:
+        return super()._record(of_traffic(name), expr, source="traffic", **labels)
 
 
 def _number(value: Decimal) -> str:

@@ -16,3 +16,29 @@ SLO_OBJECTIVE = gauge(
 SLO_THRESHOLD = gauge(
     "llmslo_slo_threshold_seconds", "Declared latency up to which an event is good.", *_PROBE, "slo", "signal"
 )
+TRAFFIC_EVENTS = counter(
+    "llmslo_slo_traffic_events_total",
+    "Observations in the engine's own histogram while it was read: of all requests, those of the probes among them.",
+    "target",
+    "slo",
+)
+TRAFFIC_BAD_EVENTS = counter(
+    "llmslo_slo_traffic_bad_events_total",
+    "Those above llmslo_slo_traffic_threshold_seconds.",
+    "target",
+    "slo",
+)
+TRAFFIC_OBJECTIVE = gauge(
+    "llmslo_slo_traffic_objective_ratio",
+    "Declared share of all requests' events that must be good.",
+    "target",
+    "slo",
+    "signal",
+)
+TRAFFIC_THRESHOLD = gauge(
+    "llmslo_slo_traffic_threshold_seconds",
+    "Bound of the engine's histogram that stands for the threshold; absent while the page has no near one.",
+    "target",
+    "slo",
+    "signal",
+)

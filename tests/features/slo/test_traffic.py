@@ -1,0 +1,273 @@
+"""Events of an SLO among all requests of an engine, from pages that the Prometheus client writes, and from captured ones."""
+
+import random
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from prober.config.load import load
+from prober.config.target import TargetSpec
+from prober.daemon.registry import registry
+from prober.daemon.rules import groups
+from prober.exposition.alerting import RuleOptions
+from prober.exposition.parse import Parser
+from prober.features.engines.continuity import Continuity
+from prober.features.engines.page_reading import recognise
+from prober.features.slo import series
+from prober.features.slo.monitor import SloMonitor
+from prober.features.slo.traffic import bound_text, histogram_of
+from prober.measure.engine_signals import EngineSignals, PageReading
+from prober.measure.engines import TABLES
+from prober.measure.objective import Slo
+from tests.daemon.promtool import case, run_cases, traffic
+from tests.features.engines.whole_page import read
+from tests.observed import observed, reconfigured
+
+PAGES = Path(__file__).parents[2] / "pages"
+# TTFT of vLLM 0.32, as on its captured page.
+BOUNDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
+CONFIG = """
+slos:
+  ttft: {signal: ttft, threshold: 500ms, objective: 99%}
+  ok: {signal: success, objective: 99%}
+targets: [{name: t, url: http://h, metrics: {slos: [ttft]}}]
+"""
+NEAR = CONFIG.replace("500ms", "300ms")
+
+
+class Engine:
+    """The page of a vLLM server with two data-parallel ranks; `latencies`: TTFT of its requests, as they were drawn."""
+
+    def __init__(self) -> None:
+        self.latencies: list[float] = []
+        self._draw = random.Random(7)
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin with a page of zeros, as another process does."""
+        self._page = CollectorRegistry()
+        labels = ("model_name", "engine")
+        running = Gauge("vllm:num_requests_running", "Running", labels, registry=self._page)
+        self._ttft = Histogram("vllm:time_to_first_token_seconds", "TTFT", labels, registry=self._page, buckets=BOUNDS)
+        self._requests = Counter("vllm:request_success", "Requests", (*labels, "finished_reason"), registry=self._page)
+        self._ranks = (running, self._ttft)
+        for rank in ("0", "1"):
+            running.labels("m", rank).set(1)
+            self._ttft.labels("m", rank)
+
+    def serve(self, count: int, rank: str) -> "Engine":
+        """Serve requests, some 10% of which wait longer than 500 ms."""
+        for _ in range(count):
+            self.latencies.append(self._draw.lognormvariate(-1.4, 0.6))
+            self._ttft.labels("m", rank).observe(self.latencies[-1])
+            self._requests.labels("m", rank, "stop").inc()
+        return self
+
+    def lose(self, rank: str) -> None:
+        """A rank leaves with its series."""
+        for metric in self._ranks:
+            metric.remove("m", rank)
+
+    def signals(self) -> EngineSignals:
+        return signals_of(generate_latest(self._page))
+
+
+class Prober:
+    """Reads an engine's pages, and counts."""
+
+    def __init__(self, config: str = CONFIG) -> None:
+        self.registry = registry()
+        self.target = observed(specification(config), SloMonitor(self.registry).observe)
+        self._continuity = Continuity()
+
+    def read(self, engine: Engine | None) -> None:
+        """Read the page; None: it does not answer."""
+        found = self._continuity.take(engine.signals()).signals if engine else None
+        self.target.page_read(PageReading(0, self._continuity.epoch, found) if found else None)
+
+    @property
+    def counted(self) -> tuple[float, float]:
+        """(events, bad events)."""
+        events, bad = (
+            self.registry.value(counter, "t", "ttft").value
+            for counter in (series.TRAFFIC_EVENTS, series.TRAFFIC_BAD_EVENTS)
+        )
+        return events, bad
+
+    @property
+    def bounds(self) -> list[tuple[tuple[str, ...], float]]:
+        """Labels and value of the bound in use."""
+        family = self.registry.family(series.TRAFFIC_THRESHOLD)
+        return [(labels, family.value(*labels).value) for labels in family.of("t")]
+
+
+def specification(config: str) -> TargetSpec:
+    return load(config, source="c", engines=(), environment={}, read=lambda path: path).targets[0]
+
+
+def signals_of(page: bytes) -> EngineSignals:
+    parsed = Parser().parse(page)
+    table = recognise(parsed, TABLES)
+    assert table is not None
+    return read(parsed, table).signals
+
+
+def truth(latencies: list[float], bound: float) -> tuple[float, float]:
+    return len(latencies), sum(latency > bound for latency in latencies)
+
+
+@pytest.mark.parametrize(("config", "bound"), [(CONFIG, 0.5), (NEAR, 0.25)])
+def test_all_requests_of_all_ranks_count_by_the_nearest_bound(config: str, bound: float) -> None:
+    """Those of before the first reading are of nobody knows when, and do not count; those while the page was unreadable do."""
+    engine, prober = Engine().serve(300, "0"), Prober(config)
+    assert (prober.counted, prober.bounds) == ((0, 0), [])
+    prober.read(engine)
+    assert (prober.counted, prober.bounds) == ((0, 0), [(("t", "ttft", "ttft"), bound)])
+    prober.read(engine.serve(200, "0").serve(100, "1"))
+    assert prober.counted == truth(engine.latencies[300:], bound)
+    assert prober.counted[1] > 20
+    prober.read(None)
+    assert (prober.counted, prober.bounds) == (truth(engine.latencies[300:], bound), [])
+    prober.read(engine.serve(50, "1"))
+    prober.read(engine.serve(50, "1"))
+    assert prober.counted == truth(engine.latencies[300:600] + engine.latencies[650:], bound)
+
+
+def test_a_restart_of_the_engine_counts_nothing_twice() -> None:
+    """Totals fall to those of the new process: what it served until it was known is left out, and nothing falls."""
+    engine, prober = Engine().serve(300, "0"), Prober()
+    prober.read(engine)
+    prober.read(engine.serve(100, "0"))
+    engine.restart()
+    counted = prober.counted
+    for _ in range(3):
+        prober.read(engine.serve(60, "0"))
+        assert prober.counted[0] >= counted[0]
+        assert prober.counted[1] >= counted[1]
+    begun = len(engine.latencies)
+    prober.read(engine.serve(60, "1"))
+    assert prober.counted[0] <= 100 + 4 * 60
+    counted = prober.counted
+    prober.read(engine.serve(60, "1"))
+    new = truth(engine.latencies[begun + 60 :], 0.5)
+    assert prober.counted == (counted[0] + new[0], counted[1] + new[1])
+
+
+def test_a_rank_that_leaves_takes_nothing_back() -> None:
+    """Its earlier requests stay counted, and those of the other rank go on."""
+    engine, prober = Engine(), Prober()
+    prober.read(engine)
+    prober.read(engine.serve(200, "0").serve(100, "1"))
+    counted = prober.counted
+    engine.lose("0")
+    prober.read(engine)
+    assert prober.counted == counted
+    prober.read(engine.serve(80, "1"))
+    assert prober.counted == truth(engine.latencies, 0.5)
+
+
+def test_a_bound_that_is_far_from_the_threshold_judges_nothing() -> None:
+    engine, prober = Engine(), Prober(CONFIG.replace("500ms", "200us"))
+    prober.read(engine)
+    prober.read(engine.serve(100, "0"))
+    assert (prober.counted, prober.bounds) == ((0, 0), [])
+
+
+def test_a_reload_with_another_threshold_begins_at_zero() -> None:
+    """Events by another bound must not be added; without `metrics.slos` there are no series."""
+    engine, prober = Engine(), Prober()
+    prober.read(engine)
+    prober.read(engine.serve(100, "0"))
+    reconfigured(prober.target, specification(CONFIG.replace("name: t", "name: t, rate: 1/s")))
+    assert prober.counted[0] == 100
+    reconfigured(prober.target, specification(NEAR))
+    assert (prober.counted, prober.bounds) == ((0, 0), [])
+    prober.read(engine.serve(70, "0"))
+    assert (prober.counted[0], [bound for _, bound in prober.bounds]) == (70, [0.25])
+    reconfigured(prober.target, specification(CONFIG.replace("slos: [ttft]", "slos: []")))
+    prober.read(engine.serve(70, "0"))
+    for declared in (
+        series.TRAFFIC_EVENTS,
+        series.TRAFFIC_BAD_EVENTS,
+        series.TRAFFIC_OBJECTIVE,
+        series.TRAFFIC_THRESHOLD,
+    ):
+        assert not list(prober.registry.family(declared).of("t"))
+
+
+BOUND_TEXTS = [
+    ("vllm_0.32.0_under_load", "ttft", "500ms", "are judged at 500ms, a bound of the engine's histogram"),
+    (
+        *("vllm_0.32.0_under_load", "ttft", "300ms"),
+        "are judged at 250ms (-17%, stricter): 300ms is no bound of the engine's histogram, next to it: 250ms, 500ms",
+    ),
+    (
+        *("vllm_0.32.0_under_load", "ttft", "400ms"),
+        "are judged at 500ms (+25%, laxer): 400ms is no bound of the engine's histogram, next to it: 250ms, 500ms",
+    ),
+    ("vllm_0.32.0_under_load", "e2e", "30s", "are judged at 30s, a bound of the engine's histogram"),
+    (
+        *("vllm_0.32.0_under_load", "itl", "1ms"),
+        "are not judged: 1ms is no bound of the engine's histogram, next to it: 10ms; too far away",
+    ),
+    (
+        *("sglang_0.5.23", "ttft", "500ms"),  # a small page, with two bounds
+        "are not judged: 500ms is no bound of the engine's histogram, next to it: 100ms, 1s; too far away",
+    ),
+    ("llamacpp_0c1e570", "ttft", "500ms", "are not judged: the engine's page has no histogram of ttft"),
+]
+
+
+@pytest.mark.parametrize(("page", "signal", "threshold", "text"), BOUND_TEXTS)
+def test_a_sentence_says_which_bound_is_used(page: str, signal: str, threshold: str, text: str) -> None:
+    """Of pages that engines wrote: how far the bound is from the threshold, and on which side."""
+    config = CONFIG.replace("signal: ttft, threshold: 500ms", f"signal: {signal}, threshold: {threshold}")
+    (slo,) = specification(config).traffic_slos
+    signals = signals_of((PAGES / f"{page}.prom").read_bytes())
+    assert bound_text(slo, histogram_of(slo, signals)) == f"all requests {text}"
+
+
+STALE_BOUND = {name: "0.5+0x20 stale" for name in traffic("ttft", "0+1x1", "0+1x1") if "threshold" in name}
+STATES = {
+    "met": traffic("ttft", "0+600x60", "0+3x60"),
+    "missed": traffic("ttft", "0+600x60", "0+12x60"),
+    "too few": traffic("ttft", "0+10x60", "0+0x60"),
+    "none": traffic("ttft", "0+0x60", "0+0x60"),
+    "an hour without any, after enough": traffic("ttft", "0+600x20 12000+0x70", "0+3x20 60+0x70"),
+    "the page cannot be read any more": traffic("ttft", "0+600x20 12000+0x70", "0+3x20 60+0x70") | STALE_BOUND,
+    "read by two probers, too few by each": traffic("ttft", "0+12x60", "0+0x60"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [
+        ("met", "met"),
+        ("missed", "missed"),
+        ("too few", "no_data"),
+        ("none", "no_data"),
+        ("an hour without any, after enough", "met"),
+        ("the page cannot be read any more", "no_data"),
+        ("read by two probers, too few by each", "no_data"),
+    ],
+)
+def test_the_state_of_all_requests_is_no_data_while_nothing_can_be_said(
+    promtool: Path, tmp_path: Path, name: str, state: str
+) -> None:
+    """Beside a target that meets the SLO. A night without requests is no reason to doubt those of the day."""
+    series = dict(STATES[name])
+    if "two probers" in name:
+        series |= {key.replace('instance="a"', 'instance="b"'): values for key, values in series.items()}
+    series |= {key.replace("llama", "other"): values for key, values in STATES["met"].items()}
+    slo = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 30 * 86_400.0)
+    found = groups({}, RuleOptions(slow_s=120), [slo])
+    rules = [rule for group in found for rule in group["rules"] if "record" in rule and ":traffic" in group["name"]]
+    query = 'target_slo:llmslo_slo_traffic_state:window{target="%s"}'
+    labels = 'target_slo:llmslo_slo_traffic_state:window{slo="ttft",source="traffic",state="%s",target="%s"}'
+    expected = [
+        {"expr": query % of, "eval_time": "60m", "exp_samples": [{"labels": labels % (its, of), "value": 1}]}
+        for of, its in (("llama", state), ("other", "met"))
+    ]
+    run_cases(promtool, tmp_path, [{"name": "all", "rules": rules}], [case(series, promql_expr_test=expected)], "2m")
