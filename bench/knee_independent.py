@@ -23,7 +23,7 @@ from bench.independent.worlds import ALLOWED, World, load
 from bench.report import goal, percentile, show
 from prober.features.capacity.actions import Estimate, Finished
 from prober.features.capacity.estimate import estimate_capacity
-from prober.results.capacity import Capacity
+from prober.results.capacity import Capacity, words
 
 SEED = 11
 MIN_KNEE_PER_S = 1.5  # of a world: sweeps begin with one request per second
@@ -51,7 +51,7 @@ def swept(world: World, telemetry: Telemetry, traces: Path | None) -> dict[str, 
             driver.sweep.estimated(estimate.capacities, CLOCK_S + driver.now_s, is_modelled=is_modelled)
         elif isinstance(action, Finished) and action.capacities:
             capacity = action.capacities[0]
-    figures |= {"verdict": capacity.verdict, "fit": capacity.fit, "requests": driver.sent}
+    figures |= {"verdict": capacity.verdict, "fit": capacity.fit, "requests": driver.sent, "words": words((capacity,))}
     sizes = {signals.ranks for _, signals in driver.readings}
     figures["changed_size"] = len(sizes) > 1
     until_s = driver.ended_s + 60.0

@@ -48,6 +48,7 @@ ERROR_OF_FRACTIONS = 0.14
 MIN_BREACHES = 2  # for an estimate by fractions
 # Of an estimate to the rates whose breaches contradict it, where chance explains them with less than this probability.
 CONTRADICTION_RATIO, MAX_CHANCE, REPLAYS = 1.25, 0.02, 10
+NEIGHBOURS = 2  # requests before a breach; if one of them breaches too, the breach is no other one
 MIN_STEEP_SLOPE = 3.0  # local slope from which fractions are combined with the model
 MAX_FLAT_PROBABILITY = 0.5  # of a share that does not rise with the rate: above, breaches are no knee
 # Of the fitted curve: points, simulated requests of each, and where it ends, times the knee's upper bound and the threshold.
@@ -113,8 +114,7 @@ def _can_be_replayed(record: Record) -> bool:
     has_failures = any(request.failed for request in record.requests if request.valid)
     is_grid = any(stage.phase == "grid" for stage in record.stages)
     held_back = [request.held_back for request in record.requests if request.valid and request.end_s is not None]
-    is_buffered = 2 * sum(held_back) > len(held_back)
-    return not has_failures and not is_grid and not is_buffered
+    return not has_failures and not is_grid and 2 * sum(held_back) <= len(held_back)
 
 
 def _capacity(
@@ -224,7 +224,8 @@ def _is_contradicted(record: Record, slo: Slo, model: CapacityModel, estimate: f
     """True if the requests far below the estimate have more breaches than chance adds to those of their replays, or to those of a
     flat engine with this knee.
 
-    A long prompt may breach at any rate: that is no contradiction where its replay breaches too.
+    A long prompt may breach at any rate: that is no contradiction where its replay breaches too. Nor are the neighbours of a breach
+    another one: they waited for the same.
     """
     ratios = {stage.number: stage.total_per_s / estimate for stage in record.stages if stage.is_judged}
     judged = {
@@ -232,7 +233,8 @@ def _is_contradicted(record: Record, slo: Slo, model: CapacityModel, estimate: f
         for place, request in enumerate(record.requests)
         if ratios.get(request.stage, inf) < 1 / CONTRADICTION_RATIO and request.valid and slo.name in request.events
     }
-    bad = sum(bad for (_, bad), _ in judged.values())
+    each = [bad for (_, bad), _ in judged.values()]
+    bad = sum(count for at, count in enumerate(each) if not any(each[max(0, at - NEIGHBOURS) : at]))
     if bad < MIN_BREACHES:
         return False
     events = sum(count for (count, _), _ in judged.values())

@@ -242,26 +242,30 @@ class SomeLong(Lognormal):
         return 5_600 if SomeLong.drawn in (26, 45, 62, 85) else usual
 
 
-def test_breaches_below_the_knee_contradict_it_only_if_the_model_does_not_show_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Four long prompts breach at a third of the knee. Recorded as usual ones, nothing explains their breaches."""
+def test_breaches_below_the_knee_contradict_it_only_if_nothing_explains_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four long prompts breach at a third of the knee. Recorded as usual ones, nothing explains their breaches. Four usual ones in a
+    row waited for the same.
+    """
     monkeypatch.setattr(SomeLong, "drawn", 0)
     target = replace(WORLD, own=replace(WORLD.own, prompt=SomeLong(300, 0.4, 16, 1_200)))
     order = Driver(target, sweep_spec(TTFT), "counters", 1, lengths=record().lengths).run().orders[-1][1]
     assert isinstance(order, Estimate)
-    usual = tuple(
-        replace(request, prompt_tokens=300) if request.prompt_tokens == 5_600 else request
-        for request in order.record.requests
+    requests = order.record.requests
+    long = [place for place, request in enumerate(requests) if request.prompt_tokens == 5_600]
+    quick = replace(requests[long[0] - 1], events={"ttft": (1, 0)})
+    scattered, in_a_row = list(requests), list(requests)
+    for place, neighbour in zip(long, range(long[0] + 1, long[0] + 1 + len(long)), strict=True):
+        late, usual = requests[place], requests[neighbour]
+        scattered[place] = replace(late, prompt_tokens=300)
+        in_a_row[place] = replace(quick, at_s=late.at_s, first_s=late.at_s + 0.1, stage=late.stage)
+        in_a_row[neighbour] = replace(usual, first_s=usual.at_s + 0.9, events={"ttft": (1, 1)})
+    explained, unexplained, burst = (
+        estimate_capacity(replace(order.record, requests=tuple(of)), effort=0.25).capacities[0]
+        for of in (requests, scattered, in_a_row)
     )
-    explained, unexplained = (
-        estimate_capacity(replace(order.record, requests=requests), effort=0.25).capacities[0]
-        for requests in (order.record.requests, usual)
-    )
-    assert explained.fit == "model"
+    assert (explained.fit, unexplained.fit, burst.fit) == ("model", "fractions", "model")
     assert explained.estimate is not None
     assert abs(log(explained.estimate / KNEE)) < 0.2
-    assert unexplained.fit == "fractions"
 
 
 def test_without_a_page_the_interval_is_wide() -> None:
