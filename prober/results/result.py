@@ -15,6 +15,7 @@ from prober.results.capacity import Capacity, words
 from prober.results.disturbance import Contrast, Disturbance
 from prober.results.facts import Context
 from prober.results.refused_requests import RefusedRequests
+from prober.results.shedding import SheddingOnset
 from prober.results.stage_parts import PromptTokens, Reasoning, Series, ToolCalls
 from prober.statistics.quantiles import Quantile
 from prober.workload.workloads import Mix, Workload
@@ -398,6 +399,7 @@ class Result:
     capacities: one for each SLO, for a sweep only
     stop, stop_detail: name of the reason why the experiment ended, and its detail
     refused: refused requests of a sweep or gate; of a gate including those of the warm-up
+    shedding: where the target of a sweep began to shed; None if it shed none, and for other experiments
     context_sources: source of each fact of the context, by name of the fact
     disagreements: facts of the context for which two sources give different values
     decode_limit: None if the model, the GPU or their number is not known
@@ -421,6 +423,7 @@ class Result:
     stop: str | None = None
     stop_detail: str = ""
     refused: RefusedRequests = RefusedRequests()
+    shedding: SheddingOnset | None = None
     prices: Prices = Prices()
     context: Context = Context()
     context_sources: Mapping[str, str] = field(default_factory=dict)
@@ -441,10 +444,11 @@ class Result:
         return replace(self, stages=tuple(replace(stage, requests=()) for stage in self.stages))
 
     def capacity_words(self) -> str:
-        """The capacities and the refused requests, as a sentence."""
+        """The capacities, the refused requests and where shedding began, as a sentence."""
+        shedding = str(self.shedding or "")
         if self.refused.is_too_many:
-            return f"not judged: {self.refused}"
-        return "; ".join(filter(None, (words(self.capacities), str(self.refused))))
+            return "; ".join(filter(None, (f"not judged: {self.refused}", shedding)))
+        return "; ".join(filter(None, (words(self.capacities), str(self.refused), shedding)))
 
     @property
     def content_came_at_once(self) -> bool:

@@ -70,6 +70,7 @@ class SweepAnswer(Answer):
     """A sweep's result without its requests and stages.
 
     refused: requests that the server refused, with its reason; empty if none
+    shedding: the rates between which the target began to shed, as text; empty if it shed none
     """
 
     id: str
@@ -80,6 +81,7 @@ class SweepAnswer(Answer):
     stop: str | None
     stop_detail: str
     refused: Annotated[str, BeforeValidator(str)]
+    shedding: Annotated[str, BeforeValidator(lambda it: str(it or ""))]
     requests: Annotated[
         int, BeforeValidator(lambda it: it if isinstance(it, int) else sum(stage.sent for stage in it))
     ] = _at("stages")

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from prober.cli.sweep import _sentences
+from prober.features.experiments.report.report import markdown
+from prober.features.experiments.result_reader import read
 from prober.mock.delays import Constant
 from prober.mock.service import Behaviour, Settings
 from prober.results.capacity import Capacity
 from tests.commands import prober
 from tests.results.samples import sweep
+from tests.shedding import SheddingServer
 from tests.virtual_commands import beside, mock
 
 HOLDS = Capacity("ttft", "not_reached", lower=16.0)
@@ -50,3 +53,21 @@ def test_a_target_that_fails_at_the_lowest_rate_is_told_with_its_figures(tmp_pat
     assert [capacity["verdict"] for capacity in result["capacities"]] == ["below"]
     (stage,) = result["stages"]
     assert stage["sent"] >= stage["slos"]["ttft"][1] >= 2
+
+
+def test_a_target_that_sheds_ends_the_sweep_which_says_where_that_began(tmp_path: Path) -> None:
+    """At the first 429 with Retry-After; by the server's own record nothing was shed before, and nothing is sent after it."""
+    saved, server = tmp_path / "kept.json", SheddingServer(slots=4, service_s=0.4)
+    options = ("--slo", "success:95%", "--min-rate", "2/s", "--warm-up", "3", "--metrics-url", "none")
+    with beside(server.run) as (url,):
+        ended = prober("sweep", url, *options, "--prompt-tokens", 20, "--output-tokens", 4, "--output", saved)
+    assert [status for _, _, status in server.log].index(429) == len(server.log) - 1
+    result = json.loads(saved.read_text())["llm_slo_prober"]["result"]
+    *_, below, last = result["stages"]
+    onset = result["shedding"]
+    assert (onset["lower_per_s"], onset["unshed"]) == (below["rate_per_s"], below["sent"])
+    assert (onset["upper_per_s"], onset["shed"]) == (last["rate_per_s"], 1)
+    text = f"at {last['rate_per_s']:.3g}/s the target shed 1 of {onset['requests']} requests (429, or 503 with Retry-After)"
+    assert text in ended.stdout
+    assert "It ended: the target requested a pause of 2 s." in ended.stdout
+    assert text in markdown([read(saved.read_text(), "kept.json")])

@@ -15,6 +15,7 @@ from prober.probing.session import Session
 from prober.results.delivery import deliveries
 from prober.results.facts import Context
 from prober.results.result import Load, Prices, Result, Stage, WarmUp
+from prober.results.shedding import shedding_onset
 from prober.results.stage import stage_of
 
 
@@ -78,6 +79,11 @@ def result_of(
         stop=finished.reason,
         stop_detail=finished.detail,
         refused=finished.refused,
+        shedding=shedding_onset(
+            (stage.total_per_s, [probe for number, probe in run.probes if number == stage.number])
+            for stage in finished.stages
+            if stage.phase != "rest"  # whose requests meet the load of the stage before
+        ),
         prices=Prices(
             session.spec.gpus.price_per_hour, *((price.prompt, price.completion) if price is not None else ())
         ),

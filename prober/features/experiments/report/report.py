@@ -164,7 +164,7 @@ def _verdict(result: Result) -> Iterator[str]:
     if result.decision is not None:
         yield f"{'Accepted' if result.decision.accepted else 'Rejected'}: {result.decision.why.rstrip('.')}."
         yield f"Rollback: {(result.decision.rollback_risk or 'its needs and risks are not stated').rstrip('.')}."
-    if result.capacities or result.refused.is_too_many:
+    if result.capacities or result.refused.is_too_many or result.shedding is not None:
         highest_per_s = _highest_rate(result)
         yield f"{result.capacity_words()}."
         if any(0 < highest_per_s < (capacity.estimate or 0) for capacity in result.capacities):

@@ -1,0 +1,65 @@
+"""Requests that the target shed: refused because of its load, with 429, or with 503 and `Retry-After`.
+
+They are failures of the target, as its users get them too, unlike the refused requests of `refused_requests`. A request that the prober
+does not send at its own in-flight cap (`Outcome.SHED`) is none of them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.results.refused_requests import NOT_COUNTED
+
+SHED_STATUSES = "429, or 503 with Retry-After"
+
+
+def is_shed(probe: ProbeResult) -> bool:
+    """True if the target refused the request because of its load."""
+    is_busy = probe.outcome is Outcome.HTTP_5XX and probe.detail.startswith("HTTP 503")
+    return probe.outcome is Outcome.HTTP_429 or (is_busy and probe.retry_after_s is not None)
+
+
+def is_offered(probe: ProbeResult) -> bool:
+    """True if the request reached the target or should have, and ended."""
+    return probe.outcome not in NOT_COUNTED and probe.outcome is not Outcome.SHED
+
+
+@dataclass(frozen=True, slots=True)
+class SheddingOnset:
+    """Rates of a sweep between which the target began to shed, with the numbers of requests that ended. As text: a sentence.
+
+    upper_per_s: lowest rate at which requests were shed, `shed` of `requests`
+    lower_per_s: highest rate below it, at which none of `unshed` requests was shed; None: there is none
+    """
+
+    lower_per_s: float | None
+    unshed: int
+    upper_per_s: float
+    shed: int
+    requests: int
+
+    def __str__(self) -> str:
+        lower = "no lower rate was measured"
+        if self.lower_per_s is not None:
+            lower = f"at {self.lower_per_s:.3g}/s none of {self.unshed:,} was"
+        at = (
+            f"at {self.upper_per_s:.3g}/s the target shed {self.shed:,} of {self.requests:,} requests ({SHED_STATUSES})"
+        )
+        return f"{at}, {lower}"
+
+
+def shedding_onset(stages: Iterable[tuple[float, Iterable[ProbeResult]]]) -> SheddingOnset | None:
+    """Returns where the target began to shed; None if it shed none. stages: (requests per second, probes) of each stage"""
+    requests: dict[float, int] = {}
+    shed: dict[float, int] = {}
+    for rate_per_s, probes in stages:
+        ended = [is_shed(probe) for probe in probes if is_offered(probe)]
+        requests[rate_per_s] = requests.get(rate_per_s, 0) + len(ended)
+        shed[rate_per_s] = shed.get(rate_per_s, 0) + sum(ended)
+    upper_per_s = min((rate for rate, count in shed.items() if count), default=None)
+    if upper_per_s is None:
+        return None
+    lower_per_s = max((rate for rate, count in requests.items() if count and rate < upper_per_s), default=None)
+    unshed = requests[lower_per_s] if lower_per_s is not None else 0
+    return SheddingOnset(lower_per_s, unshed, upper_per_s, shed[upper_per_s], requests[upper_per_s])
