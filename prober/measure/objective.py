@@ -179,7 +179,7 @@ def max_events_per_probe(slo: Slo, output_tokens: int) -> int:
 
 
 def mean_events_per_probe(slo: Slo, output_tokens: float) -> float:
-    """Mean number of events of a probe that requests `output_tokens` on average."""
+    """Mean number of events that a probe adds to the SLO: 1, or for ITL one per gap. output_tokens: mean output tokens of the probes"""
     return max(1.0, output_tokens - 1) if slo.signal == "itl" else 1.0
 
 

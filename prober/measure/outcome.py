@@ -157,8 +157,8 @@ def reader_failure_verdict(problem: Exception) -> Verdict:
 
 
 def classify(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
-    """Returns the verdict on a request that was sent. Budget and shedding are decided before sending; the answer is checked (`checked`)
-    and the prober's own lateness is judged afterwards.
+    """Returns the verdict on a request that was sent. It does not cover decisions before the sending (budget, shedding) and checks
+    after it (the content of the answer, in `checked`, and the prober's own lateness).
 
     Checks run in order of evidence: a status or an error object from the server explains a broken connection that follows it, and
     how the connection was closed does not matter once the stream has ended properly.

@@ -149,10 +149,10 @@ def error_message(payload: bytes, status: int = 0) -> str:
 
 
 def _error_in(document: Mapping[str, Any]) -> Any:
-    """The part of a JSON object that describes an error; None if it is no error.
+    """The part of a JSON object that describes an error; None if the object describes none.
 
-    An object is an error if it has an `error`, if its type says so, or if it has no content of an answer and signs of a failure.
-    OpenRouter puts the error into the choice.
+    An object describes an error if it has an `error`, if its type says so, or if it shows signs of a failure and has no content of
+    an answer. OpenRouter puts the error into `choices[0]`.
     """
     if error := document.get("error"):
         return error if isinstance(error, dict | list) else document

@@ -30,7 +30,7 @@ class Conversation(Drawer, Protocol):
 
 
 class BusySessions(Drawer, Protocol):
-    """A pool of sessions of which none is ready for a turn; see `workload.sessions.SessionPool`."""
+    """A pool of sessions in which no session is ready for its next turn; the interface of `workload.sessions.SessionPool`."""
 
     waiting: dict[object, Callable[[], None]]
     busy_text: str

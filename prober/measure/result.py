@@ -61,7 +61,7 @@ class ProbeResult:
 
     @property
     def requested_tokens(self) -> tuple[int, int]:
-        """Prompt and output tokens, as requested."""
+        """(prompt tokens, output tokens), as requested."""
         return self.requested_prompt_tokens, self.requested_output_tokens
 
     def named_instead(self, adapters: Collection[str]) -> str:

@@ -210,7 +210,7 @@ Launch = Callable[[Target, Request, Callable[[], bool]], ProbeRun]
 
 
 class LocalRun(ProbeRun):
-    """A probe that this process sends. handed_s: in a worker, seconds that the prober took to hand the request over"""
+    """A probe that the current process sends. handed_s: if that is a worker, seconds from the prober's call until the worker had it"""
 
     def __init__(
         self, target: Target, request: Request, may: Callable[[], bool] = always, handed_s: float = 0.0

@@ -258,7 +258,9 @@ class TargetRunner:
             self._observed.started()
 
     def _bounded(self, model: str) -> str:
-        """Name of the target from its model; its key once its server has named more than MAX_MODELS models."""
+        """The model as the target's name; its URL instead once its server has named more than MAX_MODELS models, to limit the
+        series.
+        """
         if not model:
             return ""
         if model not in self._models and len(self._models) <= MAX_MODELS:

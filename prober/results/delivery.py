@@ -86,7 +86,10 @@ class Deliveries:
         )
 
     def throughput(self, rate_per_s: float | None, begin_ns: int, end_ns: int) -> Throughput:
-        """Returns the throughput at the rate of the stage [begin_ns, end_ns). rate_per_s: None: a closed loop, with no planned rate"""
+        """Returns the requests and tokens per second of the stage that ran in [begin_ns, end_ns).
+
+        rate_per_s: planned requests per second; None in a closed loop
+        """
         probes = self._counted(begin_ns, end_ns)
         settled = _settled(probes, begin_ns, end_ns)
         keeps_up = settled is not None and self._growth_sigmas(*settled) <= MAX_CHANCE_SIGMAS

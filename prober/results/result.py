@@ -275,7 +275,7 @@ class Stage:
 
     @property
     def output_tokens_per_s(self) -> float | None:
-        """Output tokens per second at the rate of the stage, of all GPUs."""
+        """Output tokens per second that all GPUs of the target together produced in this stage."""
         return self._per_s(self.output_tokens) if self.throughput is None else self.throughput.output_tokens_per_s
 
     @property
@@ -290,13 +290,13 @@ class Stage:
 
     @property
     def output_tokens_per_s_per_gpu(self) -> float | None:
-        """Output tokens per second per GPU."""
+        """Output tokens per second of the stage, divided by the number of GPUs; None if either is unknown."""
         per_s = self.output_tokens_per_s
         return per_s / self.gpus if per_s is not None and self.gpus else None
 
     @property
     def prompt_tokens_per_s_per_gpu(self) -> float | None:
-        """Prompt tokens per second per GPU."""
+        """Prompt tokens per second of the stage, divided by the number of GPUs; None if either is unknown."""
         per_s = self.prompt_tokens_per_s
         return per_s / self.gpus if per_s is not None and self.gpus else None
 

@@ -257,7 +257,7 @@ def median_and_p99_text(values: Iterable[Quantile], *, marks_median: bool = Fals
 
 
 def quantile_text(quantile: Quantile | None, *, marks_median: bool = True) -> str:
-    """The estimate as a duration, with a star if it has too few samples; a dash for None. marks_median: mark a median too"""
+    """The estimate as a duration, with a star if it has too few samples; a dash for None. marks_median: False: a median has no star"""
     if quantile is None:
         return "–"
     is_marked = not quantile.has_enough_samples and (marks_median or quantile.q != 0.5)

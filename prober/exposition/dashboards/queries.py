@@ -102,9 +102,10 @@ def limit(signal: str, by: str = "target, workload, slo", at: str = "") -> str:
 
 
 def worst(series: Name, codes: tuple[str, ...], label: str, by: str, select: str = TARGET) -> str:
-    """Index in `codes` of the current state: `codes` are values of `label`, and `series` is 1 for the current one.
+    """PromQL for the current state, as its index in `codes`; the largest if several states are current.
 
-    If several are 1, the largest index. Parts are aggregated before the comparison: a join by all labels costs more than reading.
+    codes: values of `label`; `series` is 1 for the current state. Each code is aggregated before the comparison, as a join by all
+    labels costs more than reading the samples.
     """
     places = [
         f'{place} * (max by ({by}) ({series}{{{select},{label}="{code}"}}) == 1)' for place, code in enumerate(codes)

@@ -76,7 +76,7 @@ UNREACHED: frozenset[Reason] = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class OtherLoad:
-    """Load on the target that is not the sweep's, in requests per second, and its source.
+    """Background load on the target during a sweep, in requests per second, and where it is counted.
 
     least_per_s: lower bound by the evidence, 0 without any; most_per_s: upper bound
     """
@@ -88,7 +88,7 @@ class OtherLoad:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Send at `rate_per_s` from now on, open loop, Poisson arrivals. A new number is a new stage."""
+    """Send at `rate_per_s` from now on, in an open loop with Poisson arrivals. A changed `stage` number begins a new stage."""
 
     stage: int
     phase: Phase
@@ -109,10 +109,9 @@ class Finished:
     """End of the sweep: stop sending and cancel requests in flight.
 
     reason: why the sending ended; detail: explains it
-    capacities: one per SLO; empty without an answer: the target changed during the sweep, there is no estimate, or too
-        many of its requests were refused
-    sending_ended: why the sending ended, where `no_estimate` followed
-    others: background load; None: unknown, and rates are those of the sweep alone
+    capacities: one per SLO; empty if the target changed during the sweep, if there is no estimate, or if too many requests were refused
+    sending_ended: why the sending ended, if `reason` is `no_estimate`
+    others: background load; None if it is unknown, and then rates are those of the sweep alone
     refused: refused requests; those of the warm-up only if nothing else has ended
     """
 

@@ -33,10 +33,10 @@ MIN_ADDED_PER_S, MAX_ADDED_PER_S, RATE_FACTOR = 0.02, 1e5, 1.25
 
 
 class SharePoint(NamedTuple):
-    """A simulated share of bad events.
+    """The share of bad events that a simulation found at a rate.
 
     excess: log(share ÷ allowed share)
-    requests: simulated ones
+    requests: number of simulated requests
     """
 
     log_rate: float
@@ -50,7 +50,7 @@ class SharePoint(NamedTuple):
 
     @property
     def weight(self) -> float:
-        """Weight in a line through points: requests and share determine the relative error of a count."""
+        """Weight of the point in a fitted line: more requests and more bad events make the error of the share smaller."""
         return self.requests * exp(min(self.excess, NEAR)) * (1.0 if self.is_near else FAR_WEIGHT)
 
 
@@ -58,9 +58,9 @@ class SharePoint(NamedTuple):
 class Knee:
     """Knee of a model.
 
-    rate_per_s: total rate
+    rate_per_s: requests per second, background included
     slope: d log share ÷ d log rate at the knee
-    error: standard error of log rate from the simulation
+    error: standard error of the log of `rate_per_s` that the simulation causes
     """
 
     rate_per_s: float
@@ -72,9 +72,9 @@ class Knee:
 class CapacityModel:
     """Fitted service under the load of a sweep and its background.
 
-    front_s: latency in front of it
+    front_s: latency in front of the service, in seconds
     lengths: prompt and output tokens of the sweep's requests, shape (n, 2)
-    own_ratio: share of the sweep's requests at every rate; None: the background has its own rate
+    own_ratio: share of requests that are the sweep's, at every rate; None: the rate of the background is constant
     effort: 1 gives the accuracy of docs/measurements.md; less is faster and less accurate
     """
 
@@ -104,13 +104,14 @@ class CapacityModel:
         return max(0.5, bad) / max(1.0, events)
 
     def replayed_share(self, slo: Slo, scene: Scene, requests: list[int]) -> float:
-        """Share of bad events of some requests in a replay of a record. requests: their places in the record"""
+        """Share of bad events of some requests in a replay of a record. requests: their indices in the record"""
         course = serve(self.service, scene.stream, scene.until_s, array("d"), limit_s=slo.threshold_s or NO_LIMIT)
         events, bad = self._events(slo, scene.stream, course, np.array(scene.own)[requests], scene.until_s)
         return bad / max(1.0, events)
 
     def latency_s(self, slo: Slo, total_per_s: float, requests: int, rng: Random) -> float | None:
-        """The quantile of the objective (of 99%: the p99) over `requests` requests of the sweep at a rate.
+        """The latency quantile that the SLO's objective names (99%: the p99), in seconds, over `requests` requests of the sweep at a
+        rate.
 
         None beyond the highest rate that the service keeps up with, and for ITL, whose gaps are counted and not kept.
         """
@@ -164,7 +165,7 @@ class CapacityModel:
 
     @property
     def _fixed_per_s(self) -> float:
-        """Background that is the same at every rate."""
+        """Background requests per second that do not change with the total rate."""
         return self.background.per_s if self.background.lengths and self.own_ratio is None else 0.0
 
     def _events(
@@ -221,7 +222,7 @@ class CapacityModel:
     def knee_shifts(
         self, cases: Sequence[tuple["CapacityModel", Slo]], slo: Slo, knee: Knee, rng: Random
     ) -> list[float]:
-        """Log shift of the knee of each case, from shares at this model's knee with common random numbers."""
+        """Shift of the log of the knee for each changed model or SLO, from shares at this model's knee with the same random numbers."""
         seed, requests = rng.getrandbits(64), round(COMPARE_REQUESTS * self.effort)
         share, *shares = (
             model.share(of, knee.rate_per_s, requests, Random(seed)) for model, of in ((self, slo), *cases)
@@ -230,7 +231,7 @@ class CapacityModel:
 
 
 def _in_bursts(at_s: Array, variation: float, generator: np.random.Generator) -> Array:
-    """Arrivals moved so that their rate is multiplied by a random factor (gamma) of this variation, drawn anew every BURST_S."""
+    """The arrival times, moved so that their rate has a new random factor (gamma, mean 1, deviation `variation`) every BURST_S."""
     ends_s = BURST_S * np.arange(ceil(at_s[-1] / BURST_S) + 1)
     passed_s = np.concatenate(([0.0], np.cumsum(generator.gamma(variation**-2, variation**2, len(ends_s) - 1))))
     moved: Array = np.interp(at_s, passed_s * (ends_s[-1] / passed_s[-1]), ends_s)
@@ -238,7 +239,7 @@ def _in_bursts(at_s: Array, variation: float, generator: np.random.Generator) ->
 
 
 def _balanced_sample(lengths: Array, count: int, generator: np.random.Generator) -> Array:
-    """`count` of the lengths, of shape (n, 2), each drawn equally often, shape (count, 2)."""
+    """A random sample of `count` rows of `lengths` in which each row occurs equally often, shape (count, 2)."""
     places = [generator.permutation(len(lengths)) for _ in range(ceil(count / len(lengths)))]
     sample: Array = lengths[np.concatenate(places)[:count]]
     return sample
@@ -247,7 +248,7 @@ def _balanced_sample(lengths: Array, count: int, generator: np.random.Generator)
 def _bracket(
     excess: Callable[[float], float], near_per_s: float, background_per_s: float
 ) -> tuple[float | None, float | None]:
-    """Rates just below and above the root, searched from `near_per_s` in steps; None for a side without one."""
+    """(rate just below the root, rate just above it), searched in steps from `near_per_s`; None for a side where none is found."""
     added = max(near_per_s - background_per_s, 0.05 * background_per_s, MIN_ADDED_PER_S)
     value = excess(background_per_s + added)
     low = high = None
@@ -269,7 +270,7 @@ def _near_count(points: Sequence[SharePoint]) -> int:
 
 
 def _root(points: Sequence[SharePoint]) -> Knee | None:
-    """Root of the weighted line through the points; None if there are too few.
+    """The knee, by the weighted line through the points; None if too few are near it and they do not enclose it.
 
     Distant points bound the root on both sides, and with it the slope.
     """

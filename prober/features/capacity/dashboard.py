@@ -46,8 +46,9 @@ def board() -> Board:
 
 
 def _users(selector: str) -> str:
-    """Series of user demand. During a sweep and 5 minutes after it (window of the demand rate), only the sweeping prober's value
-    is used: it keeps the demand from before the sweep; other probers count the sweep as demand."""
+    """PromQL selector of user demand. During a sweep and 5 minutes after it (window of the demand rate), only the value of the
+    sweeping prober is used: it keeps the demand from before the sweep, while other probers count the sweep as demand.
+    """
     swept = f"max by (target, instance) (max_over_time(({capacity_series.SWEEP_RATE}{{{TARGET}}})[6m:])) > 0"
     return f"({selector} unless on (target) {swept} or {selector} and on (target, instance) {swept})"
 
@@ -57,23 +58,23 @@ def _demand() -> str:
 
 
 def _least(declared: AnySeries, bound: str) -> str:
-    """Expression for the least value of one bound of a series, such as headroom, over the probers of a target."""
+    """PromQL for the minimum of one bound of an estimate, such as headroom, over the probers of a target."""
     selector = f'{declared}{{{TARGET},bound="{bound}"}}'
     return f"min({_users(selector)})"
 
 
 def _free(bound: str) -> str:
-    """Free share of the capacity."""
+    """PromQL for one bound of the free share of the capacity."""
     return _least(capacity_series.HEADROOM, bound)
 
 
 def _sweep_capacity(bound: str) -> str:
-    """Knee in requests per second, including the background load of the sweep."""
+    """PromQL for one bound of the knee in requests per second, including the background load of the sweep."""
     return f'min({capacity_series.CAPACITY}{{{TARGET},bound="{bound}"}})'
 
 
 def _needed() -> str:
-    """Instances that the peak of the range needs at the lower bound of the capacity."""
+    """PromQL for the instances needed at the peak demand of the time range, by the lower bound of the capacity."""
     return f"ceil(max_over_time((1 - {_free('lower')})[$__range:1m]) / {1 - MIN_HEADROOM:g})"
 
 
@@ -166,7 +167,7 @@ def _requests() -> Panel:
 
 
 def _interval(title: str, text: str, unit: Unit, declared: AnySeries, **more: Any) -> Panel:
-    """Panel of an estimate over time, in the band between its lower and upper bound."""
+    """Panel of an estimate over time, with a band from its lower to its upper confidence bound."""
     return series(
         title,
         text,
@@ -233,9 +234,9 @@ def _knee() -> Panel:
 
 
 def _over_rate(rates: str, *values: tuple[str, str]) -> tuple[list[Query], list[Json]]:
-    """Queries and transformations for values over a rate: rows of one `stage`, by ascending rate; of equal rates the largest value.
+    """Queries and transformations for a chart of values over the request rate: one row per `stage`, sorted by rate.
 
-    rates: requests per second by `stage`; values: (expression by `stage`, name)
+    rates: PromQL for requests per second by `stage`; values: (PromQL by `stage`, name). Of equal rates the largest value is used.
     """
     exprs = [rates, *(expr for expr, _ in values)]
     refs = [f"Value #{chr(ord('A') + place)}" for place in range(len(exprs))]
@@ -253,7 +254,7 @@ def _over_rate(rates: str, *values: tuple[str, str]) -> tuple[list[Query], list[
 
 
 def _trend(title: str, text: str, unit: Unit, queries: list[Query], transformations: list[Json], **more: Any) -> Panel:
-    """Panel of lines over a rate. Each row has values for some of the lines, so lines continue over missing values."""
+    """Panel of lines over the request rate. Not every row has a value for each line, so lines continue over missing values."""
     lines = series(title, text, unit, *queries)
     custom = {**lines.custom, "showPoints": "always", "pointSize": 7, "lineWidth": 2, "spanNulls": True}
     return Panel(
@@ -272,12 +273,12 @@ STAGE_RATES = f"max by (stage) ({capacity_series.SWEEP_STAGE_RATE}{{{TARGET}}} {
 
 
 def _row_named(name: str, expr: str) -> str:
-    """The one value of `expr` as a row with the label stage=`name`."""
+    """PromQL that gives the single value of `expr` the label stage=`name`, so that it is a row of the table."""
     return f'label_replace({expr}, "stage", "{name}", "", "")'
 
 
 def _knees(signal: str, bound: str) -> str:
-    """Lowest bound of the knees that were found for the SLOs on a latency."""
+    """PromQL for the lowest of one bound of the knees that were found for the SLOs on a latency."""
     capacity, judged = (
         capacity_series.CAPACITY,
         f'llmslo_slo_threshold_seconds{{{TARGET},signal="{signal}"}}',
@@ -295,7 +296,7 @@ def _curve(signal: str) -> Panel:
         return f"max by (stage) ({capacity_series.SWEEP_STAGE_LATENCY}{{{more}}} {NEWEST})"
 
     def by_point(expr: str) -> str:
-        """The labels slo and point become one, `stage`."""
+        """PromQL that joins the labels slo and point of `expr` into one label, `stage`."""
         joined = f'label_join(max by (slo, point) ({expr}), "stage", " ", "slo", "point")'
         return f'label_replace(label_replace({joined}, "slo", "", "", ""), "point", "", "", "")'
 

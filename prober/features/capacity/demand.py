@@ -1,4 +1,4 @@
-"""Demand of a target's users, from the counters of its engine's page or from the answers of a query."""
+"""Demand of a target's users, from the counters of its engine's metrics page or from the answers of a query."""
 
 import math
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class Demand:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Computed prompt tokens and output tokens."""
+        """Computed prompt tokens plus output tokens, per second."""
         if self.prompt_tokens_per_s is None or self.output_tokens_per_s is None:
             return None
         return self.prompt_tokens_per_s + self.output_tokens_per_s
@@ -47,7 +47,7 @@ UNKNOWN = Demand(None)
 
 
 class Totals(NamedTuple):
-    """Totals of the engine's page at a moment. epoch: totals of two epochs must not be subtracted.
+    """Totals of the engine's metrics page at a moment. epoch: totals of different epochs must not be subtracted.
 
     prompts, outputs: computed prompt tokens, without cached ones, and output tokens
     """
@@ -61,7 +61,9 @@ class Totals(NamedTuple):
 
 
 def totals_of(reading: PageReading) -> Totals:
-    """The totals that demand is computed from. Requests count when they arrive, or when they finish where a page shows no queue."""
+    """The totals that demand is computed from. A request counts when it arrives, or when it finishes if the page has no queue
+    length.
+    """
     signals = reading.signals
     finished, prompts = signals.requests_finished_total, signals.prompt_tokens_total
     arrived = signals.requests_arrived_total
@@ -78,7 +80,7 @@ def totals_of(reading: PageReading) -> Totals:
 
 
 class _Rate(NamedTuple):
-    """Rate of a counter, and the seconds of readings that it covers."""
+    """Rate of a counter per second, and the length of the span of readings that it was computed from, in seconds."""
 
     per_s: float
     covered_s: float
@@ -134,7 +136,10 @@ class DemandMeter:
         return covered_s
 
     def answer(self, at_s: float, requests_per_s: float | None) -> bool:
-        """Add an answer of the query. None: no answer; after WINDOW_S of these the demand is unknown. Returns False if unused."""
+        """Add an answer of the query, in requests per second; None if it has no value. Returns False if the answer is not used.
+
+        After WINDOW_S without a value the demand is unknown.
+        """
         self._settle(at_s)
         if self._is_swept or at_s < self._settled_s:
             return False
@@ -145,7 +150,7 @@ class DemandMeter:
         return True
 
     def lose_page(self) -> None:
-        """The page cannot be read: the demand is unknown until it can. Readings stay, as it may be the same process."""
+        """The page cannot be read, so the demand is unknown until it can. Readings are kept, as the process may still be the same."""
         if not self.is_queried and not self._is_swept:
             self._counted = self._last = UNKNOWN
 
@@ -183,7 +188,9 @@ class DemandMeter:
 
 
 def _rate(readings: Sequence[Totals], totals: Sequence[float | None]) -> _Rate | None:
-    """Rate of a counter up to the newest reading, over the longest span that is covered well enough; None without one."""
+    """Rate of a counter up to the newest reading, over the longest span that readings cover well enough; None if there is no such
+    span.
+    """
     if totals[-1] is None:
         return None
     newest, later, total = readings[-1], readings[-1], totals[-1]

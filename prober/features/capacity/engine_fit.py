@@ -16,9 +16,9 @@ DAY_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """Service of earlier sweeps, whose uncertainty grows with age.
+    """The service that earlier sweeps fitted; its uncertainty grows with age.
 
-    front_s: latency in front of it
+    front_s: latency in front of the service, in seconds
     spread: standard deviation of each log parameter when new; spread_per_day: added for each day of age
     """
 
@@ -36,9 +36,9 @@ class Prior:
 
 
 class Tail(NamedTuple):
-    """Tail of a record's TTFTs beside that of its replay.
+    """The slowest TTFTs of a record, compared with those of its replay.
 
-    log_factor: log of the factor on replayed TTFTs; error: its standard error
+    log_factor: log of the factor by which replayed TTFTs are multiplied; error: its standard error
     mismatch: largest difference of the counts above a level in a part of the record, in standard deviations, after the factor
     """
 
@@ -48,7 +48,7 @@ class Tail(NamedTuple):
 
 
 class Rival(NamedTuple):
-    """A service of another structure that explains the record nearly as well. weight: of its likelihood; the fit's own is 1"""
+    """A service of another structure that explains the record nearly as well. weight: its likelihood ÷ that of the fit"""
 
     service: Service
     front_s: float
@@ -82,7 +82,7 @@ class Fit:
 
     @property
     def quality(self) -> Quality:
-        """Quality of the replay's agreement with the record, by which it is used at rates that were not tried: alone, beside the
+        """How well the replay agrees with the record. It decides whether the model is used alone at rates that were not tried, with the
         fractions of bad events, or not at all.
         """
         mismatch = self.tail.mismatch if self.tail is not None else 0.0
@@ -116,7 +116,7 @@ class Structure:
         return bool(self.changes.get("mixed", 1))
 
     def applied(self, service: Service, front_base_s: float, front_token_s: float) -> Service:
-        """A service of these costs with this structure. front_*: used if it has a front"""
+        """A copy of the service with this structure. front_*: costs of the serial front, used if the structure has one"""
         service = service._replace(**self.changes)
         return service._replace(front_base_s=front_base_s, front_token_s=front_token_s) if self.has_front else service
 

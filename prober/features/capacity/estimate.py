@@ -61,7 +61,7 @@ class CapacityEstimate:
     """Result for a record.
 
     capacities: one per SLO, in their order
-    fit: the engine model; None without one that agrees with the record
+    fit: the engine model; None if no model agrees with the record
     """
 
     capacities: tuple[Capacity, ...]
@@ -152,8 +152,8 @@ def _capacity(
 def _by_model(
     record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float, *, is_bounded: bool = True
 ) -> tuple[Capacity | None, float]:
-    """(capacity, local slope) by the model. No capacity: it has no knee, one that is too far beyond the rates, or one that the record
-    contradicts.
+    """(capacity, slope at the knee) by the model. The capacity is None if there is no knee, if it is too far above the rates that were
+    tried, or if the record contradicts it.
 
     Where the background alone overloads the model, the knee is for the mix of loads at the lowest rate.
     """
@@ -201,9 +201,9 @@ def _by_model(
 def _curve(
     record: Record, model: CapacityModel, slo: Slo, exact: Slo, capacity: Capacity, unseen_per_s: float
 ) -> tuple[tuple[float, float], ...]:
-    """(requests/s, seconds of the objective's quantile) from the lowest rate of the record to beyond the knee, by the model.
+    """Points (requests/s, latency quantile in s) of the model, from the lowest rate of the record to beyond the knee.
 
-    slo, exact: the objective for the model's latencies, and as it is
+    slo: with the threshold for the model's latencies; exact: with the configured threshold
     """
     lowest_per_s = min((stage.total_per_s for stage in record.stages if stage.phase not in UNJUDGED), default=0.0)
     highest_per_s = CURVE_BEYOND * (capacity.upper or 0.0)
@@ -245,7 +245,7 @@ def _is_contradicted(record: Record, slo: Slo, model: CapacityModel, estimate: f
 
 
 def _calibrated(slo: Slo, log_factor: float) -> Slo:
-    """The SLO with its threshold divided by exp(log_factor), as replayed TTFTs are too small by that factor."""
+    """The SLO, with its threshold divided by exp(log_factor) for use on replayed TTFTs, which are too small by that factor."""
     return slo if slo.threshold_s is None else replace(slo, threshold_s=slo.threshold_s / exp(log_factor))
 
 
@@ -261,8 +261,8 @@ def _model_error(
     """Standard error of the log of a model's knee: bootstrap weights, other structures, the tail, simulation noise, and errors that
     none of them shows.
 
-    slos: the objective for the model's latencies, and as it is
-    beyond: by how much the knee with the load of the sweep is above the highest rate of the record, in logs
+    slos: with the threshold for the model's latencies, and with the configured threshold
+    beyond: log(knee under the load of the sweep ÷ highest rate of the record), at least 0
     """
     slo, exact = slos
     services = [*fitted.repeats, *((rival.service, rival.front_s) for rival in fitted.rivals)]
@@ -297,10 +297,10 @@ def _model_error(
 
 
 def _by_fractions(record: Record, slo: Slo, by_stage: Mapping[int, Sequence[RequestRecord]]) -> Capacity | None:
-    """Capacity by the shares of bad events; `between` by a single bad one, or if the interval begins below every rate that was tried.
+    """Capacity by the shares of bad events. The verdict is `between` if there are few bad events, or if the interval begins below all
+    rates that were tried.
 
-    None if they show no knee: no breach, breaches that do not rise with the rate, or a knee below every rate that was tried, where
-    only the prior decides.
+    None if no knee is found: no bad event, a share that does not rise with the rate, or an estimate below all rates that were tried.
     """
     steps: list[Step] = []
     for stage in record.stages:
@@ -326,7 +326,7 @@ def _by_fractions(record: Record, slo: Slo, by_stage: Mapping[int, Sequence[Requ
 def _by_events(slo: Slo, kept: Sequence[RateEvents], levels: Sequence[RateEvents], samples: int) -> Capacity:
     """Capacity from event counts only: the highest rate whose own events show that the objective holds.
 
-    kept: events of the rates that were kept for long enough; levels: events of all rates
+    kept: events of the rates that lasted long enough; levels: events of all rates
     """
     budget = float(slo.error_budget_ratio)
     held_per_s = holds_at(kept, budget)
@@ -362,10 +362,10 @@ def _long_run_per_s(stage: Stage, slo: Slo) -> float:
 
 
 def _below(slo: Slo, levels: Sequence[RateEvents], samples: int) -> Capacity | None:
-    """Lowest rate whose events, together with those of all lower rates, show that the objective fails; None without one.
+    """Capacity if the events up to some rate show that the objective fails there: the lowest such rate is its upper bound.
 
-    A share that exceeds the budget on average over rates exceeds it at the highest of them. If the objective holds, the chance
-    of a wrong result over any number of rates is that of one test.
+    None if there is no such rate. If the share of bad events over several rates exceeds the budget, it does so at the highest of
+    them. If the objective holds, the chance of a wrong result over any number of rates is that of one test.
     """
     observations = Observations()
     for level in sorted(levels, key=lambda level: level.rate_per_s):

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class EstimateFailed(Exception):
-    """The process of an estimate ended without one; the message says how it ended and what helps."""
+    """The process of an estimate ended without a result; the message says how it ended and what helps."""
 
 
 async def estimate_in_process(

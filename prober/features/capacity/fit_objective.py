@@ -61,10 +61,10 @@ class Point:
 class Objective:
     """Residuals and cost of parameter vectors on the beginning of a record, up to all of it.
 
-    scenes: several if there is a background, because one draw of its arrivals is no more like the record than another
+    scenes: several if there is a background, each with other random arrivals, as the true arrival times are unknown
     slots: limit of running sequences; kv_share: of the KV cache that requests can fill
         Neither is part of the vector; a change makes earlier points invalid.
-    expected_slots: the limit that another one needs evidence against
+    expected_slots: the limit that is used unless the record shows another one
     observed: observations in use
     """
 
@@ -189,7 +189,7 @@ class Objective:
         weights: Array | float = 1.0,
         center: Array | None = None,
     ) -> Array:
-        """Vector after one weighted, damped, regularised step, by at most a factor of e in each parameter. center: of the prior"""
+        """Vector after one weighted, damped, regularised step, of at most a factor of e in each parameter. center: mean of the prior"""
         center = self.center if center is None else center
         residuals = self.residuals(point)
         robust = self._weights * np.minimum(1.0, HUBER / np.maximum(1e-9, np.abs(residuals))) * weights
@@ -220,7 +220,7 @@ def _mean(values: Sequence[Array]) -> Array:
 
 
 def _initial_vector(record: Record) -> Array:
-    """Start of a fit: fastest gaps and prefills of the sweep's requests; without any, means of the engine's histograms."""
+    """Parameters at which a fit starts: from the fastest gaps and prefills of the sweep; without any, from the engine's histograms."""
     valid = [request for request in record.requests if request.valid and request.ttft_s]
     ttfts_s = [request.ttft_s or 0.0 for request in valid]
     gaps_s = sorted(request.gap_s for request in valid if request.gap_s)
@@ -243,7 +243,7 @@ def _initial_vector(record: Record) -> Array:
 
 
 def _mean_latencies_s(record: Record) -> tuple[float, float]:
-    """Mean gap between tokens and mean TTFT of all requests by the engine's histograms; roughly usual ones without."""
+    """(mean gap between tokens, mean TTFT) of all requests in seconds, by the engine's histograms; else roughly usual values."""
     known = [
         (signals.ttft_seconds, signals.e2e_seconds, signals.generation_tokens_total)
         for _, signals in record.readings
@@ -259,7 +259,7 @@ def _mean_latencies_s(record: Record) -> tuple[float, float]:
 
 
 def _prompt_tokens_per_s(record: Record) -> float:
-    """Computed prompt tokens of all requests, as the page counts them; 0 without."""
+    """Computed prompt tokens per second of all requests, as the page counts them; 0 if it does not."""
     totals = [
         (at_s, signals.prompt_tokens_total - (signals.prefix_cache_hits_tokens_total or 0.0))
         for at_s, signals in record.readings

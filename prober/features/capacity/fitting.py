@@ -72,7 +72,7 @@ BLOCK_S = 4.0  # observations that are closer are not independent and share one 
 
 
 def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 8) -> Fit | None:
-    """Service that explains a record; None for fewer than MIN_ANSWERS answers, or if no replay answers most of them.
+    """The service that explains a record best; None for fewer than MIN_ANSWERS answers, or if no replay answers most requests.
 
     repeats: number of bootstrap services
     """
@@ -125,7 +125,9 @@ def _fit_structures(
 
 
 def _unseen_background(record: Record, items: Observations, rng: Random) -> Background:
-    """Background of the rate with which the plainest structure explains the record best."""
+    """The background load, if no page shows it: of the tried rates, the one with which the plainest structure explains the record
+    best.
+    """
     highest_per_s = max((stage.rate_per_s for stage in record.stages), default=1.0)
     vector: Array | None = None
     best = inf, background(record, rng)
@@ -152,8 +154,8 @@ def _recent(record: Record) -> Record:
 
 
 def _ranked(fitted: Sequence[tuple[Objective, Point]]) -> list[tuple[Objective, Point]]:
-    """The structures, best first, all by the spreads of the best: with spreads of its own, one that explains nothing would call
-    everything noise.
+    """The structures, best first, all judged by the spreads of the best. With its own spreads, a structure that explains nothing would
+    call everything noise.
     """
     ranked = list(fitted)
     for _ in range(RANKINGS):
@@ -171,7 +173,7 @@ def _score(objective: Objective, point: Point) -> float:
 
 
 def _search(objective: Objective, record: Record) -> Point:
-    """Least cost by descents and scans on growing shares of the record."""
+    """The point of least cost, by descents and scans on growing parts of the record."""
     objective.restrict(SHARES[0])
     point = _start(objective)
     for share, factors in zip(SHARES, BUDGET_FACTORS, strict=True):
@@ -184,7 +186,7 @@ def _search(objective: Objective, record: Record) -> Point:
 
 
 def _refine(objective: Objective, record: Record, vector: Array) -> Point:
-    """Least cost near the costs of another structure on all of the record."""
+    """The point of least cost on the whole record, searched from `vector`, the parameters of another structure."""
     objective.slots = _slots(objective, record, vector)
     objective.kv_share = _kv_share(objective, record, vector)
     point = _descend(objective, objective.evaluate(vector), 1)
@@ -192,7 +194,7 @@ def _refine(objective: Objective, record: Record, vector: Array) -> Point:
 
 
 def _start(objective: Objective) -> Point:
-    """The better of the descents from INITIAL_BUDGETS; from the prior alone if there is one."""
+    """The better result of the descents from each of INITIAL_BUDGETS; with a prior, of a descent from the prior only."""
     if objective.spread[BUDGET] < PRIOR_SPREADS[BUDGET]:
         return _descend(objective, objective.evaluate(objective.center), 2)
     ends = []
@@ -291,7 +293,7 @@ def _evolve(objective: Objective, point: Point, rng: Random, generations: int) -
 
 
 def _reweighted(objective: Objective, point: Point, jacobian: Array, rng: Random) -> Array:
-    """Vector of the fit under exponential weights, one per block of BLOCK_S, to first order (weighted bootstrap)."""
+    """Parameter vector of the fit if each block of BLOCK_S has a random exponential weight, to first order (weighted bootstrap)."""
     draws = np.array([rng.expovariate(1.0) for _ in objective.residual_at_s])
     blocks = (objective.residual_at_s / BLOCK_S).astype(np.intp)
     _, first, inverse = np.unique(blocks, return_index=True, return_inverse=True)
@@ -300,7 +302,7 @@ def _reweighted(objective: Objective, point: Point, jacobian: Array, rng: Random
 
 
 def _slots(objective: Objective, record: Record, vector: Array) -> int:
-    """Limit of running sequences: as the page shows it; else the best of some multiples of the peak, or no limit."""
+    """Limit of running sequences, if the page shows it; else the best of some multiples of the peak, or no limit."""
     running = [int(signals.requests_running or 0) for _, signals in record.readings]
     peak = max(running, default=0)
     full = [
@@ -348,10 +350,11 @@ def _own_peak(requests: Sequence[RequestRecord]) -> int:
 
 
 def ttft_error(items: Observations, replayed: Sequence[Array]) -> float:
-    """Median of |log(TTFT observed ÷ replayed)| beyond that between two replays; of mean TTFTs where the sweep has none of its own.
+    """Median of |log(TTFT observed ÷ replayed)|, less the difference that two replays have by chance. Mean TTFTs are used if the sweep
+    measured none.
 
-    The arrival times of background requests are unknown, so no replay matches each TTFT. One that a replay does not have counts as
-    infinite; without any TTFT the error is infinite.
+    The arrival times of background requests are unknown, so no replay matches each TTFT. A TTFT that a replay lacks counts as infinite;
+    without any observed TTFT the error is infinite.
     """
     kind = TTFT if TTFT in items.kind else MEAN_TTFT
     is_known = (items.kind == kind) & ~items.is_lower_bound
@@ -367,7 +370,7 @@ def ttft_error(items: Observations, replayed: Sequence[Array]) -> float:
 
 
 def _tail(record: Record, replayed: Sequence[Array]) -> Tail | None:
-    """The tail beside that of replayed TTFTs; None without an objective for TTFT. One draw of a background says little of a tail."""
+    """The slowest TTFTs of the record compared with those of several replays; None without an SLO for TTFT."""
     threshold_s = min((slo.threshold_s for slo in record.slos if slo.signal == "ttft" and slo.threshold_s), default=inf)
     unjudged = {stage.number for stage in record.stages if stage.phase in UNJUDGED}
     places = [

@@ -1,11 +1,11 @@
 """Forecast of when demand reaches capacity: a straight line through daily peaks, with intervals.
 
 Ordinary least squares and its interval for one more observation, at x beside n points with mean x̄ and scatter s:
-ŷ ± t·s·√(1 + 1/n + (x − x̄)²/Σ(xᵢ − x̄)²) (Montgomery, Peck, Vining, "Introduction to Linear Regression Analysis", 2.5). From two
-weeks on each day of the week has a line of its own, all with one slope: a quiet weekend is then no fall and a Monday no growth.
-Assumptions: the scatter of the days about the line is independent and constant, and growth continues. Neither is certain, so the
-horizon is twice the observed time, and at most 30 days. If high days follow high days (correlation 0.5), 10% of series without
-growth are taken for growing instead of 2.5%; few of them reach a capacity that is not near.
+ŷ ± t·s·√(1 + 1/n + (x − x̄)²/Σ(xᵢ − x̄)²) (Montgomery, Peck, Vining, "Introduction to Linear Regression Analysis", 2.5). From two weeks
+on each day of the week has its own line, all with one slope, so that a quiet weekend does not look like a fall. Assumptions: the
+scatter of the days about the line is independent and constant, and growth continues. Neither is certain, so the horizon is twice the
+observed time, and at most 30 days. If high days follow high days (correlation 0.5), 10% of series without growth are taken for growing
+instead of 2.5%; few of them reach a capacity that is not near.
 
 Plain Python: the daemon makes forecasts and does not load numpy.
 """
@@ -42,7 +42,7 @@ class Load(NamedTuple):
 
 @dataclass(slots=True)
 class Peaks:
-    """Load with the most tokens per second of each UTC day. days: {days since 1970: (load, bit mask of the hours with data)}."""
+    """For each UTC day, the load with the most tokens per second. days: {days since 1970: (load, bit mask of the hours with data)}."""
 
     days: dict[int, tuple[Load, int]] = field(default_factory=dict)
 
@@ -104,7 +104,7 @@ class Trend:
 
     @property
     def margin(self) -> float:
-        """Half of the slope's interval."""
+        """Half of the width of the confidence interval of the slope."""
         return student_quantile(self.level, self.freedom) * self.scatter / math.sqrt(self.spread)
 
     def at(self, day: int) -> tuple[float, float, float]:
@@ -137,7 +137,8 @@ def trend(peaks: Mapping[int, float]) -> Trend:
 
 
 class Forecast(NamedTuple):
-    """First days (their begin in UTC, Unix seconds) whose peak reaches the capacity; None: not within the horizon, or no forecast.
+    """First days (their begin in UTC, Unix seconds) whose peak reaches the capacity; None if there is no such day within the horizon,
+    or no forecast.
 
     earliest_s: upper limit of the peaks against the lower bound of the capacity
     estimate_s: line against estimate; set only if `earliest_s` is
@@ -150,8 +151,9 @@ class Forecast(NamedTuple):
 
 
 def forecast(peaks: Mapping[int, float], capacity: tuple[float, float, float], unix_s: float) -> Forecast:
-    """Forecast of when {day since 1970: peak} reaches a capacity (lower, estimate, upper) of the same unit.
+    """Forecast of the day at which the daily peak reaches the capacity.
 
+    peaks: {day since 1970: peak}; capacity: (lower, estimate, upper) in the unit of the peaks
     No forecast for fewer than MIN_DAYS days, or if the interval of the slope includes 0. The horizon is counted from the last
     peak: old peaks reach less far.
     """

@@ -38,8 +38,8 @@ class Bounds:
 class Headroom:
     """Demand and headroom of all targets.
 
-    saved: peaks by the targets' names, as `states` gave them to an earlier process
-    prometheus_url: the Prometheus that answers `sweep.demand_query`; None: there is none
+    saved: serialised peaks by target name, as `states` returned them in an earlier process
+    prometheus_url: the Prometheus that answers `sweep.demand_query`; None if there is none
     """
 
     def __init__(self, registry: Registry, saved: SavedRows | None = None) -> None:
@@ -75,8 +75,8 @@ class TargetDemand(TargetObserver):
     """Demand, capacity and headroom of one target.
 
     peaks: peak of each day, where the engine counts requests and tokens
-    readings: of the engine's page in the last five minutes, of the same engine and without a sweep; kept for targets that
-        are swept
+    readings: readings of the engine's page in the last five minutes, without those of another engine or during a sweep; kept for
+        targets that are swept
     headroom: free share of the capacity at all SLOs
     addable: requests per second of the sweep's shape that can be added to the demand
     exhaustion_unix_s: when the demand is forecast to reach the capacity; None without a forecast
@@ -239,7 +239,9 @@ class TargetDemand(TargetObserver):
             self._forecast(unix_s)
 
     def _forecast(self, unix_s: float) -> None:
-        """Forecast once a day and after each sweep, in shares of the capacity: peaks of other shapes take other shares."""
+        """Forecast once a day and after each sweep. Peaks are converted to shares of the capacity, as their requests differ in
+        length.
+        """
         if self._is_gone:
             return
         self._forecast_day = int(unix_s // DAY_S)
@@ -260,18 +262,18 @@ class TargetDemand(TargetObserver):
 
     @property
     def _load(self) -> Load | None:
-        """The demand with its shape; None while it is not known."""
+        """The demand in requests per second with the mean tokens of a request; None while they are not known."""
         demand = self.demand
         if demand.requests_per_s is None or (shape := demand.shape) is None:
             return None
         return Load(demand.requests_per_s, *shape)
 
     def _capacity(self, prompt_tokens: float, output_tokens: float) -> Capacity | None:
-        """The capacity at all SLOs in requests of these mean tokens; None if it is not known."""
+        """The capacity at which all SLOs hold, in requests per second of these mean tokens; None if it is not known."""
         return combined(self._of_shape(lambda capacity: capacity.at(prompt_tokens, output_tokens)))
 
     def _of_shape(self, shape: Callable[[Capacity], ShapeCapacity | None]) -> list[Capacity]:
-        """The capacities in requests of a shape, each with those of earlier sweeps."""
+        """The capacity for each SLO in requests of one shape, pooled with those of earlier sweeps; empty if one is unknown."""
         capacities = []
         for capacity in self._capacities:
             alike = [other for other in self._earlier if other.slo == capacity.slo and other.estimate is not None]

@@ -51,7 +51,7 @@ class Interval:
 
 
 def knee(steps: Sequence[Step], allowed: float, confidence: float = 0.9) -> Interval | None:
-    """Median and central interval of the posterior of the knee; None without events.
+    """Median of the posterior of the knee, and its central interval; None without events.
 
     allowed: share of events that may be bad. The prior is flat in log K from half the lowest rate to 1.6 times the highest.
     """
@@ -78,7 +78,7 @@ def knee(steps: Sequence[Step], allowed: float, confidence: float = 0.9) -> Inte
 
 
 def pareto_share_above_1(ratios: Sequence[float]) -> float:
-    """Share of a distribution above 1, with a Pareto tail in its highest tenth (Hill's estimator, 1975)."""
+    """Share of the ratios above 1, estimated with a Pareto tail in the highest tenth (Hill's estimator, 1975)."""
     ordered = sorted(ratios, reverse=True)
     tail = ordered[: max(4, round(TAIL_SHARE * len(ordered)))]
     lowest = tail[-1]
@@ -89,7 +89,7 @@ def pareto_share_above_1(ratios: Sequence[float]) -> float:
 
 
 def _effective_events(step: Step) -> tuple[float, float]:
-    """(events, bad events) of a stage: counted, or extrapolated from the tail of the latencies."""
+    """(events, bad events) of a stage, as counted or as extrapolated from the tail of the latencies."""
     events, bad = step.events / EVENTS_PER_CLUSTER, step.bad / EVENTS_PER_CLUSTER
     if len(step.latency_ratios) < MIN_TAIL_SAMPLES or step.bad > 2:
         return events, bad
@@ -98,6 +98,6 @@ def _effective_events(step: Step) -> tuple[float, float]:
 
 
 def _log_likelihood(events: Array, bad: Array, shares: Array) -> Array:
-    """Binomial log likelihood, summed over the last axis (stages). A share is that of bad events, 0 < share < 1."""
+    """Binomial log likelihood, summed over the last axis (stages). shares: shares of bad events, between 0 and 1"""
     likelihood: Array = (bad * np.log(shares) + (events - bad) * np.log1p(-shares)).sum(axis=-1)
     return likelihood

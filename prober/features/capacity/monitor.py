@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 class Sweeps:
     """Sweeps of all targets, and the parts that they share. Two at a time would spoil each other's timestamps.
 
-    headroom: observes the demand of the targets; its Prometheus is asked for firing alerts too
-    store: keeps results and starts, None: they are in memory only
+    headroom: observes the demand of the targets; its Prometheus is also queried for firing alerts
+    store: keeps results and start times; None: in memory only
     leadership: of several replicas only the holder of the lease sweeps. It claims there what is due before it starts, so that
     the next holder does not repeat it; a sweep that came due while no replica had the lease is started by the next holder.
     """
@@ -132,7 +132,7 @@ class Sweeps:
         return identity
 
     def stop(self, name: str) -> bool:
-        """End the sweep of a target, and keep its measurements. Returns whether there was one."""
+        """End the sweep of a target, and keep its measurements. Returns True if a sweep was running."""
         target = self._targets.get(name)
         return target is not None and target.stop("stopped on request")
 
@@ -187,7 +187,7 @@ class Sweeps:
         return sorted(results, key=lambda result: result.started_unix_s, reverse=True) if name is None else results
 
     async def read(self, name: str | None = None) -> None:
-        """Read the results of a target, or of all, from the store, as far as it answers within READ_WITHIN_S."""
+        """Read the results of a target, or of all, from the store; after READ_WITHIN_S the rest is left unread."""
         with suppress(TimeoutError):
             async with asyncio.timeout(READ_WITHIN_S):
                 for target in self._chosen(name):
@@ -203,7 +203,7 @@ class Sweeps:
         return next((result for result in self.results() if result.id == identity), None)
 
     def recall(self, target: TargetSweeps) -> None:
-        """Let the target recall its earlier sweeps, one target after another: the disk is also needed by others."""
+        """Load the target's earlier sweeps from the store. Targets take turns, as others need the disk too."""
         if self.archive is not None:
             self._to_recall.put_nowait(target)
 

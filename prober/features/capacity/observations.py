@@ -96,9 +96,9 @@ def _latencies_s(course: Course, scene: Scene, front_s: float) -> Array:
 
 
 def _means_s(scene: Scene, last_s: Array, begins_s: Array, ends_s: Array) -> Array:
-    """Mean time from the arrivals of a replay to `last_s` of those in each window; NaN where there are none, or it ends before.
+    """Mean seconds from arrival to `last_s` of a replay, for the requests whose `last_s` is in each window.
 
-    begins_s, ends_s: of windows that do not overlap, on the record's clock
+    begins_s, ends_s: windows that do not overlap, on the record's clock. NaN for a window without requests or after the replay's end
     """
     edges_s = np.stack((begins_s, ends_s), axis=1).ravel() + LEAD_S
     place = np.searchsorted(edges_s, last_s)  # odd in a window
@@ -114,7 +114,7 @@ def view(values: Doubles) -> Array:
 
 
 def observations(record: Record) -> Observations:
-    """Observations for a fit: of valid, successful requests after the warm-up, and of the engine's page."""
+    """Observations for a fit, from valid, successful requests after the warm-up and from the engine's metrics page."""
     rows = (*_of_requests(record), *_of_pages(record), *_of_histograms(record))
     columns: list[tuple[Any, ...]] = list(zip(*rows, strict=True))
     types = (np.intp, np.intp, np.float64, np.float64, np.float64, np.bool_, np.intp)
@@ -151,7 +151,7 @@ def _of_pages(record: Record) -> Iterator[tuple[int, int, float, float, float, b
 
 
 def _of_histograms(record: Record) -> Iterator[tuple[int, int, float, float, float, bool, int]]:
-    """Mean latencies of all requests that ended between two readings, by the engine's own histograms."""
+    """Observations of the mean latencies of all requests that ended between two readings, from the engine's own histograms."""
     for kind, name in ((MEAN_TTFT, "ttft_seconds"), (MEAN_E2E, "e2e_seconds")):
         before: tuple[float, EngineHistogram] | None = None
         for time_s, signals in record.readings:
@@ -169,7 +169,7 @@ def _of_histograms(record: Record) -> Iterator[tuple[int, int, float, float, flo
 
 
 def neighbours(items: Observations, size: int) -> list[Indices]:
-    """Indices of TTFTs in groups of `size` neighbours, by time and by prompt length."""
+    """Groups of `size` TTFT observations that are neighbours, by time and by prompt length. A group is an array of indices."""
     by_time = np.flatnonzero((items.kind == TTFT) & ~items.is_lower_bound)
     by_length = by_time[np.argsort(items.prompt_tokens[by_time], kind="stable")]
     return [
@@ -205,7 +205,7 @@ def calibrate(observed: Array, is_bound: Array, replayed: Sequence[Array]) -> Ta
 
 
 def _counts(ratios: Array) -> Array:
-    """Mean number of TTFTs between levels over the draws, shape (levels,). ratios: shape (draws, n)"""
+    """Mean number of TTFTs between neighbouring levels, shape (levels,). ratios: TTFT ÷ threshold by replay, shape (replays, n)"""
     above: Array = (ratios[:, :, None] > LEVELS).sum(axis=1).mean(axis=0)
     between: Array = above - np.append(above[1:], 0.0)
     return between

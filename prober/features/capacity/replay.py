@@ -1,4 +1,4 @@
-"""The stream of a sweep's record as the model of a service gets it, for a replay with given costs and structure."""
+"""The requests of a sweep's record and of its background, as the input of a replay."""
 
 from array import array
 from bisect import bisect_left
@@ -36,8 +36,8 @@ class RequestLengths(NamedTuple):
 class Background:
     """Background load: rate and a sample of lengths, without cached prompt tokens.
 
-    known: the page's counters show it; has_lengths: also its tokens, else the lengths are those of the sweep
-    variation: standard deviation of its rate ÷ its mean, over BURST_S; 0: it arrives at random
+    known: the page's counters show the load; has_lengths: they also show its tokens, else the lengths are those of the sweep
+    variation: standard deviation of the rate ÷ its mean, over BURST_S; 0: Poisson arrivals
     """
 
     per_s: float
@@ -68,9 +68,9 @@ class Scene:
 
 
 def background(record: Record, rng: Random, unseen_per_s: float = 0.0) -> Background:
-    """Background of a record, from the page's counters and histograms.
+    """Background load of a record, from the page's counters and histograms.
 
-    unseen_per_s: its rate without a page, with requests like the sweep's
+    unseen_per_s: assumed rate if the page shows none; its requests are then like the sweep's
     """
     rate_per_s = record.other_per_s
     own = tuple(RequestLengths(request.prompt_tokens, request.output_tokens) for request in record.requests)
@@ -97,9 +97,9 @@ def background(record: Record, rng: Random, unseen_per_s: float = 0.0) -> Backgr
 
 
 def _variation(record: Record) -> float:
-    """Variation of the background's rate: what the counts over BURST_S vary by more than random arrivals.
+    """Standard deviation of the background's rate ÷ its mean: what the counts over BURST_S vary beyond random arrivals.
 
-    The mean of what they show and of what is usual, by the inverse squares of their errors: few arrivals show little.
+    The observed value is averaged with a usual one, weighted by the inverse squares of their errors: few arrivals show little.
     """
     windows: list[tuple[float, float]] = []
     span_s = counted = 0.0
@@ -128,9 +128,9 @@ def _variation(record: Record) -> float:
 
 
 def _computed_share(record: Record) -> float:
-    """Share of the background's prompt tokens that its prefix cache does not hold; 1 where the page does not show it.
+    """Share of the background's prompt tokens that the engine computes, as they are not in its prefix cache; 1 if the page has no hits.
 
-    The sweep's own prompts are new.
+    The sweep's own prompts are never in that cache.
     """
     readings = [
         (signals.prefix_cache_hits_tokens_total, signals.prompt_tokens_total, at_s)
@@ -150,7 +150,7 @@ def _computed_share(record: Record) -> float:
 
 
 def _histogram_sample(histograms: Sequence[EngineHistogram | None], own: Sequence[int], rng: Random) -> list[int]:
-    """Sample of lengths from the latest histogram without the sweep's own; empty for fewer than MIN_HISTOGRAM_COUNT."""
+    """Random lengths from the latest histogram, without the sweep's own requests; empty if fewer than MIN_HISTOGRAM_COUNT remain."""
     latest = next((histogram for histogram in reversed(histograms) if histogram is not None), None)
     if latest is None or latest.sum is None or latest.counts[-1] - len(own) < MIN_HISTOGRAM_COUNT:
         return []
@@ -168,14 +168,14 @@ def _histogram_sample(histograms: Sequence[EngineHistogram | None], own: Sequenc
 
 
 def _lognormal_sample(mean: float, rng: Random) -> list[int]:
-    """Sample of lengths of which only the mean is known. exp(N(-sigma²/2, sigma²)) has mean 1."""
+    """Random lengths of which only the mean is known. exp(N(-sigma²/2, sigma²)) has mean 1."""
     return [
         max(1, round(mean * rng.lognormvariate(-(TYPICAL_SIGMA**2) / 2, TYPICAL_SIGMA))) for _ in range(SAMPLE_SIZE)
     ]
 
 
 def build_scene(record: Record, load: Background, rng: Random) -> Scene:
-    """The record's requests and the background, whose requests are drawn."""
+    """The scene with the record's requests and random background requests."""
     from_s = record.from_s
     rows = [
         (request.at_s - from_s, request.prompt_tokens, request.output_tokens, index)
@@ -215,7 +215,7 @@ def beginning(scene: Scene, last_s: float, until_s: float) -> Scene:
 
 
 def _background_times_s(record: Record, rng: Random) -> Iterator[float]:
-    """Arrival times of background requests, uniform between the two readings whose counters include them."""
+    """Arrival times of background requests: random, uniform between the two readings whose counters include them."""
     owed = 0.0
     for begin_s, end_s, count in other_counts(record):
         owed += count
@@ -225,7 +225,7 @@ def _background_times_s(record: Record, rng: Random) -> Iterator[float]:
 
 
 def _mean_lengths(record: Record) -> tuple[float, float]:
-    """Mean prompt and output tokens of the background: the engine's counters less the sweep's own tokens."""
+    """(mean prompt tokens, mean output tokens) of background requests: the engine's counters less the sweep's own tokens."""
     readings = [
         (at_s, signals.prompt_tokens_total, signals.generation_tokens_total)
         for at_s, signals in record.readings

@@ -81,16 +81,16 @@ class RequestLog:
     def is_clear(self, stage: Stage, max_threshold_share: float) -> bool:
         """True if nearly all requests of a stage are answered, far below every threshold, and none waits in the engine.
 
-        max_threshold_share: highest ratio of a latency to its threshold
+        max_threshold_share: highest ratio of a measured latency to its threshold
         """
         waits = bool(self.readings and self.readings[-1][1].requests_waiting)
         is_answered = stage.answered >= CLEAR_ANSWERED_RATIO * stage.sent
         return not waits and is_answered and max_threshold_share < CLEAR_THRESHOLD_SHARE
 
     def falls_behind(self, stage: Stage, at_s: float) -> bool:
-        """True if arrivals exceed completions by more than chance in the second half of a long stage.
+        """True if requests arrive faster than they complete, beyond chance, in the second half of a long stage.
 
-        Until the stage has lasted as long as 90% of its answers so far, its completions are those of a lower rate.
+        Until the stage has lasted as long as 90% of its answers so far, its completions come from requests of a lower rate.
         """
         requests = self.requests.values()
         of_stage = (request for request in requests if request.stage == stage.number)
@@ -105,7 +105,7 @@ class RequestLog:
         return is_excess and completed < MIN_COMPLETED_RATIO * arrived
 
     def needs_more_events(self) -> bool:
-        """True until the events of the last stage show every SLO, or are several times as many as that needs at best."""
+        """True until the last stage's events show that every SLO holds, or are several times the minimum that can show it."""
         stage, requests = self.stages[-1], list(self.requests.values())
         at_best = max(min_observations(float(slo.error_budget_ratio), ERROR) for slo in self.slos)
         sent = settled(stage, requests, [request for request in requests if request.stage == stage.number])
@@ -123,7 +123,7 @@ class RequestLog:
     # -- load of others
 
     def others_per_s(self) -> float:
-        """Approximate background load, for stop conditions and the begin of a climb."""
+        """Approximate background load in requests per second, for stop conditions and the begin of a climb."""
         known = [
             (at, n) for at, s in (self.readings[:1] + self.readings[-1:]) if (n := s.requests_arrived_total) is not None
         ]
@@ -133,7 +133,7 @@ class RequestLog:
         return max(0.0, (known[1][1] - known[0][1] - own) / (known[1][0] - known[0][0]))
 
     def modelled(self) -> Sequence[Reading]:
-        """The readings for a model; none if the page does not count a background load that is known to exist."""
+        """The readings that a model may use; none if there is a background load that the page does not count."""
         return self.readings if self.demand_per_s is None or self._counted else ()
 
     def others(self) -> OtherLoad | None:
@@ -148,7 +148,9 @@ class RequestLog:
     def record(
         self, lengths: tuple[tuple[int, int], ...], *, reached: bool, cut: bool, until_stage: int | None = None
     ) -> Record:
-        """Record for an estimate, which later events do not change. until_stage: it and later ones are left out, None: none is"""
+        """Record for an estimate, which later events do not change. until_stage: number of the first stage to leave out; None: all
+        stay
+        """
         stages = self.settled()[:until_stage]
         until_s = self.stages[len(stages)].began_s if len(stages) < len(self.stages) else math.inf
         requests = tuple(
@@ -185,7 +187,7 @@ class RequestLog:
 
     @property
     def _continues_before(self) -> bool:
-        """True if the first reading of the sweep is of the same process and the same engine as those before it."""
+        """True if the first reading of the sweep comes from the same process and engine as the readings before the sweep."""
         if not (self.before and self.readings) or not self.modelled():
             return False
         (before_s, before), (at_s, first) = self.before[-1], self.readings[0]

@@ -160,7 +160,7 @@ def _exhaustion(selector: str) -> Alert:
 
 
 def _stale(selector: str) -> Alert:
-    """Seconds since the last capacity, compared with three periods of the schedule.
+    """Alert if the last capacity is older than three periods of the schedule.
 
     The capacity's time comes from the prober, else from its history in Prometheus (a restart without storage loses it), else
     from the hours since the schedule appeared, so a new schedule gets three periods. That history covers 30 days: a schedule
@@ -191,7 +191,8 @@ def _stale(selector: str) -> Alert:
 
 
 def _latest(expr: str, window: str, selector: str) -> str:
-    """Latest value of `expr` in the window, of existing targets only. `keep_firing_for` would keep alerts on removed targets.
+    """PromQL for the latest value of `expr` in the window, for existing targets only. `keep_firing_for` would keep alerts on removed
+    targets.
 
     A target counts as existing for 5 minutes after the last scrape of its prober, so that a restart resolves no alert.
     """
@@ -201,5 +202,5 @@ def _latest(expr: str, window: str, selector: str) -> str:
 
 
 def _about_the_target(query: str, selector: str) -> str:
-    """Template that runs `query` with the matchers of the alert's target in place of its %s."""
+    """Template that runs a PromQL query for the alert's target: its label matchers replace the %s of `query`."""
     return f'printf "{query.replace("%s", f"{escaped(selector)},target=%q")}" $labels.target | query'

@@ -32,7 +32,10 @@ ERROR_OF_MINUTES = 0.12  # the bursts and lengths of others during a sweep are a
 def by_model(
     model: CapacityModel, slo: Slo, knee: Knee, log_error: Callable[[CapacityModel, Knee], float], rng: Random
 ) -> tuple[ShapeCapacity | None, tuple[ShapeCapacity, ...]]:
-    """(capacity in the sweep's shape, capacities on the grid). log_error: returns the error of a knee under another load"""
+    """(capacity in requests of the sweep's shape, capacities in requests of each shape of the grid), both by the model.
+
+    log_error: function that returns the standard error of the log of a knee that was found for a changed model
+    """
     model = replace(model, effort=EFFORT * model.effort)
     alone = replace(model, background=Background(0.0, (), known=True))
     own_prompt, own_output = model.lengths.mean(axis=0).tolist()
@@ -71,7 +74,10 @@ def by_model(
 
 
 def with_shapes(capacity: Capacity, lengths: Sequence[RequestLengths], load: Background) -> Capacity:
-    """The capacity with those of single shapes, from rates alone. lengths: of the sweep; load: of others"""
+    """The capacity, completed by the capacities for single shapes of requests, from rates alone.
+
+    lengths: of the sweep's requests; load: background load
+    """
     per_s = capacity.estimate or capacity.lower or capacity.upper
     if per_s is None:
         return capacity
@@ -93,7 +99,7 @@ def with_shapes(capacity: Capacity, lengths: Sequence[RequestLengths], load: Bac
 
 
 def _distance(one: ShapeCapacity, other: ShapeCapacity) -> float:
-    """Mean difference of prompts and outputs, in logs."""
+    """Mean absolute difference of the log prompt tokens and the log output tokens of two shapes."""
     prompts, outputs = one.prompt_tokens / other.prompt_tokens, one.output_tokens / other.output_tokens
     return (abs(log(prompts)) + abs(log(outputs))) / 2
 

@@ -72,7 +72,7 @@ MIN_REST_S, MAX_REST_S = 3.0, 20.0  # between ramp and climb, until next to noth
 def used_share(
     spec: SweepSpec, budget: BudgetSpec | None, requests: int, prompt_tokens: int, output_tokens: int
 ) -> tuple[float, LimitReason]:
-    """The highest share of a limit that so many requests and tokens use, 0 without limits, and the reason it ends a sweep for."""
+    """(largest used share of the sweep's limits, reason that this limit ends a sweep with), after so many requests and tokens."""
     limits, dollars = spec.limits, budget.dollars(prompt_tokens, output_tokens) if budget is not None else 0.0
     shares: dict[LimitReason, float] = {
         "request_budget": requests / limits.requests if limits.requests else 0.0,
@@ -87,11 +87,11 @@ class Sweep:
     """State machine of a sweep, used as the module's docstring shows. `action` is what to do now.
 
     warm_up: requests answered before the first stage, whose latencies do not count
-    lengths: (prompt, output) tokens of some thousand draws of the workload: the knee rests on the longest, which a short sweep
-        seldom sends; empty: those that were sent
+    lengths: (prompt, output) tokens of some thousand random requests of the workload, as the longest decide the knee and a short sweep
+        seldom sends them; empty: use those that were sent
     budget: of the target, which has the prices for a limit in dollars
-    demand_per_s: background load before the sweep by another source, for pages that do not count requests; None: unknown
-    before: readings of the page in the minutes before the sweep: evidence for the estimate, never a reason to end
+    demand_per_s: background load before the sweep in requests/s, for pages that do not count requests; None if unknown
+    before: readings of the metrics page in the minutes before the sweep, as evidence for the estimate; they end no sweep
     probes: (stage, result) in the order they ended, those of the warm-up and those that were cut included
     """
 
@@ -142,13 +142,13 @@ class Sweep:
             self.limit_reached(limit, at_s)
 
     def limit_reached(self, limit: LimitReason, at_s: float, note: str = "") -> None:
-        """The next request exceeds a limit. note: which, if it is not the plan's own"""
+        """Stop sending, as the next request would exceed a limit. note: names the limit if it is not the sweep's own"""
         log = self._log
         tokens = log.prompt_tokens + log.output_tokens
         self._end_sending(limit, at_s, f"{len(log.requests)} requests, {tokens} tokens{note}")
 
     def first_token(self, request_id: str, at_s: float) -> None:
-        """The first content of a request arrived. Without this call its TTFT is known from its result."""
+        """The first content of a request arrived. Without this call its TTFT is unknown until it ends."""
         request = self._log.open.get(request_id)
         if request is None or request.first_s is not None:
             return
@@ -156,7 +156,7 @@ class Sweep:
         self._judge(request, at_s, is_final=self._is_judged_by_first_token)
 
     def result(self, result: ProbeResult, at_s: float) -> None:
-        """A request ended; shed requests too, whether or not they were `sent`."""
+        """A request ended, or was shed without having been `sent`."""
         log = self._log
         if result.request_id not in log.requests and result.outcome is Outcome.SHED:
             self._end_sending("saturated", at_s, "a request was shed at the in-flight cap")
@@ -217,7 +217,7 @@ class Sweep:
             self._end_sending(condition, at_s, "the engine's page says so")
 
     def stop(self, why: str, at_s: float, reason: Reason = "guard") -> None:
-        """End the sweep for a reason from outside: an alert, a burn rate, a person; `lease_lost`, or `retry_after`."""
+        """End the sweep for an outside reason: `guard` (an alert, a burn rate, a person), `lease_lost` or `retry_after`."""
         self._end_sending(reason, at_s, why)
 
     def tick(self, at_s: float) -> None:
@@ -236,7 +236,9 @@ class Sweep:
             self._end_stage(self._action, at_s)
 
     def estimated(self, capacities: tuple[Capacity, ...], at_s: float, *, is_modelled: bool = True) -> None:
-        """Answer `Estimate`. is_modelled: an engine model explains the record; without one the sweep may climb first."""
+        """Pass the result of the action `Estimate`. is_modelled: an engine model explains the record; if not, the sweep may climb
+        first
+        """
         estimate = self._action
         if not isinstance(estimate, Estimate):
             return
@@ -259,7 +261,7 @@ class Sweep:
             self._finish(estimate.reason, estimate.detail)
 
     def not_estimated(self, why: str) -> None:
-        """Answer `Estimate` after its process failed: the sweep has stages but no capacity. why: with the remedy"""
+        """Report that the action `Estimate` failed: the sweep has stages but no capacity. why: the error, with its remedy"""
         estimate = self._action
         if not isinstance(estimate, Estimate):
             return
@@ -275,7 +277,7 @@ class Sweep:
 
     @property
     def page_every_s(self) -> float:
-        """Seconds between readings of the page: short once requests wait or breach, as a limit shows only while it binds."""
+        """Seconds between readings of the metrics page: short once requests wait or breach, as a limit shows only while it binds."""
         log = self._log
         waits = bool(log.readings and log.readings[-1][1].requests_waiting)
         return PAGE_NEAR_S if waits or self._breached.get(len(log.stages) - 1) else PAGE_S
@@ -300,7 +302,9 @@ class Sweep:
         return refused_requests(ended or [result for _, result in self.probes])
 
     def _judge(self, request: RequestRecord, at_s: float, *, is_final: bool) -> None:
-        """Count a breach by what is known of a request so far. End the sending for harm or enough breaches, or the ramp for a climb."""
+        """Count a breach if the events of a request contain one. End the sending for harm or enough breaches, or the ramp for a
+        climb.
+        """
         stage = self._log.stages[request.stage]
         if stage.phase in UNJUDGED or not request.valid:
             return
@@ -381,7 +385,7 @@ class Sweep:
                 self._advance(run, at_s)
 
     def _advance(self, run: Run, at_s: float) -> None:
-        """Begin the next stage. An adaptive sweep stays at the highest rate while more events may still show an SLO there."""
+        """Begin the next stage. At the highest rate, an adaptive sweep stays while more events may still show that an SLO holds."""
         spec, phase, rate_per_s = self._spec, run.phase, None
         if phase != "climb":
             phase = "grid" if spec.mode == "grid" else "ramp"
@@ -394,7 +398,7 @@ class Sweep:
             self._end_sending("highest_rate", at_s, f"{self._log.stages[-1].rate_per_s:g}/s")
 
     def _may_climb(self) -> bool:
-        """True if an adaptive sweep has only ramped so far."""
+        """True if the sweep is adaptive and has not left the ramp."""
         is_ramp = self._log.stages[-1].phase == "ramp" and self._climb_from_per_s is None
         return is_ramp and self._spec.mode == "adaptive"
 
@@ -404,7 +408,7 @@ class Sweep:
         self._action = self._begin("rest", self._spec.min_rate, at_s)
 
     def _is_near_threshold(self, at_s: float) -> bool:
-        """Gentle: whether two of the last dozen judged requests, or of those that wait, reach the plan's share of a threshold."""
+        """True in a gentle sweep if GENTLE_BREACHES of the last judged and the waiting requests reach GENTLE_SHARE of a threshold."""
         if self._spec.mode != "gentle":
             return False
         waiting = [request for request in self._log.open.values() if not request.counted]
@@ -412,13 +416,13 @@ class Sweep:
         return sum(share >= GENTLE_SHARE for share in shares) >= GENTLE_BREACHES
 
     def _has_answers(self) -> bool:
-        """True if there are enough answers for a model of the engine."""
+        """True if there are enough answers to fit a model of the engine."""
         return sum(stage.answered for stage in self._log.stages if stage.phase != "warm_up") >= GENTLE_ANSWERS
 
     # -- the end
 
     def _end_sending(self, reason: Reason, at_s: float, detail: str) -> None:
-        """Send nothing more. The first reason stands, unless a later one voids the measurement."""
+        """Stop sending. The first reason is kept, unless a later one voids the measurement."""
         if isinstance(self._action, Finished):
             return
         if reason in VOID:

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class SweepJob:
-    """A sweep that may start. series: of the target; closed once the target is gone."""
+    """A sweep that may start. series: series of the target's sweeps, which are closed once the target is gone"""
 
     def __init__(self, target: TargetSweeps, series: SweepSeries, identity: str, request: StartRequest) -> None:
         self._target, self._series, self._shared = target, series, target.shared
@@ -68,7 +68,7 @@ class SweepJob:
                 await self._sweep(target.spec, fence, workers)
 
     async def _sweep(self, sweep: SweepSpec, fence: int, workers: Workers) -> None:
-        """Sweep, and keep the result. sweep: as configured at the start; fence: of the lease. Raises UnidentifiedTarget."""
+        """Sweep, and store the result. sweep: configuration at the start; fence: token of the lease. Raises UnidentifiedTarget."""
         target, shared, series = self._target, self._shared, self._series
         spec, trigger, where = target.target.spec, self._request.trigger, shared.leadership.where
         session = Session(

@@ -36,7 +36,7 @@ class RequestRecord:
     stage: number of the stage in which it was sent
     first_s, end_s: first token and end; None if it is in flight or was cut before
     known_s: time of the last observation
-    tpot_s: as measured; None without usage
+    tpot_s: measured TPOT; None if the server reports no usage
     gap_s, gap_most_s: median and largest gap between chunks
     held_back: its tokens arrived all at once or several at a time
     valid: it characterises the target: it was not late, cut too early or refused
@@ -96,7 +96,7 @@ class RequestRecord:
         self.events = {slo.name: counts for slo in slos if (counts := count_events(slo, result))[0]}
 
     def check_overdue(self, at_s: float, slos: Sequence[Slo]) -> bool:
-        """Count a wait beyond a threshold as a breach. Returns whether there is one."""
+        """Count a wait beyond a threshold as a breach. Returns True if the request is overdue."""
         self.known_s, waited_s, is_overdue = at_s, at_s - self.at_s, False
         for slo in slos:
             waits = slo.signal == "e2e" or (slo.signal == "ttft" and self.first_s is None)
@@ -211,7 +211,8 @@ def observed(slo: Slo, requests: Iterable[tuple[int, int, int]]) -> Observations
 def settled(stage: Stage, requests: Sequence[RequestRecord], of_stage: Iterable[RequestRecord]) -> list[RequestRecord]:
     """Requests sent after the number in flight had adapted to the stage's rate; none of a stage too short for that.
 
-    It has adapted once 90% of the answers are shorter than the time since the stage's start. requests: of the sweep
+    It has adapted once 90% of the answers are shorter than the time since the stage's start. requests: all of the sweep; of_stage:
+    those to choose from
     """
     if stage.ended_s - stage.began_s < MIN_RATE_S:
         return []
@@ -243,9 +244,9 @@ def other_counts(record: Record) -> list[tuple[float, float, float]]:
 
 
 def other_load(record: Record) -> tuple[float, float] | None:
-    """The least and the most load of others, in requests per second, by the arrivals on the engine's page; None if it counts none.
+    """(least, most) background load in requests per second, by the arrivals on the engine's page; None if the page counts none.
 
-    The least is the load that the sweep's own requests cannot explain: where it is 0, no other use of the engine is shown. A
+    The least is the load that the sweep's own requests cannot explain; 0 means that no other use of the engine is certain. A
     reading surely counts an own request if its first token came STALE_S before the page changed last, and perhaps one that was due
     before the reading; it counts one twice, as finished and as running, if that ended since. The least is the largest between any
     two readings, as quiet times tell more than busy ones.

@@ -94,7 +94,7 @@ def result_of(
 
 
 def has_capacity(result: Result) -> bool:
-    """True if a sweep shows a rate at which an SLO fails; one that shows none leaves an earlier answer in use."""
+    """True if a sweep shows a rate at which an SLO fails. A result without such a rate does not replace an earlier capacity."""
     return any(capacity.upper is not None for capacity in result.capacities)
 
 
@@ -132,7 +132,7 @@ def _context(devices: Sequence[GpuReading]) -> Context:
 
 
 def _interference(others: OtherLoad | None, probes_per_s: float, span_s: float) -> tuple[str, ...] | None:
-    """Load of others than the sweep and the target's scheduled probes, and its source; None if it is unknown."""
+    """Sentences on load from others than the sweep and the target's scheduled probes, with its source; None if that load is unknown."""
     if others is None:
         return None
     probes_per_s = probes_per_s if others.source == "engine" else 0.0  # a query counts users

@@ -31,7 +31,8 @@ from prober.workload.workloads import RequestGenerator, sample_lengths
 class SweepProgress:
     """Progress of the sweep under way.
 
-    stage: from 0; rate_per_s: what it adds now; both None while it does not send. requests: sent so far
+    stage: number, from 0; rate_per_s: requests per second that the sweep adds now; both None while it does not send
+    requests: sent so far
     """
 
     phase: str
@@ -60,7 +61,7 @@ class SweepRun:
     model: of the engine, fitted to the requests; None where no model fits
     began_ns: of the monotonic clock
     probes: (stage, result) in the order they ended, those of the warm-up and those that were cut included
-    quiet_s: how long the target still asks to be left alone
+    quiet_s: seconds until the pause ends that the target asked for (Retry-After)
     """
 
     finished: Finished
@@ -85,12 +86,12 @@ class SweepRunner:
     """Runs one sweep of the target of a session, in which it stores the readings of its page.
 
     on_action: called with each action of the machine
-    prior: model that earlier sweeps fitted
+    prior: model that earlier sweeps fitted, at which the fit starts
     before: readings of the engine's page in the minutes before the sweep
     demand: returns the demand of the target's users in requests per second, None if it is unknown; called before the first
         request, as later it may count the sweep's own
     is_allowed: called before each request is sent; once it returns False the sweep ends (`lease_lost`)
-    needs: what the scheduled probes need of each daily budget, which no request of the sweep may take
+    needs: the part of each daily budget that is reserved for scheduled probes
     on_retry_after: called at once with the pause that an answer asks for, in seconds
     """
 
@@ -135,7 +136,7 @@ class SweepRunner:
         )
 
     def stop(self, why: str, reason: Reason = "guard") -> None:
-        """End the sweep for a reason from outside, cut the requests in flight, and keep what was measured."""
+        """End the sweep for a reason outside the state machine: cancel the requests in flight, and keep the measurements."""
         if self._sweep is None:
             self._stop_reason = why, reason
         else:
@@ -143,7 +144,7 @@ class SweepRunner:
             self._cut_unless_sending()
 
     def reconfigured(self, target: Target, needs: Mapping[str, BudgetDemand]) -> None:
-        """Use the target's changed configuration: requests spend its present budgets."""
+        """Use the target's changed configuration: later requests are charged to its new budgets."""
         if target.budgets.keys() != self._target.budgets.keys():
             self.stop("the target's budget was changed")
             return

@@ -12,16 +12,14 @@ STOP_REASONS: tuple[str, ...] = tuple(reason for part in get_args(Reason) for re
 
 
 class SweepSeries:
-    """Series of the sweeps of one target. After `close` nothing is written, as that would recreate the series of a target
-    that is gone.
-    """
+    """Series of the sweeps of one target. After `close` nothing is written, as that would recreate the series of a removed target."""
 
     def __init__(self, registry: Registry, name: str) -> None:
         self._registry, self._name = registry, name
         self.is_closed = False
 
     def declare(self, period_s: float | None) -> None:
-        """Counters at 0, so that `increase()` sees the first event. period_s: longest time between two scheduled sweeps."""
+        """Create the counters at 0, so that `increase()` sees the first event. period_s: longest time between two scheduled sweeps"""
         registry, name = self._registry, self._name
         for reason in series.SWEEP_REFUSALS:
             registry.value(series.SWEEPS_REFUSED, name, reason)
@@ -41,7 +39,7 @@ class SweepSeries:
         self._registry.value(series.SWEEPS_REFUSED, self._name, reason).inc()
 
     def failed(self, unix_s: float) -> None:
-        """A sweep ended without a result: by a fault of the prober, or since the target could not be identified."""
+        """Count a sweep that ended without a result: by a fault of the prober, or because the target could not be identified."""
         self._registry.value(series.SWEEPS, self._name, "failed").inc()
         self.last_end(unix_s, "no_result")
 
@@ -59,16 +57,16 @@ class SweepSeries:
         self.last_end(result.ended_unix_s, finished.reason)
 
     def last_end(self, unix_s: float, reason: str) -> None:
-        """When and why the last sweep ended."""
+        """Show when the last sweep ended (Unix seconds) and why."""
         self._registry.keep(series.SWEEP_END, (), self._name)
         self._registry.show(series.SWEEP_END, unix_s, self._name, reason)
 
     def capacity_time(self, unix_s: float | None) -> None:
-        """Time of the last sweep that found a capacity; None: no sweep of the target at this URL did."""
+        """Show the time of the last sweep that found a capacity of the target; None if no sweep found one at this URL."""
         self._registry.show(series.SWEEP_SUCCESS, unix_s, self._name)
 
     def stages(self, result: Result | None) -> None:
-        """Show the load curve of this sweep instead of the last one; None: no curve is known."""
+        """Show the load curve of this result instead of the one shown so far; None removes it."""
         registry, name = self._registry, self._name
         self._fit(result)
         registry.keep(series.SWEEP_STAGE_RATE, (), name)
@@ -86,7 +84,7 @@ class SweepSeries:
                         registry.show(series.SWEEP_STAGE_LATENCY, quantile.estimate, *labels)
 
     def _fit(self, result: Result | None) -> None:
-        """The fitted curves of the sweep's capacities."""
+        """Show the fitted latency curves of the result's capacities."""
         registry, name = self._registry, self._name
         registry.keep(series.FIT_RATE, (), name)
         registry.keep(series.FIT_LATENCY, (), name)

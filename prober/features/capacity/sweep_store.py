@@ -1,4 +1,4 @@
-"""Results of sweeps, without their requests: in the store, if there is one, and read on request; else in memory.
+"""Store of sweep results, without their requests. With a store on disk they are read on request; without one they are in memory.
 
 Access to the disk and parsing of results run in a thread. The key of a row is `["target's key", "sweep's id"]`, its value the file
 of a result.
@@ -24,7 +24,9 @@ log = logging.getLogger(__name__)
 
 
 class SweepStore:
-    """The latest MAX_RESULTS results of one target. key: of the target; archive: of all targets; None: in memory only."""
+    """The latest MAX_RESULTS results of one target. key: of the target; archive: results of all targets on disk; None: in memory
+    only
+    """
 
     def __init__(self, archive: "SweepArchive | None", key: str) -> None:
         self._archive, self._key = archive, key
@@ -33,7 +35,7 @@ class SweepStore:
         self._reading = asyncio.Lock()
 
     def latest(self) -> list[Result]:
-        """Results that were read, latest first."""
+        """The results that are in memory, latest first."""
         return list(self._results.values())
 
     def has(self, identity: str) -> bool:
@@ -65,7 +67,7 @@ class SweepStore:
         del self._unread[MAX_RESULTS - len(self._results) :]
 
     def add_stored(self, identity: str) -> None:
-        """Add the id of a result in the store, older than all known ones."""
+        """Add the id of a result that is in the store and older than all known ones."""
         self._unread.append(identity)
 
     def forget(self) -> None:
@@ -117,7 +119,7 @@ class SweepArchive:
             log.error("stored sweeps cannot be cleaned up, the next start tries again: %s", problem)
 
     def result(self, key: str, identity: str) -> Result | None:
-        """The result; None if it cannot be read, and then it is logged and set aside. Blocks."""
+        """The stored result with this id; None if there is none, or if it cannot be read, which is logged. Blocks."""
         row = json.dumps([key, identity])
         try:
             data = self._store.get(SWEEP, row)

@@ -1,4 +1,4 @@
-"""Sweeps of one target: its schedule, what is known of earlier sweeps, and the sweep under way."""
+"""Sweeps of one target: the schedule, the results of earlier sweeps, and the sweep under way."""
 
 import asyncio
 import logging
@@ -49,10 +49,10 @@ class TargetSweeps(TargetObserver):
     """Sweeps of one target. It outlives a configuration without `sweep:`; then nothing is swept, and it has no series.
 
     shared: what the sweeps of all targets share
-    demand: of its users, which a sweep must leave out
+    demand: demand of the target's users, from which a sweep's requests are excluded
     recent: of the last scheduled probes; devices: the GPUs that serve the target
-    model: fitted by the last sweep, and when that started in Unix seconds; None if the engine is another one since
-    runner: of the sweep under way, once it looks at the target
+    model: (start of the last sweep in Unix seconds, model that it fitted); None if the engine has changed since
+    runner: runner of the sweep under way, once it has begun
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class TargetSweeps(TargetObserver):
             raise Refused("retry_after", f"the target asks to be left alone for {left_s:.0f} s more (Retry-After)")
 
     def retry_after(self, pause_s: float, url: str) -> None:
-        """The target at this URL asked to be left alone for so long; no sweep starts meanwhile, also after a restart."""
+        """Start no sweep of the target at this URL for `pause_s`, as it asked to be left alone; this also holds after a restart."""
         self.shared.pauses.retry_after(self.target.spec.key, result_url(url), pause_s)
 
     def refused(self, request: StartRequest, refusal: Refused) -> None:
@@ -250,7 +250,9 @@ class TargetSweeps(TargetObserver):
             self.series.refused(refusal.reason)
 
     def probe_needs(self) -> dict[str, BudgetDemand]:
-        """Needs of the scheduled probes by daily budget: those of their workloads, and more if the server counts more tokens."""
+        """Reserved part of each daily budget for scheduled probes, as their workloads need it; more if the server counts more
+        tokens.
+        """
         target = self.target
         needs = {kind: need for kind, need in needs_of(target.spec).items() if kind in target.budgets}
         counted = [(probe, usage) for probe in self.recent if (usage := probe.timeline.usage) is not None]
@@ -267,7 +269,7 @@ class TargetSweeps(TargetObserver):
     # --- current and earlier sweeps
 
     def stop(self, why: str) -> bool:
-        """End the sweep under way, and keep what was measured; whether there was one."""
+        """End the sweep under way, and keep its measurements. Returns True if there was one."""
         if self.runner is None:
             return False
         self.runner.stop(why)
@@ -278,7 +280,7 @@ class TargetSweeps(TargetObserver):
         return self.runner.progress() if self.runner is not None and self.series is not None else None
 
     def latest(self) -> list[Result]:
-        """Results that are in memory, latest first; `results.read` brings the others there."""
+        """Results of this target that are in memory, latest first; `results.read` loads the others."""
         return self.results.latest() if self.series is not None else []
 
     def last_capacity(self) -> Result | None:
@@ -292,7 +294,7 @@ class TargetSweeps(TargetObserver):
         return self.last_capacity() or next(measured, None)
 
     async def recall(self) -> None:
-        """Read results until enough have a capacity, and show it, the last load curve and the last end."""
+        """Read results until enough have a comparable capacity; then show the last capacity, load curve and end of a sweep."""
         series = self.series
         await self.results.read(lambda _: len(self._comparable()) >= MAX_POOLED)
         if series is None or series is not self.series:
@@ -303,14 +305,14 @@ class TargetSweeps(TargetObserver):
             series.last_end(latest[0].ended_unix_s, latest[0].stop or "")
 
     def show_capacity(self) -> None:
-        """Show the last capacity that was found, and the headroom by it and those of sweeps like it."""
+        """Show the last capacity that was found, and the headroom by it and by earlier comparable sweeps."""
         if self.series is not None and (results := self._comparable()):
             earlier = [capacity for result in results[1:] for capacity in result.capacities]
             self.demand.show_capacity(results[0].capacities, earlier)
             self.series.capacity_time(results[0].ended_unix_s)
 
     def _comparable(self) -> list[Result]:
-        """The last result with a capacity, and those before it of the same engine, load and SLOs; the last MAX_POOLED of them."""
+        """The last result with a capacity, then earlier ones of the same engine, load and SLOs; MAX_POOLED results at most."""
         results = [result for result in self.latest() if self._has_capacity(result)]
         alike = [(of.target, of.load, of.slos) for of in results]
         return [of for of, kind in zip(results, alike, strict=True) if kind == alike[0]][:MAX_POOLED]
@@ -337,13 +339,13 @@ class TargetSweeps(TargetObserver):
         self.series.declare(period_s)
 
     def _schedule_missed(self, due_unix_s: float) -> None:
-        """The schedule was due while the prober was stopped, or its clock was set past it."""
+        """Log and count a sweep that came due while the prober was stopped or its clock was set forward past that time."""
         late_s = self.shared.clock.unix_s() - due_unix_s
         text = f"it was due {late_s:.0f} s ago; {MAX_LATENESS_S} s is too late"
         self.refused(StartRequest("schedule", due_unix_s), Refused("missed", text))
 
     def _move(self, url: str) -> None:
-        """Follow the target to another URL, for which no earlier result holds."""
+        """Continue at the target's new URL, for which no earlier result is valid."""
         self._url = url
         self.stop("the target's url was changed")
         self.model = None
@@ -353,7 +355,7 @@ class TargetSweeps(TargetObserver):
             self.shared.recall(self)
 
     def _claim(self) -> tuple[float, float]:
-        """Unix seconds of the last claim at the lease, 0 without one, and seconds since it was first seen."""
+        """(Unix seconds of the last claim of a sweep at the lease, 0 without one; seconds since that claim was first seen)."""
         claim_s = self.shared.leadership.claimed(claimed_as(self.target.spec.key))
         now_s = self.shared.clock.now_ns() / 1e9
         if self._seen_claim[0] != claim_s:
