@@ -12,7 +12,7 @@ from prober.results.result import Result
 from prober.results.result_file import KEY, from_object
 from prober.results.strict_json import Unreadable
 
-KNOWN = "llm-slo-prober, vllm bench serve, sglang.bench_serving, genai-perf, aiperf"
+KNOWN = "llm-slo-prober, vllm bench serve, sglang.bench_serving, aiperf"
 
 
 def read(text: str, source: str) -> Result:
@@ -49,7 +49,6 @@ def _read(text: str, source: str) -> Result | Comparison:
     for recognises, reader in (
         (flat.VLLM.recognises, flat.read_vllm),
         (nvidia.recognises_aiperf, nvidia.read_aiperf),
-        (nvidia.recognises_genai_perf, nvidia.read_genai_perf),
     ):
         if recognises(first):
             return reader(exported_objects[0])

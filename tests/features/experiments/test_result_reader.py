@@ -19,9 +19,9 @@ from prober.results.result_file import from_json, to_json
 from prober.results.strict_json import Unreadable
 
 # As the tools write them.
-VLLM, SGLANG, GENAI_PERF, AIPERF = (
+VLLM, SGLANG, AIPERF = (
     json.loads((Path(__file__).parent / "tool_results" / f"{name}.json").read_text())
-    for name in ("vllm", "sglang", "genai_perf", "aiperf")
+    for name in ("vllm", "sglang", "aiperf")
 )
 DETAILED = VLLM | {
     "input_lens": [10, 20, 30, 40],
@@ -145,35 +145,6 @@ def test_sglangs_lines_are_stages() -> None:
     assert (result.load.arrivals, result.load.varied) == ("poisson", True)
 
 
-def test_genai_perf() -> None:
-    """The tool's inter-token latency is a mean a request: TPOT. ITL is not known, nor is when it was measured."""
-    result = of(GENAI_PERF)
-    (stage,) = result.stages
-    assert p(result, "tpot", 0.99) == (0.014, 100)
-    assert "itl" not in stage.latencies
-    assert stage.duration_s == 50.0
-    assert stage.output_tokens_per_s == 200.0
-    assert (stage.name, result.load.arrivals, result.load.varied) == ("concurrency 2", "closed", False)
-    assert (result.target.model, result.target.engine) == ("org/model-7b", "vllm")
-
-
-def test_genai_perfs_later_configuration() -> None:
-    """Nested, with an empty text for what was not given."""
-    config = {
-        "model_names": ["org/model-7b"],
-        "endpoint": {"backend": "vllm", "type": "chat", "url": "me:secret@llm:8000"},
-        "perf_analyzer": {"stimulus": {"request_rate": 4.0}, "warmup_request_count": 10},
-        "input": {"synthetic_tokens": {"mean": 550, "stddev": 20}, "random_seed": 7},
-        "concurrency": "",
-    }
-    result = of(GENAI_PERF | {"input_config": config})
-    assert (result.stages[0].name, result.load.arrivals, result.load.varied) == ("4/s", "poisson", True)
-    assert (result.target.model, result.target.api, result.load.seed) == ("org/model-7b", "chat", 7)
-    assert result.load.prompt_tokens == "normal, mean 550, standard deviation 20"
-    assert result.warm_up is not None
-    assert result.target.url == "llm:8000"
-
-
 def test_aiperf() -> None:
     """Units are those it states; a later minor version is read."""
     result = of(AIPERF | {"schema_version": "1.9", "new_key": {"unit": "?"}})
@@ -251,7 +222,6 @@ def test_failures_that_a_file_does_not_count_are_unknown() -> None:
     (row,) = csv.DictReader(stages([result]).splitlines())
     assert (row["completed"], row["num_prompts"], row["failed"]) == ("118", "", "")
     assert float(row["mean_ttft_ms"]) == pytest.approx(92.45, rel=1e-3)
-    assert of(GENAI_PERF).stages[0].unanswered is None
     silent = {key: value for key, value in AIPERF.items() if key != "error_request_count"}
     assert of(silent).stages[0].unanswered is None
     assert of(silent | {"error_summary": []}).stages[0].unanswered == 0
@@ -294,8 +264,8 @@ def test_lengths_of_failed_requests_are_none() -> None:
     assert incomparable(one, other) == []
 
 
-ALL = [VLLM, DETAILED, SGLANG, GENAI_PERF, AIPERF]
-NAMES = ["vllm", "vllm-detailed", "sglang", "genai-perf", "aiperf"]
+ALL = [VLLM, DETAILED, SGLANG, AIPERF]
+NAMES = ["vllm", "vllm-detailed", "sglang", "aiperf"]
 
 
 @pytest.mark.parametrize("document", ALL, ids=NAMES)
