@@ -24,24 +24,24 @@ Name = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowFeatures:
-    """Features of a window: that of the breach, or the usual ones. None or empty: not measured (never 0).
+    """Measurements of a window of time: during a breach, or in usual times. None or empty if not measured (never 0).
 
     From probes:
-    failures: number of failed probes by outcome and detail, most frequent first. probes: number of all.
-    ttft_mean_s: of cold and warm prompts, for comparison with the engine's means; with its standard error.
+    failures: number of failed probes by outcome and detail, most frequent first. probes: number of all probes.
+    ttft_mean_s: mean TTFT of cold and warm prompts, for comparison with the engine's means; with its standard error.
     step_s: decode step without a concurrent prefill, the lower quartile of ITL. slow_step_s: that of the slow fifth of the answers.
     still_ratio: share of the time of the streams in pauses after which one token came: the engine stood still for this stream.
     held_ratio: the same for pauses after which the tokens of that time came together: they were held on the way.
     still_together_ratio: of those pauses during which another stream was open, the share in which that one paused as well.
         longest_still_s: the longest of them.
     ttft_per_prompt_token_s: see `window.prompt_line`; with its standard error.
-    long_*: of the longest third of the prompts, or of all if their lengths are similar: medians, and the quartile range of the TTFT.
+    long_*: medians of the longest third of the prompts (of all if their lengths are similar), and the quartile range of their TTFT.
     ttft_cold_s, ttft_warm_s: medians for prompts of similar length without and with a shared prefix; their difference has the standard
         error saving_error_s.
-    connect_s: median. headers_s: mean time from sending to the headers. headers_ratio: median of its share of that to the first token.
+    connect_s: median. headers_s: mean time from sending to the headers. headers_ratio: median of that time ÷ time to the first token.
     late_ratio: share of probes that the prober sent late.
 
-    From the engine's page:
+    From the engine's metrics page:
     running, waiting: means of the readings. kv_usage_ratio: their 90th percentile.
     kv_cache_tokens: mean number of tokens in the KV cache of a rank.
     waiting_at_most_running_ratio: share of the readings with waiting requests that have the most running ones.
@@ -49,7 +49,7 @@ class WindowFeatures:
     preemptions_per_s, generated_tokens_per_s: from increments of the counters.
     computed_prompt_tokens_per_s: without tokens from the prefix cache.
     prefix_hit_tokens_per_s, prefix_hit_ratio: tokens found in the cache, and their share of those looked up.
-    engine_*_s: means of the engine's histograms. kv_transfer_s: the same, of transfers from the engine that prefills.
+    engine_*_s: means of the engine's histograms. kv_transfer_s: mean time of KV cache transfers from the engine that prefills.
 
     From GPUs: clock and memory in use are means; gpu_throttled_ratio: share of readings with a throttle reason.
     gpu_processes: mean number of processes that compute on all of them.

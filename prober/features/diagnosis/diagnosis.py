@@ -31,7 +31,7 @@ class Diagnosis:
 
     regimes: the names, or only `unknown`
     why: the cause of slow decode steps, "" for other mechanisms
-    missing: measurements that would tell more
+    missing: names of measurements that were not made and could show more
     probable: names that are not confirmed yet; `regimes` is `unknown` until then
     """
 
@@ -54,12 +54,12 @@ class Diagnosis:
 
     @property
     def headline(self) -> str:
-        """The title with the first finding: `slow decode (decode step: 1.6 ×)`."""
+        """The title with the first finding, such as `slow decode (decode step: 1.6 ×)`."""
         first = next((f" ({finding.figure}: {finding.amount})" for finding in self.evidence), "")
         return self.title if self.probable else self.title + first
 
     def text(self) -> str:
-        """Several lines for people."""
+        """The whole diagnosis as several lines of text."""
         lines = [f"{self.title}: {self.means}", *([f"  why: {self.why}"] if self.why else [])]
         lines += [f"  {finding.text()}" for finding in self.evidence]
         lines += [f"  would tell more: {', '.join(self.missing)}"] if self.missing else []
@@ -69,7 +69,7 @@ class Diagnosis:
 
 
 def diagnose(symptoms: Symptoms) -> Diagnosis:
-    """The mechanism that the symptoms show, two that do not explain each other, or `unknown`."""
+    """Find the mechanism that the symptoms show, or two that do not explain each other; else the diagnosis is `unknown`."""
     comparison = Comparison(symptoms)
     named: list[tuple[Mechanism, tuple[Finding, ...]]] = []
     for mechanism in MECHANISMS:

@@ -1,6 +1,6 @@
 """The mechanisms of slowness and failure: the measured facts that show each of them, and what to do about it.
 
-A mechanism is shown by figures of its own: the part of a growth that it carries, or a state of the engine that only it has. The
+A mechanism is shown by specific figures: its part of the growth of a latency, or a state of the engine that only it causes. The
 thresholds were tuned on the simulated engine (`bench/diagnosis.py`) and on half of the independent scenes
 (`bench/diagnosis_independent.py`); results are reported for other seeds and the other half.
 """
@@ -54,7 +54,7 @@ class Finding(NamedTuple):
 
     @property
     def amount(self) -> str:
-        """Value with unit: `7.2`, `98.8%`, `1.6 ×`."""
+        """Value with its unit, such as `7.2`, `98.8%` or `1.6 ×`."""
         if self.unit == "ratio":
             return f"{self.value * 100:.3g}%"
         digits = f"{self.value:,.0f}" if self.value >= 1_000 else f"{self.value:.3g}"
@@ -68,15 +68,15 @@ class Finding(NamedTuple):
 class Comparison:
     """Figures of the symptoms: growth against the usual values, and shares of parts in the growth of the TTFT.
 
-    added_s: growth of the probes' mean TTFT; None if its error does not allow to divide it. Probes arrive at random, so their mean
-        wait is that of all requests (Wolff, Poisson arrivals see time averages, 1982)
+    added_s: growth of the probes' mean TTFT in seconds; None if its error is too large to split it into parts. Probes arrive at random,
+        so their mean wait is that of all requests (Wolff, Poisson arrivals see time averages, 1982)
     long_added_s: growth of the median TTFT of long prompts, None if it did not grow
-    is_ttft_slow: the TTFT grew, or nothing usual is known and its SLO is breached
+    is_ttft_slow: the TTFT grew, or no usual value is known and the TTFT's SLO is breached
     queue_share: share of the growth in the engine's queue, by the page's queue time or by its waiting requests
-    outside_share: share of the growth that the engine's own mean TTFT did not see
-    work_growth: the larger one of answer tokens/s and computed prompt tokens/s
-    step_growth: of a plain decode step
-    load_growth: the largest one of work, steps, lengths of prompts and rate of requests; 1 if all are smaller
+    outside_share: share of the growth that is not in the engine's own mean TTFT
+    work_growth: growth of answer tokens/s or of computed prompt tokens/s, whichever is larger
+    step_growth: growth of the duration of a plain decode step
+    load_growth: largest growth of work, steps, prompt lengths and request rate; 1 if none grew
     """
 
     def __init__(self, symptoms: Symptoms) -> None:
@@ -110,12 +110,12 @@ class Comparison:
         self.load_growth = max([1.0, *(growth for growth in growths if growth is not None)])
 
     def growth(self, read: Read) -> float | None:
-        """Ratio of the value now to the usual one."""
+        """Ratio of the present value to the usual one. read: returns the value from the features of a window"""
         now, before = read(self.now), read(self.before)
         return None if now is None or not before else now / before
 
     def share(self, read: Read, of_s: float | None) -> float | None:
-        """Share of a part in a growth; MOST where nothing usual is known and the part alone is as long as the SLO's threshold."""
+        """Share of a part in the growth `of_s`. If no usual value is known: MOST × the part ÷ the SLO's threshold."""
         now, before, limit_s = read(self.now), read(self.before), self.breached.get("ttft")
         if now is not None and not self.has_usual:
             return MOST * now / limit_s if limit_s else None
@@ -129,13 +129,13 @@ class Comparison:
         return 1 - inside * (max(1.0, self.before.ttft_mean_s / self.before.engine_ttft_s) if inside > 0 else 1.0)
 
     def measured(self, name: str, read: Read, unit: str = "") -> Finding | None:
-        """A value now, beside the usual one; None if it was not measured."""
+        """Finding with the present value and the usual one; None if it was not measured."""
         now, before = read(self.now), read(self.before)
         usual = "" if before is None else f"usually {Finding('', before, unit).amount}"
         return None if now is None else Finding(name, now, unit, usual)
 
     def grown(self, name: str, read: Read) -> Finding | None:
-        """A duration relative to the usual one, or over the SLO's threshold where none is known."""
+        """Finding with a duration: relative to the usual one, or in milliseconds if no usual one is known."""
         now, before = read(self.now), read(self.before)
         if now is None:
             return None
@@ -144,7 +144,7 @@ class Comparison:
         return Finding(name, now / before, "×", f"{_seconds(now)} after {_seconds(before)}")
 
     def shared(self, name: str, share: float | None, of_s: float | None) -> Finding | None:
-        """A share in the growth of the TTFT."""
+        """Finding with the share of a part in the growth of the TTFT."""
         if share is None:
             return None
         if of_s is None:
@@ -158,7 +158,7 @@ def is_at_least(value: float | None, least: float) -> bool:
 
 
 def _seconds(seconds: float) -> str:
-    """Three digits, in milliseconds below one second."""
+    """A duration as text with three digits; in milliseconds below one second."""
     return f"{seconds:.3g} s" if abs(seconds) >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
@@ -180,7 +180,7 @@ def _known(*findings: Finding | None) -> tuple[Finding, ...]:
 
 
 def failures(c: Comparison, kinds: Callable[[str], bool]) -> tuple[Finding, ...]:
-    """The most frequent failures of some kinds, where failures breach an SLO by themselves and these are half of them."""
+    """The most frequent failures of some kinds, if failures breach an SLO by themselves and half of them are of these kinds."""
     counts = {text: count for text, count in c.now.failures.items() if kinds(text)}
     if "success" not in c.breached or 2 * sum(counts.values()) < sum(c.now.failures.values()):
         return ()
@@ -387,7 +387,7 @@ def _queueing(c: Comparison) -> tuple[Finding, ...]:
 
 
 def why_decode_is_slow(c: Comparison) -> tuple[str, tuple[str, ...]]:
-    """Why steps are slow, as far as GPU readings, the page and the bandwidth bound tell, and what would tell more."""
+    """(why decode steps are slow, measurements that could show more), by GPU readings, the metrics page and the bandwidth bound."""
     now, before = c.now, c.before
     clock, running = c.growth(lambda w: w.gpu_clock_hertz), c.growth(lambda w: w.running)
     if clock is not None and clock <= SLOW_CLOCK:
@@ -418,7 +418,7 @@ def why_decode_is_slow(c: Comparison) -> tuple[str, tuple[str, ...]]:
 
 
 def unmet(*needs: tuple[str, bool]) -> tuple[str, ...]:
-    """The measurements, of (name, whether it was made), that would tell more."""
+    """The names of the measurements that were not made. needs: (name, True if it was made)"""
     return tuple(name for name, is_met in needs if not is_met)
 
 
@@ -426,8 +426,8 @@ def unmet(*needs: tuple[str, bool]) -> tuple[str, ...]:
 class Mechanism:
     """A mechanism of slowness or failure, and how to recognise it.
 
-    shows: the findings that show it, none if they do not
-    explains: mechanisms that can be its consequence
+    shows: returns the findings that show the mechanism; empty if the symptoms do not show it
+    explains: mechanisms that can be a consequence of this one
     """
 
     name: Name

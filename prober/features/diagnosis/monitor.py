@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 class DiagnosisMonitor:
-    """Evaluates every target periodically. saved: usual features of an earlier process, by the names of `states`."""
+    """Evaluates every target periodically. saved: usual features that `states` returned in an earlier process"""
 
     def __init__(self, registry: Registry, events: EventLog, saved: SavedRows | None = None) -> None:
         self.registry, self.events = registry, events
@@ -95,9 +95,9 @@ class DiagnosisMonitor:
 class TargetDiagnosis(TargetObserver):
     """Evidence and diagnosis of one target. A workload includes its series of warm prompts.
 
-    keys: of the usual features in the store, by workload; another one if its requests change.
+    keys: key of the usual features in the store, by workload; it changes if the workload's requests do.
     readings, devices: of the engine's page and of the GPUs, with seconds of the monotonic clock.
-    diagnosis: None while nothing is breached and nothing drifts; a name is `probable` until it is confirmed.
+    diagnosis: None while no SLO is breached and no latency drifts; names are `probable` until they are confirmed.
     """
 
     def __init__(self, monitor: DiagnosisMonitor, observed: ObservedTarget) -> None:
@@ -166,12 +166,12 @@ class TargetDiagnosis(TargetObserver):
         self._monitor.forget(self)
 
     def recent_readings(self) -> list[tuple[float, EngineSignals]]:
-        """The engine's page in the last SHOWN_S, at most MAX_READINGS."""
+        """The readings of the engine's metrics page in the last SHOWN_S, at most MAX_READINGS."""
         since_s = self._now_s() - SHOWN_S
         return [(at_s, signals) for at_s, signals in self.readings if at_s >= since_s]
 
     def evaluate(self) -> None:
-        """Diagnose the target if it is in trouble; otherwise learn what is usual."""
+        """Diagnose the target if an SLO is breached or a latency drifts; otherwise learn its usual features."""
         now_s = self._now_s()
         is_loading = self._state is TargetState.STARTING and self._was_ready
         is_draining = self._state is TargetState.DRAINING  # nothing is sent, and what failed before is over
@@ -199,7 +199,7 @@ class TargetDiagnosis(TargetObserver):
             self._learn(now_s)
 
     def _take(self, verdict: Diagnosis | None, now_s: float) -> None:
-        """Show a verdict, with the names that most of the latest evaluations agree on."""
+        """Add a verdict, and show those names that most of the latest evaluations agree on."""
         self._verdicts.append(verdict)
         verdicts = [past for past in reversed(self._verdicts) if past is not None]
         counts: Counter[Name] = Counter(name for past in verdicts for name in past.regimes if name != "unknown")
@@ -245,7 +245,7 @@ class TargetDiagnosis(TargetObserver):
             self._monitor.registry[series.REGIME.name].value(self.name, regime).value = shown.get(regime, 0.0)
 
     def _learn(self, now_s: float) -> None:
-        """Add the time since the last usual window as another usual window, once it has enough probes."""
+        """Store the features of the time since the last usual window as a further usual window, once that time has enough probes."""
         for workload, probes in self._probes.items():
             since_s = max(self._calm_since_s, self._learnt_s.get(workload, 0.0))
             recent = [probe for probe in probes if probe.timeline.intended_ns / 1e9 >= since_s]
@@ -258,7 +258,7 @@ class TargetDiagnosis(TargetObserver):
                 self._learnt_s[workload] = now_s
 
     def _features(self, probes: Sequence[ProbeResult]) -> WindowFeatures:
-        """Features of the time of these probes."""
+        """Features of the span of time in which these probes were sent."""
         since_s = min((probe.timeline.intended_ns for probe in probes), default=0) / 1e9
         readings = [(at_s, signals) for at_s, signals in self.readings if at_s >= since_s]
         devices = [gpus for at_s, gpus in self.devices if at_s >= since_s]
@@ -271,7 +271,7 @@ class TargetDiagnosis(TargetObserver):
 
 
 def _latest(probes: Sequence[ProbeResult], now_s: float, window_s: float, least: int) -> list[ProbeResult]:
-    """Probes of the last window; if there are too few, the latest `least` up to MAX_PROBE_AGE_S."""
+    """Probes of the last `window_s`; if they are too few, the latest `least` that are no older than MAX_PROBE_AGE_S."""
     ages = [(now_s - probe.timeline.intended_ns / 1e9, probe) for probe in probes]
     recent = [probe for age_s, probe in ages if age_s <= window_s]
     return recent if len(recent) >= least else [probe for age_s, probe in ages[-least:] if age_s <= MAX_PROBE_AGE_S]
@@ -306,7 +306,7 @@ def _breached(slos: Sequence[Slo], probes: Sequence[ProbeResult]) -> tuple[dict[
 
 
 def _hardware(decode: DecodeBoundSpec | None, devices: Sequence[GpuReading], ranks: int) -> Hardware | None:
-    """Hardware of one rank, from the configuration and the GPUs; None if either does not tell it."""
+    """Hardware of one rank; None if `decode` is not configured, or if the memory bandwidth is not known."""
     if decode is None:
         return None
     bandwidth = decode.memory_bandwidth_bytes_per_s

@@ -1,6 +1,6 @@
 """The phase matrix: a few probes of each shape, one at a time, that separate prefill, decode and prefix cache.
 
-With one probe at a time the prober adds no load of its own: a probe that waits, waits for other requests.
+With one probe at a time, the prober itself causes no queue: a probe that waits, waits for other requests.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from prober.workload.workloads import Prefix, Workload
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A number of probes of one workload. purpose: text for people on what they measure."""
+    """A number of probes of one workload. purpose: text on what they measure"""
 
     workload: Workload
     probes: int
@@ -36,7 +36,7 @@ MAX_CONTEXT_RATIO = 0.9  # of the context that prompt and answer may take: a pro
 
 
 def fitted(workload: Workload, context_tokens: float | None) -> Workload:
-    """The workload, with shorter prompts where the engine's context, if it is known, is shorter."""
+    """The workload with its prompts shortened to the engine's context, if that is known and too short for them."""
     longest = int(MAX_CONTEXT_RATIO * (context_tokens or 0)) - workload.output_tokens.maximum
     if not 0 < longest < workload.prompt_tokens.maximum:
         return workload
@@ -46,7 +46,7 @@ def fitted(workload: Workload, context_tokens: float | None) -> Workload:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Medians of one kind of probe, in seconds; None without any. answered: number out of `sent`."""
+    """Medians of one kind of probe, in seconds; None if there is no value. answered: number of answers to `sent` probes"""
 
     kind: str
     answered: int
@@ -58,7 +58,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Number of probes that failed in one way. detail: of the transport, or status and words of the server."""
+    """Number of probes that failed in one way. detail: error of the transport, or status and text of the server"""
 
     outcome: str
     detail: str
@@ -100,7 +100,7 @@ def symptoms(
     breached: Mapping[str, float],
     engine: str | None,
 ) -> Symptoms:
-    """Symptoms in the matrix: TTFT of long prompts, cost of a prompt token, decoding of long answers, and the page throughout.
+    """Symptoms from the phase matrix: TTFT of long prompts, time per prompt token, decoding of long answers, and all page readings.
 
     breached: threshold in s by signal; as there is no baseline, parts of a latency are compared with it.
     """
@@ -123,7 +123,7 @@ def symptoms(
 
 
 def not_diagnosed(results: Sequence[ProbeResult], limits_s: Mapping[str, float]) -> str:
-    """Why nothing is diagnosed, "" if something is. limits_s: by signal, as given to `prober diagnose`."""
+    """Text on why there is no diagnosis; "" if there is one. limits_s: seconds by signal, as given to `prober diagnose`"""
     answered = [probe.timeline for probe in results if probe.outcome in ANSWERED]
     if not answered:
         return "No probe was answered, so there is no latency to explain. Mend these failures first."

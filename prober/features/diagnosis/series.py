@@ -30,7 +30,7 @@ CAUSE_WORDS = words_mapping({name: name.replace("_", " ") for name in NAMES}, OR
 
 
 def decode_speed() -> Panel:
-    """Decode speed relative to the memory bandwidth."""
+    """Panel of the decode speed relative to the limit of the memory bandwidth."""
     return stat(
         "Decode ÷ memory bound",
         "Speed of a decode step as a share of what memory bandwidth allows. Bad: below 60%; memory bandwidth is not the limit. "
@@ -43,7 +43,7 @@ def decode_speed() -> Panel:
 
 
 def causes() -> Panel:
-    """Diagnosed causes over time."""
+    """Panel of the diagnosed causes over time."""
     return states(
         "What happens",
         "What the prober's diagnosis names while an SLO is breached or a latency has drifted. "

@@ -57,7 +57,7 @@ def window_features(
     probes: of one workload, including its series of warm prompts; percentiles of different shapes are never pooled. Latencies use
         answered probes without warm-ups and without cold prompts that were cached; `late_ratio` uses all.
     readings: (seconds of one clock, signals of the page) in the order of time.
-    devices: readings of all GPUs.
+    devices: readings of all GPUs, one sequence per time.
     """
     good = [probe for probe in probes if probe.outcome in ANSWERED and not probe.warm_up and not probe.cached]
     ttfts = [(probe, ttft) for probe in good if (ttft := probe.timeline.ttft_s) is not None]
@@ -217,7 +217,10 @@ def _pauses(probes: Sequence[ProbeResult], step_s: float | None) -> tuple[float 
 
 
 class PromptLine(NamedTuple):
-    """TTFT by the length of the prompt: slope in s per token with its standard error; medians and quartile range of long prompts."""
+    """TTFT as a function of prompt length.
+
+    slope: seconds per token; error: its standard error; tokens, ttft_s, spread_s: medians and quartile range of TTFT of long prompts
+    """
 
     slope: float
     error: float
@@ -271,12 +274,12 @@ def _gaps(probes: Sequence[ProbeResult]) -> tuple[list[float], bool]:
 
 
 def _step_s(gaps: Sequence[float]) -> float | None:
-    """Lower quartile, which excludes prefills, preemptions and steps slowed by other requests."""
+    """Decode step: the lower quartile of the gaps, which excludes prefills, preemptions and steps slowed by other requests."""
     return (sorted(gaps)[len(gaps) // 4] or None) if len(gaps) >= MIN_SAMPLES_BY_QUANTILE[0.9] else None
 
 
 def _slow_step_s(probes: Iterable[ProbeResult]) -> float | None:
-    """Plain decode step of the slow fifth of the answers: of one slow replica among several."""
+    """Plain decode step of the slowest fifth of the answers, which shows one slow replica among several."""
     steps = sorted(sorted(itls)[len(itls) // 4] for probe in probes if (itls := probe.timeline.itls_s))
     return steps[-1 - len(steps) // 5] if len(steps) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None
 
@@ -284,9 +287,9 @@ def _slow_step_s(probes: Iterable[ProbeResult]) -> float | None:
 def _cold_and_warm(ttfts: Iterable[tuple[ProbeResult, float]]) -> tuple[float, float, float] | tuple[None, None, None]:
     """Medians of the TTFT of cold and of warm prompts of the same lengths, and the standard error of their difference.
 
-    A warm prompt is compared with the cold ones of its workload that are of similar length. The error is that of the median of what
-    the prompts save, for normal samples, from the quartiles, which a few slow requests do not change. It includes the variation with
-    the length, as a later window has other lengths.
+    A warm prompt is compared with the cold ones of its workload that are of similar length. The error is that of the median saving, for
+    normal samples, computed from the quartiles, which a few slow requests do not change. It includes the variation with the length, as
+    a later window has other lengths.
     """
     series: dict[str, list[tuple[int, float]]] = {}
     for probe, ttft in ttfts:
@@ -315,7 +318,7 @@ def _cold_and_warm(ttfts: Iterable[tuple[ProbeResult, float]]) -> tuple[float, f
 
 
 def _median_error(samples: Sequence[float], independent: int) -> float:
-    """Standard error of a median of normal samples, of which so many are independent."""
+    """Standard error of the median of normal samples. independent: number of independent samples among them"""
     return 1.2533 * _quartile_range(samples) / 1.349 / math.sqrt(independent)
 
 
@@ -335,7 +338,7 @@ def _connect_s(probes: Iterable[ProbeResult]) -> float | None:
 
 
 def _headers(probes: Iterable[ProbeResult]) -> tuple[float, float] | tuple[None, None]:
-    """Mean time from sending to the headers, and the median of its share of the time to the first token."""
+    """(mean time from sending to the headers, median of that time ÷ time to the first token)."""
     spans = [
         (line.headers_ns - line.sent_ns, line.first_ns - line.sent_ns)
         for probe in probes
@@ -351,7 +354,7 @@ def _headers(probes: Iterable[ProbeResult]) -> tuple[float, float] | tuple[None,
 
 
 def typical(windows: Iterable[WindowFeatures]) -> WindowFeatures:
-    """Features of usual windows: the median of each, of the windows in which it was measured."""
+    """Features of usual times: the median of each feature over the windows in which it was measured."""
     rows = list(windows)
     names = [part.name for part in fields(WindowFeatures) if part.name not in ("probes", "failures")]
     columns = {name: [value for row in rows if (value := getattr(row, name)) is not None] for name in names}
@@ -364,20 +367,20 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _mean_and_error(samples: Sequence[float]) -> tuple[float | None, float | None]:
-    """Mean and its standard error, for independent samples; None if they are too few."""
+    """(mean, its standard error) of independent samples; None if they are too few."""
     if len(samples) < MIN_SAMPLES_BY_QUANTILE[0.5]:
         return None, None
     return fmean(samples), stdev(samples) / math.sqrt(len(samples))
 
 
 def _high(values: Iterable[float | None]) -> float | None:
-    """90th percentile."""
+    """90th percentile of the known values."""
     known = sorted(value for value in values if value is not None)
     return known[-1 - len(known) // 10] if known else None
 
 
 def _increment(values: Sequence[float]) -> float:
-    """Increase of a counter; a fall is a restart, and counts between it and the next reading are left out."""
+    """Increase of a counter. A fall is a restart: what was counted between it and the next reading is left out."""
     return sum(max(0.0, after - before) for before, after in pairwise(values))
 
 
@@ -389,7 +392,7 @@ def _rate(readings: Sequence[Reading], of: Callable[[EngineSignals], float | Non
 
 
 def _observed_mean(readings: Sequence[Reading], of: Callable[[EngineSignals], EngineHistogram | None]) -> float | None:
-    """Mean of the observations that were added to a histogram of the engine."""
+    """Mean of the observations that were added to a histogram of the engine during the readings."""
     known = [
         (histogram.counts[-1], histogram.sum)
         for _, signals in readings
@@ -403,7 +406,7 @@ def _observed_mean(readings: Sequence[Reading], of: Callable[[EngineSignals], En
 
 
 def _requests_total(signals: EngineSignals) -> float | None:
-    """Requests, as counted by the first histogram or counter that the page has."""
+    """Total number of requests, by the first histogram or counter of them that the page has."""
     for histogram in (signals.queue_seconds, signals.ttft_seconds):
         if histogram is not None and histogram.counts:
             return histogram.counts[-1]
@@ -411,7 +414,7 @@ def _requests_total(signals: EngineSignals) -> float | None:
 
 
 def _waiting_at_most_running_ratio(readings: Sequence[Reading]) -> float | None:
-    """Of the readings with waiting requests, the share with as many running ones as were ever read; None if they are too few.
+    """Of the readings with waiting requests, the share in which the number of running requests is the maximum; None if they are few.
 
     A limit of slots keeps the number of running requests there while any request waits; a lack of space in the cache does not.
     """

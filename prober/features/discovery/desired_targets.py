@@ -35,7 +35,7 @@ Key = tuple[str, str]  # scope and owner
 
 @dataclass(slots=True)
 class _Fit:
-    """Targets and problems from the labels of one owner."""
+    """Targets and problems that follow from the labels of one owner."""
 
     labels: TargetLabels
     specs: tuple[TargetSpec, ...]
@@ -44,7 +44,7 @@ class _Fit:
 
 @dataclass(slots=True)
 class _Group:
-    """A discovery. before: the previous configuration, used until the new source has been read."""
+    """A configured discovery and its targets. before: the previous configuration, which is used until the new source has been read"""
 
     spec: DiscoverySpec
     discovered: DiscoveredTargets
@@ -57,14 +57,14 @@ class _Group:
     probed: frozenset[str] = frozenset()  # keys of its desired targets
 
     def current(self) -> "_Group":
-        """The group whose targets are used."""
+        """The group whose targets are used now: this one, or the one before."""
         if self.before is None or self.discovered.complete:
             self.before = None
             return self
         return self.before.current()
 
     async def evaluate(self) -> tuple[list[TargetSpec], list[str]]:
-        """Valid targets by name and URL, and problems of the others; only changed labels are evaluated."""
+        """(valid targets sorted by name and URL, problems of the others). Only changed labels are evaluated."""
         fits: dict[Key, _Fit] = {}
         problems: list[str] = []
         for index, (key, labels) in enumerate(list(self.discovered.items()), 1):
@@ -94,9 +94,9 @@ class _Group:
 
 
 class DesiredTargets:
-    """Joins configured and discovered targets.
+    """Joins the configured and the discovered targets.
 
-    change: reconciles the fleet; returns before removed targets have ended.
+    change: function that reconciles the fleet; it returns before removed targets have ended
     """
 
     def __init__(self, families: Registry, change: Callable[[list[TargetSpec]], Awaitable[None]]) -> None:
@@ -120,12 +120,12 @@ class DesiredTargets:
 
     @property
     def is_applied(self) -> bool:
-        """True if every source has answered, and the fleet has its targets. Another thread may ask."""
+        """True if every source has answered and the fleet has its targets. May be called by another thread."""
         has_answered = all(group.before or group.discovered.complete for group in list(self._groups.values()))
         return has_answered and not (self._changed.is_set() or self._changing.locked())
 
     async def run(self) -> None:
-        """Apply changes forever."""
+        """Apply changes until cancelled."""
         while True:
             await self._changed.wait()
             await asyncio.sleep(DEBOUNCE_S)
@@ -241,7 +241,7 @@ def _order(spec: TargetSpec) -> tuple[str, str, str]:
 
 
 def _source(spec: DiscoverySpec, discovered: DiscoveredTargets) -> Source:
-    """Create the source; imports only the module that is used."""
+    """Create the source of a discovery; only the module of its kind is imported."""
     match spec.source:
         case FileSpec() as source:
             from prober.features.discovery.lists import Files

@@ -14,18 +14,18 @@ log = logging.getLogger(__name__)
 
 
 class Source(Protocol):
-    """A source of targets."""
+    """A source of targets, such as files, DNS or Kubernetes."""
 
     async def run(self) -> None:
         """Report targets and failures until cancelled."""
 
 
 class DiscoveredTargets:
-    """Targets by scope (a file, a name, a namespace) and by owner in it (an object, an address).
+    """Labels of the targets by scope (a file, a name, a namespace) and by owner in the scope (an object, an address).
 
     Unchanged labels stay the same object, so that they need not be evaluated again.
 
-    name: of the discovery, for the log
+    name: name of the discovery, for the log
     changed: called after a change, after the first answer for a scope, and after a failure
     """
 
@@ -38,7 +38,7 @@ class DiscoveredTargets:
 
     @property
     def complete(self) -> bool:
-        """True if every expected scope was answered once."""
+        """True if the source has answered for every expected scope."""
         return self._expected is not None and self._expected <= self._scopes.keys()
 
     @property
@@ -57,7 +57,7 @@ class DiscoveredTargets:
         return self._scopes.get(scope, {}).get(owner, ())
 
     def expect(self, *scopes: str) -> None:
-        """Set the scopes; targets of other scopes are removed."""
+        """Set the expected scopes; targets of other scopes are removed."""
         first, self._expected = self._expected is None, set(scopes)
         self._problems = {scope: problem for scope, problem in self._problems.items() if scope in scopes}
         removed = [scope for scope in self._scopes if scope not in scopes]
@@ -67,7 +67,7 @@ class DiscoveredTargets:
             self._changed()
 
     async def replace(self, scope: str, targets: Mapping[str, TargetLabels]) -> None:
-        """Set all targets of a scope, in slices. Nothing else may change the scope meanwhile."""
+        """Set all targets of a scope, in slices. Until it returns, nothing else may change the scope."""
         self.answered(scope)
         before = self._scopes.get(scope)
         known = before or {}
@@ -97,13 +97,13 @@ class DiscoveredTargets:
         self._changed()
 
     def answered(self, scope: str) -> None:
-        """The source answered for a scope."""
+        """Record that the source answered for a scope."""
         if self._problems.pop(scope, None) is not None:
             log.info("discovery=%s %s: answers again", self._name, scope)
             self._changed()
 
     def failed(self, scope: str, problem: str) -> None:
-        """The source failed for a scope, whose targets are kept."""
+        """Record that the source failed for a scope. The targets of the scope are kept."""
         self.failures += 1
         if self._problems.get(scope) != problem:
             log.warning("discovery=%s %s; its last known targets are kept", self._name, problem)

@@ -1,4 +1,4 @@
-"""Targets in DNS: SRV records, or addresses with a port. A name that does not exist has no targets; a missing answer is a failure."""
+"""Targets in DNS: SRV records, or addresses with a port. A name that does not exist has no targets; no answer is a failure."""
 
 import asyncio
 from collections.abc import Container
@@ -15,7 +15,7 @@ TIMEOUT_S = 5.0
 
 
 class Dns:
-    """Queries every name at the interval, ±10%."""
+    """Queries every configured name at the interval, ±10%."""
 
     def __init__(self, spec: DnsSpec, label_names: Container[str], discovered: DiscoveredTargets) -> None:
         self._spec, self._label_names, self._discovered = spec, label_names, discovered

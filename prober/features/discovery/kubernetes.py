@@ -1,8 +1,8 @@
 """Targets in a cluster: one list, then a watch from its version, resumed after every end and failure.
 
 Known targets are kept while the server cannot be reached. A watch ends every minute, so that a connection that died silently is
-noticed. Objects are listed again only when the server no longer knows the version of the watch (410), or not yet: after an etcd
-was restored from a backup, it refuses the version (504) or says nothing, not even a bookmark, until it has it.
+noticed. Objects are listed again only if the server no longer knows the version of the watch (410), or does not know it yet: after etcd
+was restored from a backup, it refuses the version (504), or sends nothing, not even a bookmark, until it has the version.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Kubernetes:
-    """Follows the objects of one kind in one or more namespaces. watch_s: duration of a watch; None: a minute."""
+    """Follows the objects of one kind in one or more namespaces. watch_s: duration of a watch; None for a minute"""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Kubernetes:
             await api.close()
 
     def _api(self) -> Api | None:
-        """The client; None if no server is configured outside a cluster, which is permanent."""
+        """The client; None if the prober is outside a cluster and no server is configured, which is permanent."""
         spec = self._spec
         try:
             if spec.api_server is None:
@@ -106,7 +106,7 @@ class Kubernetes:
                 await asyncio.sleep(max(retry_after_s, pause * self._rng.uniform(0.5, 1.0)))
 
     async def _list(self, api: Api, scope: str) -> str:
-        """Take over all objects; returns the version from which to watch."""
+        """Read all objects of a scope; returns the version from which to watch."""
         targets: dict[str, TargetLabels] = {}
 
         def take(item: dict[str, Any]) -> None:

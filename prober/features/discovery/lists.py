@@ -31,9 +31,9 @@ class BadList(ValueError):
 def read_targets(
     text: bytes, form: Form, extra: Mapping[str, str], label_names: Container[str]
 ) -> dict[str, TargetLabels]:
-    """Labels of each target in `text`, as `targets_of`. Raises only BadList, for any text. Call it in a thread.
+    """Labels of each target in the text of a list, as of `targets_of`. Raises only BadList, for any text. Call it in a thread.
 
-    Garbage collection is off meanwhile: it would stop all threads, including the one that takes timestamps.
+    Garbage collection is off while it runs, as it would stop all threads, including the one that takes timestamps.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -50,7 +50,7 @@ def read_targets(
 
 
 def targets_of(document: Any, extra: Mapping[str, str], label_names: Container[str]) -> dict[str, TargetLabels]:
-    """Labels of each target, by its address; a repeated address gets a number. Raises BadList.
+    """Labels of each target in a list, by address; a repeated address gets a number. Raises BadList.
 
     extra: labels of all targets
     label_names: the labels to keep
@@ -96,9 +96,9 @@ MAX_FILE_BYTES = 4 << 20
 
 
 class Files:
-    """Checks the files at the interval, in a thread because the disk may be slow.
+    """Checks the configured files at the interval, in a thread because the disk may be slow.
 
-    A missing file that is named is a failure; if a file that matches a pattern is deleted, its targets are removed.
+    A missing file that is configured by name is a failure. If a file that matched a pattern is deleted, its targets are removed.
     """
 
     def __init__(self, spec: FileSpec, label_names: Container[str], discovered: DiscoveredTargets) -> None:
@@ -162,13 +162,13 @@ class Http:
         discovered.expect(self._where)
 
     async def run(self) -> None:
-        """Request until cancelled."""
+        """Request the list at the interval until cancelled."""
         while True:
             await self.refresh()
             await asyncio.sleep(self._spec.interval * self._rng.uniform(0.9, 1.1))
 
     async def refresh(self) -> None:
-        """Ask once."""
+        """Request the list once."""
         headers = {"Accept": "application/json", "X-Prometheus-Refresh-Interval-Seconds": f"{self._spec.interval:g}"}
         token = self._token.read() if self._token else None
         if self._token is not None and token is None:

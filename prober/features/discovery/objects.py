@@ -1,4 +1,4 @@
-"""Labels of the targets in pods and endpoint slices, with the names of Prometheus."""
+"""Labels of the targets in Kubernetes pods and endpoint slices, with the label names of Prometheus."""
 
 import re
 from collections.abc import Collection, Container, Iterator
@@ -16,9 +16,9 @@ _OTHER = re.compile(r"[^a-zA-Z0-9_]")
 def targets_of(item: Json, spec: KubernetesSpec, label_names: Container[str], known: TargetLabels = ()) -> TargetLabels:
     """Labels of the targets of an object; empty if it is not ready yet, is being ended, or lacks the annotations.
 
-    label_names: the labels to keep. known: labels of its targets so far. A known target that is no longer ready stays one until it is
-    ended: it is in trouble, or only its node's kubelet cannot be reached
-    Labels without `__address__` are of an object whose port is ambiguous or missing.
+    label_names: the labels to keep. known: labels of the object's targets so far. A known target that is no longer ready is kept until
+        it is ended, as it has a fault, or its node's kubelet cannot be reached. The labels have no `__address__` if the port is
+        ambiguous or missing.
     """
     metadata = item.get("metadata") or {}
     annotations = metadata.get("annotations") or {}
@@ -76,7 +76,7 @@ def _pod(
 
 
 def _pod_port(pod_spec: Json, annotated: str | None, port_or_name: int | str | None) -> tuple[str | None, Json | None]:
-    """(container, port) by annotation, number or name, or the only declared port; None if there is none."""
+    """(container, port) that the annotation, `port_or_name` or the only declared port names; None for what is not declared."""
     if annotated:
         port_or_name = int(annotated) if _PORT_NUMBER.fullmatch(annotated) else annotated
     declared: list[tuple[str | None, Json]] = [

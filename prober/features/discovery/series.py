@@ -47,7 +47,7 @@ def alerts(selector: str) -> tuple[Alert, ...]:
 
 
 def panels() -> list[Panel]:
-    """Targets found, targets not probed, failed reads."""
+    """Panels of the targets that were found, the targets that are not probed, and failed reads."""
     failures = queries.increase(DISCOVERY_FAILURES, "discovery", select=INSTANCE)
     refused = queries.gauge(DISCOVERY_REFUSED, "discovery, reason", select=INSTANCE)
     return [

@@ -1,9 +1,9 @@
-"""Baseline of a signal without problems: learned once from blocks of samples (`fitting`), then frozen.
+"""Baseline of a signal in its usual state: learned once from blocks of samples (`fitting`), then frozen.
 
 A baseline has the expected log of the signal as a function of a harmless factor (the engine's load if known, else the half hour of
 the week), the correlation of neighbouring residuals, and the sorted whitened residuals, among which new ones are ranked. Ranks make
 the detector independent of the shape of the distribution; the log makes a slowdown a shift. Where the shape depends on the factor,
-each fifth of it has a reference of its own: with one for all, bets would gain at busy hours without any change.
+each fifth of it has its own reference: with a common one, bets would gain at busy hours without any change.
 """
 
 import math
@@ -31,17 +31,17 @@ class Baseline:
 
     centre, scale: mean and spread of the load; the argument of the polynomials is (load − centre) / scale
     coefficients: of the expected log: a polynomial in the load, or the level if the factor is `none`
-    variance: of a whitened residual, due to the model: a polynomial of the load, or a bound
-    levels, level_errors: expected log at the middle of each half hour of the week, and the standard error of a whitened residual
-        due to it: NaN if not seen, infinite if seen on one workday only, which may be a holiday. Empty unless the factor is `hour`
-    sd: of the residuals
-    correlation: of neighbouring residuals
+    variance: part of a whitened residual's variance that the error of the model causes: a polynomial of the load, or a bound
+    levels, level_errors: expected log at the middle of each half hour of the week, and the standard error of a whitened residual that
+        its error causes: NaN if not seen, infinite if seen on one workday only (perhaps a holiday). Empty unless the factor is `hour`
+    sd: standard deviation of the residuals
+    correlation: correlation of neighbouring residuals
     wander: spread of the level in excess of the spread of its samples
     inflations: of each fifth, variance of the mean score of a block ÷ that of independent scores: correlation over minutes
-    quietest, busiest: lowest (but for 2%) and highest smoothed load that was learnt; infinite if none was
+    quietest, busiest: lowest (without the lowest 2%) and highest smoothed load that was learnt; infinite if none was
     slowest: slowest log that the model expects within the loads or hours of the samples
     cuts: of the load or expected log between fifths; empty if one reference serves all
-    quantiles: of the residuals of each fifth, at QUANTILES
+    quantiles: the QUANTILES of the residuals of each fifth
     references: sorted whitened residuals of each fifth
     """
 
@@ -64,10 +64,10 @@ class Baseline:
     references: tuple["array[float]", ...] = ()
 
     def expected(self, unix_s: float, load: float) -> tuple[float, float, float]:
-        """(expected log, standard error of a whitened residual due to the model, log per unit of load).
+        """(expected log, standard error of a whitened residual that the model's error causes, log per unit of load).
 
-        NaN at an hour not seen; an infinite error at one that was seen on one workday only. Beyond the loads that were learnt the
-        curve is flat: a polynomial bends either way there, by factors of a thousand.
+        NaN at an hour that was not seen; an infinite error if it was seen on one workday only. Beyond the learnt loads the curve is
+        flat: a polynomial bends either way there, by factors of a thousand.
 
         The model's variance is sd²·(1 − φ²)·x'inv(X'X)x: correlation φ multiplies that of the coefficients by
         (1 + φ)/(1 − φ), and whitening multiplies a constant error by 1 − φ.
@@ -104,12 +104,12 @@ class Baseline:
         return bisect_right(self.cuts, load if self.factor == "load" else expected)
 
     def whitened(self, residual: float, before: float | None) -> float:
-        """The part of a residual that its predecessor does not predict; without one, scaled to the same spread."""
+        """The residual less the part that the previous residual predicts; without a previous one, scaled to the same spread."""
         phi = self.correlation
         return residual * math.sqrt(1 - phi * phi) if before is None else residual - phi * before
 
     def with_visit(self, slot: int, log: float, count: float) -> "Baseline":
-        """The baseline with a visit to a half hour of the week that it does not know: `count` samples of mean `log`.
+        """The baseline extended by `count` samples, with mean `log`, of a half hour of the week that it does not know.
 
         A half hour of a weekend is known after its first visit, one of the workdays after visits on two days.
         """
@@ -122,18 +122,18 @@ class Baseline:
         return replace(self, levels=levels, level_errors=errors)
 
     def level_error(self, count: float) -> float:
-        """Standard error of a whitened residual due to a level that is the mean of `count` samples."""
+        """Standard error of a whitened residual if the expected log is the mean of `count` samples."""
         return self.sd * math.sqrt((1 - self.correlation**2) / count)
 
 
 def is_weekend(slot: int) -> bool:
-    """True if a half hour of the week, in UTC, may be one of a weekend somewhere."""
+    """True if a half hour of the week, in UTC, is on a weekend in some time zone."""
     return slot >= WEEKEND_BEGIN or slot < WEEKEND_END
 
 
 @lru_cache(maxsize=WEEK_SLOTS)
 def alike(slot: int) -> tuple[int, ...]:
-    """Half hours of the week that are expected to have the same level: those of all days from Monday to Friday, or itself."""
+    """The half hours of the week that are assumed to have the same level: on workdays those at the same time of day; else itself."""
     if is_weekend(slot):
         return (slot,)
     return tuple(same for same in range(slot % DAY_SLOTS, WEEK_SLOTS, DAY_SLOTS) if not is_weekend(same))
@@ -141,6 +141,6 @@ def alike(slot: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=32)
 def scores(count: int) -> "array[float]":
-    """Normal scores by number of smaller reference values: Φ⁻¹((i + ½)/(count + 1)), i = 0..count. All signals share the tables."""
+    """Normal scores by number i of smaller reference values: Φ⁻¹((i + ½)/(count + 1)), i = 0..count. Shared by all signals."""
     inverse = NormalDist().inv_cdf
     return array("f", (inverse((i + 0.5) / (count + 1)) for i in range(count + 1)))

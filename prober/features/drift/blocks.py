@@ -1,4 +1,4 @@
-"""Samples for a baseline: blocks of neighbours, and means of all samples between them and in each half hour of the week."""
+"""Samples for a baseline: blocks of consecutive samples, and means of all samples between them and in each half hour of the week."""
 
 import math
 from array import array
@@ -27,13 +27,13 @@ def week_slots(unix_s: float) -> float:
 
 
 class Span(NamedTuple):
-    """Time and load of a block, and means over its interval, which ends where the next block begins.
+    """A block of samples, and the interval from its start to the start of the next block.
 
-    begun_s, lasted_s: of the block
+    begun_s, lasted_s: start and duration of the block
     first_load, last_load: smoothed load at the first and last sample of the block; NaN if unknown
-    samples: number in the interval, including those of the block
-    mean_log: mean log of the samples
-    moments: first three moments of load − first_load
+    samples: number of samples in the interval, including those of the block
+    mean_log: mean log of the samples in the interval
+    moments: first three moments of load − first_load in the interval
     """
 
     begun_s: float
@@ -50,7 +50,7 @@ SPAN_VALUES = 8  # of a span without begun_s
 
 @dataclass(slots=True)
 class Blocks:
-    """`BLOCK_COUNT` blocks of `BLOCK_SAMPLES` neighbours, begun at least `every_s` seconds apart.
+    """`BLOCK_COUNT` blocks of `BLOCK_SAMPLES` consecutive samples, begun at least `every_s` seconds apart.
 
     Time and smoothed load are stored for the first and last sample of a block and interpolated linearly: both change little in 50
     samples, and a value per sample would double the state. Samples between blocks, ten times as many, are stored as means: they
@@ -77,12 +77,12 @@ class Blocks:
         return self.logs[index * BLOCK_SAMPLES : (index + 1) * BLOCK_SAMPLES]
 
     def span(self, index: int) -> Span:
-        """Time and load of a block."""
+        """The block of this index with its interval."""
         lasted, first, last, samples, mean_log, *moments = self.rest[SPAN_VALUES * index : SPAN_VALUES * (index + 1)]
         return Span(self.begun[index], lasted, first, last, samples, mean_log, tuple(moments))
 
     def add(self, unix_s: float, log: float, load: float | None, *, linked: bool) -> None:
-        """Add a sample; one that is not `linked` to its predecessor drops an incomplete block."""
+        """Add a sample. If it does not directly follow the last one (`linked`), an incomplete block is dropped."""
         load = self._comparable(unix_s, load)
         if load is None:
             if self.begun and not math.isnan(self.rest[1]):
@@ -111,8 +111,8 @@ class Blocks:
     def _comparable(self, unix_s: float, load: float | None) -> float | None:
         """The load to store with a sample: either all blocks have loads, or none has.
 
-        A page that is not readable for less than a day leaves a gap. Otherwise the blocks start again, as they do if a load becomes
-        known early; one that becomes known late is not used.
+        If the load is unknown for less than a day, the samples are left out; if for longer, or if it becomes known early, the blocks
+        start again. A load that becomes known late is not used.
         """
         if not self.begun or self.full:
             return load
@@ -145,7 +145,8 @@ class Blocks:
 
 
 def blocks_of_samples(samples: Iterable[tuple[float, float, float | None]]) -> Blocks:
-    """Blocks of samples (unix seconds, log, load) whose order within an hour is arbitrary, thinned evenly to the size of a baseline.
+    """Blocks made from samples (Unix seconds, log, load) of the past, thinned evenly to the size of a baseline. Their order within an
+    hour may be arbitrary.
 
     Raises ValueError if there are too few samples.
     """

@@ -21,7 +21,7 @@ ANNOTATION = annotation(
 
 
 def evidence() -> list[Panel]:
-    """Evidence, active drifts, sizes of the shifts, events of the baselines."""
+    """Panels of the evidence, the active drifts, the sizes of shifts, and the events of baselines."""
     return [
         series(
             "Evidence",
@@ -64,7 +64,7 @@ def evidence() -> list[Panel]:
 
 
 def _shifted(bound: str) -> str:
-    """Expression for the median since the alarm ÷ the baseline's, or a bound of it."""
+    """PromQL for the ratio of the median since the alarm to the baseline's median, or for a confidence bound of it."""
     return f'max by ({SIGNAL}) ({drift_series.DRIFT_SHIFT}{{{PROBES},percentile="p50",bound="{bound}"}})'
 
 

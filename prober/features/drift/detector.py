@@ -1,8 +1,8 @@
 """Drift detector of one latency against its own baseline, one sample at a time, with a stated rate of false alarms.
 
-The residual of a sample after load (or hour) and predecessor is ranked among those of the baseline; the ranks feed a mixture of
-sequential bets (`evidence`). An improvement raises no alarm: it starts a new baseline, as does an alarm that lasts longer than
-`accept_after`. `step` changes a `Drift`, which belongs to the caller, in place.
+The residual of a sample, after load (or hour) and previous sample are accounted for, is ranked among those of the baseline; the ranks
+feed a mixture of sequential bets (`evidence`). An improvement raises no alarm: it starts a new baseline, as does an alarm that lasts
+longer than `accept_after`. `step` changes a `Drift`, which belongs to the caller, in place.
 """
 
 import math
@@ -63,7 +63,7 @@ SEED_CORRELATION = 0.6  # histograms have no order: assume the correlation of th
 
 
 def seed(state: Drift, samples: Iterable[Observation]) -> Drift:
-    """Learn a provisional baseline from other samples, such as histograms; the state is changed in place and returned.
+    """Learn a provisional baseline from samples of another source, such as histograms; `state` is changed in place and returned.
 
     The order of samples within an hour may be arbitrary: their correlation is that of the worst tested case, not an estimate.
     Raises ValueError for too few or invalid samples.
@@ -98,7 +98,7 @@ def derive(state: Drift) -> None:
 
 
 def guards(settings: Settings, baseline: Baseline, *, settled: bool) -> tuple[float, float]:
-    """(standard errors of the model, log of the level after whitening) to subtract from every sample."""
+    """(standard errors of the model, log of the level after whitening): both are subtracted from every sample."""
     if settled:
         return DOUBT_ERRORS, 0.0
     return PROVISIONAL_DOUBT_ERRORS, math.log1p(settings.spec.material) * (1 - baseline.correlation)
@@ -194,7 +194,7 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
 
 
 def _visit(state: Drift, baseline: Baseline, unix_s: float, log: float, *, is_known: bool) -> None:
-    """Learn a half hour of the week that the baseline does not know, unless there is an alarm, whose samples belong in no baseline.
+    """Learn a half hour of the week that the baseline does not know. During an alarm nothing is learned.
 
     A half hour slower than all samples of the baseline stays unknown, as their spread does not apply to it.
     """
@@ -215,7 +215,7 @@ def _visit(state: Drift, baseline: Baseline, unix_s: float, log: float, *, is_kn
 def _judge(
     state: Drift, unix_s: float, slower: float, faster: float | None, event: Event | None, stake: float
 ) -> DriftVerdict:
-    """Update the evidence by the normal scores for a slowdown and for an improvement, None at an hour not seen."""
+    """Update the evidence. slower, faster: normal score for a slowdown, for an improvement (None at an hour that was not seen)"""
     mix = state.mixture
     assert mix is not None
     state.judged += 1
@@ -248,7 +248,7 @@ def _judge(
 
 
 def _lasts(state: Drift, mix: Mixture, total: float, unix_s: float) -> bool:
-    """True if a slowdown has lasted long enough for an alarm. Until then the evidence stays at the threshold, so that it can end."""
+    """True if a slowdown has lasted long enough for an alarm. Until then the evidence is held at the threshold, so that it can fall."""
     baseline = state.baseline
     assert baseline is not None
     if not baseline.correlation and not baseline.wander and max(baseline.inflations) == 1:
@@ -260,7 +260,7 @@ def _lasts(state: Drift, mix: Mixture, total: float, unix_s: float) -> bool:
 
 
 def _is_improved(state: Drift, mix: Mixture, faster: float, unix_s: float, stake: float) -> bool:
-    """True if the signal stays faster; without loads for SPREAD_S, so that no weekend or holiday counts as an improvement."""
+    """True if the signal is faster than the baseline, and has been for SPREAD_S if it is judged by the hour (weekends, holidays)."""
     d, c = mix.faster
     log = stake * (d * faster + c)
     improvement, baseline = state.improvement, state.baseline
@@ -285,7 +285,7 @@ def _log(value: float) -> float:
 
 
 def _smooth(state: Drift, unix_s: float, load: float | None) -> None:
-    """Update the smoothed load; it is kept while it is unknown for no longer than it is smoothed over."""
+    """Update the smoothed load. While the load is unknown the last value is kept, but no longer than the time of smoothing."""
     if load is None:
         state.unloaded += 1
         if state.unloaded > LOAD_SAMPLES:
@@ -302,7 +302,7 @@ def _smooth(state: Drift, unix_s: float, load: float | None) -> None:
 
 
 def _learn(state: Drift, unix_s: float, log: float, *, linked: bool) -> Event | None:
-    """Collect the sample and continue the fit. Not while an alarm is active, whose samples belong in no baseline."""
+    """Collect the sample and continue the fit. While an alarm is active nothing is learned."""
     stretch, spread = state.stretch, state.spread
     assert spread is not None
     for blocks in (stretch, spread):
@@ -323,14 +323,14 @@ def _learn(state: Drift, unix_s: float, log: float, *, linked: bool) -> Event | 
 
 
 def start_fit(state: Drift, *, spread: bool) -> Fit:
-    """Start the fit of the blocks spread over days, or of those of one stretch."""
+    """Start a fit: of the blocks that are spread over days if `spread`, else of the blocks of one stretch of time."""
     blocks = state.spread if spread else state.stretch
     assert blocks is not None
     return Fit(spread, fit(blocks, thin=1 if spread else PROVISIONAL_THINNING))
 
 
 def _relearn(state: Drift, *, everything: bool) -> None:
-    """Drop the baseline and learn again. Samples collected over days are kept unless `everything` is dropped."""
+    """Discard the baseline and learn again. Samples collected over days are discarded only with `everything`."""
     state.baseline = state.mixture = None
     state.settled, state.caution = False, 1.0
     state.stretch = Blocks(0.0)
@@ -351,7 +351,7 @@ def _reset_evidence(state: Drift) -> None:
 def _new_alarm(state: Drift, mix: Mixture, unix_s: float) -> Alarm:
     """A new alarm. The change began where the log evidence of the winning bet, summed from there to now, is largest.
 
-    Scores are computed again from the residuals, without the guards that vary. This step takes about 2 ms.
+    Scores are computed again from the residuals, without the guards, which vary. This step takes about 2 ms.
     """
     baseline, ring = state.baseline, state.ring
     assert baseline is not None
@@ -369,9 +369,9 @@ def _new_alarm(state: Drift, mix: Mixture, unix_s: float) -> Alarm:
 
 
 def _update_alarm(state: Drift, score: float | None, unix_s: float, stake: float) -> DriftVerdict:
-    """Update an active alarm, which ends by evidence or, after `accept_after`, by a new baseline.
+    """Update an active alarm. It ends if the evidence does or, after `accept_after`, with a new baseline.
 
-    score: None where the baseline knows too little, which is no evidence that the change is over
+    score: None where the baseline knows too little; such a sample is no evidence that the change is over
     """
     alarm, mix = state.alarm, state.mixture
     assert alarm is not None
@@ -394,7 +394,7 @@ def _update_alarm(state: Drift, score: float | None, unix_s: float, stake: float
 
 
 def present_verdict(state: Drift, event: Event | None = None) -> DriftVerdict:
-    """The verdict that the state allows now."""
+    """The verdict that follows from the state as it is now."""
     baseline, alarm, mix = state.baseline, state.alarm, state.mixture
     if baseline is None or mix is None:
         return DriftVerdict("learning", 0.0, event=event, load=state.load_state)
@@ -406,7 +406,7 @@ def present_verdict(state: Drift, event: Event | None = None) -> DriftVerdict:
 
 
 def _extend(state: Drift, where: LoadState, unix_s: float) -> None:
-    """Learn a week beside the baseline in use if the load stays outside what that has learnt."""
+    """Start to learn a baseline over a week, while the present one stays in use, if the load stays outside the learnt range."""
     if where != "outside":
         state.outside_since_s = None
     elif state.outside_since_s is None:
@@ -416,7 +416,7 @@ def _extend(state: Drift, where: LoadState, unix_s: float) -> None:
 
 
 def _paused_verdict(state: Drift, unix_s: float, event: Event | None) -> DriftVerdict:
-    """The verdict where the baseline cannot judge; learn again if the load is missing for longer than an alarm may last."""
+    """The verdict on a sample that the baseline cannot judge. If the load is unknown for longer than an alarm may last, learn again."""
     state.before = None
     if unix_s - state.load_s > state.settings.spec.accept_after:
         _relearn(state, everything=True)

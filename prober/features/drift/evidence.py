@@ -36,7 +36,7 @@ class Mixture:
     unit: 1 / ln(1 + threshold)
     shifts: (weight, d, c) with e = exp(d·z + c)
     tails: (weight, cut, e above the cut, e below it)
-    faster: (d, c) of the bet on an improvement, on the negative score
+    faster: (d, c) of the bet on an improvement, which gets the negative score
     """
 
     threshold: float
@@ -51,9 +51,9 @@ class Mixture:
         return len(self.shifts) + len(self.tails)
 
     def grow(self, weighed: list[float], z: float, stake: float) -> float:
-        """Add a score to the evidence, weight × R of each component, in place. Returns the sum.
+        """Add a score to the evidence in place. weighed: weight × R of each component. Returns the sum.
 
-        stake: power of each bet, at most 1; a bet with mean at most 1 keeps it (Jensen)
+        stake: exponent of each bet, at most 1, which leaves its mean at most 1 (Jensen)
         """
         k, total = 0, 0.0
         for weight, d, c in self.shifts:
@@ -70,7 +70,7 @@ class Mixture:
     def return_log(self, z: float) -> float:
         """ln of the likelihood ratio of the baseline against the smallest shift that matters, without the guards of the bets.
 
-        0 in the mean half way between both.
+        Its mean is 0 if the true shift is half of that.
         """
         d = self.shifts[0][1]
         return d * d / 2 - d * z
@@ -85,7 +85,7 @@ class Mixture:
 
 
 def gain(baseline: Baseline, log_shift: float) -> float:
-    """Mean change of the normal score, in its standard deviations, when the log of every sample rises by `log_shift`."""
+    """Mean change of the normal score, in standard deviations, if the log of every sample rises by `log_shift`."""
     by = log_shift * (1 - baseline.correlation)
     gains = []
     for reference in baseline.references:
@@ -96,7 +96,7 @@ def gain(baseline: Baseline, log_shift: float) -> float:
 
 
 def mixture(baseline: Baseline, material: float, threshold: float) -> Mixture:
-    """The bets that detect a slowdown by the share `material` (0.2: 20%) of this baseline, with an alarm at `threshold`.
+    """The bets that detect a slowdown by `material` (0.2: 20%) against this baseline. threshold: evidence that raises an alarm
 
     A level that wanders by w standard deviations multiplies the alarm rate of a bet on d by
     exp(2·(w·ln A/d)² − 2·ε·ln A/d), which is 1 for ε = w²·ln A/d.

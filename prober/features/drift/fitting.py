@@ -32,7 +32,7 @@ BlockMeans = tuple["array[float]", ...]  # mean scores of the blocks in each fif
 
 
 def learn_baseline(blocks: Blocks, *, correlation: float | None = None, thin: int = 1) -> Baseline:
-    """The baseline of complete blocks, without slices (about 80 ms)."""
+    """Fit the baseline of complete blocks in one piece, which takes about 80 ms."""
     fitting = fit(blocks, correlation=correlation, thin=thin)
     while True:
         try:
@@ -43,10 +43,10 @@ def learn_baseline(blocks: Blocks, *, correlation: float | None = None, thin: in
 
 
 def fit(blocks: Blocks, *, correlation: float | None = None, thin: int = 1) -> Slices:
-    """The baseline of complete blocks, in slices of one block (at most about 0.3 ms), so that the event loop is not blocked.
+    """Fit the baseline of complete blocks, in slices of one block (at most about 0.3 ms), so that the event loop is not blocked.
 
-    correlation: replaces the estimate if the samples have no order
-    thin: every `thin`-th of the sorted whitened residuals is stored; above 1 there is one reference
+    correlation: used instead of an estimate, if the order of the samples is unknown
+    thin: store every `thin`-th of the sorted whitened residuals; above 1, all fifths share one reference
     """
     model = _unfitted(blocks)
     if model.factor == "load":
@@ -77,7 +77,7 @@ def fit(blocks: Blocks, *, correlation: float | None = None, thin: int = 1) -> S
 
 
 def _unfitted(blocks: Blocks) -> Baseline:
-    """A baseline with only its factor: load if every block has it and it varies, else the hour."""
+    """A baseline whose factor is chosen and nothing is fitted: the load if every block has one and it varies, the hour, or none."""
     spans = [blocks.span(block) for block in range(BLOCK_COUNT)]
     loads = [load for span in spans for load in (span.first_load, span.last_load)]
     centre = sum(loads) / len(loads)
@@ -140,7 +140,7 @@ def _regress(blocks: Blocks, model: Baseline) -> Slices:
 
 
 def _evidence(model: Baseline, blocks: Blocks, block: int) -> Iterator[tuple[float, tuple[float, ...], float]]:
-    """(weight, columns, log) to regress on the load: the samples of a block, and the mean of all others of its interval."""
+    """Rows (weight, columns, log) of the regression on the load: each sample of a block, and the mean of all others of its interval."""
     span = blocks.span(block)
     yield from zip(repeat(1.0), (_columns(model, load) for load in _loads(span)), blocks.block(block))
     if span.samples > BLOCK_SAMPLES:
@@ -158,7 +158,7 @@ def _columns(model: Baseline, load: float) -> tuple[float, ...]:
 
 
 def _mean_columns(model: Baseline, span: Span) -> tuple[float, ...]:
-    """The mean of the columns over an interval."""
+    """The mean of the regression columns over an interval."""
     if model.factor == "none":
         return (1.0,)
     u = (span.first_load - model.centre) / model.scale
@@ -174,7 +174,7 @@ def _points(blocks: Blocks, block: int) -> list[tuple[float, float]]:
 
 
 def _residuals(model: Baseline, blocks: Blocks, block: int) -> tuple[list[float], list[float]]:
-    """(residuals, expected logs) of a block. At an hour not seen: less the mean of the block."""
+    """(residuals, expected logs) of a block. At an hour that was not seen, residuals are taken from the mean of the block."""
     expected = [model.expected(unix_s, load)[0] for unix_s, load in _points(blocks, block)]
     logs = blocks.block(block)
     if any(map(math.isnan, expected)):
@@ -188,7 +188,7 @@ def _whitened(model: Baseline, blocks: Blocks, block: int) -> list[float]:
 
 
 def _residual_spread(model: Baseline, blocks: Blocks) -> Slices:
-    """The model with its standard deviation, slowest log and the cuts between fifths."""
+    """The model, completed by the standard deviation of the residuals, the slowest expected log and the cuts between fifths."""
     squares, slowest, keys = 0.0, -math.inf, []
     for block in range(BLOCK_COUNT):
         residuals, expected = _residuals(model, blocks, block)
@@ -204,7 +204,10 @@ def _residual_spread(model: Baseline, blocks: Blocks) -> Slices:
 
 
 def _with_errors(model: Baseline, blocks: Blocks, min_visits: int) -> Baseline:
-    """The model with the errors of its expected logs. A half hour of workdays that was seen on fewer days than this is not known."""
+    """The model, completed by the errors of its expected logs.
+
+    min_visits: a half hour of workdays is unknown if it was seen on fewer days
+    """
     if model.factor == "load":
         own = model.sd**2 * (1 - model.correlation**2)
         return replace(model, variance=tuple(own * leverage for leverage in model.variance))
@@ -238,7 +241,7 @@ def _day_means(blocks: Blocks, slot: int) -> tuple[float, float, float]:
 
 
 def _repeats_daily(model: Baseline, blocks: Blocks) -> bool:
-    """True if the days seen are alike: what differs between them, beside chance, is small against the season of the day."""
+    """True if the days that were seen are alike: they differ, beyond chance, little compared with the hours of a day."""
     days = [_day_means(blocks, slot) for slot in range(DAY_SLOTS)]
     visits = sum(count > 0 for count in blocks.slot_counts)
     total = sum(count for count, _, _ in days)
@@ -264,7 +267,7 @@ def _with_daily_levels(model: Baseline, blocks: Blocks) -> Baseline:
 
 
 def _is_flat(model: Baseline, blocks: Blocks) -> bool:
-    """True if all hours of the day were seen and differ by no more than their samples explain: there is no season to know."""
+    """True if all hours of the day were seen and differ only by chance, so that the expected log need not depend on the hour."""
     if not all(sum(blocks.slot_counts[slot::DAY_SLOTS]) for slot in range(DAY_SLOTS)):
         return False
     level, own = _level(blocks), model.sd**2 * (1 + model.correlation) / (1 - model.correlation)
@@ -273,7 +276,7 @@ def _is_flat(model: Baseline, blocks: Blocks) -> bool:
 
 
 def _correlation(model: Baseline, blocks: Blocks, ordered: "array[float]") -> Generator[None, None, float]:
-    """Lag-1 correlation of the residuals' normal scores within blocks; 0 if it could be noise."""
+    """Correlation of the normal scores of neighbouring residuals within blocks; 0 if it could be chance."""
     together = alone = 0.0
     table = scores(len(ordered))
     for block in range(BLOCK_COUNT):
@@ -402,7 +405,7 @@ _NO_INFLATIONS = (1.0,) * FIFTHS
 def _slow_inflations(model: Baseline, blocks: Blocks) -> Generator[None, None, tuple[float, ...]]:
     """Variance of the mean log of a half hour ÷ that of independent samples, by fifth: correlation that outlasts a block.
 
-    From half hours that were seen on several days, about their mean. 1 where an excess is within two errors of chance.
+    Computed from half hours that were seen on several days. 1 if the excess is within two standard errors of chance.
     """
     counts, squares = [0] * FIFTHS, [0.0] * FIFTHS
     for block in range(BLOCK_COUNT):
@@ -426,7 +429,7 @@ def _slow_inflations(model: Baseline, blocks: Blocks) -> Generator[None, None, t
 
 
 def _wander(model: Baseline, blocks: Blocks) -> float:
-    """Standard deviation of the level in excess of that of the mean of n samples, sd²/n·(1 + φ)/(1 − φ).
+    """Standard deviation of the level beyond chance, which gives the mean of n samples the variance sd²/n·(1 + φ)/(1 − φ).
 
     Computed from the means of the intervals or hours, weighted by their samples. An excess below one standard error counts as 0.
     """
@@ -452,10 +455,10 @@ def _known_slots(model: Baseline, blocks: Blocks) -> Iterator[tuple[int, float, 
 
 
 def _roughness(blocks: Blocks, own: float) -> float:
-    """Standard deviation of a wander with a time constant of an hour that explains the curvature of the hourly means.
+    """Standard deviation of a wander of the level, with a time constant of an hour, that explains the curvature of the hourly means.
 
-    From the median of second differences of half hours an hour apart, as a day has few corners. Those of means of n samples
-    have the variance 6·own/n, those of such a wander 2.4 times its own.
+    Computed from the median second difference of half hours an hour apart, as a day has few corners. By chance, means of n samples give
+    it the variance 6·own/n; such a wander, 2.4 times its own variance.
     """
     counts, logs = blocks.slot_counts, blocks.slot_logs
     seen = [
@@ -470,7 +473,7 @@ def _roughness(blocks: Blocks, own: float) -> float:
 
 
 def _excess(means: Sequence[tuple[float, float]], fitted: int, own: float) -> float:
-    """Standard deviation in excess of that of means of (n, ·) samples with variance `own`, of which `fitted` were fitted."""
+    """Standard deviation of means beyond chance. means: (samples, mean); own: variance of a sample; fitted: number of fitted means"""
     free = len(means) - fitted
     if free < 3:
         return 0.0

@@ -1,4 +1,4 @@
-"""Watches the latencies of all targets for drift: probes in, series and events out, and a state that outlives the process."""
+"""Watches the latencies of all targets for drift: takes probe results, exports series and events, and saves its state."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ class Detector:
     """The detector of one signal.
 
     verdict: None before the first sample
-    unpublished: Unix seconds, verdicts and shifts that wait until their state is saved
+    unpublished: (Unix seconds, verdict, shifts) that wait until their state is saved
     """
 
     state: Drift
@@ -49,7 +49,7 @@ class Detector:
 class DriftMonitor:
     """The drift of all targets.
 
-    saved: states of an earlier process, by the names of `states`
+    saved: states that `states` returned in an earlier process, by their names
     has_store: publish baselines and alarms only after their state was saved, so that a kill loses nothing that was published
     changed: set when a state must be saved
     """
@@ -102,14 +102,14 @@ class DriftMonitor:
             yield from self._state(*next(iter(self._unsaved)))
 
     def states_saved(self) -> None:
-        """Publish the verdicts of the returned states, which were saved or cannot be saved."""
+        """Publish the verdicts of the states that `changed_states` returned last: they were saved, or cannot be saved."""
         for name, key in self._saving - self._unsaved:
             if (target := self._targets.get(name)) is not None:
                 target.publish_waiting(key)
         self._saving.clear()
 
     def needs_saving(self, name: str, key: SignalKey) -> None:
-        """Mark the state of a detector as unsaved."""
+        """Add the state of a detector to the next `changed_states`."""
         self._unsaved.add((name, key))
         self.changed.set()
 
@@ -136,7 +136,7 @@ class DriftMonitor:
 
 
 class TargetDrift(TargetObserver):
-    """A detector for TTFT and another for ITL of each workload of a target that streams.
+    """Drift of one target that streams: for each workload a detector for TTFT and one for ITL.
 
     detectors: by workload and signal
     """
@@ -179,7 +179,7 @@ class TargetDrift(TargetObserver):
                 self._observed.drifted(*key, active=False)
 
     def probe_ended(self, result: ProbeResult) -> None:
-        """Process two samples: TTFT, and the p99 of the answer's ITLs (the longest of fewer than 100)."""
+        """Give the detectors two samples: TTFT, and the p99 of the answer's ITLs (with fewer than 100, the longest)."""
         if result.outcome not in ANSWERED or result.warm_up or result.cached:
             return
         load = self._load_at(result.timeline.intended_ns)
@@ -228,9 +228,9 @@ class TargetDrift(TargetObserver):
                 self._publish(key, detector, *verdict)
 
     def _load_at(self, at_ns: int) -> float | None:
-        """Requests per second that arrived in the minute before the last reading before `at_ns`; None if it is too old.
+        """Requests per second that arrived in the minute before the last page reading before `at_ns`; None if that is too old.
 
-        Requests in the engine are no load in this sense: an engine that becomes slower raises them by itself (Little's law).
+        The number of requests in the engine is not used as load: it rises if the engine becomes slower (Little's law).
         """
         metrics = self._observed.target.spec.metrics
         if metrics is None:
@@ -290,7 +290,7 @@ class TargetDrift(TargetObserver):
                 registry.value(declared, *labels, kind)
 
     def _show(self, key: SignalKey, verdict: DriftVerdict, moved: tuple[Shift, ...]) -> None:
-        """Export the verdict; start and size of a shift only while it is active."""
+        """Export the verdict. Start and size of a shift are exported only while it is active."""
         registry, labels = self._monitor.registry, (self.name, *key)
         registry.show(series.DRIFT_EVIDENCE, verdict.evidence, *labels)
         registry.show_one(series.DRIFT_ACTIVE, verdict.cause if verdict.active else None, series.DRIFT_CAUSES, *labels)

@@ -43,7 +43,7 @@ DRIFT_EVENT_KINDS: tuple[Event, ...] = get_args(Event)
 
 
 def alerts(selector: str) -> tuple[Alert, ...]:
-    """Alerts on the result of the prober's sequential test against its own baseline."""
+    """Alerts on the result of drift detection: a sequential test of each latency against its own baseline."""
     return tuple(_drift(signal, name, selector) for signal, name in (("ttft", "TTFT"), ("itl", "ITL")))
 
 

@@ -1,4 +1,4 @@
-"""State of the drift detector of one signal, and what goes in and out of it."""
+"""State of the drift detector of one signal, its samples, and its verdicts."""
 
 import math
 from array import array
@@ -40,14 +40,14 @@ RING_SAMPLES = MIN_SAMPLES_BY_QUANTILE[0.99]  # enough for every reported quanti
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of one signal. rate_per_s: mean rate of samples. Below half of `spec.material` there is no alarm."""
+    """Settings of one signal. rate_per_s: mean rate of samples. Slowdowns below half of `spec.material` raise no alarm."""
 
     rate_per_s: float
     spec: DriftSpec = DriftSpec()
 
     @property
     def threshold(self) -> float:
-        """Evidence that raises an alarm; also the mean number of samples between false alarms, at least."""
+        """Evidence that raises an alarm. It is also a lower bound of the mean number of samples between false alarms."""
         return FALSE_ALARM_MARGIN * self.rate_per_s / self.spec.false_alarms
 
 
@@ -60,7 +60,7 @@ class Observation(NamedTuple):
 
 
 class DriftVerdict(NamedTuple):
-    """Result after a sample."""
+    """Verdict of the detector after a sample."""
 
     phase: Phase  # learning: no baseline yet; provisional: a coarse one, with an error of up to `material`
     evidence: float  # on a log scale: 0 none, 1 enough for an alarm; stays 1 while the alarm is active
@@ -72,7 +72,7 @@ class DriftVerdict(NamedTuple):
 
     @property
     def why(self) -> str:
-        """Role of the load in an active drift, or the reason for no verdict; else empty."""
+        """Text on the load during an active drift, or on why there is no verdict; else ""."""
         if self.active:
             return CAUSES[self.load]
         return UNJUDGED.get(self.load, "") if self.phase != "learning" else ""
@@ -80,7 +80,9 @@ class DriftVerdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """Ratio of a quantile since the alarm to the baseline's, at equal load, with its 95% interval from `count` samples."""
+    """Ratio of a quantile since the alarm to the baseline's at equal load, with its 95% confidence interval. count: samples since
+    then
+    """
 
     q: float
     ratio: float
@@ -91,9 +93,9 @@ class Shift:
 
 @dataclass(slots=True)
 class Ring:
-    """Latest samples: times (whole seconds), residuals, and the fifths of the factor, if there is a reference for each.
+    """The latest samples: times (whole seconds), residuals, and fifths of the factor if each fifth has its own reference.
 
-    During an alarm only those at a load or an hour that was learnt.
+    During an alarm, only samples at a load or an hour that was learnt are added.
     """
 
     count: int = 0
@@ -112,8 +114,8 @@ class Alarm:
 
     component: the bet that won
     since_s, raised_s: estimated start of the change, and time of the alarm
-    after: samples since the alarm at a load or an hour that was learnt: those before it were chosen for being slow
-    against, against_tail: log evidence that the whole distribution is back, and its tail if that raised the alarm
+    after: number of samples since the alarm at a load or an hour that was learnt; earlier ones raised it and are biased
+    against: log evidence that the distribution is back to the baseline; against_tail: that its tail is, if the tail raised the alarm
     """
 
     component: int
@@ -138,7 +140,7 @@ class Improvement:
 
 @dataclass(slots=True)
 class Visit:
-    """Samples of a visit of a half hour of the week that the baseline does not know."""
+    """Samples of the present half hour of the week, which the baseline does not know."""
 
     slot: int
     count: int = 0
@@ -158,21 +160,21 @@ class Fit:
 class Drift:
     """State of one signal, changed in place by `step`; `serialization` writes and reads it.
 
-    gap_s: the longest between neighbours
-    stretch: samples for a provisional baseline; spread: samples for one over days
+    gap_s: longest time between samples that count as neighbours
+    stretch: blocks for a provisional baseline; spread: blocks for a baseline over days
     mixture, tables, doubt: derived from baseline and settings
     allowance: possible error of a whitened residual because the baseline is provisional; derived
     slower: evidence of each bet times its weight; faster: evidence of an improvement
-    judged: samples since the evidence was 0
+    judged: number of samples since the evidence was 0
     before: residual of the previous sample; None across a gap
     load, quick_load: smoothed; load is None if it was unknown for longer than it is smoothed over
-    load_s: time of the last known load; unloaded: samples since
-    loads: samples that are smoothed in the load
+    load_s: time of the last known load; unloaded: number of samples since
+    loads: number of samples in the smoothed load
     caution: inflation of the scores in addition to that of the baseline, since `caution_s`
     outside_since_s: since when the load is outside what was learnt
     suspected_s: estimated start of a slowdown that has not lasted long enough
     boot, offset_s: boot id of the machine and wall clock less monotonic clock, at the last sample
-    slowest_visit: mean log of the slowest visited half hour that is slower than all that the baseline has samples of
+    slowest_visit: mean log of the slowest half hour that was not learned because it is slower than all samples of the baseline
     """
 
     settings: Settings
@@ -223,7 +225,7 @@ class Drift:
 
 
 def new_state(settings: Settings) -> Drift:
-    """The state of a signal without samples."""
+    """The state of a signal that has no samples yet."""
     return Drift(settings, MAX_GAP_INTERVALS / settings.rate_per_s, stretch=Blocks(0.0), spread=Blocks(SPREAD_EVERY_S))
 
 
@@ -231,11 +233,11 @@ NORMAL_95 = 1.96
 
 
 def shifts(state: Drift) -> list[Shift]:
-    """Shifts of the quantiles since the alarm, if there are enough samples; empty without an alarm, or where nothing is judged.
+    """Shifts of the quantiles since the alarm, if there are enough samples; empty without an alarm, or while nothing is judged.
 
     Only samples since the alarm count, at most the latest RING_SAMPLES: earlier ones raised it because they were slow, and with them
-    the size would be too large. Ratios are to the quantiles of the baseline at equal load. Intervals are order statistics, widened for
-    the correlation of the samples, for the finite baseline, and for the error and the wander of its level.
+    the shift would be too large. Ratios are to the quantiles of the baseline at equal load. Confidence intervals are order statistics,
+    widened for the correlation of the samples, for the finite baseline, and for the error and the wander of its level.
     """
     alarm, baseline = state.alarm, state.baseline
     if alarm is None or baseline is None or state.load_state in UNJUDGED:
@@ -258,7 +260,7 @@ def shifts(state: Drift) -> list[Shift]:
 
 
 def _shift(moved: Sequence[float], q: float, baseline: Baseline, error: float) -> Shift | None:
-    """Shift of one quantile. moved: logs of samples, newest first, less that quantile of the baseline; None: too few samples."""
+    """Shift of one quantile; None if there are too few samples. moved: logs of samples less the baseline's quantile, newest first"""
     ordered, n = sorted(moved), len(moved)
     estimate = ordered[math.ceil(q * n) - 1]
     usual = (1 + baseline.correlation) / (1 - baseline.correlation) * max(baseline.inflations)

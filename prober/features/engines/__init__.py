@@ -1,1 +1,1 @@
-"""Metrics pages of engines, read into one vocabulary."""
+"""Metrics pages of engines, read into one set of signals."""

@@ -1,8 +1,8 @@
 """Reads the facts that an engine's JSON pages state about itself, once before a run.
 
-Every request is bounded in time and size and goes to the target's own server. Of each document only the facts that the engine's
-module names are kept: these documents may hold secrets. An unreadable document leaves its facts unknown. Behind a balancer they
-are the facts of the replica that answered.
+Every request is bounded in time and size and goes to the target's own server. Only the facts that the engine's module names are kept,
+as the documents may hold secrets. Facts of an unreadable document are unknown. Behind a balancer, facts are those of the replica that
+answered.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _UNDECIDED = {"", "auto", "none", "unknown"}  # values that name no fact
 
 
 async def read_context(target: Target) -> list[Fact]:
-    """Facts about the target's engine, with the path of their document as source. Nothing is raised."""
+    """Facts about the target's engine, with the path of their document as source. Raises nothing."""
     answers: dict[str, object] = {}
     try:
         async with asyncio.timeout(TOTAL_S):
@@ -56,7 +56,7 @@ def context_facts(wanted: Iterable[JsonFact], answers: Mapping[str, object], mod
 
 
 async def _read(target: Target, wanted: Iterable[JsonFact], answers: dict[str, object]) -> None:
-    """Read the documents one after the other, without those whose facts an earlier one was to state."""
+    """Read the documents one after the other. One is skipped if an earlier document that could be read should have all its facts."""
     names: dict[str, set[str]] = {}
     for fact in wanted:
         names.setdefault(fact.path, set()).add(fact.name)
@@ -92,7 +92,7 @@ def _value(fact: JsonFact, answers: Mapping[str, object], model: str) -> str | N
 
 
 def _parallelism(ranks: Mapping[str, Fact]) -> Iterator[Fact]:
-    """Parallelism as text, and the number of GPUs, unless there is data parallelism, which engines count in several ways."""
+    """Parallelism as text, and the number of GPUs. With data parallelism no number is given, as engines count it in several ways."""
     if not ranks:
         return
     source = next(iter(ranks.values())).source

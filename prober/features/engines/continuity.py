@@ -1,4 +1,4 @@
-"""Continuous totals from successive readings of one page, across restarts of the engine and of the prober."""
+"""Continuous totals from successive readings of one metrics page, across restarts of the engine and of the prober."""
 
 import math
 from collections import deque
@@ -28,15 +28,15 @@ Amount = float | EngineHistogram
 class CounterState:
     """State of the counters of one page.
 
-    read: the last accepted reading; only its counters and what identifies the process
-    offsets: by signal, to be added to what the page counts
+    read: the last accepted reading, with only its counters and the fields that identify the process
+    offsets: amounts to add to the counters of the page, by signal
     """
 
     read: EngineSignals
     offsets: Mapping[str, Amount]
 
     def as_json(self, shown: Collection[str]) -> dict[str, Any]:
-        """Value for JSON, of histograms those that are among `shown`; `state_of` reads it."""
+        """The state as a JSON value, which `state_of` reads. shown: names of the histograms to include"""
         saved = (*COUNTER_SIGNALS, *(name for name in HISTOGRAM_SIGNALS if name in shown))
         return {
             "engine": self.read.info.engine,
@@ -63,7 +63,7 @@ class ContinuousReading:
 
 
 class EngineIdentity:
-    """Engine, version, model, flags and driver as last read, in `facts`, which can be saved."""
+    """The engine's identity as last read: engine, version, model, flags and driver. facts: can be saved"""
 
     def __init__(self, before: Mapping[str, str] | None = None) -> None:
         self.facts = dict(before or {})
@@ -94,7 +94,7 @@ class Continuity:
     process; then the totals continue from their last values.
 
     identity: facts known from an earlier process or an earlier reader of the page.
-    before: of the same page, as an earlier prober saved it.
+    before: state of the same page that an earlier prober saved.
     epoch: changes with each reading whose difference to the previous totals is not the engine's work in between: counters fell or
         were held, ranks came or went, or the process may be another one.
     """
@@ -123,13 +123,13 @@ class Continuity:
         return CounterState(self._accepted, dict(self._offsets)) if self._accepted is not None else None
 
     def of_other_page(self) -> "Continuity":
-        """Continuity of another page of the same target: totals continue from their last values, not from that page's counters."""
+        """A copy for another page of the same target: its totals continue from the last values and not from that page's counters."""
         other = Continuity(self.identity, self.epoch + 1)
         other._totals = dict(self._totals)
         return other
 
     def gap(self) -> None:
-        """Report that readings are missing before the next one, which then continues the last one only if its start time is equal."""
+        """Record that readings are missing. The next reading continues the last one only if the start time of the engine is equal."""
         self._gap = True
 
     def take(self, now: EngineSignals) -> ContinuousReading:
@@ -193,7 +193,7 @@ class Continuity:
         return self._continue(now)
 
     def _keep_totals(self, now: EngineSignals) -> None:
-        """Let the totals go on from their last values, as the reading is of another process with a past of its own."""
+        """Set offsets so that the totals continue from their last values, as the reading is of another process with its own past."""
         for name, raw in _counters(now).items():
             last = self._totals.get(name)
             if last is not None and _can_be_added(last, raw):
@@ -229,7 +229,7 @@ def _level(value: Amount) -> float:
 
 
 def _can_be_added(one: Amount, other: Amount) -> bool:
-    """True if both are numbers, or histograms with the same bounds."""
+    """True if both are numbers, or both are histograms with the same bounds."""
     if isinstance(one, EngineHistogram) and isinstance(other, EngineHistogram):
         return one.bounds == other.bounds
     return not isinstance(one, EngineHistogram) and not isinstance(other, EngineHistogram)

@@ -31,7 +31,7 @@ ANNOTATION = annotation(
 
 
 def identity() -> list[Panel]:
-    """State of the metrics page, and the identity that the engine reports."""
+    """Panels of the state of the metrics page, and of the identity that the engine reports."""
     return [
         stat(
             "Engine metrics page",
@@ -67,7 +67,7 @@ def identity() -> list[Panel]:
 
 
 def context_length() -> Panel:
-    """Maximum tokens of prompt and answer."""
+    """Panel of the maximum number of tokens of prompt and answer together."""
     return stat(
         "Context length",
         "Maximum tokens of prompt and answer together. Bad: less than users send.",
@@ -78,7 +78,7 @@ def context_length() -> Panel:
 
 
 def panels() -> list[Panel]:
-    """Requests, queue, KV cache, prefix cache, tokens, and latencies as the engine measures them."""
+    """Panels of requests, queue, KV cache, prefix cache, tokens, and latencies as the engine measures them."""
     hits = rate(engines_series.ENGINE_PREFIX_HITS)
     queries = rate(engines_series.ENGINE_PREFIX_QUERIES)
     return [
@@ -150,7 +150,7 @@ def panels() -> list[Panel]:
 
 
 def finish_reasons() -> Collapsed:
-    """Reasons why requests ended, as the engine counts."""
+    """Collapsed row on the reasons why requests ended, as the engine counts them."""
 
     def finished(declared: AnySeries, by: str, more: str = "") -> str:
         return f"max by ({by}) (increase({declared}{{{TARGET}{more}}}[{STEP}]))"
@@ -176,7 +176,7 @@ def finish_reasons() -> Collapsed:
 
 
 def speculation() -> Collapsed:
-    """Speculative decoding: from counters, else as the engine computes it."""
+    """Collapsed row on speculative decoding: computed from counters, or else as the engine states it."""
     drafts = rate(engines_series.ENGINE_DRAFTS)
     counted = (engines_series.ENGINE_DRAFT_TOKENS, engines_series.ENGINE_ACCEPTED_TOKENS)
     drafted, accepted = map(rate, counted)
@@ -226,7 +226,7 @@ def speculation() -> Collapsed:
 
 
 def kv_transfer() -> Collapsed:
-    """KV caches on their way from the engine that prefills to the one that decodes."""
+    """Collapsed row on transfers of KV caches from the engine that prefills to the one that decodes."""
     times = engines_series.ENGINE_KV_TRANSFER
     panel = series(
         "KV transfer, and failed ones",
@@ -247,7 +247,7 @@ def kv_transfer() -> Collapsed:
 
 
 def by_prober() -> Collapsed:
-    """Panels of each page by itself. Sidecars of one workload have one target, and each reads the page of its own engine."""
+    """Collapsed row with the metrics of each prober separately. Sidecars share one target, but each reads its own engine's page."""
     up = engines_series.ENGINE_UP
     columns = [
         Column(source="instance", name="Prober"),

@@ -1,5 +1,6 @@
-"""Reads the metrics page of each target's engine while the target is probed, exports its signals as series, and follows the model
-that its answers name."""
+"""Reads the metrics page of each target's engine while the target is probed, exports its signals as series, and detects changes of the
+model that the answers name.
+"""
 
 import asyncio
 import json
@@ -36,13 +37,13 @@ log = logging.getLogger(__name__)
 
 
 class AnsweringModel:
-    """Finds changes of the model in successive answers. Bounded for any names: at most `MAX_CHANGES` + 2 changes within `ALONE_S`.
+    """Finds changes of the model that successive answers name. There are at most `MAX_CHANGES` + 2 changes within `ALONE_S`.
 
     Three answers in a row by another model are a change of the model. If the previous one answers again sooner, or the model changes
     too often, as behind a gateway that falls back or balances, several models answer in turn. That is one change; the next one is
     when one of them has been the only one for `ALONE_S`.
 
-    model: the only model, or the one before several in turn; "" before the first answer
+    model: the only model, or the last one before several answered in turn; "" before the first answer
     """
 
     def __init__(self, model: str = "") -> None:
@@ -55,14 +56,14 @@ class AnsweringModel:
 
     @property
     def text(self) -> str:
-        """The model; several in turn are joined by `|`, with `…` for those beyond `MAX_NAMES`."""
+        """The name of the model; if several answer in turn, their names joined by `|`, with `…` for those beyond `MAX_NAMES`."""
         names = self._in_turn[:MAX_NAMES] + ("…",) * (len(self._in_turn) > MAX_NAMES)
         return "|".join(names) or self.model
 
     def take(self, model: str, sent_s: float) -> EngineChange | None:
         """Process an answer that names `model`, to a request sent at `sent_s`. The first model is no change.
 
-        An answer to a request that was sent before that of the last one is ignored, so that a long answer changes nothing.
+        An answer is ignored if its request was sent before that of the last processed answer, so that a late one changes nothing.
         """
         if sent_s < self._sent_s:
             return None
@@ -76,7 +77,7 @@ class AnsweringModel:
         return EngineChange("model", before, self.text) if is_changed else None
 
     def _is_alone_again(self, model: str) -> bool:
-        """True if one of several models is the only one from now on."""
+        """True if, of several models that answered in turn, this one has been the only one for long enough."""
         if model not in self._in_turn and len(self._in_turn) <= MAX_NAMES:
             self._in_turn += (model,)
         if self._run < SETTLING_ANSWERS or self._sent_s - self._since_s < ALONE_S:
@@ -85,7 +86,7 @@ class AnsweringModel:
         return True
 
     def _is_replaced(self, model: str) -> bool:
-        """True if another model answers from now on, or several in turn."""
+        """True if another model answers from now on, or if several answer in turn."""
         beside, self._beside = self._beside, ""
         if model == self.model:
             if beside:
@@ -105,7 +106,7 @@ class AnsweringModel:
 
 
 class EngineMonitor:
-    """Engines of all targets. saved: facts of engines by key of the target, from `states` of an earlier process."""
+    """Engines of all targets. saved: state of each engine, by key of the target, that `states` returned in an earlier process"""
 
     def __init__(self, registry: Registry, events: EventLog, saved: SavedRows) -> None:
         self.registry, self.events, self.supervisor = registry, events, Supervisor(registry)
@@ -132,7 +133,7 @@ class EngineMonitor:
             del self._targets[target.key]
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """(key of the target, its engine), so that changes are recognised and counters go on across restarts of the prober."""
+        """(key of the target, state of its engine), to be saved, so that changes are found and counters continue after a restart."""
         for key, target in list(self._targets.items()):
             row: dict[str, Any] = dict(target.continuity.identity.facts)
             if target.answering.model:
@@ -144,7 +145,7 @@ class EngineMonitor:
 
 
 def _restored(page: str, data: bytes) -> tuple[Continuity, AnsweringModel]:
-    """An engine of `states`, which continues if its counters are those of this page. Raises ValueError, TypeError, KeyError."""
+    """The saved state of an engine. Totals continue only if the counters are of this page. Raises ValueError, TypeError, KeyError."""
     row = json.loads(data)
     if not isinstance(row, dict):
         raise ValueError("these are no facts of an engine")
@@ -177,13 +178,13 @@ class TargetEngine(TargetObserver):
 
     @property
     def other_model(self) -> str:
-        """The model that answers name, or several of them, if it is not the one that is asked for; else ""."""
+        """The models that the answers name, if they are not only the requested one; else ""."""
         answered = self.answering.text
         return answered if self._requested_model not in ("", answered) else ""
 
     @property
     def page(self) -> str:
-        """Identity of the page whose counters these are."""
+        """Digest of the address of the metrics page that these counters are from."""
         return _page(self._spec)
 
     def configured(self) -> None:
@@ -273,7 +274,7 @@ class TargetEngine(TargetObserver):
         self._monitor.events.append(TargetEvent(unix_s, self._name, "engine", text))
 
     def _show_info(self) -> None:
-        """Export the identity: that of the page, with the model that answers name if it is not the one asked for."""
+        """Export the identity from the metrics page, with the model that the answers name if that is not the requested one."""
         info, answered = self._page_info, self.answering.text
         if info is None and answered:
             info = EngineInfo(self._engine, model=answered)
@@ -284,7 +285,7 @@ class TargetEngine(TargetObserver):
             self._registry.show(series.ENGINE_INFO, 1.0, *labels)
 
     def _bounded(self, *identity: *tuple[str, str, str]) -> tuple[str, str, str]:
-        """The identity as labels: the first MAX_IDENTITIES of a target, and `other` for all others, as each is a series for ever."""
+        """The identity as label values: after MAX_IDENTITIES of a target, new ones become `other`, as each creates a series."""
         if identity not in self._identities and len(self._identities) >= MAX_IDENTITIES:
             if not self._is_told_of_identities:
                 self._is_told_of_identities = True
@@ -301,9 +302,9 @@ class TargetEngine(TargetObserver):
 
 
 def _page(spec: TargetSpec) -> str:
-    """Identity of a target's page: a digest, as addresses may hold secrets; "" without a page.
+    """Identity of a target's metrics page: a digest of its address, or of the target's URL and engine; "" if no page is read.
 
-    Its address is the configured one, or it is found on the server of the target.
+    A digest is used because addresses may hold secrets.
     """
     if spec.metrics is None:
         return ""

@@ -38,9 +38,9 @@ log = logging.getLogger(__name__)
 
 
 class PageReader:
-    """Reads the page of one target's engine.
+    """Reads the metrics page of one target's engine.
 
-    spec: address and interval.
+    spec: configured address and interval.
     name: returns the label of the target, for the log.
     continuity: state after earlier readings of the same page; None if there are none.
     """
@@ -73,7 +73,7 @@ class PageReader:
             await self._clock.sleep_until(due)
 
     async def read(self) -> bool:
-        """Read once; False if the engine is known to have no page."""
+        """Read the page once. Returns False if the engine is known to have no page."""
         begun_ns = self._clock.now_ns()
         try:
             if not await self._once():
@@ -91,7 +91,7 @@ class PageReader:
         return True
 
     async def _once(self) -> bool:
-        """Read once; False if the engine has no page. Raises UnreadablePage."""
+        """Read the page once. Returns False if the engine has no page. Raises UnreadablePage."""
         if self._spec.url is None and self._target.identity is None and self._target.spec.engine is None:
             return True  # the address of the page depends on the engine
         identity = self._target.identity
@@ -135,7 +135,7 @@ class PageReader:
         return True
 
     def _recognise(self, page: Page, known: tuple[EngineTable, ...]) -> EngineTable:
-        """Table of the page, chosen at each reading because an upgrade may change names. Raises UnreadablePage."""
+        """The engine table that fits the page, chosen at each reading because an upgrade may change names. Raises UnreadablePage."""
         if self._table is not None:
             known = tables(self._table.engine)
         table = recognise(page, known) or (recognise(page, TABLES) if self._table is None else None)
@@ -168,7 +168,7 @@ class PageReader:
         self._listener.page_read(PageReading(at_ns, self._continuity.epoch, continued.signals))
 
     def _url(self, known: tuple[EngineTable, ...]) -> str:
-        """Configured address, else the next address where this engine may have its page."""
+        """The configured address of the page, or else the next address where this engine may have it."""
         if self._spec.url is not None:
             return self._spec.url
         table = self._table or next((table for table in known if table.paths), None)
@@ -179,7 +179,7 @@ class PageReader:
     async def _read_facts(self, table: EngineTable, now_ns: int) -> None:
         """Read version, model and other facts from the engine's JSON endpoints, every FACTS_EVERY_NS.
 
-        Where one does not answer, what was known stays, and all are asked again after FACTS_RETRY_NS.
+        If an endpoint does not answer, its known facts are kept, and all endpoints are read again after FACTS_RETRY_NS.
         """
         if self._facts_ns is not None and now_ns - self._facts_ns < FACTS_EVERY_NS:
             return
@@ -211,7 +211,7 @@ class PageReader:
             await asyncio.sleep(0)
 
     def _log_once(self, text: str) -> None:
-        """Log a message once."""
+        """Log a message, unless it was logged before."""
         text = one_line(self._target.endpoint.redactor.redact(text))
         if text not in self._logged and len(self._logged) < MAX_LOGGED_TEXTS:
             self._logged.add(text)
@@ -220,7 +220,7 @@ class PageReader:
 
 
 def root_of(target: Target, port: int | None = None) -> str:
-    """URL of the target's server without path, and without `/v1`; at another port if one is given."""
+    """URL of the target's server without path and `/v1`. port: replaces the port of the URL"""
     endpoint = target.endpoint
     host = endpoint.authority if port is None else f"{endpoint.host}:{port}"
     return f"{endpoint.scheme}://{host}{endpoint.base_path.removesuffix('/v1')}"

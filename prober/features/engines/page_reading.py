@@ -31,7 +31,7 @@ MAX_BUCKETS = 200  # of one histogram
 
 
 class Sample(Protocol):
-    """Value of a series."""
+    """A sample on a metrics page: the labels and the value of a series."""
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -43,7 +43,7 @@ class Sample(Protocol):
 
 
 class Page(Protocol):
-    """A parsed page."""
+    """A parsed metrics page."""
 
     @property
     def samples(self) -> Mapping[str, Sequence[Sample]]:
@@ -51,12 +51,12 @@ class Page(Protocol):
 
     @property
     def eof(self) -> bool:
-        """True if it ends with the `# EOF` of OpenMetrics."""
+        """True if the page ends with the `# EOF` of OpenMetrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A signal that this release should have and the page lacks. names: of the series that would give it."""
+    """A signal that the page should have in this release, and lacks. names: series that would give the signal"""
 
     signal: str
     names: tuple[str, ...]
@@ -64,7 +64,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Signals of one page, and expected signals that it lacks."""
+    """Signals of one metrics page, and the expected signals that it lacks."""
 
     signals: EngineSignals
     missing: tuple[Missing, ...] = ()
@@ -91,7 +91,7 @@ def needed_metrics(tables: Iterable[EngineTable]) -> frozenset[str]:
 
 
 def metrics(source: Source) -> tuple[str, ...]:
-    """Sample names of a source."""
+    """Names of the samples from which a source computes its signal."""
     match source:
         case SampleSource(metric=metric) | LabelProductSource(metric=metric):
             return (metric,)
@@ -116,9 +116,9 @@ def in_slices(
 ) -> Generator[None, None, Reading]:
     """Signals of a page, in slices of one, so that other tasks can run between them. Returns the reading.
 
-    version: of the engine; without it every name is tried, and only signals of all releases can be missing.
+    version: version of the engine; if it is None every name is tried, and only signals of all releases can be missing.
     model: if series of the page have this model as a label, series of other models are left out.
-    start_time_seconds: of the process, from a header; used if the page has none.
+    start_time_seconds: start time of the process from a response header, used if the page has none.
     """
     view = _View(page.samples, table, model)
     release = release_of(version)
@@ -139,7 +139,7 @@ def in_slices(
 
 
 def facts(table: EngineTable, answers: Mapping[str, object]) -> dict[str, str]:
-    """Facts by name (`version`, `model`, …) from JSON responses by path; the first response with a fact wins."""
+    """Facts by name (`version`, `model`, …). answers: JSON responses by path; the first response that has a fact is used"""
     values: dict[str, str] = {}
     for fact in table.facts:
         value = answers.get(fact.path)
@@ -151,7 +151,7 @@ def facts(table: EngineTable, answers: Mapping[str, object]) -> dict[str, str]:
 
 
 def release_of(version: str | None) -> tuple[int, ...] | None:
-    """Numbers of a release for comparisons: `v0.8.5.post1` is (0, 8, 5), `b10488-1a2b3c4` is (10488,).
+    """The numbers of a release, to compare it: `v0.8.5.post1` is (0, 8, 5), `b10488-1a2b3c4` is (10488,).
 
     None for a version that is no release, such as `0.1.dev1+gabc`, or that has a number of more than MAX_DIGITS digits.
     """
@@ -191,7 +191,7 @@ def _fits(page: Page, table: EngineTable) -> bool:
 
 
 def _applies(source: Source, release: tuple[int, ...] | None) -> bool:
-    """True if the release has the source. An unknown release has those that were never removed."""
+    """True if pages of this release have the source. For an unknown release, True if no release removed it."""
     if release is None:
         return source.until is None
     since, until = release_of(source.since), release_of(source.until)
@@ -205,9 +205,9 @@ def _padded(release: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _missing(table: EngineTable, values: Mapping[str, Any], release: tuple[int, ...] | None) -> Iterator[Missing]:
-    """Expected signals without a value. A lazy engine has counters and histograms only after its first request.
+    """Expected signals without a value. An engine with a lazy page has counters and histograms only after its first request.
 
-    For an unknown release only signals that every release has are expected.
+    For an unknown release, only signals that every release has are expected.
     """
     worked = any(values.get(counter, 0.0) > 0.0 for counter in COUNTER_SIGNALS)
     for signal, sources in table.signals.items():
@@ -231,7 +231,7 @@ def _source_name(source: Source) -> str:
 
 
 class _View:
-    """Series of a page for one model, without duplicates."""
+    """The series of a page that belong to one model, without duplicates."""
 
     def __init__(self, samples: Mapping[str, Sequence[Sample]], table: EngineTable, model: str | None) -> None:
         self._samples = samples
@@ -265,7 +265,7 @@ class _View:
         return None
 
     def model_name(self, requested: str | None) -> str | None:
-        """Model of the page if it has exactly one, else `requested`."""
+        """Name of the model on the page if it has exactly one, else `requested`."""
         names = self._models - {"", "undefined", "None"}
         return next(iter(names)) if len(names) == 1 else requested
 
@@ -279,7 +279,7 @@ class _View:
         return {label: "|".join(sorted(values)) for label, values in values_by_label.items()}
 
     def _find_models(self, wanted_model: str | None) -> None:
-        """Find the models of the page and, if the wanted one is among them, the series of the others."""
+        """Find the models on the page and, if the wanted one is among them, the series of the other models."""
         by_mapping: dict[int, set[str]] = {}
         labels = self._table.model_labels
         for metric in needed_metrics((self._table,)) & self._samples.keys():
@@ -365,7 +365,7 @@ def _aggregate(values: Sequence[float], aggregation: Aggregation) -> float | Non
 
 
 def _histogram(view: _View, source: HistogramSource) -> EngineHistogram | None:
-    """Sum over ranks. Bounds that not all ranks have are left out."""
+    """Histogram of a source, summed over ranks. Bounds that not all ranks have are left out."""
     buckets: dict[float, list[float]] = {}
     for sample in view.series(f"{source.family}_bucket", source.where):
         try:

@@ -1,4 +1,4 @@
-"""Series and alerts of the engines' own pages."""
+"""Series and alerts of the metrics that engines report."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ SIGNALS: dict[str, Series[str]] = {}  # by the field of EngineSignals that they 
 
 
 def _signal(field: str, kind: Callable[[str, str, str], Series[str]], name: str, text: str) -> Series[str]:
-    """Declare the series of a field of EngineSignals."""
+    """Declare the series that exports a field of EngineSignals."""
     declared = SIGNALS[field] = kind(f"llmslo_engine_{name}", text, "target")
     return declared
 
@@ -119,7 +119,7 @@ ENGINE_CHANGE_KINDS = ("engine", "version", "model", "flags", "driver", "restart
 
 
 def alerts(selector: str) -> tuple[Alert, ...]:
-    """Alert on a full KV cache, unless an SLO's budget burns, whose alert names the cause."""
+    """Alert on a full KV cache. It does not fire while an SLO's budget burns, as that alert names the cause."""
     usage, preempted = (f"llmslo_engine_{name}{{{selector}}}" for name in ("kv_cache_usage_ratio", "preemptions_total"))
     full = (
         f"max by (target) (quantile_over_time(0.9, {usage}[10m])) > 0.9\nand\n"

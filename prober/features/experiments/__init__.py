@@ -1,1 +1,1 @@
-"""Measurements with a beginning and an end: gate, compare, matrix, plan, report."""
+"""Commands that measure once and report a result: gate, compare, matrix, plan, report."""

@@ -1,4 +1,4 @@
-"""Checklist for a credible serving benchmark, answered from the result itself."""
+"""Checklist for a credible serving benchmark. Each item is answered from the data of a result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ MIN_MEDIAN_ANSWERS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Item of the checklist. done: None if the result does not say."""
+    """An item of the checklist. done: None if the result has no data on it; why: the observed values"""
 
     name: str
     done: bool | None
@@ -26,7 +26,7 @@ class Check:
 
 
 def audit(result: Result) -> list[Check]:
-    """All items for a result."""
+    """The items of the checklist, answered for a result."""
     return [Check(name, *check(result)) for name, check in _CHECKS]
 
 
@@ -70,7 +70,7 @@ def _lengths(result: Result) -> Answer:
 
 
 def _rates(result: Result) -> Answer:
-    """Rates under one set of conditions; rates of different shapes make no curve."""
+    """Answer on the number of rates under one set of conditions, as rates of different request shapes make no curve."""
     rates = [
         {stage.rate_per_s if stage.rate_per_s is not None else stage.name for stage in line.stages}
         for line in lines([("", result)])
@@ -81,7 +81,7 @@ def _rates(result: Result) -> Answer:
 
 
 def _duration(result: Result) -> Answer:
-    """Length of every stage with latencies: one that is too short for a queue looks faster than it is."""
+    """Answer on the length of every stage with latencies: a stage that is too short for a queue to build up looks faster than it is."""
     stages = [stage for stage in result.stages if stage.latencies]
     known = [  # waiting for the last answers, in `duration_s`, is no load
         (sent_s, stage.quantile("e2e", 0.5))
@@ -129,7 +129,7 @@ def _phases(result: Result) -> Answer:
 
 
 def _known(result: Result, names: tuple[str, ...], *, all_of: bool) -> Answer:
-    """True if the result has all, or any, of these values of its context."""
+    """True if the context of the result has all, or any, of the values `names`; with the values or the missing names as text."""
     for disagreement in result.disagreements:
         if disagreement.name in names:
             return False, f"sources disagree on {label(disagreement.name)}: {disagreement_text(disagreement)}"

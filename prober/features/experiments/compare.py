@@ -55,7 +55,7 @@ SHAPE_ERROR = 0.001  # chance that lengths of one distribution are called those 
 class Half:
     """Turn of a side in a round. The other side's turn has the same rate, seed and offsets.
 
-    seed: of the requests
+    seed: of the random requests
     offsets_ns: due times of the requests, from the start of the turn
     """
 
@@ -68,10 +68,10 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Requests of both sides, in the order of their draws.
+    """Requests of both sides in one round, in the order in which they were generated.
 
-    alike: both sides have the same draws, failed requests included
-    workload: name if there are several; these are never pooled
+    alike: both sides were sent the same requests, and failed ones are included
+    workload: name if there are several workloads, which are never pooled
     """
 
     rate_per_s: float
@@ -86,8 +86,8 @@ class Axis:
     """A quantity that is compared.
 
     of: figure of a round: ln(B ÷ A) if `ratio`, else B − A; None if it was not measured
-    of_request: value of a request for the autocorrelation: ln of its latency, or 1 if it is bad, for shares; None if it does
-        not count
+    of_request: value of a request for the autocorrelation: ln of its latency; for shares 1 if the request is bad, else 0; None if the
+        request does not count
     latency, q: the quantile that represents the quantity in tables
     """
 
@@ -102,9 +102,9 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """An axis at a rate.
+    """The figures of an axis at a rate.
 
-    figures: independent of each other: of the rounds, or their means in batches if `are_batches`
+    figures: independent values, one per round; or means of several rounds if `are_batches`
     """
 
     axis: Axis
@@ -113,12 +113,12 @@ class _Row:
     are_batches: bool
 
     def effect(self, confidence: float) -> Effect:
-        """The figure over all rounds with its interval."""
+        """The difference over all rounds with its confidence interval."""
         return (student_effect if self.are_batches else hodges_lehmann)(self.figures, confidence)
 
 
 def plan(rates_per_s: Sequence[float], rounds: int, requests: int, rng: Random) -> tuple[Half, ...]:
-    """All turns in order. Arrivals are Poisson and differ between rounds."""
+    """All turns in order, with Poisson arrivals that differ between rounds."""
     halves: list[Half] = []
     for number in range(rounds):
         for rate_per_s in rates_per_s:
@@ -130,7 +130,7 @@ def plan(rates_per_s: Sequence[float], rounds: int, requests: int, rng: Random) 
 
 
 def rounds_of(halves: Mapping[Half, Requests]) -> list[Round]:
-    """Rounds of which both turns are present."""
+    """The rounds in which both sides had their turn."""
     by_round: dict[tuple[float, int], dict[Side, Requests]] = {}
     for half, requests in halves.items():
         by_round.setdefault((half.rate_per_s, half.round), {})[half.side] = requests
@@ -180,7 +180,7 @@ def stored_refused(a: Result, b: Result) -> dict[str, RefusedRequests]:
 
 
 def compare(rounds: Sequence[Round], error: float = 0.05, slos: Sequence[Slo] = ()) -> list[Compared]:
-    """Every axis at every rate. The probability of any wrong claim of a difference is at most `error` (Holm)."""
+    """Compare the sides on every axis at every rate. The probability of any wrong claim of a difference is at most `error` (Holm)."""
     rows = _rows(rounds, axes(slos))
     ps = [(student_p_value if row.are_batches else wilcoxon_p_value)(row.figures) for row in rows]
     compared: list[Compared] = []
@@ -236,11 +236,12 @@ def risks(
     a: Gpus = NO_GPUS,
     b: Gpus = NO_GPUS,
 ) -> list[Risk]:
-    """Worsening of each axis by each move, and of the cost of output tokens if the dollars per hour of both sides are known.
+    """The worsening to expect of each axis by a move from A to B and by one back; also of the cost of output tokens if the dollars per
+    hour of both sides are known.
 
-    margin: for ratios; shares use MORE_BAD. Bounds of ratios are those of the effect over the rounds. Those of a share are the exact
-    binomial ones of both sides, for the effective number of independent requests. Each bound errs with `error` ÷ their number, so
-    all of them together with `error`.
+    margin: tolerated worsening of ratios; shares use MORE_BAD. Bounds of ratios are those of the effect over the rounds. Those of a
+        share are the exact binomial ones of both sides, for the effective number of independent requests. Each bound is wrong with
+        probability `error` ÷ number of bounds, so any of them is with at most `error`.
     """
     rows = _rows(rounds, axes(slos))
     dollars = (a.dollars_per_hour, b.dollars_per_hour)
@@ -259,7 +260,7 @@ def risks(
 
 
 def _risks(row: _Row, margin: float, error: float) -> Iterator[Risk]:
-    """Worsening of an axis by a move from A to B and back; each bound errs with `error`."""
+    """The worsening of an axis by a move from A to B, and by one back. error: probability that a bound is wrong"""
     axis, rounds, bounds = row.axis, row.rounds, _growth(row, error)
     for move, sign in _MOVES:
         least, most = None, None
@@ -271,7 +272,7 @@ def _risks(row: _Row, margin: float, error: float) -> Iterator[Risk]:
 
 
 def _growth(row: _Row, error: float) -> tuple[float, float] | None:
-    """Bounds of the figure of an axis over all rounds; None with too few rounds."""
+    """(lower, upper) bound of the difference of B from A on an axis, over all rounds; None if there are too few rounds."""
     if row.axis.ratio:
         effect = row.effect(1 - 2 * error)
         return None if effect.lower is None or effect.upper is None else (effect.lower, effect.upper)
@@ -284,12 +285,12 @@ def _growth(row: _Row, error: float) -> tuple[float, float] | None:
 
 
 def _scaled(axis: Axis, figure: float) -> float:
-    """B ÷ A − 1 or B − A of a figure."""
+    """The difference of B from A as a number for reports: B ÷ A − 1 for a ratio, else B − A."""
     return math.expm1(min(figure, MAX_LOG_RATIO)) if axis.ratio else figure
 
 
 def _rows(rounds: Sequence[Round], compared: Sequence[Axis]) -> list[_Row]:
-    """Figures of each axis, workload and rate at which at least half of the rounds have a figure."""
+    """The figures of each axis for each workload and rate, where at least half of the rounds have one."""
     rows: list[_Row] = []
     for group in dict.fromkeys((row.workload, row.rate_per_s) for row in rounds):
         of_group = [row for row in rounds if (row.workload, row.rate_per_s) == group]
@@ -302,7 +303,7 @@ def _rows(rounds: Sequence[Round], compared: Sequence[Axis]) -> list[_Row]:
 
 
 def _batch_means(axis: Axis, figures: Sequence[float], rounds: Sequence[Round]) -> list[float]:
-    """Means of successive figures, in as many batches as last BATCH_TIMES autocorrelation times of either side; at least two.
+    """Means of successive figures in at least two batches, if possible each as long as BATCH_TIMES autocorrelation times of both sides.
 
     A round in which the sides take turns lasts as long as the requests of both.
     """
@@ -314,7 +315,7 @@ def _batch_means(axis: Axis, figures: Sequence[float], rounds: Sequence[Round]) 
 
 
 def _values(axis: Axis, rounds: Sequence[Round]) -> list[list[float]]:
-    """Values of the requests of either side, in the order of time."""
+    """[A's values, B's values] of the requests on an axis, in the order of time."""
     return [
         [value for row in rounds for request in getattr(row, side) if (value := axis.of_request(request)) is not None]
         for side in ("a", "b")
@@ -344,7 +345,7 @@ def incomparable(a: Result, b: Result) -> list[str]:
 
 
 def _are_apart(a: Sequence[int], b: Sequence[int]) -> bool:
-    """True if lengths are of two distributions, by the test of Kolmogorov and Smirnov, that differ by more than MAX_TOKENS_DIFFERENCE.
+    """True if two samples of lengths differ: by the Kolmogorov–Smirnov test, and by more than MAX_TOKENS_DIFFERENCE.
 
     The difference is the mean distance between equal quantiles, as a ratio of the mean length.
     """
@@ -358,7 +359,7 @@ def _are_apart(a: Sequence[int], b: Sequence[int]) -> bool:
 def reservations(
     a: MeasuredTarget, b: MeasuredTarget, rounds: Sequence[Round], results: Sequence[Compared]
 ) -> list[str]:
-    """Sentences on the limits of the figures: other models, tokens that are not the same work, failures beside latencies."""
+    """Sentences on the limits of a comparison: different models, different work per token, failures that distort latencies."""
     sentences: list[str] = []
     if a.model and b.model and a.model != b.model:
         sentences.append(
@@ -414,12 +415,12 @@ def _properties(target: MeasuredTarget) -> dict[str, str]:
 
 
 def _pooled(axis: Axis, requests: Requests) -> Quantile | None:
-    """Quantile of the requests that represents the axis in tables."""
+    """The latency quantile that represents the axis in tables; None for an axis without one, or without samples."""
     return None if axis.latency is None else next(iter(quantiles_of(axis.latency, requests, (axis.q,))), None)
 
 
 def _quantile(latency: str, q: float) -> Callable[[Round], float | None]:
-    """Axis figure: ln of the ratio of the quantiles."""
+    """Function for `Axis.of`: ln(quantile of B ÷ quantile of A) of a round."""
 
     def log_ratio(row: Round) -> float | None:
         of_a, of_b = (next(iter(quantiles_of(latency, side, (q,))), None) for side in (row.a, row.b))
@@ -431,7 +432,7 @@ def _quantile(latency: str, q: float) -> Callable[[Round], float | None]:
 
 
 def _typical(latency: str) -> Callable[[Round], float | None]:
-    """Axis figure: median of ln(B ÷ A) by request, so that lengths are not noise; of the medians if the draws differ."""
+    """Function for `Axis.of`: median of ln(B ÷ A) over equal requests, or ln of the ratio of medians if the requests differ."""
     log_ratio_of_medians = _quantile(latency, 0.5)
 
     def log_ratio(row: Round) -> float | None:
@@ -445,12 +446,12 @@ def _typical(latency: str) -> Callable[[Round], float | None]:
 
 
 def _log(latency: str) -> Callable[[RequestRow], float | None]:
-    """ln of a latency of a request."""
+    """Function for `Axis.of_request`: ln of a latency of a request."""
     return lambda request: math.log(value) if (value := request.latency(latency)) else None
 
 
 def _throughput(row: Round) -> float | None:
-    """Axis figure: ln of the ratio of output tokens per second."""
+    """ln(output tokens per second of B ÷ those of A) in a round."""
     of_a, of_b = map(_tokens_per_s, (row.a, row.b))
     return None if of_a is None or of_b is None else math.log(of_b / of_a)
 
@@ -496,14 +497,14 @@ def _breaches(slo: Slo) -> Callable[[RequestRow], bool | None]:
 
 
 def axes(slos: Sequence[Slo] = ()) -> tuple[Axis, ...]:
-    """The quantities that are compared: AXES, and the share of requests that miss each objective of `slos`."""
+    """The axes of a comparison: AXES, and for each SLO of `slos` the share of requests that miss it."""
     return (*AXES, *(_share(f"missed {slo.name}", _breaches(slo)) for slo in slos))
 
 
 def per_gpu_and_dollar(compared: Sequence[Compared], a: Gpus, b: Gpus) -> Iterator[str]:
-    """Sentences on output tokens/s of B against A, per GPU and per dollar; unknown ones are left out.
+    """Sentences that compare output tokens/s of B and A per GPU and per dollar, if GPUs or prices of both are known.
 
-    The effect and its interval are divided by the ratio of GPUs, or of dollars per hour, which is no measurement and adds no error.
+    The effect and its confidence interval are divided by the ratio of GPUs or of dollars per hour, which is exact.
     """
     shares = (("GPU", a.count, b.count), ("dollar", a.dollars_per_hour, b.dollars_per_hour))
     for axis in (axis for axis in compared if axis.axis == "output_tokens_per_s"):
@@ -533,7 +534,7 @@ AXES = (
 
 
 def _known(tokens: str, requests: Requests) -> list[int]:
-    """Counts of tokens of the answered requests that have one."""
+    """The token counts of the answered requests, without those that are not known. tokens: attribute of `RequestRow`"""
     counts = [getattr(request, tokens) for request in requests if request.is_answered]
     return [count for count in counts if count is not None]
 

@@ -1,4 +1,4 @@
-"""Sends the turns of a comparison, and compares what they measured, or two stored results."""
+"""Sends the requests of a comparison to both sides in turns, and compares the results; also compares two stored results."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ class RefusingSide(Exception):
 
 
 def gpu_text(readings: Mapping[Side, Sequence[Sequence[GpuReading]]]) -> str:
-    """A sentence on whether the GPUs of this machine were in the same state for both sides. readings: during the turns of a side"""
+    """A sentence that says if the GPUs of this machine were in the same state for both sides. readings: of the turns of a side"""
     states: list[tuple[float, float]] = []  # °C and Hz of A and B, the mean over their readings
     for side in ("a", "b"):
         known = [
@@ -80,7 +80,7 @@ def gpu_text(readings: Mapping[Side, Sequence[Sequence[GpuReading]]]) -> str:
 def compare_stored(
     a: Result, b: Result, rounds: int, error: float, slos: Sequence[Slo]
 ) -> tuple[Comparison, list[Round]]:
-    """Comparison of two results, and its rounds. Raises ValueError if one has too few requests."""
+    """(comparison of two results, its rounds). Raises ValueError if a result has too few requests."""
     comparison = _comparison(a.target, b.target, error, time.time())
     if reasons := incomparable(a, b):
         return replace(comparison, said=tuple(reasons)), []
@@ -107,7 +107,7 @@ async def compare_targets(
     error: float,
     slos: Sequence[Slo],
 ) -> tuple[Comparison, list[Round]]:
-    """The comparison of two targets by requests in turns, and its rounds. Raises UnansweredSide, RefusingSide."""
+    """Send the requests of two targets in turns; returns (comparison, its rounds). Raises UnansweredSide, RefusingSide."""
     gpus: dict[Side, list[Sequence[GpuReading]]] = {"a": [], "b": []}
     pages: dict[Side, list[EngineSignals]] = {"a": [], "b": []}
     measured: dict[Half, Sequence[RequestRow]] = {}
@@ -153,7 +153,7 @@ async def compare_targets(
 
 
 def _comparison(a: MeasuredTarget, b: MeasuredTarget, error: float, started_s: float) -> Comparison:
-    """A comparison without figures."""
+    """A comparison of two targets that has no figures yet."""
     return Comparison(
         id=f"compare-{int(started_s)}",
         started_unix_s=started_s,

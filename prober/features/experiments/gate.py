@@ -4,18 +4,18 @@ The gate tests several questions at once: whether the target answers; for each S
 budget; and with a baseline, whether a latency is slower by more than what is material. Each question is a sequential test
 (`statistics.sequential_test`), so the gate ends as soon as the evidence decides.
 
-Bad results come in bursts, so one observation of a test is the mean of a block of time, however many requests it has: minutes
-without a bad result are minutes of evidence, at any rate. The errors below are bounds if the share of bad events that a block
-has to expect, whatever came before, is on one side of the budget. A block is half of the burst that is expected:
-`bench/deciding.py` measures what passes then.
+Bad results come in bursts, so one observation of a test is the mean of a block of time, however many requests it has: minutes without a
+bad result are minutes of evidence, at any rate. The errors below are bounds if the expected share of bad events of every block, given
+the blocks before it, is on one side of the budget. A block is half of the burst that is expected: `bench/deciding.py` measures what
+passes then.
 
 ready: every question holds, each with an error of at most `error`, which also bounds the error of "ready"
 degraded: a question fails, with an error of `error` shared among all questions, and nothing says that too many requests fail
 not_ready: more than the tolerated share fails, with the same error: failures of every kind, and "loading" or "shutting down";
     or nothing listens at the address
 not_enough_data: the requests are used up without a decision
-not_judged: too many requests were refused (`results.refused_requests`), shown with an error of at most `error`, or when the requests
-    are used up. Until then nothing is decided while too many are
+not_judged: too many requests were refused (`results.refused_requests`), with an error of at most `error`, or when the requests are used
+    up. While too many are refused, nothing else is decided
 """
 
 import math
@@ -63,7 +63,7 @@ MIN_LOG_EVIDENCE = 0.5  # below it, the evidence gives no estimate of further re
 class Reference:
     """Limits of a latency quantile from a baseline. The target is slower if more than 1 − q of its requests are above them.
 
-    sure_s: the lower end of the baseline's interval plus the material change; requests below it are surely not slower
+    sure_s: the lower end of the baseline's confidence interval plus the material change; requests below it are surely not slower
     slower_s: the same for the upper end; requests above it surely are
     count: requests of the baseline
     """
@@ -85,8 +85,8 @@ class Finding:
     """Evidence on one question.
 
     budget: share of events that may be bad
-    requests, events, bad: observed so far; blocks: completed ones among them
-    lower, upper: bounds of the share, at the gate's error
+    requests, events, bad: numbers of requests, events and bad events so far; blocks: number of completed blocks
+    lower, upper: confidence bounds of the share, at the gate's error
     error: largest probability that the evidence is wrong; None while undecided
     more: estimate of further requests until a decision
     """
@@ -110,9 +110,8 @@ class GateVerdict:
 
     requests: sent so far
     not_counted: of them, sent late by the prober or cancelled
-    error: largest probability that the state is wrong; None for not_enough_data and not_judged, which claim nothing, and where
-        nothing listens, which is no share
-    refused: the refused ones
+    error: largest probability that the state is wrong; None for not_enough_data and not_judged, and if nothing listens
+    refused: number and share of refused requests
     """
 
     state: State
@@ -125,10 +124,10 @@ class GateVerdict:
 
 
 class Question:
-    """A share of bad events tested against its budget.
+    """The question whether a share of bad events is within its budget, and the evidence on it.
 
     most, mean: largest and mean number of events of one result
-    share: share of the results that is judged
+    share: share of all results that the question judges
     """
 
     def __init__(
@@ -163,7 +162,7 @@ class Question:
 
     @property
     def is_over_budget(self) -> bool:
-        """True if the observed share of bad events is above the budget, shown or not."""
+        """True if the observed share of bad events is above the budget, whether or not that is statistically significant."""
         return self._bad > self.budget * self._events
 
     def close_block(self) -> None:
@@ -176,7 +175,9 @@ class Question:
             self._block.clear()
 
     def finding(self, holds_error: float, fails_error: float) -> Finding:
-        """Evidence as a finding, at these errors of "holds" and "fails"."""
+        """The evidence so far as a finding. holds_error, fails_error: probability of wrongly deciding that the question holds, or
+        fails
+        """
         shown = self.evidence(holds_error, fails_error)
         lower, upper = confidence_bounds(self._for_holds, holds_error)
         return Finding(
@@ -194,7 +195,7 @@ class Question:
         )
 
     def evidence(self, holds_error: float, fails_error: float) -> Evidence:
-        """Evidence at these errors, without the interval, which is expensive."""
+        """The evidence so far, without the confidence interval, which is expensive."""
         observed, surely_bad = self._for_holds, self._for_fails
         return evidence(observed, self.budget, surely_bad=surely_bad, holds_error=holds_error, fails_error=fails_error)
 
@@ -203,23 +204,23 @@ class Question:
         return math.exp(-self.log_evidence(claim))
 
     def least(self, error: float) -> int:
-        """Fewest observations that can show that the question holds."""
+        """Fewest observations that can show that the share is within the budget."""
         good = self.budget * (1 - self._mean_events / self._max_events)
         return min_observations(self.budget, error, Observations([good]))
 
     def log_evidence(self, claim: Evidence) -> float:
-        """ln(evidence) for this claim; the error of making it is exp(−result)."""
+        """ln(evidence) for a claim. The probability of making the claim wrongly is exp(−ln(evidence))."""
         if claim == "fails":
             return log_evidence_above(self._for_fails, self.budget)
         return log_evidence_below(self._for_holds, self.budget)
 
     def _event_share(self, mean: float) -> float:
-        """Share of events that corresponds to this mean of observations."""
+        """Share of bad events that a mean of the observations corresponds to."""
         weight = self._events / self._max_events / self._requests if self._requests else 1.0
         return min(1.0, max(0.0, self.budget + (mean - self.budget) / weight))
 
     def _more(self, holds_error: float, fails_error: float) -> int | None:
-        """Requests until the earlier of both decisions, if the evidence grows at its present rate."""
+        """Estimated further requests until "holds" or "fails" is decided at the present growth of the evidence; None without growth."""
         claims = ((self.log_evidence("holds"), holds_error), (self.log_evidence("fails"), fails_error))
         counts = [
             self._requests * (-math.log(error) / log_evidence - 1)
@@ -230,11 +231,11 @@ class Question:
 
 
 class Gate:
-    """Decision on one target from several questions.
+    """Decides on one target from the evidence on several questions.
 
-    least: fewest requests that can show that it is ready, at the mean rate; most: limit of requests
-    least_blocks: fewest observations for the same: blocks, or requests if `block_s` is 0
-    block_s: length of a block; 0: each result is one
+    least: fewest requests that can show that the target is ready, at the mean rate; most: limit of requests
+    least_blocks: the same as a number of observations: blocks, or requests if `block_s` is 0
+    block_s: length of a block in seconds; 0: each result is a block
     """
 
     def __init__(
@@ -248,9 +249,9 @@ class Gate:
         failures: float = 0.10,
         baseline: Sequence[Reference] = (),
     ) -> None:
-        """Questions from SLOs, each with the stream that it judges, and from a baseline.
+        """Create the questions: for the SLOs, each with the stream that it judges, and for a baseline.
 
-        Of a mix each workload is a stream and has questions of its own; a baseline is compared with the whole mix.
+        Each workload of a mix is a stream and has its own questions; a baseline is compared with the whole mix.
         rate_per_s: mean rate of the requests
         burst_s: longest burst of bad results to expect; 0: bad results are independent
         most: number of requests; None: as many as usually suffice for a decision
@@ -317,7 +318,7 @@ class Gate:
         return self._verdict(state)
 
     def nothing_listens(self, result: ProbeResult, at_s: float) -> GateVerdict:
-        """Verdict where neither the look-up of the model nor this first request found a server, which is no burst."""
+        """Verdict if neither the look-up of the model nor the first request found a server. result: of that request"""
         self.take(result, at_s)
         why = f"nothing listens: {result.reason}"
         return replace(self.verdict(), state="not_ready", why=why, findings=())
@@ -394,14 +395,17 @@ class Gate:
 
 
 def decision(verdict: GateVerdict, rollback_risk: str | None) -> Decision | None:
-    """Decision for the stored result; None if nothing is decided."""
+    """Decision to store with the result: accepted if ready, else rejected; None if the verdict decides neither.
+
+    rollback_risk: needs and risks of going back, as a person stated them
+    """
     if verdict.state in UNDECIDED:
         return None
     return Decision(verdict.state == "ready", verdict.why, rollback_risk)
 
 
 def with_cost(verdict: GateVerdict, cost: CostFinding) -> GateVerdict:
-    """The verdict with a cost target, which counts only where everything else is ready."""
+    """The verdict, changed by the result of a cost target. It is changed only if all other questions hold."""
     if verdict.state != "ready":
         return verdict
     states: dict[Evidence, State] = {"holds": "ready", "fails": "degraded", "undecided": "not_enough_data"}
@@ -416,9 +420,9 @@ def with_cost(verdict: GateVerdict, cost: CostFinding) -> GateVerdict:
 
 
 def reference(baseline: Sequence[RequestRow], latency: Latency, q: float, material: float) -> Reference:
-    """Limits from quantile `q` of a baseline, slower by `material` (0.2: 20%). Its failed requests count as the slowest.
+    """Limits from quantile `q` of a latency of a baseline, plus `material` (0.2: 20% slower). Failed requests count as the slowest.
 
-    Either end of the quantile's interval is wrong with 2.5%, which adds to the error of the question.
+    Either end of the quantile's confidence interval is wrong with 2.5%, which adds to the error of the question.
     Raises ValueError for a baseline of too few requests.
     """
     values: list[float] = []
@@ -438,7 +442,7 @@ def reference(baseline: Sequence[RequestRow], latency: Latency, q: float, materi
 
 
 def least_samples(q: float) -> int:
-    """Fewest samples whose quantile `q` has an interval with both ends."""
+    """Fewest samples for which quantile `q` has a confidence interval with both ends."""
     for n in count(1):
         (quantile,) = quantiles(range(n), (q,))
         if quantile.lower is not None and quantile.upper is not None:
@@ -451,8 +455,8 @@ def slo_question(
 ) -> Question:
     """The question whether the share of bad events of an SLO is within its budget.
 
-    max_tokens, mean_tokens: of the output
-    workload: only its results are judged, which are this share of all; None: all are
+    max_tokens, mean_tokens: largest and mean number of output tokens
+    workload: judge only results of this workload, which are `share` of all; None: judge all results
     """
 
     def judge(result: ProbeResult | None) -> Judged:
@@ -473,7 +477,7 @@ def observed_share(finding: Finding) -> str:
 
 
 def _slo_questions(slos: Sequence[tuple[Slo, JudgedStream]]) -> list[Question]:
-    """A question for each SLO and workload; named by the workload if there are several."""
+    """A question for each SLO and workload; the workload is part of the name if there are several."""
     rates_per_s = {stream.workload: stream.rate_per_s for _, stream in slos}
     if len(rates_per_s) < 2:
         return [slo_question(slo, stream.max_tokens, stream.mean_tokens) for slo, stream in slos]
@@ -485,7 +489,7 @@ def _slo_questions(slos: Sequence[tuple[Slo, JudgedStream]]) -> list[Question]:
 
 
 def _requests_per_block(mean: float, share: float = 1.0) -> float:
-    """Mean requests per block with a judged one. mean: of Poisson arrivals in a block's time; share: of judged requests"""
+    """Mean requests in those blocks that have a judged request. mean: of requests per block (Poisson); share: of judged requests"""
     return mean / -math.expm1(-mean * share) if mean else 1.0 / share
 
 

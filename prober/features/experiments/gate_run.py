@@ -19,9 +19,9 @@ NO_LISTENER = frozenset({Outcome.CONNECT_REFUSED, Outcome.DNS})
 
 
 async def ask(session: Session, judge: Gate, length: WarmUpLength) -> tuple[GateVerdict, Result]:
-    """Warm up, then send the first probe's requests until the gate decides. Returns its verdict, and the result without a decision.
+    """Warm up, then send the first probe's requests until the gate decides. Returns (verdict, result without `decision`).
 
-    If neither the look-up of the model nor the first request finds a server, that decides.
+    The gate decides at once if neither the look-up of the model nor the first request finds a server.
     """
     clock, probe = session.clock, session.spec.probes[0]
     has_listener = session.failure is None or session.failure.outcome not in NO_LISTENER
@@ -30,7 +30,7 @@ async def ask(session: Session, judge: Gate, length: WarmUpLength) -> tuple[Gate
     async def fed(
         results: AsyncGenerator[ProbeResult | None, None],
     ) -> tuple[list[ProbeResult], GateVerdict | None]:
-        """Results up to the deciding one, and its verdict, None if none decides."""
+        """(results up to the deciding one, verdict). The verdict is None if no result decides."""
         nonlocal taken
         sent: list[ProbeResult] = []
         async with aclosing(results):

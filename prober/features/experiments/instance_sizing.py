@@ -2,8 +2,8 @@
 
     instances = ceil(peak ÷ (capacity of one at all SLOs × (1 − headroom)))
 
-where headroom is the free share of the capacity, in requests of the sweep's shape and without other load. Its lower bound is used: the
-estimate is too high half of the time.
+where headroom is the free share of the capacity, in requests of the sweep's shape and without other load. The lower bound of the
+capacity is used, as the estimate is too high half of the time.
 """
 
 import math
@@ -19,10 +19,10 @@ from prober.results.stop_reason import ending
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Load to serve.
+    """A load for which instances are counted.
 
-    peak_per_s: requests of the sweep's shape
-    headroom: free share of the capacity, 0 to 1
+    peak_per_s: requests of the sweep's shape per second
+    headroom: share of the capacity that must stay free, 0 to 1
     fewest, most: limits of the number of instances
     """
 
@@ -36,14 +36,14 @@ class Demand:
 class Size:
     """Instances for a demand.
 
-    per_instance: lowest lower bound of the capacities, requests of the sweep's shape per second
-    is_alone: capacities are those of an instance without other load; False: there was unknown other load during the sweep
+    per_instance: capacity of an instance, in requests of the sweep's shape per second: the lowest lower bound over the SLOs
+    is_alone: the capacity is that of an instance without other load; False if there was unknown other load during the sweep
     slo: the SLO with the lowest capacity
     free: share of the capacity that is free at the peak
     holds_without_one: the remaining instances carry the peak if one is lost
     reached: the sweep found the knee of that SLO
-    dollars_*: None without a price, or if the sweep did not count tokens. Each price per token includes the full cost: of prompt
-        tokens, of output tokens, or of both.
+    dollars_*: None without a price, or if the sweep did not count tokens. Each price per token divides the full cost by the prompt
+        tokens, the output tokens, or both.
     """
 
     instances: int
@@ -62,15 +62,15 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Reason why there is no answer, and the remedy."""
+    """No size was computed. reason: why, with the remedy"""
 
     reason: str
 
 
 def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: float | None = None) -> Size | Refused:
-    """Instances like the target of the sweep for `demand`, each with `gpus_per_instance`.
+    """The number and cost of instances like the sweep's target for `demand`, each with `gpus_per_instance`.
 
-    gpu_price: dollars per hour. Raises ValueError for an invalid demand or price.
+    gpu_price: dollars per hour of a GPU. Raises ValueError for an invalid demand or price.
     """
     if not demand.peak_per_s > 0:
         raise ValueError(f"a peak of {demand.peak_per_s:g}/s: it must be above 0")
@@ -109,9 +109,9 @@ def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: floa
 
 
 def _why_unsizable(result: Result, alone: Sequence[Capacity]) -> str:
-    """Why the sweep shows no capacity of an instance at all SLOs, and the remedy; "" if it shows one.
+    """Text on why the sweep has no capacity of an instance for all SLOs, with the remedy; "" if it has one.
 
-    alone: its capacities without other load, where they are known
+    alone: capacities without other load, where they are known
     """
     if result.refused.is_too_many:
         return f"the sweep is not judged ({result.refused}): sweep with requests that the target accepts"
@@ -140,7 +140,7 @@ def _why_unsizable(result: Result, alone: Sequence[Capacity]) -> str:
 
 
 def _missing_data(capacity: Capacity) -> str:
-    """Reason for a capacity without a lower bound, and the remedy."""
+    """Text on why a capacity has no lower bound, with the remedy."""
     data, needed, evidence = f"{capacity.samples:,} requests", "", capacity.evidence
     remedy = "sweep longer (raise --max-requests, --max-time or --max-rate), or with a laxer objective"
     if evidence is not None:

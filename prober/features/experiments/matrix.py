@@ -2,7 +2,7 @@
 
 accepted: every objective holds, each with an error of at most `ERROR`; so "accepted" is wrong with at most that probability
 rejected: an objective fails, with an error of `ERROR` shared among all objectives of all rows
-not_enough_data: the requests show neither, or the row was interrupted, as the cancelled requests would be the slow ones
+not_enough_data: the requests show neither, or the row was interrupted: cancelled requests would be the slow ones
 not_judged: too many requests were refused (`results.refused_requests`)
 
 "All rows are accepted" and "a row is rejected" are each wrong with a probability of at most `ERROR`, for any number of rows.
@@ -49,7 +49,7 @@ THINK_TIME = (
 class RowVerdict:
     """Verdict on a row. name: of its stage; why: the observed figures; findings: one per objective.
 
-    state: "load" of a row that is the load beside another
+    state: "load" if the row is the load that is sent beside another row
     """
 
     name: str
@@ -59,7 +59,7 @@ class RowVerdict:
 
 
 def fails_error(rows: Sequence[Row]) -> float:
-    """Error at which one objective of one row is said to fail."""
+    """Error allowed for the claim that one objective of one row fails: ERROR shared among all objectives of all rows."""
     return ERROR / max(1, sum(len(_questions(row)) for row in rows))
 
 
@@ -108,7 +108,7 @@ def judge(
 
 
 def with_cost(verdict: RowVerdict, cost: CostFinding) -> RowVerdict:
-    """The verdict on a row with its cost target, which counts only where the objectives are accepted."""
+    """The verdict on a row, changed by the result of its cost target. It is changed only if all objectives are accepted."""
     if verdict.state != "accepted":
         return verdict
     states: dict[Evidence, State] = {"holds": "accepted", "fails": "rejected", "undecided": "not_enough_data"}
@@ -134,7 +134,7 @@ def sentences(verdicts: Sequence[RowVerdict]) -> str:
 
 
 def decision(verdicts: Sequence[RowVerdict]) -> Decision | None:
-    """Decision for the stored result; None if nothing is decided."""
+    """Decision to store with the result: accepted if all rows are, else rejected; None if neither is decided."""
     state = overall(verdicts)
     return None if state in UNDECIDED else Decision(state == "accepted", sentences(verdicts))
 
@@ -160,9 +160,9 @@ def reservations(row: Row) -> list[str]:
 
 
 def due_times(row: Row, rng: Random, start_ns: int) -> Iterator[int]:
-    """Absolute due times of a row with a rate: Poisson arrivals up to its number of requests or its duration.
+    """Due times in ns of a row with a rate: Poisson arrivals up to its number of requests or its duration.
 
-    With think time, of the first turns of its sessions.
+    With think time, these are the due times of the first turns of sessions.
     """
     assert row.rate is not None, "a closed loop has no schedule"
     turns = row.workload.turns if row.workload.think_time is not None else 1
@@ -184,7 +184,7 @@ def limits_of(row: Row) -> Iterator[str]:
 
 
 def other_models(results: Sequence[ProbeResult]) -> Iterator[str]:
-    """Sentences, without a full stop, on answers that name another model than the adapter that was asked."""
+    """Sentences, without a full stop, on answers that name another model than the requested adapter."""
     adapters = {result.adapter for result in results}
     named = Counter((result.adapter, result.named_instead(adapters)) for result in results)
     for (adapter, other), count in named.items():
@@ -193,7 +193,7 @@ def other_models(results: Sequence[ProbeResult]) -> Iterator[str]:
 
 
 def wrong_answers(stage: Stage) -> Iterator[str]:
-    """Number of wrong answers, of those that were checked, and the most frequent reason; nothing if none was to be checked."""
+    """A sentence with the number of wrong among the checked answers and the most frequent reason; nothing if none was to be checked."""
     if stage.quality is not None:
         checked, wrong = stage.quality
         reasons = Counter(row.error for row in stage.requests if row.outcome == Outcome.WRONG_ANSWER)
@@ -202,7 +202,10 @@ def wrong_answers(stage: Stage) -> Iterator[str]:
 
 
 def as_sent(result: ProbeResult, latest_ns: float) -> ProbeResult:
-    """The result with latencies counted from when the request was sent on its open connection, but from `latest_ns` at the latest."""
+    """The result with its latencies counted from the sending on an open connection instead of the due time.
+
+    latest_ns: latencies count from this time at the latest
+    """
     timeline = result.timeline
     due_ns = min(timeline.sent_ns or timeline.intended_ns, latest_ns)
     if due_ns <= timeline.intended_ns:
@@ -211,9 +214,9 @@ def as_sent(result: ProbeResult, latest_ns: float) -> ProbeResult:
 
 
 def warming(workload: Workload | Mix) -> Workload | Mix:
-    """Warm-up workload of a row: the same shape, always with the shared prefix, and of the adapters the last one only.
+    """Workload for the warm-up of a row: the same shape, always with the shared prefix, and with the last adapter only.
 
-    So no other adapter is loaded by the warm-up.
+    So the warm-up loads no other adapter.
     """
 
     def warm(part: Workload) -> Workload:
@@ -243,7 +246,7 @@ def stage_name(row: Row) -> str:
 
 
 def load_of(rows: Sequence[Row], in_flight: int) -> Load:
-    """Load of all rows, for the stored result. in_flight: limit of open loops."""
+    """Load of all rows, for the stored result. in_flight: limit of requests in flight of rows with a rate"""
     closed, loads = [row for row in rows if row.closed], [shape_of(row, in_flight) for row in rows]
     arrivals = "poisson" if not closed else "closed"
     if closed and len(closed) < len(rows):
@@ -261,7 +264,7 @@ def load_of(rows: Sequence[Row], in_flight: int) -> Load:
 
 
 def shape_of(row: Row, in_flight: int) -> Load:
-    """Load of one row, for its stage. in_flight: limit of open loops."""
+    """Load of one row, for its stage. in_flight: limit of requests in flight if the row has a rate"""
     cap = row.concurrency if row.closed else in_flight
     load = Load.of(row.workload, arrivals="closed" if row.closed else "poisson", max_in_flight=cap)
     prefix = row.workload.prefix if isinstance(row.workload, Workload) else None
@@ -270,7 +273,7 @@ def shape_of(row: Row, in_flight: int) -> Load:
 
 
 def _questions(row: Row) -> list[tuple[str, Question]]:
-    """(objective as text, question) of each objective; in a mix for each workload, as their latencies are never pooled."""
+    """(objective as text, question) for each objective of a row; for each workload of a mix, as their latencies are never pooled."""
     workload = row.workload
     kinds = workload.shares() if isinstance(workload, Mix) else ((None, workload, 1.0),)
     return [

@@ -1,4 +1,4 @@
-"""Sends the rows of a workload matrix one after the other, in an open or a closed loop, and a row that is its load beside it."""
+"""Sends the rows of a workload matrix one after the other, in open or closed loops. A row can be sent beside another as its load."""
 
 import asyncio
 import math
@@ -63,9 +63,9 @@ async def run_rows(
     progress: Progress,
     configuration: str,
 ) -> tuple[list[RowVerdict], Result]:
-    """Send and judge row after row; the first interrupted row is the last. Verdicts on all rows, and the result.
+    """Send and judge the rows one after the other, up to the first that is interrupted. Returns (verdicts on all rows, result).
 
-    configuration: of the rows, for the result. Raises UnidentifiedTarget.
+    configuration: text of the rows, for the result. Raises UnidentifiedTarget.
     """
     if session.failure is not None:
         raise UnidentifiedTarget(f"{session.spec.url}: {session.failure.detail}")
@@ -124,7 +124,7 @@ async def _send(run: "RowRun", load: "LoadBeside | None") -> None:
 
 
 async def _unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Run the work until it ends or is interrupted; whether it ended by itself."""
+    """Run `work` until it ends or `interrupted` is set. Returns True if it ended by itself."""
     working, waiting = asyncio.create_task(work), asyncio.create_task(interrupted.wait())
     try:
         await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
@@ -179,8 +179,8 @@ class RowRun:
     """A row while it is sent.
 
     on_result: called with the result of each request that ended; None if the engine is loading or shutting down
-    begin_ns, end_ns: span in which requests count; begin_ns is None before
-    warmed: the warm-up that was sent
+    begin_ns, end_ns: span in which requests count; begin_ns is None until it begins
+    warmed: requests and duration of the warm-up that was sent
     results: sorted by due time after the end
     loading: number of requests not sent because the engine is loading or shutting down
     ended: "complete", or why it ended before; verdict: on its results, once it has ended
@@ -237,7 +237,7 @@ class RowRun:
             self.results.sort(key=lambda result: result.timeline.intended_ns)
 
     def stage(self) -> Stage:
-        """The stage of the row."""
+        """The results of the row as a stage."""
         row, session = self.row, self.session
         assert self.begin_ns is not None
         last_ns = max((result.timeline.intended_ns for result in self.results), default=self.begin_ns)
@@ -262,22 +262,22 @@ class RowRun:
         return replace(stage, load=load, disturbance=self.disturbance)
 
     def _begin_next(self, due_ns: int) -> None:
-        """Send the next request of the closed loop, unless that has ended."""
+        """Send the next request of the closed loop, unless the loop has ended."""
         row = self.row
         if self._started < row.requests if row.requests is not None else due_ns < self._end_due_ns:
             self._started += 1
             self._begin(self._drawer, due_ns, math.inf)
 
     def _begin(self, drawer: Drawer, due_ns: int, latest_ns: float) -> None:
-        """Send a request. latest_ns: until then, waiting for the connection moves the due time."""
+        """Send a request. latest_ns: up to this time, waiting for the connection does not count as latency"""
         request = new_request(self._target, drawer, due_ns)
         self._latest_ns[request.request_id] = latest_ns
         self.sender.begin(request)
 
     def _ended(self, sending: Sending, result: ProbeResult | None) -> None:
-        """Keep the result, and send what follows it: in a closed loop another request, in a session with think time its next turn.
+        """Keep the result, and send the next request of a closed loop, or the next turn of a session with think time.
 
-        If the think time is shorter than `connect_lead`, the rest of that lead counts in no latency: every request gets all of it.
+        If the think time is shorter than `connect_lead`, every request gets the whole lead, and the rest of it counts in no latency.
         """
         now_ns, session = self._clock.now_ns(), sending.request.session
         if result is None:
@@ -299,7 +299,7 @@ class RowRun:
 
 
 class LoadBeside:
-    """Sends a row, `run_beside`, beside another one from its start on, and ends it at once for harm."""
+    """Sends a row, `run_beside`, beside another row from the start of that row on, and stops if it does harm."""
 
     def __init__(self, host: RowRun, run_beside: RowRun) -> None:
         slo = host.row.ttft
@@ -313,12 +313,12 @@ class LoadBeside:
 
     @property
     def harm(self) -> str:
-        """Why the load ended early, "" if it did not."""
+        """Text on the harm that ended the load early; "" if there was none."""
         return self._guard.harm
 
     def disturbance(self) -> Disturbance | None:
-        """The effect on the other row, which must have ended; None if the load never began, or was interrupted, or if too
-        many requests of either were refused.
+        """The effect of the load on the other row, which must have ended. None if the load never began or was interrupted, or if too
+        many requests of either row were refused.
         """
         if self._host.begin_ns is None or self.run_beside.begin_ns is None or self._end_ns is None:
             return None
@@ -335,7 +335,7 @@ class LoadBeside:
         )
 
     async def send(self) -> None:
-        """Send the load from its start on, to its end or until it harms."""
+        """Send the load, from its start to its end or until it does harm."""
         clock, guard = self._host.session.clock, self._guard
         lead_s = self._host.session.spec.connect_lead
         readings = len(self._host.session.readings)
@@ -364,7 +364,7 @@ class LoadBeside:
             self._guard.waited((result.timeline.ttft_s or 0.0) if is_of_host else 0.0)
 
     def _judge(self, readings: int) -> int:
-        """Pass readings after the first ones, and the waits, to the guard; returns the number of readings so far."""
+        """Pass the readings after the first `readings`, and the longest wait, to the guard. Returns the number of readings so far."""
         for at_ns, signals in self._host.session.readings[readings:]:
             self._guard.page(at_ns / 1e9, signals)
         now_ns = self._host.session.clock.now_ns()

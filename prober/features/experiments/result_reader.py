@@ -57,7 +57,9 @@ def _read(text: str, source: str) -> Result | Comparison:
 
 
 def _objects(text: str, source: str) -> list[Mapping[str, Any]]:
-    """Objects of one JSON object, a list of them, or one object per line; NaN and Infinity, which tools write, are None."""
+    """The objects in a text: one JSON object, a list of objects, or one object per line. NaN and Infinity, which tools write, are
+    None.
+    """
     if not text.strip():
         raise Unreadable(f"{source}: is empty; name a result's JSON file")
     try:
@@ -71,7 +73,7 @@ def _objects(text: str, source: str) -> list[Mapping[str, Any]]:
 
 
 def _lines(text: str, source: str, of_text: json.JSONDecodeError) -> list[Any]:
-    """Value of each line. of_text: problem of the text as one value. Raises Unreadable with the likely reason."""
+    """The JSON value of each line. of_text: error of parsing the text as one value. Raises Unreadable with the likely reason."""
     values: list[Any] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():

@@ -16,7 +16,7 @@ _REFUSED = {2, 3, 10}  # permanent: not supported, not yet implemented, no permi
 
 
 class AmdReader:
-    """The AMD GPUs of this machine. trouble: why the last read failed for all GPUs, or empty; refused: as of `Reader`."""
+    """The AMD GPUs of this machine. trouble: why the last read failed for all GPUs, or ""; refused: see `Reader.refused`"""
 
     def __init__(self, smi: Any) -> None:
         self._smi = smi
@@ -45,7 +45,7 @@ class AmdReader:
             self._smi.amdsmi_shut_down()
 
     def _handles(self) -> list[Any]:
-        """The GPUs. The library counts no users: one that is done with it closes it for all of this process."""
+        """Handles of the GPUs. The library does not count its users: if another one closes it, it is closed for the whole process."""
         try:
             return list(self._smi.amdsmi_get_processor_handles())
         except self._smi.AmdSmiLibraryException:
@@ -86,7 +86,7 @@ class AmdReader:
         )
 
     def _query(self, uuid: str, name: str, handle: Any, *arguments: Any) -> Any:
-        """The answer to a call; None if the value is absent. A call that a GPU does not support or forbids is made once."""
+        """The answer to a call; None if the value is absent. A call that a GPU does not support or forbids is not repeated."""
         refused = self.refused.setdefault(uuid, {}) if uuid else {}
         key = " ".join([name, *(str(argument.name) for argument in arguments)])
         if key in refused:
@@ -100,7 +100,7 @@ class AmdReader:
 
 
 def open_amd_reader() -> tuple[AmdReader | None, str]:
-    """A reader of AMD's GPUs, None without library, driver or GPU, and a line for the log; empty if `amdsmi` is not installed."""
+    """(reader of AMD's GPUs, line for the log). The reader is None without library, driver or GPU; the line is "" without `amdsmi`."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # it prints that it finds no libamd_smi.so, and then fails
             smi = importlib.import_module("amdsmi")
@@ -120,7 +120,7 @@ def open_amd_reader() -> tuple[AmdReader | None, str]:
 
 
 def _number(values: Mapping[str, Any], name: str) -> float | None:
-    """A value of a dictionary; None for `N/A` and for the largest integer, which stand for none."""
+    """A number in a dictionary; None if it is `N/A` or the largest integer, which mean that there is no value."""
     value = values.get(name)
     return value if isinstance(value, int | float) and value not in (0xFFFF, 0xFFFF_FFFF, 2**64 - 1) else None
 

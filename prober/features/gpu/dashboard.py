@@ -54,9 +54,9 @@ _POD_OF_TARGET = (
 
 
 def of_target(expr: str, by: str = "target, gpu") -> str:
-    """Maxima of `expr` for the chosen targets. The label `gpu` becomes HOST/GPU, or HOST/GPU:PARTITION.
+    """PromQL for the maxima of an exporter's values over the chosen targets. The label `gpu` becomes HOST/GPU, or HOST/GPU:PARTITION.
 
-    expr: with braces at each selector, which get the matchers of the target; its result has the labels of the exporter.
+    expr: PromQL whose result has the labels of the exporter; the matchers of the target are put into the braces of each selector
     """
 
     def where(matchers: str) -> str:
@@ -74,7 +74,7 @@ def of_target(expr: str, by: str = "target, gpu") -> str:
 
 
 def _amd(expr: str) -> str:
-    """`expr` of AMD's exporter for `of_target`: with or without the prefix of its names, and with the labels of the DCGM exporter."""
+    """PromQL on AMD's exporter for `of_target`: names with or without their prefix, labels renamed to those of the DCGM exporter."""
     prefixed = re.sub(r"\b(gpu_\w+)\{", r"amd_\1{", expr)
     return f'label_replace({expr} or {prefixed}, "gpu", "$1", "gpu_id", "(.+)")'
 
@@ -87,7 +87,7 @@ FAULTS = "thermal|thermal_hardware|hardware|power_brake"
 
 
 def count() -> Panel:
-    """Number of GPUs."""
+    """Panel of the number of GPUs."""
     return stat(
         "GPUs",
         "Number of GPUs read for this target, without partitions, by the prober, else by an exporter of NVIDIA's or AMD's. "
@@ -99,7 +99,7 @@ def count() -> Panel:
 
 
 def _or_exporters(own: str, dcgm: str, amd: str = "") -> str:
-    """Values that the prober reads itself, else those of an exporter, never both. dcgm, amd: as in `of_target`."""
+    """PromQL for values that the prober reads itself, or else those of an exporter, never both. dcgm, amd: `expr` of `of_target`"""
     return " or on (target) ".join((own, of_target(dcgm), *([of_target(_amd(amd))] if amd else [])))
 
 
@@ -109,7 +109,7 @@ def _gpu(title: str, text: str, unit: Unit, declared: AnySeries, dcgm: str, amd:
 
 
 def row() -> Collapsed:
-    """Use, memory, power, clocks, throttling, temperature, errors and links of each GPU."""
+    """Collapsed row on use, memory, power, clocks, throttling, temperature, errors and links of each GPU."""
     sources = {
         "read by the prober": WHOLE_GPUS,
         "from the DCGM exporter": of_target(ANY_METRIC),

@@ -1,4 +1,4 @@
-"""Names, memory, processes, driver and interconnect of the GPUs of this machine, as facts for the context of a result.
+"""Facts about the GPUs of this machine for the context of a result: names, memory, processes, driver and interconnect.
 
 All functions block, for as long as the driver takes.
 """
@@ -18,10 +18,10 @@ _NVLINK_ACTIVE = 1
 
 
 def read_hardware(chosen: Collection[int | str] | None = None) -> list[Fact]:
-    """Facts about the GPUs of NVIDIA, else of AMD; empty without GPUs or driver.
+    """Facts about the GPUs of NVIDIA, else of AMD; empty without GPUs or driver. Their number is stated only with `chosen`, or if it is
+    1.
 
-    chosen: indices and UUIDs of the GPUs that serve the target; None: not known. Their number is stated only if it is known: from
-        `chosen`, or if there is one GPU.
+    chosen: indices and UUIDs of the GPUs that serve the target; None if not known
     """
     return _of_nvidia(chosen) or _of_amd(chosen)
 
@@ -91,14 +91,14 @@ def _memory(library: Library, handle: Any) -> str | None:
 
 
 def _process_text(index: int | None, sizes: Mapping[int, int | None]) -> str:
-    """The processes that compute on a GPU, the largest first: `GPU 0: process 4242 (60.1 GiB), process 977`; empty without any."""
+    """The processes that compute on a GPU, largest first, such as `GPU 0: process 4242 (60.1 GiB), process 977`; "" without any."""
     ordered = sorted(sizes.items(), key=lambda item: -(item[1] or 0))
     shown = [f"process {pid}" + (f" ({size / 2**30:.1f} GiB)" if size is not None else "") for pid, size in ordered]
     return f"GPU {'?' if index is None else index}: {', '.join(shown)}" if shown else ""
 
 
 def _interconnect(library: Library, handle: Any) -> str | None:
-    """Active NVLinks, and the PCIe link that the GPU supports here: an idle one runs slower."""
+    """Text on the active NVLinks and the fastest PCIe link that the GPU supports here, as an idle link runs slower."""
     refused: dict[str, str] = {}
     links = sum(
         library.query(refused, "nvmlDeviceGetNvLinkState", handle, link) == _NVLINK_ACTIVE for link in range(MAX_LINKS)
@@ -112,6 +112,6 @@ def _interconnect(library: Library, handle: Any) -> str | None:
 
 
 def _joined(values: Sequence[str | None]) -> str | None:
-    """The distinct values, joined; None if one is unknown."""
+    """The distinct values, joined to a text; None if one of them is unknown."""
     known = [value for value in values if value is not None]
     return ", ".join(sorted(set(known))) if len(known) == len(values) else None

@@ -1,4 +1,4 @@
-"""GPUs of this machine, read in one thread and shown with the targets that they serve."""
+"""Reads the GPUs of this machine in one thread, and exports them as series of the targets that they serve."""
 
 import asyncio
 import logging
@@ -73,7 +73,7 @@ class GpuMonitor:
             thread.shutdown(wait=False)
 
     def show(self, devices: list[GpuReading], driver: str) -> None:
-        """Hand the devices to the targets that they serve."""
+        """Pass the readings to the targets that the GPUs serve."""
         targets = list(self._targets())
         for target in targets:
             # A sidecar sees the GPUs of its pod; a prober of many targets must be told which target they serve.
@@ -92,7 +92,7 @@ class GpuMonitor:
 
 
 class TargetGpus(TargetObserver):
-    """Series of the GPUs that serve one target; values that a device does not support have none."""
+    """Series of the GPUs that serve one target. A value that a GPU does not support has no series."""
 
     def __init__(self, registry: Registry, observed: ObservedTarget) -> None:
         self._registry, self._observed, self._name = registry, observed, observed.name

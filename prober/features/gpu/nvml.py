@@ -1,6 +1,6 @@
 """NVIDIA's driver library (NVML), called through nvidia-ml-py (module `pynvml`, passed in).
 
-Every error means one of: permanently absent, currently absent, GPU lost. A call that a GPU does not support
+Every error means one of three: value permanently absent, value currently absent, GPU lost. A call that a GPU does not support
 or forbids is remembered with its reason and not repeated.
 
 All functions block. ctypes releases the interpreter's lock during each call, so a slow driver delays only the calling thread.
@@ -42,11 +42,11 @@ class Lost(Exception):
 class Card:
     """A GPU, or a partition of one.
 
-    instance: GPU instance of a partition, in which the hardware counts
-    refused: reasons by name of the refused call
+    instance: id of the partition's GPU instance, for which the hardware counts
+    refused: reasons why calls are refused, by name of the call
     links: NVLink counters that answer (all sent, then all received), and bytes per count; None: not determined yet
     samples: GPM samples, the older one first
-    sampled_at: time of the newer one in seconds; None: it was not taken
+    sampled_at: time of the newer sample in seconds; None if none was taken
     pcie_bytes: sent and received, counted from GPM's rates since the first sample
     """
 
@@ -66,7 +66,7 @@ class Card:
 
 
 class Library:
-    """The driver's library. has_stale_handle: a handle was not accepted, so its GPU may have been lost and come back."""
+    """NVIDIA's driver library. has_stale_handle: a handle was refused, so its GPU may have been lost and come back"""
 
     def __init__(self, nvml: Any) -> None:
         self.nvml = nvml
@@ -102,7 +102,7 @@ class Library:
             return
 
     def processes(self, refused: dict[str, str], handle: Any) -> dict[int, int | None] | None:
-        """Memory in bytes by the id of each process that computes on a GPU or partition; None if the driver does not tell.
+        """{id of a process that computes on the GPU or partition: bytes of memory}; None if the driver does not tell.
 
         Raises Lost.
         """
@@ -110,7 +110,7 @@ class Library:
         return None if running is None else {process.pid: process.usedGpuMemory for process in running}
 
     def fields(self, card: Card, fields: Sequence[Field], bits: int = 0) -> dict[Field, int]:
-        """Integer values of the fields in one call, without those narrower than `bits`. Raises Lost."""
+        """Integer values of the fields, from one call. Fields with fewer than `bits` bits are left out. Raises Lost."""
         queried = [counter for counter in fields if _field_name(counter) not in card.refused]
         answers = self.query(card.refused, "nvmlDeviceGetFieldValues", card.handle, queried) if queried else None
         values = {}
@@ -130,7 +130,7 @@ class Library:
 class Faults:
     """A thread that waits in the driver for faults and counts them by GPU. Call `stop` when the list of GPUs changes.
 
-    cards: UUID of every GPU that was to be watched, by address of its handle
+    cards: UUID of each watched GPU, by address of its handle
     """
 
     def __init__(self, library: Library, cards: Collection[Card], totals: dict[str, int]) -> None:

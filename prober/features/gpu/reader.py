@@ -52,7 +52,7 @@ _LINK_COUNTERS = ((138, 139, 1024), (202, 204, 1))  # sent, received, bytes of o
 
 
 class Reader:
-    """The GPUs of this machine. trouble: why the last read failed for all GPUs, or empty."""
+    """The NVIDIA GPUs of this machine. trouble: why the last read failed for all GPUs, or "" """
 
     def __init__(self, nvml: Any, now: Callable[[], float]) -> None:
         self._library, self._now = Library(nvml), now
@@ -70,7 +70,7 @@ class Reader:
 
     @property
     def refused(self) -> dict[str, dict[str, str]]:
-        """Reasons by UUID of the GPU or partition and by name of the refused call."""
+        """Reasons why calls are refused, by UUID of the GPU or partition and by name of the call."""
         return {part.uuid: dict(part.refused) for card in self._cards for part in _parts(card)}
 
     def read(self) -> list[GpuReading]:
@@ -100,7 +100,7 @@ class Reader:
     # --- list of the GPUs
 
     def _ready(self) -> None:
-        """Update the list of GPUs: list again after a change, restart the library after a loss."""
+        """Update the list of GPUs: list them again after a change, and restart the library after a GPU was lost."""
         if (self._lost or not self._up) and self._now() - self._opened_at >= REOPEN_INTERVAL_S:
             self._reopen()
         if not self._up:
@@ -193,7 +193,7 @@ class Reader:
         return devices
 
     def _partitions(self, card: Card) -> list[Card]:
-        """The partitions, listed at each read: instances are created and destroyed at run time, and handles with them."""
+        """The partitions of a GPU, listed at each read, as they and their handles are created and destroyed at run time."""
         partitions = {}
         slots = (
             self._library.query(card.refused, "nvmlDeviceGetMaxMigDeviceCount", card.handle) if card.partitioned else 0
@@ -261,12 +261,12 @@ class Reader:
         return self._library.query(card.refused, name, card.handle, *arguments)
 
     def _query_either(self, card: Card, name: str, old_name: str, *arguments: int) -> Any:
-        """The answer to the present call, else to that of older drivers, which is gone in CUDA 14."""
+        """The answer to the present call `name`, or else to `old_name`, the call of older drivers, which is removed in CUDA 14."""
         value = self._query(card, name, *arguments)
         return self._query(card, old_name, *arguments) if value is None else value
 
     def _memory(self, card: Card) -> tuple[int | None, int | None]:
-        """Used and total bytes. The first call leaves out memory that the driver reserves; the call of older drivers counts it."""
+        """(used bytes, total bytes). Memory that the driver reserves is not counted, except by the call of older drivers."""
         memory = self._query(card, "nvmlDeviceGetMemoryInfo", self._library.nvml.nvmlMemory_v2)
         if memory is None:
             memory = self._query(card, "nvmlDeviceGetMemoryInfo")
@@ -283,7 +283,7 @@ class Reader:
         return values.get(_PCIE[0]), values.get(_PCIE[1])
 
     def _nvlink(self, card: Card) -> tuple[int | None, int | None]:
-        """Bytes sent and received over all links; None if a link that counted before does not answer."""
+        """(bytes sent, bytes received) over all links; None if a link that counted before does not answer."""
         if card.links is None:
             card.links = self._links(card)
         counters, unit = card.links or ((), 1)
@@ -294,7 +294,7 @@ class Reader:
         return sum(values[c] for c in counters[:half]) * unit, sum(values[c] for c in counters[half:]) * unit
 
     def _links(self, card: Card) -> tuple[tuple[Field, ...], int] | None:
-        """Counters that answer, and bytes per count: the sum over all links, else those of every link."""
+        """(counters that answer, bytes per count): the counters of the sum over all links, or else those of every link."""
         count = self._library.fields(card, [_LINK_COUNT]).get(_LINK_COUNT, 0)
         for scopes in ((_ALL_LINKS,), tuple(range(count))) if count else ():
             for sent, received, unit in _LINK_COUNTERS:
@@ -306,7 +306,7 @@ class Reader:
         return (), 1
 
     def _countable(self, card: Card, parent: Card) -> bool:
-        """True if the hardware counts (Hopper and later); if so, allocates the two samples of the card."""
+        """True if the hardware supports GPM counters (Hopper and later). If so, the two samples of the card are allocated."""
         support = self._library.query(card.refused, "nvmlGpmQueryDeviceSupport", parent.handle)
         if support is None:
             return False
@@ -320,7 +320,7 @@ class Reader:
         return bool(card.samples)
 
     def _profile(self, card: Card, parent: Card) -> dict[int, float]:
-        """Ratios and bytes/s by GPM metric: means since the last read, empty at the first."""
+        """GPM metrics (ratios, bytes/s) as means since the last read; empty at the first read."""
         library, nvml = self._library, self._library.nvml
         if not card.samples and not self._countable(card, parent):
             return {}
@@ -354,7 +354,7 @@ class Reader:
 
 
 def open_reader(now: Callable[[], float] = time.monotonic) -> tuple[Reader | AmdReader | None, str]:
-    """A reader of the visible GPUs of NVIDIA, else of AMD; None if there are none, and a line for the log.
+    """(reader of the visible GPUs of NVIDIA, or else of AMD; line for the log). The reader is None if there are no GPUs.
 
     now: clock in seconds, which times REOPEN_INTERVAL_S
     """

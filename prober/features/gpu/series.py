@@ -30,7 +30,7 @@ GPUS = gauge("llmslo_gpus", "Configured number of GPUs that serve the target.", 
 
 
 def alerts(selector: str) -> tuple[Alert, ...]:
-    """Alert on throttling."""
+    """Alert on GPUs that are throttled."""
     reasons = "thermal|thermal_hardware|hardware|power_brake"  # a busy GPU at its power cap is normal
     throttled = f'llmslo_gpu_throttle_active{{{selector},reason=~"{reasons}"}}'
     return (
@@ -48,8 +48,9 @@ def alerts(selector: str) -> tuple[Alert, ...]:
 
 
 def records(selector: str) -> list[Rule]:
-    """Tokens, energy and cost per GPU. Replicas of the prober see the same engine, so max, not sum. A configured number of GPUs has
-    precedence over that of the visible ones."""
+    """Recording rules for tokens, energy and cost per GPU. They use max and not sum, as replicas of the prober see the same engine. A
+    configured number of GPUs has precedence over the number of visible ones.
+    """
     tokens = f"max by (target) (rate(llmslo_engine_generation_tokens_total{{{selector}}}[5m]))"
     no_partitions = ',gpu!~".+:.+"'  # a partition is listed in addition to its GPU
     visible = (

@@ -6,5 +6,5 @@ MISSING = "the library grafana-client is not installed: pip install 'llm-slo-pro
 
 
 def available() -> bool:
-    """True if the client library is installed; it is an extra of the package."""
+    """True if the Grafana client library, an extra of the package, is installed."""
     return find_spec("grafana_client") is not None

@@ -1,4 +1,4 @@
-"""Push of the dashboards to one Grafana: missing ones are created, outdated ones replaced, edited ones left alone."""
+"""Pushes the dashboards to one Grafana: creates missing ones, replaces outdated ones, and leaves edited ones alone."""
 
 import difflib
 import hashlib
@@ -29,9 +29,8 @@ def fingerprint(document: Json) -> str:
 def message_of(document: Json) -> str:
     """Version message for the history of the dashboard, with the fingerprint.
 
-    A save by anybody else creates a version with another message or none, so the newest message shows whether the dashboard was
-    edited. A mark inside the dashboard would be copied by such a save, and its content may change without an edit, because newer
-    releases of Grafana migrate it to their own schema.
+    If anybody else saves the dashboard, the new version has another message or none, so the newest message shows an edit. A mark inside
+    the dashboard would be copied by such a save. The content shows no edit, as newer releases of Grafana migrate it.
     """
     return f"llm-slo-prober {__version__} {fingerprint(document)}"
 
@@ -58,7 +57,7 @@ def normalized(document: Json) -> Json:
 
 
 def difference(present: Json, generated: Json) -> list[str]:
-    """Unified diff, limited to _MAX_DIFF_LINES lines of _MAX_LINE_CHARS characters."""
+    """Unified diff of two dashboards, of at most _MAX_DIFF_LINES lines of _MAX_LINE_CHARS characters."""
     one, two = (
         json.dumps(normalized(document), indent=1, sort_keys=True, ensure_ascii=False)
         for document in (present, generated)
@@ -94,9 +93,9 @@ PROMQL_TYPES = (
 
 
 def choose(server: Server, identity: str | None) -> tuple[Source | None, str]:
-    """(data source to preselect, note for people); None leaves the choice to Grafana.
+    """(data source to preselect on the dashboards, note for people); the source is None to leave the choice to Grafana.
 
-    identity: name or uid. Raises GrafanaError if no data source supports PromQL, or `identity` does not.
+    identity: configured name or uid. Raises GrafanaError if no data source supports PromQL, or if `identity` does not.
     """
     try:
         sources = server.sources()
@@ -174,7 +173,7 @@ _UID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
 
 @dataclass(frozen=True, slots=True)
 class PushOptions:
-    """Options of a push. folder: title or uid; datasource: name or uid, None for Grafana's choice."""
+    """Options of a push. folder: title or uid; datasource: name or uid, None to choose one"""
 
     folder: str
     datasource: str | None = None
@@ -184,7 +183,7 @@ class PushOptions:
 
 @dataclass(frozen=True, slots=True)
 class PushResult:
-    """Result for one dashboard. detail: why it was not replaced; difference: unified diff to the dashboard in Grafana."""
+    """Result for one dashboard. detail: why it was not replaced; difference: unified diff against the dashboard in Grafana"""
 
     uid: str
     title: str
@@ -282,7 +281,7 @@ class _Pusher:
         return PushResult(generated["uid"], generated["title"], state, difference=differs)
 
     def _folder(self) -> str:
-        """uid of the folder that the option names by uid or title. Else create it, with a uid from its title, which a rename keeps."""
+        """uid of the folder that the options name. A missing one is created, with a uid made from its title, which a rename keeps."""
         if self._folder_uid is None:
             self._folder_uid = self._find_folder(self._options.folder) or self._create_folder(self._options.folder)
         return self._folder_uid

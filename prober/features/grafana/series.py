@@ -26,7 +26,7 @@ SIZE = {"width": 8, "height": 6}
 
 
 def panels() -> list[Panel]:
-    """State of the dashboards, last and failed synchronisations."""
+    """Panels of the state of the dashboards, and of the last and the failed synchronisations."""
     success = f"max by (what) ({GRAFANA_SUCCESS}{{{INSTANCE}}} > 0)"
     return [
         counts(

@@ -37,7 +37,7 @@ Credential = str | tuple[str, str]  # token of a service account, or user and pa
 
 
 class GrafanaError(Exception):
-    """A call failed. The message has address, call and remedy, never the token. status: of HTTP; 0 without a response."""
+    """A call to Grafana failed. The message has address, call and remedy, never the token. status: HTTP status; 0 without a response"""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class GrafanaError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A data source."""
+    """A data source of Grafana."""
 
     uid: str
     name: str
@@ -65,7 +65,7 @@ class ExistingDashboard:
 
 
 class _Resolver(SystemResolver):  # type: ignore[misc]
-    """Names as the system resolves them, without addresses of services that hand out credentials."""
+    """Resolves names as the system does, but refuses addresses of services that hand out credentials."""
 
     def getaddrinfo(self, *arguments: Any, **options: Any) -> Any:
         """As socket.getaddrinfo. Raises Forbidden."""
@@ -76,7 +76,7 @@ class _Resolver(SystemResolver):  # type: ignore[misc]
 
 
 class _Session(niquests.Session):
-    """A session without redirects, and without compressed or long responses, which could use up the prober's memory."""
+    """An HTTP session without redirects. It refuses compressed or long responses, which could use up the prober's memory."""
 
     def request(self, method: str, url: str, *arguments: Any, **options: Any) -> niquests.Response:
         """As niquests.Session. Raises RequestException."""
@@ -177,7 +177,7 @@ class Server:
         )
 
     def folders(self) -> dict[str, str]:
-        """uid by title of the top-level folders that the token may read."""
+        """{title: uid} of the top-level folders that the token may read."""
         folders = self._call_readable(
             "GET /api/folders",
             self._api.folder.get_all_folders,
@@ -257,7 +257,7 @@ class Server:
         )
 
     def _call_readable(self, name: str, call: Callable[[], Any], read: Callable[[Any], T], needs: str) -> T | None:
-        """As `_call`; None for 403 and 404."""
+        """Result of a call as of `_call`; None for HTTP 403 and 404."""
         try:
             return self._call(name, call, read, needs)
         except GrafanaError as error:
@@ -266,7 +266,7 @@ class Server:
             raise
 
     def _call(self, name: str, call: Callable[[], Any], read: Callable[[Any], T], needs: str = "") -> T:
-        """Response of one call, through `read`. needs: permission, for the error message. Raises GrafanaError."""
+        """Response of one call, converted by `read`. needs: required permission, for the error message. Raises GrafanaError."""
         if self._stopping.is_set():
             raise self._error(name, "not tried, the synchronisation is stopped")
         try:
@@ -309,12 +309,12 @@ def _message(response: object) -> str:
 
 
 def _cause(error: Exception) -> str:
-    """Innermost reason, without the object names that the library puts around it."""
+    """Text of the innermost error, without the object names that the library puts around it."""
     return str(error).rpartition(">: ")[2].rstrip("'\")")[:_MAX_MESSAGE_CHARS] or type(error).__name__
 
 
 def _explain(status: int, message: str, needs: str) -> str:
-    """Meaning of a status and the remedy. message: from Grafana; needs: permission."""
+    """Text on the meaning of an HTTP status and the remedy. message: error from Grafana; needs: required permission"""
     quoted = f" ({message})" if message else ""
     match status:
         case 401:

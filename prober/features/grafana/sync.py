@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An annotation. Times are Unix milliseconds; end_ms: None for a point in time."""
+    """An annotation to create. Times are Unix milliseconds; end_ms: None for a point in time"""
 
     time_ms: int
     end_ms: int | None
@@ -59,7 +59,7 @@ def mark_of(event: TargetEvent, began_unix_s: float | None = None) -> Mark:
 
 
 def annotate(server: "Server", marks: Sequence[Mark]) -> int:
-    """Create the annotations that do not exist yet, oldest first; return their number. Existing ones are recognised by time and text.
+    """Create the annotations that do not exist yet, oldest first. Returns their number. Existing ones are recognised by time and text.
 
     Raises GrafanaError. Annotations that were created before the error are recognised by the next call.
     """
@@ -77,7 +77,7 @@ def annotate(server: "Server", marks: Sequence[Mark]) -> int:
 
 @dataclass(slots=True)
 class _PeriodicTask:
-    """A task that repeats. due_s: on the monotonic clock; failures: consecutive."""
+    """A task that repeats. due_s: on the monotonic clock; failures: number of consecutive failures"""
 
     name: str
     due_s: float = 0.0
@@ -148,10 +148,10 @@ def synchronise(documents: Callable[[], Iterable[dict[str, Any]]], request: Sync
 class Grafana:
     """Synchronisation with one configured Grafana.
 
-    results: sweeps of a target, for the start of a sweep's annotation.
-    exclusive: whether this replica may write; called before each synchronisation.
+    results: returns the sweeps of a target, to find the start of a sweep for its annotation.
+    exclusive: returns True if this replica may write; called before each synchronisation.
     run_sync: runs one synchronisation, in a thread.
-    first: whether this shard also writes the dashboards.
+    first: True if this shard also writes the dashboards.
     """
 
     def __init__(
@@ -200,14 +200,14 @@ class Grafana:
         self._configured.set()
 
     async def run(self) -> None:
-        """Check for due tasks forever, while configured."""
+        """Check for due tasks until cancelled; wait while no Grafana is configured."""
         while True:
             await self._configured.wait()
             await self.run_due(self._clock.now_ns() / 1e9)
             await asyncio.sleep(CHECK_INTERVAL_S)
 
     async def run_due(self, now_s: float) -> None:
-        """Synchronise if a task is due. now_s: on the monotonic clock."""
+        """Synchronise if a task is due. now_s: present time on the monotonic clock"""
         spec = self._spec
         if spec is None:
             return
@@ -233,7 +233,7 @@ class Grafana:
             self._marks.clear()  # the replica that writes has the same events
 
     def stop(self) -> None:
-        """Stop a running synchronisation after its current call, and ignore its result: the lease or its configuration is gone."""
+        """Stop a running synchronisation after its current call, and ignore its result, as the lease or the configuration is gone."""
         self._stopping.set()
 
     async def _sync(self, request: SyncRequest, now_s: float) -> None:
@@ -256,7 +256,7 @@ class Grafana:
             self._report(result.dashboards)
 
     def _record(self, task: _PeriodicTask, result: SyncResult, now_s: float, again_s: float) -> bool:
-        """Record the result of a task in series and log; return whether it succeeded."""
+        """Record the result of a task in series and log. Returns True if the task succeeded."""
         reason = result.failures.get(task.name)
         if reason is None:
             task.done(now_s + again_s)
@@ -283,5 +283,5 @@ class Grafana:
 
 
 def _label(state: str) -> str:
-    """Value of the `state` label for the state of a dashboard."""
+    """Label value for the state of a dashboard."""
     return state if state in grafana_series.GRAFANA_DASHBOARD_STATES else "current"

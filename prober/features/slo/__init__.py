@@ -1,1 +1,1 @@
-"""Objectives: recording rules, burn-rate alerts, and the status of each SLO."""
+"""SLOs: recording rules, burn-rate alerts, and the status of each SLO."""

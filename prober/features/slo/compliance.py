@@ -1,7 +1,7 @@
-"""Compliance of a window with an SLO: met, missed or no_data, by the share of bad events among enough of them.
+"""Compliance of a window with an SLO: met or missed by the share of bad events, or no_data if there are too few events.
 
-Page, API and `watch` judge the events of one prober by `slo_status`; the rules, and the dashboards by them, judge those of all
-probers of a target by `compliance_queries`. Missing data is never met.
+Page, API and `watch` judge the events of one prober by `slo_status`. The rules, and so the dashboards, judge the events of all probers
+of a target by `compliance_queries`. Missing data is never met.
 """
 
 import math
@@ -19,7 +19,7 @@ MIN_SILENCE_S = 600
 
 
 def percentile_events(slo: Slo) -> int:
-    """Minimum events to judge a percentile: the larger of 1,000 and 10 / budget (above p99: 100 / budget).
+    """Minimum number of SLO events to judge a percentile: the larger of 1,000 and 10 ÷ budget (above p99: 100 ÷ budget).
 
     That is 1,000 for p99 and 100,000 for p99.9, the same as for every exported quantile.
     """
@@ -29,7 +29,7 @@ def percentile_events(slo: Slo) -> int:
 
 
 def min_events(slo: Slo, uses: Sequence[JudgedStream]) -> int:
-    """`percentile_events`, with all gaps of one probe counted as one event because they are not independent."""
+    """Minimum number of events as of `percentile_events`; all gaps of a probe count as one event, as they are not independent."""
     return math.ceil(percentile_events(slo) * min(mean_events_per_probe(slo, use.mean_tokens) for use in uses))
 
 
@@ -72,8 +72,9 @@ def slo_status(
     quiet_s: seconds since the last event, None if unknown
     why_no_event: why the last probe was no event, "" if it was one or the reason is unknown
 
-    An SLO can be missed before there are enough events for met: as soon as the bad ones exceed the budget of all needed events.
-    While the prober does not trust its timing no latency is met; what is missed stays so, since no event of a late probe is counted.
+    An SLO can be missed before there are enough events for met: as soon as the bad events exceed the budget of the minimum number of
+    events. While the prober does not trust its timing (`trusted` is False) no latency SLO is met; a missed one stays missed, since no
+    event of a late probe is counted.
     """
     needed = min_events(slo, [use])
     why, reason = "", f"; {why_no_event}" if why_no_event else ""
@@ -90,7 +91,7 @@ def slo_status(
 
 
 def compliance_queries(slo: Slo, uses: Sequence[JudgedStream], events: str, bad: str) -> dict[Compliance, str]:
-    """PromQL that has a value where the window is met, and where it is missed. events, bad: PromQL of their numbers."""
+    """PromQL by compliance: a query has a value where the SLO is met, or missed. events, bad: PromQL for the numbers of events"""
     needed = min_events(slo, uses)
     missed = f"{bad} > {slo.error_budget_ratio.normalize():f} * clamp_min({events}, {needed})"
     return {"met": f"{events} >= {needed} unless ({missed})", "missed": missed}

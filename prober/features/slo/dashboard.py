@@ -93,7 +93,7 @@ def board() -> Board:
 
 
 def stats() -> list[Panel]:
-    """Worst SLO and lowest budget of one target."""
+    """Panels of the worst SLO and the lowest remaining budget of one target."""
     return [
         stat(
             "SLOs",
@@ -239,7 +239,7 @@ def _shares() -> Panel:
 
 
 def _users() -> Collapsed:
-    """The same SLOs on the probes and on all requests of the engine, see `metrics.slos`."""
+    """Collapsed row that compares SLOs on the probes with the same SLOs on all requests of the engine (`metrics.slos`)."""
 
     def share(bad: AnySeries, events: AnySeries, select: str) -> str:
         above, of = (increase(declared, TRAFFIC_LEVEL, select=select, window="$window") for declared in (bad, events))

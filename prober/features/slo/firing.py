@@ -26,11 +26,11 @@ CHANCE_Z = 2.326  # 99%, one-sided
 
 @dataclass(frozen=True, slots=True)
 class FiringCheck:
-    """Result for one window pair and one judged stream.
+    """Result of the check of one burn alert: for one pair of windows and one judged stream.
 
     guard: events that the long window must hold.
     probes_short, probes_long: expected probes in each window.
-    bad_short, bad_long: bad probes that fire the alert.
+    bad_short, bad_long: bad probes in each window at which the alert fires.
     problem: why the alert cannot fire, with the remedy; empty if it can.
     """
 
@@ -46,18 +46,18 @@ class FiringCheck:
 
     @property
     def place(self) -> str:
-        """Configuration path of the problem: the objective if no probe rate could solve it."""
+        """Configuration path to change: the SLO's objective if no probe rate can solve the problem, else the SLO."""
         return f"slos.{self.slo.name}" + (".objective" if self.pair.burn * self.slo.error_budget_ratio >= 1 else "")
 
 
 def guard(slo: Slo, pair: Pair, uses: Sequence[JudgedStream]) -> int:
-    """Minimum events in the long window, so that one bad probe cannot exceed the share burn × budget."""
+    """Minimum number of events in the long window, so that one bad probe alone cannot exceed the share burn × budget."""
     most = max(max_events_per_probe(slo, use.max_tokens) for use in uses)
     return math.floor(EXTRAPOLATION_FACTOR * most / (pair.burn * slo.error_budget_ratio)) + 1
 
 
 def chance(slo: Slo, pair: Pair, uses: Sequence[JudgedStream]) -> float:
-    """c such that a share of bad events is above share = burn × budget by more than chance if it exceeds share + c / sqrt(events).
+    """Factor c: a share of bad events is significantly above burn × budget if it exceeds burn × budget + c / sqrt(events).
 
     One-sided normal approximation at 99%; the gaps of one probe are not independent and count as one event.
     """

@@ -1,5 +1,6 @@
-"""Templates for sentences on the present state in the alerts of an SLO. Each expands to a sentence or a part of one, or to nothing
-where the value is unknown."""
+"""Templates for sentences in SLO alerts on the present state. Each expands to a sentence or a part of one, or to nothing if the value
+is unknown.
+"""
 
 import re
 from collections.abc import Callable, Sequence
@@ -15,20 +16,20 @@ Selector = Callable[[str, str], str]  # of the name of a series of the SLO, and 
 
 
 def matchers(labels: Sequence[str] = OF_STREAM) -> str:
-    """Matchers of these labels of the alert, each after a comma; the values are the first arguments of `printf`."""
+    """PromQL matchers for these labels of the alert, each after a comma; the values are the first arguments of `printf`."""
     return "".join(f",{label}=%[{place}]q" for place, label in enumerate(labels, 1))
 
 
 def query(expr: str, *more: str, labels: Sequence[str] = OF_STREAM) -> str:
-    """Pipeline of a template that runs `expr`. more: arguments of `printf` after the values of the labels"""
+    """Template pipeline that runs the PromQL `expr`. more: arguments of `printf` after the values of the labels"""
     text, values = escaped(re.sub(r"\s+", " ", expr)), " ".join((*(f"$labels.{label}" for label in labels), *more))
     return f'printf "{text}" {values} | query'
 
 
 def bad_share(exported: Selector, labels: Sequence[str] = OF_STREAM) -> str:
-    """Shares of bad events in the windows of the template's variables $long and $short, and the number of events.
+    """Template of the shares of bad events in the windows $long and $short (template variables), and of the number of events.
 
-    exported: of the SLO's series of the probers
+    exported: returns the selector of a series of the SLO
     """
     window = f"[%[{len(labels) + 1}]s]"
     bad, events = (
@@ -52,7 +53,7 @@ def bad_share(exported: Selector, labels: Sequence[str] = OF_STREAM) -> str:
 
 
 def data_window(exported: Selector, window: str, labels: Sequence[str] = OF_STREAM) -> str:
-    """Template of the window, or of the age of the data if that is shorter. window: variable of the template, a PromQL duration"""
+    """Template of the length of the window, or of the data if they are younger. window: template variable with a PromQL duration"""
     events = exported("events_total", matchers(labels))
     age = query(f"time() - min(min_over_time(timestamp({events})[%[{len(labels) + 1}]s:1m]))", window, labels=labels)
     return (
@@ -62,15 +63,15 @@ def data_window(exported: Selector, window: str, labels: Sequence[str] = OF_STRE
 
 
 def _is_full(exported: Selector, window: str, labels: Sequence[str]) -> str:
-    """Query that has a value if events were counted before the window began."""
+    """Template query that has a value if events were counted before the window began."""
     counter = exported("events_total", matchers(labels))
     return query(f"{counter} offset %[{len(labels) + 1}]s", window, labels=labels)
 
 
 def budget(slo: Slo, recorded: Selector, exported: Selector, short: str) -> str:
-    """The rest of the budget, and when it is used up at the burn rate that is the alert's value.
+    """Template of the remaining budget, and of the time until it is used up at the burn rate, which is the alert's value.
 
-    By the events counted so far, as on the overview dashboard: after a day those of one day, not of the window.
+    The budget is that of the events counted so far, as on the overview dashboard: after a day, of the events of that day.
 
     short: PromQL duration over which the rate of events is taken
     """
@@ -88,7 +89,7 @@ def budget(slo: Slo, recorded: Selector, exported: Selector, short: str) -> str:
 
 
 def latency(slo: Slo, selector: str) -> str:
-    """p50 and p99 of the last five minutes against the limit, with the number of values: the p99 of few values is the slowest one."""
+    """Template of p50 and p99 of the last five minutes, the limit and the number of values: the p99 of few is the slowest one."""
     if slo.signal not in HISTOGRAMS or slo.threshold_s is None:
         return ""
     series = f"llmslo_{slo.signal}_seconds"
@@ -111,7 +112,7 @@ def _quantile(series: str, q: float, matchers: str) -> str:
 
 
 def engine(selector: str) -> str:
-    """Template of the engine and its version, and its last change within a day."""
+    """Template of the name and version of the engine, and of its last change within a day."""
     matchers = f"{escaped(selector)},target=%q"
     info = f'printf "group by (engine, version) (llmslo_engine_info{{{matchers}}})" $labels.target | query'
     since = f"max by (what) (llmslo_engine_last_change_timestamp_seconds{{{matchers}}})"

@@ -1,4 +1,4 @@
-"""Counts the events of every SLO, for series and page alike, and over its window."""
+"""Counts the good and bad events of every SLO: for its series, and over its window for the page."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class WindowCount:
-    """Events and bad events of the last window, in spans of a 60th of it since the begin. All times are of one monotonic clock.
+    """Events and bad events of the last window, counted in 60 spans of equal length. All times are of one monotonic clock.
 
     begun_ns: when counting began; negative if that was before the machine started
     last_ns: the last event; None if there was none
@@ -59,7 +59,7 @@ class WindowCount:
         return self.begun_ns + max(0, self._newest - SPANS + 1) * self._span_ns
 
     def saved(self, now_ns: int) -> dict[str, Any]:
-        """Value for JSON, which `restored` reads; times are ages."""
+        """The counts as a JSON value, which `restored` reads; times are stored as ages."""
         self._move(now_ns)
         return {
             "age_ns": now_ns - self.begun_ns,
@@ -70,7 +70,7 @@ class WindowCount:
 
     @classmethod
     def restored(cls, window_s: float, saved_ns: int, saved: Any) -> "WindowCount":
-        """The counts of an earlier process, saved at this time of this process's clock. Raises ValueError."""
+        """The counts that an earlier process saved. saved_ns: time of saving, on this process's clock. Raises ValueError."""
         try:
             age_ns, quiet_ns = int(saved["age_ns"]), saved["quiet_ns"]
             count = cls(window_s, saved_ns - age_ns)
@@ -88,7 +88,7 @@ class WindowCount:
         return count
 
     def _move(self, now_ns: int) -> None:
-        """Empty the spans that have passed."""
+        """Set the spans that are older than the window to 0."""
         now = (now_ns - self.begun_ns) // self._span_ns
         for span in range(self._newest + 1, min(now, self._newest + SPANS) + 1):
             self._events[span % SPANS] = self._bad[span % SPANS] = 0
@@ -96,10 +96,10 @@ class WindowCount:
 
 
 class SloMonitor:
-    """The SLOs of all targets: windows follow the monotonic clock, and the wall clock only labels them.
+    """The SLOs of all targets. Windows are measured on the monotonic clock; the wall clock only labels them.
 
-    now: the present moment
-    saved: counts by the targets' names, as `states` gave them to an earlier process
+    now: returns the present moment
+    saved: counts by target name that `states` returned in an earlier process
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class SloMonitor:
         return observer
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """(name of the target, counts of its SLOs), so that they last over a restart of the prober."""
+        """(target name, counts of its SLOs), to be saved, so that they survive a restart of the prober."""
         for name, target in list(self._targets.items()):
             now = self.now()
             if rows := target.saved(now.monotonic_ns):
@@ -159,7 +159,7 @@ def _definition(slo: Slo) -> dict[str, str]:
 
 
 def _saved_counts(now: Moment, data: bytes) -> dict[str, tuple[int, Any]]:
-    """Counts of an earlier process by `_key`, with when they were saved, by the monotonic clock of this process."""
+    """{key of SLO and workload: (time of saving on this process's monotonic clock, counts)} of an earlier process."""
     row = json.loads(data)
     saved_ns = now.monotonic_ns - moment_of(row["at"]).age_ns(now)
     return {key: (saved_ns, counts) for key, counts in row["counts"].items()}
@@ -167,7 +167,7 @@ def _saved_counts(now: Moment, data: bytes) -> dict[str, tuple[int, Any]]:
 
 @dataclass(slots=True)
 class _Count:
-    """Events of one SLO in one workload.
+    """Count of the events of one SLO in one workload.
 
     why_no_event: why the last probe or its answer was no event, "" if it was one or the reason is unknown
     """
@@ -179,7 +179,7 @@ class _Count:
 
 
 class TargetSlos(TargetObserver):
-    """The SLOs of one target, by workload and by the name of the SLO."""
+    """The SLOs of one target, by workload and SLO name."""
 
     def __init__(
         self,
@@ -212,11 +212,11 @@ class TargetSlos(TargetObserver):
         self._declare({key for key, count in self._counts.items() if before.get(key) is count})
 
     def saved(self, now_ns: int) -> dict[str, Any]:
-        """Counts by SLO and workload, each with the definition of its SLO."""
+        """The counts as a JSON value, by SLO and workload, each with the definition of its SLO."""
         return {_key(count.slo, count.stream): count.window.saved(now_ns) for count in self._counts.values()}
 
     def _window(self, slo: Slo, stream: JudgedStream) -> WindowCount:
-        """The saved counts of the same definition, or new ones."""
+        """The saved counts, if they are of the same definition of the SLO; else new ones."""
         if (saved := self._saved.get(_key(slo, stream))) is not None:
             try:
                 return WindowCount.restored(slo.window_s, *saved)
@@ -278,7 +278,7 @@ class TargetSlos(TargetObserver):
             )
 
     def _declare(self, unchanged: set[tuple[str, str]]) -> None:
-        """Export objective and threshold as configured, and counters; counters of changed SLOs start again at 0."""
+        """Export objective and threshold as configured, and the counters. Counters of changed SLOs start again at 0."""
         registry, name = self._monitor.registry, self.name
         counters = {(name, *key) for key in unchanged}
         for counter in (series.SLO_EVENTS, series.SLO_BAD_EVENTS):
@@ -296,7 +296,7 @@ class TargetSlos(TargetObserver):
         self._declare_traffic()
 
     def _declare_traffic(self) -> None:
-        """The same for all requests of the engine. The bound is shown with the next reading of its page."""
+        """Export the same for the SLOs on all requests of the engine. Their bound is exported with the next page reading."""
         registry, name, known = self._monitor.registry, self.name, self._traffic
         self._traffic = {slo.name: slo for slo in self._observed.spec.traffic_slos}
         unchanged = {slo for slo in self._traffic.values() if known.get(slo.name) == slo}
@@ -311,5 +311,5 @@ class TargetSlos(TargetObserver):
 
 
 def _key(slo: Slo, stream: JudgedStream) -> str:
-    """A definition and its workload; counts of another definition must not be added."""
+    """Key of the counts of an SLO in a workload. It contains the definition, as counts of different definitions must not be added."""
     return json.dumps([stream.workload, slo.name, slo.signal, slo.threshold_s, str(slo.objective), slo.window_s])

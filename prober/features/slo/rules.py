@@ -1,10 +1,11 @@
-"""Recording rules and alerts of the SLOs, from the declaration that also drives the run-time counters.
+"""Recording rules and alerts of the SLOs, generated from the configured SLOs that are also counted at run time.
 
 Events are summed over all replicas of the prober before they are divided: no mean of ratios. Without events there is no ratio, so an
 SLO without data is neither met nor missed. Burn-rate windows: prober.measure.objective.
 
-One trouble is one alert. The pairs of windows of one severity are alternatives of one alert, whose labels do not say which of them
-it is. A page silences the tickets of its SLO, and LLMTargetFailing all of them, as far back as they count. Every alert is joined with
+One problem raises one alert. The pairs of windows of one severity are alternatives of one alert, whose labels do not name the pair. A
+page silences the tickets of its SLO, and LLMTargetFailing silences both, for events that they have in common. Every alert is joined
+with
 the declaration: a target or SLO that is no longer declared must not alert.
 
 An SLO of `metrics.slos` has the same rules over all requests of the engine, by its own histogram, in series without `workload`.
@@ -55,9 +56,9 @@ SIGNAL_NAMES = {
 def groups(
     uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions, of_all_requests: Collection[Slo] = ()
 ) -> list[Rule]:
-    """Two rule groups per SLO, and two for its traffic, in the format of Prometheus rule files: critical alerts, and tickets.
+    """Two rule groups per SLO (critical alerts, tickets), two more if it has rules on all requests; in the format of rule files.
 
-    They are separate because of their evaluation cost, which `bench.rule_cost` measures.
+    They are separate as they cost much to evaluate, which `bench.rule_cost` measures.
     """
     found = list[Rule]()
     for slo, streams in uses.items():
@@ -68,7 +69,7 @@ def groups(
 
 
 def stale_alert(selector: str) -> Alert:
-    """Alert on missing rules for an SLO that a prober declares, and on rules with another objective for it."""
+    """Alert if an SLO that a prober declares has no rules, or rules with another objective."""
     declared = f"max by ({GROUP_LABELS}) (llmslo_slo_objective_ratio{{{selector}}})"
     of_all = f"max by ({TRAFFIC_LABELS}) (llmslo_slo_traffic_objective_ratio{{{selector}}})"
     rules_of_all = of_traffic(DECLARED)
@@ -127,13 +128,13 @@ class _SloRules:
         return f"llm-slo-{self.slo.name}"
 
     def _pages(self, chosen: Sequence[Pair]) -> Iterator[Alert]:
-        """Alerts of the rules that are evaluated soon."""
+        """Alerts for the rule group that is evaluated often."""
         yield self._page(chosen)
         yield self._vantage(chosen)
         yield self._no_data()
 
     def _tickets(self, chosen: Sequence[Pair]) -> Iterator[Alert]:
-        """Alerts of the rules that can wait."""
+        """Alerts for the rule group that is evaluated seldom."""
         # A page suppresses the ticket as long as the short window reaches back to it.
         burning = [
             f"{self._burns(pair)}\n{self._unless_told(pair.short_s, PAGES)}{self._unless_of_traffic(pair.short_s)}"
@@ -147,17 +148,20 @@ class _SloRules:
         return {"record": name, "expr": f"{expr}\n", "labels": {"slo": self.slo.name, **labels}}
 
     def _declared(self) -> Rule:
-        """The objective of these rules wherever the SLO is declared; LLMRulesStale compares it with the declared one.
+        """Rule that records the objective of these rules for each target that declares the SLO; LLMRulesStale compares both.
 
-        A declaration counts for 5 minutes after the last scrape of its prober, so that a restart resolves no alert. One that disappears
-        while its prober is scraped ends at once.
+        A declaration counts for 5 minutes after the last scrape of its prober, so that a restart resolves no alert. It ends at once if
+        it disappears while its prober is scraped.
         """
         objective, alive = self._exported("objective_ratio"), f"up{{{self.options.selector}}} == 1"
         declared = f"{objective} or (last_over_time({objective}[5m]) unless on (instance) {alive})"
         return self._record(DECLARED, f"{_number(self.slo.objective)} * (max by ({self.by}) ({declared}) > bool 0)")
 
     def _burn_rates(self, chosen: Sequence[Pair], count: Callable[[str, float], str]) -> Iterator[Rule]:
-        """The lower burn rate of both windows, if the long one has enough events. count: of a kind of events in a window"""
+        """Rules for the lower of the burn rates of both windows, if the long window has enough events.
+
+        count: returns PromQL for the number of events of a kind in a window
+        """
         for pair in chosen:
             long, short = (
                 f"({count('bad_events', window_s)}{self._each()}\n/\n({count('events', window_s)}{self._each()} {enough}))"
@@ -167,7 +171,7 @@ class _SloRules:
             yield self._record(BURN_RATE, lower, long=promql(pair.long_s), short=promql(pair.short_s))
 
     def _budget(self) -> Iterator[Rule]:
-        """Events of the SLO's window, and what is left of its budget. Of declared SLOs only."""
+        """Rules for the events of the SLO's window and for the remaining budget, of declared SLOs only."""
         for kind in ("events", "bad_events"):
             count = self._tile_sum(kind, self.slo.window_s)
             yield self._record(f"{RECORDED}_{kind}:window", f"{count}\nand\n{self._recorded(DECLARED)}")
@@ -176,9 +180,9 @@ class _SloRules:
         yield self._record(BUDGET_LEFT, f"1 - {share} / {_number(self.slo.error_budget_ratio)}")
 
     def _state(self) -> Rule:
-        """The compliance with the SLO: exactly one of its states is 1.
+        """Rule for the compliance with the SLO: exactly one of its states is 1.
 
-        With llmslo_trusted 0 no latency is met. Too few events, or none for a while, mean no_data.
+        While llmslo_trusted is 0 no latency SLO is met. With too few events, or none for a while, the state is no_data.
         """
         counted = f"increase({self._exported('events_total')}[{promql(silence_s(self.uses))}])"
         trusted = (
@@ -188,7 +192,7 @@ class _SloRules:
         return self._state_if(heard, heard_trusted if self.slo.threshold_s is not None else "")
 
     def _state_if(self, heard: str, trusted: str = "") -> Rule:
-        """The compliance. heard, trusted: expressions without which it is no_data, or not met"""
+        """Rule for the compliance. heard: PromQL condition without which it is no_data; trusted: without which the SLO is not met"""
         events, bad = (self._recorded(f"{RECORDED}_{kind}:window") + self._each() for kind in ("events", "bad_events"))
         queries = compliance_queries(self.slo, self.uses, events, bad)
         if trusted:
@@ -200,7 +204,7 @@ class _SloRules:
         return self._record(SLO_STATE, f"count by ({self.by}, state) (\n{judged}\nor on ({self.by})\n{no_data}\n)")
 
     def _page(self, chosen: Sequence[Pair]) -> Alert:
-        """Critical alert on a burn that more than half of the vantages, if any, see now, and that is not of a single prober."""
+        """Critical alert on a burn. It needs more than half of the vantages, if there are any, and more than a single prober."""
         burning = []
         for pair in chosen:
             share = _number(pair.burn * self.slo.error_budget_ratio)
@@ -215,7 +219,7 @@ class _SloRules:
         return self._burn("critical", "3m", chosen, burning)
 
     def _only_one_prober(self, pair: Pair, share: str) -> str:
-        """Condition that a prober fails every probe that others do not, and the events of those others do not burn the budget."""
+        """PromQL condition: one prober fails every probe while others do not, and the events of the others do not burn the budget."""
         window = promql(pair.short_s)
         odd = f'max by (target, instance) (max_over_time(ALERTS{{alertname="LLMProbersDisagree"}}[{window}]))'
         bad, events = (
@@ -226,7 +230,7 @@ class _SloRules:
         return f"{bad}\n/\n({events} > 0) <= {share}\nand on (target) {odd}"
 
     def _burn(self, severity: Severity, wait_for: str, chosen: Sequence[Pair], burning: Sequence[str]) -> Alert:
-        """The alert on a burn over any of these pairs of windows. burning: the condition of each"""
+        """The alert on a burn over any of these pairs of windows. burning: PromQL condition of each pair"""
         any_pair, selector = "\nor\n".join(burning), self.options.selector
         fired = messages.query(f"topk(1, {' or '.join(self._burns(pair, messages.matchers()) for pair in chosen)})")
         return Alert(
@@ -246,9 +250,9 @@ class _SloRules:
         )
 
     def _burns(self, pair: Pair, matchers: str = "") -> str:
-        """Expression with a value where the budget burns in both windows of the pair.
+        """PromQL that has a value where the budget burns in both windows of the pair.
 
-        Critical burn rates are far above the budget. Those of tickets are near it, and must exceed it by more than chance.
+        Critical burn rates are far above the budget. Burn rates of tickets are near it, and must exceed it by more than chance.
         """
         needed = _number(pair.burn)
         if pair.severity == "warning":
@@ -281,7 +285,7 @@ class _SloRules:
         )
 
     def _burns_from(self, pair: Pair, matchers: str = EVERY_VANTAGE) -> str:
-        """Expression with a value where a vantage sees the budget burn in both windows of the pair."""
+        """PromQL that has a value where a vantage sees the budget burn in both windows of the pair."""
         share, least = _number(pair.burn * self.slo.error_budget_ratio), guard(self.slo, pair, self.uses)
         long, short = (
             f"{self._from_vantages('bad_events', window_s, matchers)}\n/\n"
@@ -330,14 +334,14 @@ class _SloRules:
         )
 
     def _unless_told(self, window_s: int, severity: str = "") -> str:
-        """`unless` clauses for windows in which a burn alert of this severity, or LLMTargetFailing, fired for the same events."""
+        """PromQL `unless` clauses for windows in which LLMTargetFailing or a burn alert of this severity fired for the same events."""
         burn = firing(BURN, f'{severity},slo="{self.slo.name}"')
         return (
             f"unless on (target, workload)\nmax_over_time({burn}[{promql(window_s)}])\n{self._unless_failing(window_s)}"
         )
 
     def _unless_of_traffic(self, window_s: int, severity: str = "") -> str:
-        """`unless` clause for windows in which an alert of this severity fired for the same SLO over all requests."""
+        """PromQL `unless` clause for windows in which an alert of this severity fired for the same SLO over all requests."""
         return self._unless_fired(BURN_OF_TRAFFIC, window_s, severity) if self.has_traffic else ""
 
     def _unless_fired(self, alert: str, window_s: int, severity: str) -> str:
@@ -345,9 +349,9 @@ class _SloRules:
         return f"\nunless on (target)\nmax_over_time({fired}[{promql(window_s)}])"
 
     def _unless_failing(self, window_s: int) -> str:
-        """`unless` clause for windows in which LLMTargetFailing fired, which covers their bad events.
+        """PromQL `unless` clause for windows in which LLMTargetFailing fired, which covers their bad events.
 
-        Where the target answers now and then, that alert flaps, so the others stay.
+        If the target answers now and then, that alert flaps, so the other alerts stay.
         """
         flips = f'changes(llmslo_target_state{{{self.options.selector},state="failing"}}[15m])'
         return (
@@ -356,7 +360,7 @@ class _SloRules:
         )
 
     def _exported(self, name: str, more: str = "") -> str:
-        """Selector of a series of the probers. more: matchers"""
+        """PromQL selector of a series that the probers export for this SLO. more: further label matchers"""
         return f'llmslo_slo_{name}{{{self.options.selector}{more},slo="{self.slo.name}"}}'
 
     def _recorded(self, name: str, more: str = "") -> str:
@@ -366,7 +370,7 @@ class _SloRules:
         return f"sum by ({self.by}) (increase({self._exported(f'{kind}_total')}[{promql(window_s)}]))"
 
     def _each(self) -> str:
-        """PromQL that divides events which several probers count, each of them, by their number."""
+        """PromQL that divides a number of events by the number of probers, if each of them counts the same events; else ""."""
         return ""
 
     def _from_vantages(self, kind: str, window_s: float, matchers: str = EVERY_VANTAGE) -> str:
@@ -378,7 +382,7 @@ class _SloRules:
         return f"sum_over_time({tiles}[{promql(window_s)}])"
 
     def _judged(self) -> str:
-        """Text for a good event and the budget, such as `TTFT up to 500ms; budget 1%`."""
+        """Text on what a good event is, and on the budget, such as `TTFT up to 500ms; budget 1%`."""
         limit = "" if self.slo.threshold_s is None else f" up to {self.slo.threshold_s * 1e3:g}ms"
         return f"{SIGNAL_NAMES[self.slo.signal]}{limit}; budget {format_percent(self.slo.error_budget_ratio)}"
 
@@ -386,8 +390,8 @@ class _SloRules:
 class _TrafficRules(_SloRules):
     """The same rules over all requests of the engine.
 
-    Replicas and vantages of the prober read the same page, sidecars each their own. Shares are of the sum over all of them, right for
-    both. Where a number of events matters it is the mean of one prober, so that no request counts twice.
+    Replicas and vantages of the prober read the same metrics page; each sidecar reads its own. Shares are computed from the sum over
+    all of them, which is right for both. Numbers of events are the mean over the probers, so that no request counts twice.
     """
 
     __slots__ = ()
@@ -397,7 +401,7 @@ class _TrafficRules(_SloRules):
         return f"llm-slo-{self.slo.name}:traffic"  # no SLO has such a name
 
     def _state(self) -> Rule:
-        """The compliance; no_data while no page has a bound near the threshold. An hour without requests changes nothing."""
+        """Rule for the compliance. It is no_data while no page has a bound near the threshold, but not for an hour without requests."""
         return self._state_if(f"max by ({self.by}) ({self._exported('threshold_seconds')})")
 
     def _pages(self, chosen: Sequence[Pair]) -> Iterator[Alert]:
@@ -410,7 +414,7 @@ class _TrafficRules(_SloRules):
     def _burn_of_traffic(
         self, severity: Severity, wait_for: str, chosen: Sequence[Pair], alerts: Sequence[tuple[str, str]]
     ) -> Alert:
-        """The alert on a burn over any of these pairs of windows. alerts: that tell of it already, and their severity"""
+        """The alert on a burn over any of these pairs of windows. alerts: (name, severity) of those that report it already"""
         burning = "\nor\n".join(
             f"{self._burns(pair)}\n{self._unless_failing(pair.short_s)}"
             + "".join(self._unless_fired(alert, pair.short_s, of_severity) for alert, of_severity in alerts)

@@ -1,7 +1,7 @@
 """Events of an SLO among all requests of an engine, from the histogram on its metrics page.
 
-A histogram says how many observations are up to each of its bounds, and nothing between two of them. So the nearest bound stands
-for the threshold, which costs no guess: what is counted is exact for that bound.
+A histogram counts the observations up to each of its bounds, and tells nothing between two bounds. So the nearest bound is used in
+place of the threshold: the count is exact for that bound, and nothing is interpolated.
 """
 
 import math
@@ -16,13 +16,13 @@ STREAM = JudgedStream(target="", workload="", rate_per_s=0.0, mean_tokens=274.0,
 
 
 def histogram_of(slo: Slo, signals: EngineSignals) -> EngineHistogram | None:
-    """The engine's own histogram of the signal of the SLO; None if its page has none."""
+    """The engine's own histogram of the SLO's signal; None if the metrics page has none."""
     histogram: EngineHistogram | None = getattr(signals, f"{slo.signal}_seconds")
     return histogram
 
 
 def nearest_bound(slo: Slo, histogram: EngineHistogram) -> int | None:
-    """Index of the bound that is nearest to the threshold by ratio, the greater of two; None if all are too far away."""
+    """Index of the bound whose ratio to the threshold is nearest to 1 (of two, the greater); None if all are too far away."""
     assert slo.threshold_s is not None
     ratios = [abs(math.log(bound / slo.threshold_s)) if bound > 0 else math.inf for bound in histogram.bounds]
     index = min(range(len(ratios)), key=lambda index: (round(ratios[index], 9), -index), default=None)
@@ -30,7 +30,7 @@ def nearest_bound(slo: Slo, histogram: EngineHistogram) -> int | None:
 
 
 def bound_text(slo: Slo, histogram: EngineHistogram | None) -> str:
-    """Sentence on the bound by which all requests are judged."""
+    """Sentence on the histogram bound by which all requests are judged."""
     threshold_s = slo.threshold_s
     assert threshold_s is not None
     if histogram is None:

@@ -1,1 +1,1 @@
-"""Readers of other tools' files, one module per tool. `DIFFERS` lists figures that mean something else than in this prober."""
+"""Readers of other tools' files, one module per tool. `DIFFERS` lists figures that have another meaning than this prober's."""

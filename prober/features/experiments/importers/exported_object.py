@@ -48,7 +48,7 @@ class ExportedObject:
         return None if value is None else round(value)
 
     def text(self, *path: str | int) -> str | None:
-        """A value as text; of a list its first element."""
+        """The value at a path as text; of a list, its first element."""
         value = self.get(*path)
         if isinstance(value, list):
             value = value[0] if value else None
@@ -67,7 +67,7 @@ class ExportedObject:
         return ExportedObject(self.source, value if isinstance(value, Mapping) else {})
 
     def first(self, *paths: tuple[str | int, ...]) -> str | None:
-        """Text of the first path that has one."""
+        """The value at the first of the paths that has one, as text."""
         return next((value for path in paths if (value := self.text(*path)) is not None), None)
 
     def unix_s(self, key: str) -> float | None:
@@ -88,7 +88,10 @@ class ExportedObject:
 
 
 def reported(value: Callable[[str], float | None], answers: int) -> dict[str, float]:
-    """Figures of a latency that a tool states. value: seconds of "mean", "std", "p99", …, "max"; None: not stated."""
+    """The statistics of a latency that a tool states, by name ("mean", "std", "p99", …, "max").
+
+    value: returns the seconds of a name; None if the tool does not state it
+    """
     names = ("mean", "std", *(name for name, q in QUANTILES.items() if is_stated(q, answers)))
     return {name: seconds for name in names if (seconds := value(name)) is not None}
 
@@ -102,9 +105,9 @@ def stage_of_figures(
     figures: Mapping[str, Mapping[str, float]],
     counts: Mapping[str, int],
 ) -> Stage:
-    """Stage of a tool's own figures, with quantiles without intervals.
+    """Stage from a tool's own figures; its quantiles have no confidence intervals.
 
-    failed: None: not counted; figures: as of `reported`, by latency; counts: of samples, 0 if the tool does not write it
+    failed: None if the tool does not count them; figures: result of `reported` by latency; counts: samples by latency, 0 if unknown
     """
     quantiles = {
         latency: tuple(
@@ -126,12 +129,12 @@ def stage_of_figures(
 
 
 def times(factor: float, value: float | None) -> float | None:
-    """The product; None of None."""
+    """The product of `factor` and `value`; None if `value` is None."""
     return None if value is None else factor * value
 
 
 def without_secrets(url: str | None) -> str | None:
-    """A URL, with or without a scheme, without user, password, query and fragment, where secrets are put."""
+    """A URL, with or without a scheme, but without user, password, query and fragment, which can hold secrets."""
     if url is None:
         return None
     scheme, mark, rest = re.split(r"[?#]", url)[0].rpartition("://")

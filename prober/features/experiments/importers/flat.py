@@ -16,10 +16,10 @@ from prober.results.stage import stage_of_requests
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """Tool with flat files.
+    """A tool that writes flat files.
 
     names: the tool's name of each latency
-    must, must_not: keys that every file, and that no file of the tool has
+    must: keys of every file of the tool; must_not: keys that no file of it has
     differs: see `Result`
     """
 
@@ -30,7 +30,7 @@ class Flat:
     differs: tuple[str, ...]
 
     def recognises(self, values: Mapping[str, Any]) -> bool:
-        """The object has this tool's keys."""
+        """True if the object has this tool's keys."""
         return all(key in values for key in self.must) and not any(key in values for key in self.must_not)
 
     def stage(self, exported: ExportedObject) -> Stage:
@@ -88,7 +88,7 @@ class Flat:
         )
 
     def _requests(self, exported: ExportedObject) -> tuple[RequestRow, ...]:
-        """Requests from the lists with a value for each; none without `ttfts` and `itls`."""
+        """Requests from the lists with one value per request; empty if `ttfts` or `itls` is missing."""
         keys = ("ttfts", "itls", "latencies", "input_lens", "output_lens", "errors", "start_times")
         lists = {key: values for key in keys if (values := exported.rows(key)) is not None}
         if not {"ttfts", "itls"} <= lists.keys():

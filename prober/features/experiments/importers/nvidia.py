@@ -38,7 +38,7 @@ def _unit_s(exported: ExportedObject, key: str) -> float:
 
 
 def _seconds(exported: ExportedObject, key: str, figure: str) -> float | None:
-    """A figure of a metric in seconds."""
+    """A statistic of a metric, such as `p99`, in seconds."""
     return times(_unit_s(exported, key), exported.number(key, "avg" if figure == "mean" else figure))
 
 
@@ -84,12 +84,12 @@ AIPERF_DIFFERS = (
 
 
 def recognises_aiperf(values: Mapping[str, Any]) -> bool:
-    """The object has the keys of an export of any version."""
+    """True if the object has the keys of an AIPerf export of any version."""
     return "aiperf_version" in values and "combined" not in values
 
 
 def recognises_aiperf_line(values: Mapping[str, Any]) -> bool:
-    """The object is a line of `profile_export.jsonl`."""
+    """True if the object is a line of AIPerf's `profile_export.jsonl`."""
     metadata = values.get("metadata")
     return isinstance(metadata, Mapping) and "request_start_ns" in metadata and "metrics" in values
 
@@ -139,7 +139,7 @@ def read_aiperf(exported: ExportedObject) -> Result:
 
 
 def _phase(config: ExportedObject) -> ExportedObject:
-    """Settings of the load; older releases have them under `loadgen` with other names."""
+    """The load settings of a configuration; older releases have them under `loadgen` with other names."""
     phases = config.get("phases")
     for phase in phases if isinstance(phases, list) else ():
         if isinstance(phase, Mapping) and phase.get("kind", phase.get("name")) == "profiling":
@@ -150,7 +150,7 @@ def _phase(config: ExportedObject) -> ExportedObject:
 
 
 def _arrivals(phase: ExportedObject) -> str | None:
-    """Arrivals as text. With a limit of concurrency, requests wait for each other: a closed loop."""
+    """The arrival process as text. It is a closed loop if concurrency is limited, as requests then wait for each other."""
     if phase.get("concurrency") is not None:
         return "closed"
     return phase.text("type") or ("poisson" if phase.get("rate") is not None else None)
@@ -163,7 +163,7 @@ def _length(config: ExportedObject, kind: str) -> str | None:
 
 
 def read_aiperf_lines(exported_objects: list[ExportedObject]) -> Result:
-    """Result of the records of one run. Records of the warm-up are only counted."""
+    """Result from the records of the requests of one run. Records of the warm-up are only counted."""
     records = [record for record in exported_objects if record.text("metadata", "benchmark_phase") != "warmup"]
     starts_ns = [record.number("metadata", "request_start_ns") or 0.0 for record in records]
     origin_ns = min(starts_ns, default=0.0)

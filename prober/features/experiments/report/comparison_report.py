@@ -39,7 +39,7 @@ def html(comparisons: Sequence[Comparison]) -> str:
 
 
 def by_rate(compared: Sequence[Compared]) -> list[tuple[str, list[Compared]]]:
-    """Axes by rate and workload, each group with a heading such as `at 4/s`."""
+    """The compared axes, grouped by rate and workload: (heading such as `at 4/s`, axes)."""
     groups: dict[str, list[Compared]] = {}
     for axis in compared:
         workload = f"{axis.workload} " if axis.workload else ""
@@ -48,7 +48,7 @@ def by_rate(compared: Sequence[Compared]) -> list[tuple[str, list[Compared]]]:
 
 
 def cells(axis: Compared) -> tuple[str, ...]:
-    """Figures of an axis: its name and the columns of HEAD."""
+    """The cells of an axis in the comparison table, for the columns of HEAD."""
     unit = "%" if axis.ratio else " points"
     interval = "–"
     if axis.lower is not None and axis.upper is not None:
@@ -90,7 +90,7 @@ def _sections(comparison: Comparison) -> list[Section]:
 
 
 def _verdict(comparison: Comparison) -> Iterator[str]:
-    """Sentences on the axes in which a side is better, and on those without a difference that is shown."""
+    """Sentences on the axes in which a side is better, and on those without a significant difference."""
     if not comparison.compared:
         why = "; ".join(comparison.not_judged)
         yield f"Not judged: {why}." if why else "The two sides do not compare."
@@ -115,7 +115,7 @@ def _sentence(text: str) -> str:
 
 
 def _risks(comparison: Comparison) -> list[Table | Note]:
-    """A table with a row for each axis and a column for each move, and the needs of a rollback."""
+    """Table of risks, with a row for each axis and a column for each move (to B, back to A), and notes on what a rollback needs."""
     by_axis: dict[str, dict[str, Risk]] = {}
     for risk in comparison.risks:
         by_axis.setdefault(risk.place, {})[risk.move] = risk

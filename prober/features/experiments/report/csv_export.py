@@ -18,7 +18,7 @@ class _Lines(list[str]):
 
 
 def stages(results: Sequence[Result]) -> str:
-    """CSV with a row per stage. Columns that only some rows have are empty in the other rows; each outcome is a column."""
+    """CSV with a row per stage. A column that a row has no value for is empty; each outcome has its own column."""
     rows = [
         {
             "id": result.id,

@@ -16,7 +16,7 @@ _BLOCK_MARK = re.compile(r"^(\d*)(>|[.)#+-](?=[#+-]*(?: |$)))")  # at the beginn
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Text in a table. kind: its meaning, shown as a colour or emphasis; aside: smaller text after it; id: of links to it."""
+    """Text in a table. kind: meaning, shown as a colour or emphasis; aside: smaller text after it; id: target of links to the cell"""
 
     text: str
     kind: Kind = ""
@@ -37,7 +37,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Paragraph. lead: a result, not an explanation."""
+    """Paragraph. lead: it states a result, and does not explain one"""
 
     text: str
     lead: bool = False
@@ -51,13 +51,13 @@ class Code:
 
     @property
     def fence(self) -> str:
-        """The marks around it in Markdown: more of them than anywhere in the text."""
+        """The fence around the code in Markdown: more backticks than the text has anywhere in a row."""
         return "`" * max([3, *(1 + len(marks) for marks in re.findall("`+", self.text))])
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Chart. keys: (colour, name) of its lines; is_wide: takes the width of the page."""
+    """Chart. keys: (colour, name) of each line; is_wide: as wide as the page"""
 
     title: str
     svg: str
@@ -76,12 +76,12 @@ class Section:
 
 
 def as_markdown(title: str, sections: Sequence[Section]) -> str:
-    """The text without its figures; sections that have nothing else are left out."""
+    """The document in Markdown, without figures and without sections that have only figures."""
     return _rendered("report.md", title=title, sections=sections)
 
 
 def as_html(title: str, sections: Sequence[Section]) -> str:
-    """A single file, with its style and its charts in it. Its policy forbids a browser to load anything."""
+    """The document as a single file with its style and charts. Its content security policy forbids a browser to load anything."""
     return _rendered("report.html", title=title, sections=sections, chart_style=STYLE)
 
 
@@ -98,6 +98,6 @@ def _rendered(template: str, **values: object) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text without markup, links and character references. Texts come from targets and files."""
+    """Text without markup, links and character references, as texts from targets and files may contain them."""
     escaped = _MARKUP.sub(r"\\\g<0>", " ".join(text.split()))
     return _BLOCK_MARK.sub(r"\1\\\2", escaped)

@@ -26,7 +26,7 @@ NamedResults = Sequence[tuple[str, Result]]
 
 
 def rate_of(stage: Stage) -> float | None:
-    """Total requests per second: the stage's rate, else its answered requests, plus the background load."""
+    """Total requests per second of a stage: its rate, or else its answered requests per second, plus the background load."""
     own = stage.rate_per_s if stage.rate_per_s is not None else stage.requests_per_s
     return None if own is None else own + (stage.demand_per_s or 0.0)
 
@@ -37,7 +37,7 @@ def stage_id(result: Result, stage: Stage) -> str:
 
 
 def decisive_latency(results: NamedResults) -> str:
-    """The latency whose SLO fails first, of the first result that names one; else that of its first SLO, else TTFT."""
+    """The latency whose SLO fails first, by the first result that shows one; else the latency of its first SLO; else TTFT."""
     for _, result in results:
         signals = {slo.name: slo.signal for slo in result.slos}
         first = binding(result.capacities)
@@ -49,25 +49,25 @@ def decisive_latency(results: NamedResults) -> str:
 
 
 def main_curve(results: NamedResults) -> Figure | None:
-    """QPS–latency of the latency that decides, over the width of the page."""
+    """QPS–latency chart of the decisive latency, as wide as the page."""
     return _curve(results, decisive_latency(results), first=False, width=WIDE, height=WIDE_HEIGHT)
 
 
 def curves(results: NamedResults, latencies: Sequence[str] = LATENCIES, *, first: bool = False) -> list[Figure]:
-    """QPS–latency: p50 and p99 of each latency over the rate, with thresholds and knees.
+    """QPS–latency charts: p50 and p99 of each latency over the rate, with thresholds and knees.
 
-    first: draw only the first result with all details, the others as thin lines of their p99 for comparison
+    first: draw all details of the first result only, and the p99 of the others as thin lines
     """
     return [figure for latency in latencies if (figure := _curve(results, latency, first=first)) is not None]
 
 
 def frontiers(results: NamedResults) -> list[Figure]:
-    """Throughput–latency: p99 of TTFT and of TPOT over output tokens per second."""
+    """Throughput–latency charts: p99 of TTFT and of TPOT over output tokens per second."""
     return [figure for latency in ("ttft", "tpot") if (figure := _frontier(results, latency)) is not None]
 
 
 def distributions(results: NamedResults) -> list[Figure]:
-    """TTFT and ITL of each stage, all results on the same axes."""
+    """Charts of the distributions of TTFT and ITL in each stage. The charts of all results have the same scale."""
     figures = []
     for latency in ("ttft", "itl"):
         rows = [(name, result, _stage_quantiles(result, latency)) for name, result in results]
@@ -81,7 +81,7 @@ def distributions(results: NamedResults) -> list[Figure]:
 
 
 def timelines(results: NamedResults) -> list[Figure]:
-    """Stages and the TTFT of their requests over time."""
+    """Charts of the stages, and of the TTFT of their requests, over time."""
     return [
         figure
         for name, result in results
@@ -90,7 +90,7 @@ def timelines(results: NamedResults) -> list[Figure]:
 
 
 class _CurvePoint(NamedTuple):
-    """A stage in a chart over the rate. line: index of its line; tail_bound: lower bound of a tail that is not known."""
+    """A stage in a chart over the rate. line: index of its line; tail_bound: lower bound, if the tail quantile is not known"""
 
     line: int
     stage: Stage
@@ -178,7 +178,7 @@ def _curve(
 
 
 def _tail_q(drawn: Sequence[Line], latency: str) -> float:
-    """The quantile that the strictest SLO of the latency is about, if stages have it; else 0.99."""
+    """The tail quantile to draw: that of the latency's strictest SLO, if stages have it; else 0.99."""
     objectives = {
         float(slo.objective)
         for line in drawn
@@ -190,7 +190,7 @@ def _tail_q(drawn: Sequence[Line], latency: str) -> float:
 
 
 def _curve_points(drawn: Sequence[Line], latency: str, tail_q: float) -> list[_CurvePoint]:
-    """Stages with a rate and a median, by line and rate."""
+    """Points for the stages that have a rate and a median, sorted by line and rate."""
     return [
         _CurvePoint(
             number,
@@ -241,7 +241,7 @@ def _extent(quantile: Quantile | None) -> tuple[float, ...]:
 
 
 def _thresholds(drawn: Sequence[Line], latency: str) -> list[tuple[float, str]]:
-    """(seconds, label) of the SLOs, with the names of their lines if these are not all."""
+    """(seconds, label) of the thresholds of the SLOs. The label names the lines that have the SLO, unless all have it."""
     lines_of: dict[tuple[float, str], set[int]] = {}
     for number, line in enumerate(drawn):
         for slo in {slo.name: slo for stage in line.stages for slo in contracted(line.result, stage)}.values():
@@ -261,7 +261,7 @@ def _knees(result: Result, latency: str) -> list[Capacity]:
 
 
 def _fits(result: Result, latency: str, tail_q: float) -> list[tuple[tuple[float, float], ...]]:
-    """Fitted curves of the quantile that is drawn as the tail."""
+    """The curves that a sweep's model fitted to the tail quantile `tail_q`."""
     names = {slo.name for slo in result.slos if slo.signal == latency and float(slo.objective) == tail_q}
     return [capacity.curve for capacity in result.capacities if capacity.slo in names and capacity.curve]
 
@@ -311,7 +311,7 @@ def _frontier(results: NamedResults, latency: str) -> Figure | None:
 
 
 def _stage_quantiles(result: Result, latency: str) -> list[list[tuple[float, float]]]:
-    """(seconds, quantile) of each stage: from its samples, else the quantiles that are known."""
+    """(seconds, quantile) points of the distribution in each stage: from samples, or else from the known quantiles."""
     stages = []
     for stage in result.stages:
         values = sorted(samples(stage.requests)[latency])

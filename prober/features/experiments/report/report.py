@@ -54,7 +54,7 @@ def _title(results: Sequence[Result]) -> str:
 
 
 def _named(results: Sequence[Result]) -> NamedResults:
-    """Results with names that tell them apart."""
+    """The results with unique names."""
     ids = [result.id for result in results]
     return [
         (result.id if ids.count(result.id) == 1 else f"{result.id} ({position})", result)
@@ -130,7 +130,7 @@ def _sections(results: NamedResults) -> list[Section]:
 
 
 def _joined(tables: Sequence[tuple[str, Table | None]]) -> Table | None:
-    """Table of all results, with the result's name as first column if there are several, and the columns of all of them."""
+    """One table for all results. With several, the first column is the result's name, and a table has the columns of all of them."""
     present = [(name, table) for name, table in tables if table is not None]
     if len(tables) == 1 or not present:
         return present[0][1] if present else None
@@ -140,13 +140,13 @@ def _joined(tables: Sequence[tuple[str, Table | None]]) -> Table | None:
 
 
 def _section(title: str, *blocks: Table | Note | None) -> Section:
-    """A section without blocks that are None; empty if only notes remain."""
+    """A section with the blocks that are not None; an empty section if all of them are notes."""
     present = [block for block in blocks if block is not None]
     return Section(title, present if any(not isinstance(block, Note) for block in present) else [])
 
 
 def _comparisons(results: NamedResults) -> list[Note]:
-    """A load beside a stage, first uses of adapters, and stages that are compared with each other."""
+    """Notes on the effect of a load beside a stage, on first uses of adapters, and on stages that are compared with each other."""
     return [
         Note(f"{name}, {stage.name}: {part.text()}." if len(results) > 1 else f"{stage.name}: {part.text()}.")
         for name, result in results
@@ -231,7 +231,7 @@ PARTS = (stage_tables.SERIES, stage_tables.REASONING, stage_tables.TOOL_CALLS)
 
 
 def _bad_events(result: Result) -> Table | None:
-    """The events of each SLO by stage. They are judged once: in the verdict."""
+    """Table of the share of bad events of each SLO by stage. It has no verdict, which covers all stages."""
 
     def bad(slo: Slo) -> Callable[[Stage], Cell]:
         def cell(stage: Stage) -> Cell:
@@ -255,7 +255,7 @@ Fact = Callable[[Result], Cell | str | None]  # None: not known
 
 
 def _by_result(results: NamedResults, facts: Mapping[str, Fact]) -> Table:
-    """A row for each fact, with a column for each result."""
+    """Table with a row for each fact and a column for each result. facts: functions that return a result's value, by name"""
     rows: list[Row] = []
     for name, fact in facts.items():
         values = (fact(result) for _, result in results)
@@ -296,7 +296,7 @@ _FACTS: Mapping[str, Fact] = {
 
 
 def _known_context(results: NamedResults) -> dict[str, Fact]:
-    """The facts that at least one result knows, each with its source, or with all values where sources disagree."""
+    """The context values that at least one result knows, with their source, or with all values if sources disagree."""
 
     def fact(name: str) -> Fact:
         def cell(result: Result) -> Cell | None:

@@ -21,26 +21,29 @@ Columns = Mapping[str, Callable[..., Cell | str]]  # by name, with a leading `#`
 
 
 def table_of(columns: Columns, rows: Iterable[Iterable[Any]]) -> Table | None:
-    """A table whose cells each column makes of the items of a row; None without rows."""
+    """A table; None without rows.
+
+    columns: functions that make a cell from the items of a row, by column name; rows: items of each row
+    """
     cells = [[column(*row) for column in columns.values()] for row in map(tuple, rows)]
     return Table(list(columns), cells) if cells else None
 
 
 @dataclass(frozen=True, slots=True)
 class Facet:
-    """A table of a result, as of `table_of`. rows: items of each row, none if the result lacks them; note: how to read it"""
+    """A kind of table that a report shows for each result. rows: returns the items of each row; note: how to read the table"""
 
     rows: Callable[[Result], Iterable[Iterable[Any]]]
     columns: Columns
     note: str = ""
 
     def table(self, result: Result) -> Table | None:
-        """The table; None without rows."""
+        """The table for a result; None if it would have no rows."""
         return table_of(self.columns, self.rows(result))
 
 
 def latencies(result: Result) -> Table | None:
-    """Quantiles, mean and standard deviation of each latency of each stage."""
+    """Table of the quantiles, mean and standard deviation of each latency in each stage."""
     rows: list[Row] = []
     for stage in result.stages:
         anchor = plots.stage_id(result, stage)
@@ -71,9 +74,9 @@ def latencies(result: Result) -> Table | None:
 
 
 def contradictions(result: Result) -> Iterator[str]:
-    """A sentence for each latency of a stage whose requests do not have the figures that its file states.
+    """A sentence for each latency statistic in a file that the file's own requests contradict.
 
-    A quantile that a tool interpolates is between two requests; a rank and MAX_APART beside them are allowed.
+    As tools interpolate quantiles differently, a difference of one rank plus MAX_APART is allowed.
     """
     for stage in result.stages:
         of_stage = samples(stage.requests)
@@ -112,7 +115,7 @@ LATENCY_NOTE = (
 
 
 def quantile_cell(quantile: Quantile | None, *, is_bound: bool = False) -> Cell:
-    """The estimate with its interval, and a star if it is of too few samples. is_bound: it is a lower bound"""
+    """The estimate with its confidence interval, and a star if it has too few samples. is_bound: the estimate is a lower bound"""
     if quantile is None:
         return UNKNOWN
     if is_bound:
@@ -130,7 +133,7 @@ def _duration(seconds: float | None) -> Cell | str:
 
 
 def _quantile_columns(name: str, qs: Sequence[float], attribute: str) -> Columns:
-    """A column for each quantile of an attribute of a part."""
+    """A column for each quantile in `qs`. attribute: the attribute of a stage's part that holds the quantiles"""
 
     def column(q: float) -> Callable[..., Cell]:
         return lambda stage, part: quantile_cell(next((of_q for of_q in getattr(part, attribute) if of_q.q == q), None))
@@ -226,7 +229,7 @@ _USE = {
 
 
 def _use_column(name: str) -> Callable[[Stage], Cell | str]:
-    """Column of a value of the engine's page or the GPUs."""
+    """Function that makes a stage's cell for one usage metric, from the engine's metrics page or from the GPUs."""
 
     def column(stage: Stage) -> Cell | str:
         value: float | None = getattr(stage.use, name)
@@ -295,7 +298,7 @@ COSTS = Facet(
 
 
 def repeats(results: plots.NamedResults) -> Table | None:
-    """Stages that were measured more than once under the same conditions, in one result or in several."""
+    """Table of stages that were measured more than once under the same conditions, in one result or in several."""
     groups: dict[tuple[object, ...], list[tuple[int, Stage]]] = {}
     for line in lines(results):
         for stage in line.stages:
@@ -305,7 +308,7 @@ def repeats(results: plots.NamedResults) -> Table | None:
 
 
 def _p99_ms(latency: str) -> Callable[..., Cell | str]:
-    """Column of the p99 of the stages in milliseconds."""
+    """Function that makes a cell with the p99 of a latency in milliseconds, over repeated stages."""
 
     def column(places: Sequence[int], stages: Sequence[Stage]) -> Cell | str:
         p99s = (stage.quantile(latency, 0.99) for stage in stages)
@@ -326,7 +329,7 @@ _REPEATS: Columns = {
 
 
 def capacities(results: plots.NamedResults) -> Table | None:
-    """Capacities of the sweeps of one configuration, by SLO; None for fewer than two sweeps."""
+    """Table of the capacities by SLO that several sweeps of one configuration found; None for fewer than two sweeps."""
     runs: dict[tuple[object, ...], list[Result]] = {}
     for place, (_, result) in enumerate(results):
         if result.capacities:
@@ -358,7 +361,7 @@ REPEATS_NOTE = (
 
 
 def apart(results: plots.NamedResults) -> Note | None:
-    """Reasons why stages are not pooled or joined by a line; None if all are."""
+    """Note on why some stages are not pooled or not joined to one curve; None if all are."""
     drawn = lines(results)
     sentences = []
     if differs := differing(drawn):
@@ -375,13 +378,13 @@ def apart(results: plots.NamedResults) -> Note | None:
 
 
 def _pooled(line: Line) -> tuple[object, ...]:
-    """Key that the stages of two lines share if they are repeats of each other."""
+    """Key that is equal for two lines whose stages can be repeats of each other."""
     own = line.place if line.unknown else None
     return (line.result.kind, *line.conditions.values(), own)
 
 
 def spread(values: Sequence[float | None]) -> Cell | str:
-    """Median, lowest and highest of the known values, and half of their range in percent of its middle."""
+    """Cell with the median of the known values, the lowest and highest, and half of that range as a percentage of its middle."""
     known = [value for value in values if value is not None]
     if not known:
         return UNKNOWN
@@ -394,7 +397,7 @@ def spread(values: Sequence[float | None]) -> Cell | str:
 
 
 def number(value: float | None) -> Cell | str:
-    """Value with four significant digits, or whole from 1,000 on."""
+    """The value as text with four significant digits; from 1,000 on without decimals."""
     if value is None:
         return UNKNOWN
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

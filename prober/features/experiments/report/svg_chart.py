@@ -18,7 +18,7 @@ MAX_INTERVALS = 7  # between the ticks of a linear axis
 class Scale:
     """Axis from `low` to `high`.
 
-    form: tail is for quantiles: each further nine is as wide as the first
+    form: `tail` is for quantiles: each further nine (0.9, 0.99, …) is as wide as the first
     seconds: labels are durations
     """
 
@@ -100,13 +100,13 @@ def colour(index: int) -> str:
 
 
 def shade(place: int, count: int) -> str:
-    """Colour of a place in a sequence, from blue for the first to red for the last; legible on white and on black."""
+    """Colour of index `place` in a sequence, from blue for the first to red for the last; legible on white and on black."""
     return f"hsl({215 - 215 * place / max(1, count - 1):.0f} 70% var(--shade))"
 
 
 @dataclass(slots=True)
 class Canvas:
-    """Chart that is drawn in the units of its scales. A title is shown as a tooltip; width, height: in pixels."""
+    """A chart, drawn in the units of its scales. width, height: in pixels. A `title` is shown as a tooltip."""
 
     x: Scale
     y: Scale
@@ -122,7 +122,7 @@ class Canvas:
             self._path(f"data {kind}", f"M{path}", colour)
 
     def dot(self, x: float, y: float, colour: str, title: str, *, hollow: bool = False, link: str = "") -> None:
-        """Draw a point; hollow if it is uncertain. link: id of the element of the page that it leads to."""
+        """Draw a point; hollow if the value is uncertain. link: id of the page element to which it links"""
         kind = "hollow" if hollow else "dot"
         circle = (
             f'<circle class="{kind}" style="--colour:{colour}" cx="{self._x(x):.1f}" cy="{self._y(y):.1f}" r="4">'
@@ -139,17 +139,17 @@ class Canvas:
         self._path("cross", "".join(f"M{self._x(x) - 3:.1f} {TOP + 3}l6 6m0 -6l-6 6" for x in xs))
 
     def whisker(self, x: float, low: float, high: float, colour: str) -> None:
-        """Draw an interval of y."""
+        """Draw a vertical interval from `low` to `high` at `x`."""
         self._path("whisker", f"M{self._x(x):.1f} {self._y(low):.1f}V{self._y(high):.1f}", colour)
 
     def rule(self, y: float, label: str) -> None:
-        """Draw a threshold of y with its label."""
+        """Draw a horizontal line at the threshold `y`, with its label."""
         place = self._y(y)
         self._path("rule", f"M{LEFT} {place:.1f}H{self.width - RIGHT}")
         self._parts.append(f'<text class="rule-label" x="{LEFT + 6}" y="{place - 5:.1f}">{escape(label)}</text>')
 
     def band(self, low: float, high: float, at: float | None, colour: str, title: str, label: str = "") -> None:
-        """Draw an interval of x with its estimate, and a label above it."""
+        """Draw a vertical band from `low` to `high` on the x axis, a line at the estimate `at`, and a label above."""
         left, right = self._x(low), self._x(high)
         height = self.height - TOP - BOTTOM
         self._parts.append(
@@ -165,7 +165,7 @@ class Canvas:
             )
 
     def stripe(self, low: float, high: float, label: str, *, filled: bool) -> None:
-        """Draw a named span of x."""
+        """Draw a named span from `low` to `high` on the x axis."""
         left, right = self._x(low), self._x(high)
         if filled:
             self._parts.append(

@@ -1,4 +1,4 @@
-"""Several configurations beside each other: the settings that changed, and what each configuration carries and costs."""
+"""Several configurations side by side: the settings that changed, and the capacity and cost of each configuration."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ MAX_SETTINGS = 3  # that one sentence spells out
 
 
 def changes(results: plots.NamedResults) -> Iterator[str]:
-    """A sentence for each further result: the settings in which it differs from the first one, as far as both are known."""
+    """A sentence for each result after the first: the settings that differ from those of the first, where both are known."""
     if not (of_results := [_settings(line) for line in _first_lines(results)]):
         return
     first, *further = of_results
@@ -76,7 +76,7 @@ TRADE_OFFS_NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class _SetUp:
-    """Figures of a set-up. shown: of the columns, None if not known; p99s: of TTFT and TPOT."""
+    """Figures of one configuration. shown: values of the columns, None if not known; p99s: of TTFT and TPOT"""
 
     stage: Stage | None
     shown: tuple[float | None, ...]
@@ -84,7 +84,7 @@ class _SetUp:
 
     @staticmethod
     def of(result: Result) -> "_SetUp":
-        """The set-up of a result."""
+        """The figures of the configuration that a result measured."""
         capacity, stage, gpus = combined(result.capacities), priced_stage(result), gpus_of(result)
         knee_per_s = capacity.estimate if capacity is not None else None
         dollars_per_s = gpus.dollars_per_hour / HOUR_S if gpus.dollars_per_hour else None
@@ -104,12 +104,12 @@ class _SetUp:
         return _SetUp(stage, shown, p99s)
 
     def dominates(self, other: "_SetUp") -> bool:
-        """True if this set-up is worse in no figure that both have, and better in one. Capacity counts per GPU where that is known."""
+        """True if this configuration is worse in no figure that both have, and better in one. Capacity is per GPU if possible."""
         pairs = [(a, b) for a, b in zip(self._gains(), other._gains(), strict=True) if a is not None and b is not None]
         return len(pairs) > 1 and all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
 
     def _gains(self) -> list[float | None]:
-        """Figures of which more is better."""
+        """The figures, negated where less is better."""
         capacity, *of_gpus, cost, wrong = self.shown
         losses = [cost, wrong, *(p99.estimate if p99 is not None else None for p99 in self.p99s)]
         return [
@@ -120,7 +120,7 @@ class _SetUp:
 
 
 def _against(value: float | None, first: float | None) -> Cell | str:
-    """The value, with its difference from that of the first result."""
+    """Cell with the value, and its difference from the value of the first result."""
     text = number(value)
     if value is None or not first or value == first or isinstance(text, Cell):
         return text
@@ -128,13 +128,13 @@ def _against(value: float | None, first: float | None) -> Cell | str:
 
 
 def _first_lines(results: plots.NamedResults) -> list[Line]:
-    """The first line of each result."""
+    """The first curve of each result; empty if a result has none."""
     by_place = {line.place: line for line in reversed(lines(results))}
     return [by_place[place] for place in sorted(by_place)] if len(by_place) == len(results) else []
 
 
 def _settings(line: Line) -> dict[str, str | None]:
-    """Conditions of a line, flags and sampling one by one."""
+    """Conditions of a curve. Each engine flag and each sampling parameter is an entry of its own."""
     result, load = line.result, line.stages[0].load or line.result.load
     conditions = {name: value for name, value in line.conditions.items() if name not in ("engine's flags", "sampling")}
     sampling = {name: str(value) for name, value in (load.sampling or {}).items()}
