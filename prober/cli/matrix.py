@@ -20,6 +20,7 @@ from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.options import (
     AsJson,
     EndpointOptions,
+    ShedAllowed,
     Url,
     WarmUpOption,
     WorkerOptions,
@@ -60,7 +61,7 @@ PAGE_INTERVAL_S = 0.5
 COLUMNS = (("ttft", 0.5), ("ttft", 0.99), ("tpot", 0.5))
 # Fields of a stage that --json prints of its row.
 OF_STAGE = {
-    *("sent", "answered", "outcomes", "refused", "prompt_lengths", "quality", "reasoning", "tool_calls"),
+    *("sent", "answered", "outcomes", "refused", "shedding", "prompt_lengths", "quality", "reasoning", "tool_calls"),
     *("series", "disturbance", "adapters", "contrast", "latencies"),
 }
 
@@ -76,6 +77,7 @@ def matrix(
     ] = "",
     output: Annotated[Path | None, typer.Option(help="File for the result, for `prober report`.")] = None,
     *,
+    shed_allowed: ShedAllowed = False,
     workers: WorkerOptions,
     context: ContextOptions,
     as_json: AsJson = False,
@@ -85,6 +87,8 @@ def matrix(
     with exit_on(ConfigError, ValueError, command="matrix"):
         text, warm = _read(file), warm_up_length(warm_up)
         rows = load_rows(text, source=str(file), workloads=known_workloads(config_file), environ=os.environ)
+        if shed_allowed:
+            rows = tuple(row if row.beside is None else row.model_copy(update={"shed_allowed": True}) for row in rows)
         if output is not None:
             check_writable("--output", output)
         spec = target(

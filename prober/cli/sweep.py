@@ -20,6 +20,7 @@ from prober.cli.options import (
     EndpointOptions,
     MetricsUrl,
     RareOption,
+    ShedAllowed,
     Url,
     WarmUpOption,
     WorkerOptions,
@@ -67,7 +68,7 @@ EXIT = {
 WORST_FIRST = (ExitCode.FAILED, ExitCode.NO_ESTIMATE, ExitCode.NOT_JUDGED, ExitCode.OK)  # of several sweeps
 DEFAULT_SLO = "ttft<500ms:99%"
 OF_RATES = ("min_rate", "max_rate")
-OF_SWEEPS = ("mode", *OF_RATES, "rates", "max_in_flight", "max_requests", "max_time", "repeat")
+OF_SWEEPS = ("mode", "shed_allowed", *OF_RATES, "rates", "max_in_flight", "max_requests", "max_time", "repeat")
 
 
 @expand_options
@@ -99,6 +100,7 @@ def sweep(
     output: Annotated[str, typer.Option(help="File for the result, for `prober report`.")] = "",
     metrics_url: MetricsUrl = "auto",
     *,
+    shed_allowed: ShedAllowed = False,
     workers: WorkerOptions,
     context: ContextOptions,
     as_json: AsJson = False,
@@ -163,7 +165,7 @@ def sweep(
         ended: list[tuple[Finished, Result]] = []
         try:
             with only_load("sweep", spec.url):
-                asyncio.run(_repeated(spec, warm, repeat, workers.ray, ended, quiet=as_json))
+                asyncio.run(_repeated(spec, warm, repeat, workers.ray, ended, shed_allowed=shed_allowed, quiet=as_json))
         finally:  # a later run that cannot begin loses none before it
             for number, (_, result) in enumerate(ended, 1):
                 text = ""
@@ -206,6 +208,7 @@ async def _repeated(
     ray: str,
     ended: list[tuple[Finished, Result]],
     *,
+    shed_allowed: bool,
     quiet: bool,
 ) -> None:
     """Run one sweep after the other and add each to `ended`; none follows one that was interrupted or lost a worker.
@@ -225,7 +228,7 @@ async def _repeated(
 
                 # Without a reader of the page: the runner reads it, as often as its state needs.
                 async with Session(spec, clock, None, read_facts, read_gpus, workers.launch) as session:
-                    runner = SweepRunner(session, spec.sweep, PageReader, on_action, warm_up)
+                    runner = SweepRunner(session, spec.sweep, PageReader, on_action, warm_up, shed_allowed=shed_allowed)
                     workers.on_loss = runner.stop
 
                     def interrupt(runner: SweepRunner = runner) -> None:
@@ -314,4 +317,5 @@ def _sentences(result: Result) -> Iterator[str]:
             yield f"{stage.name} is not judged: {stage.refused}."
     yield from cost.sentences(result)
     yield from context_sentences(result)
-    yield f"It ended: {ending(result.stop, result.stop_detail).rstrip('.')}."
+    consent = " With --shed-allowed it goes on." if result.stop == "retry_after" and result.shedding else ""
+    yield f"It ended: {ending(result.stop, result.stop_detail).rstrip('.')}.{consent}"

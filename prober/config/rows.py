@@ -67,6 +67,7 @@ class Row(Shape):
     beside: name of the previous row, during which this row is sent as additional load; this row is not judged. None: sent alone
     against: name of an earlier row, sent in the same way, with which this row is compared; None: no comparison
     start: begin of a row that is sent beside another, in seconds since the begin of the other
+    shed_allowed: requests that the target sheds do not end a row that is sent beside another
     headers: headers of this row's requests, in addition to those of the command
     """
 
@@ -82,6 +83,7 @@ class Row(Shape):
     max_cost: Positive | None = None
     hypothesis: str = ""
     start: OptionalDuration = 0.0
+    shed_allowed: bool = False
     headers: Headers = Field(default_factory=dict, repr=False)
 
     @model_validator(mode="before")
@@ -115,8 +117,9 @@ class Row(Shape):
                 mistakes.add("accept", "`quality` judges answers that are checked; name a `workload` with golden prompts, tools or a "
                                        "`response_format`")  # fmt: skip
             if self.beside is None:
-                if self.start:
-                    mistakes.add("start", "is that of a row `beside` another; remove it, or add that")
+                for key in ("start", "shed_allowed"):
+                    if getattr(self, key):
+                        mistakes.add(key, "is that of a row `beside` another; remove it, or add that")
             else:
                 if self.max_cost is not None:
                     mistakes.add("accept", _NOT_JUDGED)

@@ -9,6 +9,7 @@ from prober.measure.objective import MIN_BAD_EVENTS
 from prober.measure.outcome import BAD
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import format_duration
+from prober.results.shedding import is_shed
 
 EngineCondition = Literal[
     "waiting", "kv_usage", "preemptions", "production_ttft", "restarted", "replicas_changed", "engine_changed"
@@ -140,11 +141,12 @@ class LoadGuard:
 
     ttft_s: TTFT threshold of the requests beside the load
     rate_per_s: of all requests
+    shed_allowed: requests that the target sheds are no harm
     harm: why the load must end, "" if it may go on
     """
 
-    def __init__(self, ttft_s: float, rate_per_s: float) -> None:
-        self._ttft_s, self._rate_per_s = ttft_s, rate_per_s
+    def __init__(self, ttft_s: float, rate_per_s: float, *, shed_allowed: bool = False) -> None:
+        self._ttft_s, self._rate_per_s, self._shed_allowed = ttft_s, rate_per_s, shed_allowed
         self._conditions = StopConditions(GuardSpec(), ttft_s)
         self._late: deque[bool] = deque(maxlen=LATE_RESULTS)
         self._ended = self._failed = 0
@@ -160,13 +162,14 @@ class LoadGuard:
         """Judge a request that ended, of the load or beside it."""
         if not self._is_sending:
             return
-        failed = result.outcome in BAD
+        failed = result.outcome in BAD and not (self._shed_allowed and is_shed(result))
         self._ended += 1
         self._failed += failed
         self._late.append(result.has_prober_fault)
         late = sum(self._late)
         if self._failed > 1 and self._failed > FAILED_RATIO * self._ended and failed:
-            self._end(f"{self._failed} of {self._ended} requests failed, the last with {result.outcome.value}")
+            consent = "; with shed_allowed it goes on" if is_shed(result) else ""
+            self._end(f"{self._failed} of {self._ended} requests failed, the last with {result.outcome.value}{consent}")
         elif late > 2 and late > LATE_RATIO * len(self._late):
             self._end(f"the prober was late in {late} of the last {len(self._late)} requests")
 

@@ -15,7 +15,7 @@ from prober.results.capacity import Capacity, words
 from prober.results.disturbance import Contrast, Disturbance
 from prober.results.facts import Context
 from prober.results.refused_requests import RefusedRequests
-from prober.results.shedding import SheddingOnset
+from prober.results.shedding import Shedding, SheddingOnset
 from prober.results.stage_parts import PromptTokens, Reasoning, Series, ToolCalls
 from prober.statistics.quantiles import Quantile
 from prober.workload.workloads import Mix, Workload
@@ -207,6 +207,7 @@ class Stage:
     quality: numbers of (checked answers, wrong answers); None if no answer was to be checked
     prompt_lengths: prompt tokens as requested and as the server counted them; None if no prompt was composed to a length
     refused: refused requests; none for another tool
+    shedding: requests that the target shed; None without any
     reported: figures that another tool states, in seconds, by latency and name: "mean", "std", "p99", …
     requests: one row per request; empty if only the figures were stored
     """
@@ -240,6 +241,7 @@ class Stage:
     series: tuple[Series, ...] = ()
     delivered: Delivered | None = None
     refused: RefusedRequests = RefusedRequests()
+    shedding: Shedding | None = None
     at_least: Mapping[str, tuple[Quantile, ...]] = field(default_factory=dict)
     reported: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     requests: tuple[RequestRow, ...] = ()
@@ -301,8 +303,9 @@ class Stage:
         return per_s / self.gpus if per_s is not None and self.gpus else None
 
     def sentences(self) -> Iterator[str]:
-        """Yields sentences on series, reasoning, tool calls, disturbance, adapters and contrast, for those that the stage has."""
-        for part in (*self.series, self.reasoning, self.tool_calls, self.disturbance, self.adapters, self.contrast):
+        """Yields sentences on series, reasoning, tool calls, shedding, disturbance, adapters and contrast, if the stage has them."""
+        parts = (self.reasoning, self.tool_calls, self.shedding, self.disturbance, self.adapters, self.contrast)
+        for part in (*self.series, *parts):
             if part is not None:
                 yield f"{self.name}: {part.text()}."
 

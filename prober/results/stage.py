@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from statistics import fmean, pstdev
 
@@ -15,6 +16,7 @@ from prober.results.adapters import adapter_use_of
 from prober.results.delivery import Deliveries, deliveries, is_good
 from prober.results.refused_requests import refused_requests
 from prober.results.result import LATENCIES, RequestRow, Stage, Use
+from prober.results.shedding import shedding_of
 from prober.results.stage_parts import prompt_tokens_of, reasoning_of, series_of, tool_calls_of
 from prober.statistics.quantiles import REPORTED_QUANTILES, Quantile, clustered_quantiles, quantile_bounds, quantiles
 
@@ -84,6 +86,7 @@ def stage_of(
         series=series_of(probes),
         adapters=adapter_use_of(probes),
         refused=refused_requests(probes),
+        shedding=shedding_of(probes, sending_s, partial(is_good, slos=slos), delivered.probes),
     )
 
 

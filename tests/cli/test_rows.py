@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from prober.mock.delays import Constant
 from prober.mock.service import Behaviour, Settings
 from prober.storage.watched_file import Lock
 from tests.commands import prober
+from tests.shedding import SheddingServer
 from tests.virtual_commands import beside, mock
 
 SHAPE = "prompt_tokens: 32, output_tokens: {uniform: {min: 4, max: 8}}"
@@ -352,3 +354,77 @@ def test_turns_follow_their_answers_after_a_think_time(tmp_path: Path) -> None:
         followed = [at_ns for at_ns in due_ns if at_ns < turns[0][0]["received_ns"] + 8e9]
         assert len(followed) <= len(later) <= len(earlier)
     assert 8 <= len(turns[0]) <= 45, "24 sessions are expected in 12 s"
+
+
+OVERLOAD = "name: twice, beside: users, start: 20s, duration: 20s, rate: 18/s"
+USERS = "name: users, rate: 2/s, duration: 100s, accept: ['ttft<500ms:90%']"
+
+
+def overload(folder: Path, server: SheddingServer, load: str, *options: str) -> list[Any]:
+    """The stages (of `users`, of its load) of a matrix at this server, with the rows of its --json."""
+    saved = folder / "result.json"
+    with beside(server.run) as (url,):
+        _, out, err = matrix(url, "--file", str(file(folder, USERS, load)), "--output", str(saved), "--json", *options)
+    assert out, err
+    stages = read(saved.read_text(), "result.json").stages
+    return [*stages, json.loads(out)["rows"]]
+
+
+def test_an_overload_is_measured_with_consent_and_ends_without(tmp_path: Path) -> None:
+    """Twice the capacity of ten a second, against the server's own record of these 20 s and of when it shed last."""
+    server = SheddingServer(slots=4, service_s=0.4)
+    users, load, _ = overload(tmp_path, server, OVERLOAD)
+    assert "with shed_allowed it goes on" in load.ended
+    assert load.sending_s < 5
+
+    for consent in ((OVERLOAD, "--shed-allowed"), (f"{OVERLOAD}, shed_allowed: true",)):
+        server = SheddingServer(slots=4, service_s=0.4)
+        users, load, rows = overload(tmp_path, server, *consent)
+        assert (load.ended, load.sending_s, load.shedding.beside) == ("complete", 20.0, "users")
+        assert rows[1]["shedding"]["shed"] == load.shedding.shed
+        origin_s = server.log[-1][0] - max(
+            request.start_s or 0.0 for request in users.requests
+        )  # of the result's times
+        begin_s, end_s = origin_s + load.begin_s - 1e-3, origin_s + load.begin_s + 20.001
+        arrivals = [(at_s, status == 200) for at_s, _, status in server.log if at_s >= origin_s]
+        during = [(at_s, is_answered) for at_s, is_answered in arrivals if begin_s <= at_s <= end_s]
+        shed_s = [at_s for at_s, is_answered in during if not is_answered]
+        assert (load.shedding.requests, load.shedding.shed) == (len(during), len(shed_s))
+        assert load.shedding.good == len(during) - len(shed_s)
+        assert 7 < load.shedding.good / 20 < 10  # below its capacity
+        waits_s = [
+            next(at_s for at_s, is_answered in arrivals if is_answered and at_s > shed) - shed for shed in shed_s
+        ]
+        assert load.shedding.waited_s == pytest.approx((min(waits_s), median(waits_s), max(waits_s)), abs=2e-3)
+        firsts = {next(((at_s, ok) for at_s, ok in arrivals if at_s >= shed + 2), None) for shed in shed_s} - {None}
+        assert load.shedding.retried == pytest.approx(len(firsts), abs=2)
+        assert load.shedding.retried_answered == pytest.approx(sum(first[1] for first in firsts if first), abs=2)
+        assert load.shedding.stated_s == (2.0, 2.0, 2.0)
+        assert users.disturbance is not None
+        assert users.disturbance.recovery.evidence == "holds"
+
+
+def test_the_time_to_recover_is_that_of_a_server_that_sheds_on(tmp_path: Path) -> None:
+    """It sheds everything for 3 s after its limit was reached: by its record until some time after the load."""
+    server = SheddingServer(slots=6, service_s=0.4, pause_s=3.0)
+    users, load, _ = overload(tmp_path, server, OVERLOAD, "--shed-allowed")
+    origin_s = server.log[-1][0] - max(request.start_s or 0.0 for request in users.requests)
+    last_s = max(at_s for at_s, _, status in server.log if status == 429) - origin_s - load.begin_s - 20
+    recovery = users.disturbance.recovery
+    assert recovery.evidence == "holds"
+    assert recovery.lower_s == pytest.approx(last_s, abs=0.3)
+    assert recovery.lower_s <= recovery.upper_s
+
+
+def test_a_neighbour_with_a_limit_of_its_own_is_not_part_of_the_figures(tmp_path: Path) -> None:
+    """Only the hot tenant is shed: the requests of the other one say nothing about its Retry-After, and recover from nothing."""
+    server = SheddingServer(slots=4, service_s=0.4, sheds="hot", pause_s=3.0)
+    users, load, _ = overload(
+        tmp_path, server, f"{OVERLOAD}, shed_allowed: true, headers: {{Authorization: Bearer hot}}"
+    )
+    assert (users.shedding, users.answered) == (None, users.sent)
+    hot = [status for _, key, status in server.log if "hot" in key]
+    assert load.shedding.beside == ""
+    assert load.shedding.shed == hot.count(429)
+    assert load.shedding.requests == load.sent
+    assert users.disturbance.bad == 0

@@ -67,7 +67,24 @@ def test_a_target_that_sheds_ends_the_sweep_which_says_where_that_began(tmp_path
     onset = result["shedding"]
     assert (onset["lower_per_s"], onset["unshed"]) == (below["rate_per_s"], below["sent"])
     assert (onset["upper_per_s"], onset["shed"]) == (last["rate_per_s"], 1)
+    assert "requested a pause of 2 s. With --shed-allowed it goes on." in ended.stdout
     text = f"at {last['rate_per_s']:.3g}/s the target shed 1 of {onset['requests']} requests (429, or 503 with Retry-After)"
     assert text in ended.stdout
-    assert "It ended: the target requested a pause of 2 s." in ended.stdout
     assert text in markdown([read(saved.read_text(), "kept.json")])
+
+
+def test_with_consent_a_grid_measures_the_overload_to_its_end(tmp_path: Path) -> None:
+    """Every request of the server's record is in the result: answered, shed, or cut at the end."""
+    saved, server = tmp_path / "kept.json", SheddingServer(slots=4, service_s=0.4, status=503)
+    options = ("--rates", "15,20", "--step", "20s", "--warm-up", "0", "--metrics-url", "none", "--shed-allowed")
+    with beside(server.run) as (url,):
+        ended = prober("sweep", url, *options, "--prompt-tokens", 20, "--output-tokens", 4, "--output", saved)
+    assert "It ended: the highest rate of the plan was reached: 20/s." in ended.stdout, ended.stdout + ended.stderr
+    stages = json.loads(saved.read_text())["llm_slo_prober"]["result"]["stages"]
+    statuses = [status for _, _, status in server.log]
+    assert sum(stage["shedding"]["shed"] for stage in stages) == statuses.count(503) > 100
+    cut = sum(stage["outcomes"].get("cancelled", 0) for stage in stages)
+    answers = sum(stage["answered"] for stage in stages)
+    samples = len(server.log) - sum(stage["sent"] for stage in stages)  # sent before the sweep
+    assert answers + cut + samples == statuses.count(200)
+    assert [stage["shedding"]["stated_s"] for stage in stages] == [[2.0, 2.0, 2.0]] * 2

@@ -213,6 +213,7 @@ def test_a_row_beside_another_has_a_start_and_headers() -> None:
             "rows[1].requests: a row `beside` another has `rate` and `duration`",
         ),
         ((row(start="5s"),), "rows[0].start: is that of a row `beside` another"),
+        ((row(shed_allowed="true"),), "rows[0].shed_allowed: is that of a row `beside` another"),
         ((STEADY, beside(headers="{x: '${NOT_THERE}'}")), "rows[1].headers"),
         ((STEADY, beside(headers="{host: x}")), "rows[1].headers.host: is set by the prober itself"),
     ],

@@ -1,5 +1,7 @@
 """Guards of a load beside other requests."""
 
+from dataclasses import replace
+
 from prober.measure.engine_signals import EngineInfo, EngineSignals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
@@ -41,7 +43,20 @@ def test_failures_end_it_and_a_single_one_does_not() -> None:
         load.result(ended(outcome))
     assert load.harm == ""
     load.result(ended(Outcome.HTTP_429))
-    assert load.harm == "2 of 12 requests failed, the last with http_429"
+    assert load.harm == "2 of 12 requests failed, the last with http_429; with shed_allowed it goes on"
+
+
+def test_shed_requests_are_no_harm_with_consent_and_other_failures_are() -> None:
+    """429, and 503 with Retry-After; a 503 without it counts, and so does a late answer."""
+    load = LoadGuard(0.5, 20.0, shed_allowed=True)
+    load.began()
+    for _ in range(5):
+        load.result(ended(Outcome.HTTP_429))
+        load.result(replace(ended(Outcome.HTTP_5XX), detail="HTTP 503: busy", retry_after_s=1.0))
+    assert load.harm == ""
+    for _ in range(2):
+        load.result(replace(ended(Outcome.HTTP_5XX), detail="HTTP 503: broken"))
+    assert load.harm == "2 of 12 requests failed, the last with http_5xx"
 
 
 def test_a_full_cache_preemptions_and_a_lost_page_end_it() -> None:

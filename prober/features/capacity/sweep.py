@@ -41,6 +41,7 @@ from prober.probing.stop_conditions import (
 )
 from prober.results.capacity import Capacity, binding, words
 from prober.results.refused_requests import MAX_REFUSED_RATIO, RefusedRequests, refused_requests
+from prober.results.shedding import is_shed
 from prober.results.stop_reason import BEFORE, ending
 from prober.statistics.quantiles import probability_of_at_least
 from prober.statistics.sequential_test import Observations, evidence
@@ -92,6 +93,8 @@ class Sweep:
     budget: of the target, which has the prices for a limit in dollars
     demand_per_s: background load before the sweep in requests/s, for pages that do not count requests; None if unknown
     before: readings of the metrics page in the minutes before the sweep, as evidence for the estimate; they end no sweep
+    shed_allowed: requests that the target sheds are bad events, and no failures that end the sweep; nor are they breaches that
+        end a grid
     probes: (stage, result) in the order they ended, those of the warm-up and those that were cut included
     """
 
@@ -104,6 +107,7 @@ class Sweep:
         budget: BudgetSpec | None = None,
         demand_per_s: float | None = None,
         before: Sequence[Reading] = (),
+        shed_allowed: bool = False,
     ) -> None:
         self._spec, self._warm_up, self._lengths, self._budget = spec, warm_up, lengths, budget
         thresholds = [slo.threshold_s for slo in spec.slos if slo.signal in ("ttft", "ttft_answer") and slo.threshold_s]
@@ -113,6 +117,8 @@ class Sweep:
         self._began_s = at_s
         self._log = RequestLog(spec.slos, before, demand_per_s)
         self._breached: dict[int, int] = {}  # requests by stage
+        self._shed_allowed = shed_allowed
+        self._shed: dict[int, int] = {}  # requests by stage, with consent
         self.probes: list[tuple[int, ProbeResult]] = []
         self._judged_requests = JUDGED_REQUESTS_GRID if spec.mode == "grid" else JUDGED_REQUESTS
         self._changed_readings = 0
@@ -170,7 +176,10 @@ class Sweep:
         is_refused = result.outcome is Outcome.REJECTED
         if request.valid or is_refused:
             log.count(request.stage, "failed" if request.failed else "refused" if is_refused else "answered")
-        self._judge(request, at_s, is_final=True)
+        may_shed = self._shed_allowed and is_shed(result)
+        self._shed[request.stage] = self._shed.get(request.stage, 0) + may_shed
+        if not (may_shed and self._spec.mode == "grid"):
+            self._judge(request, at_s, is_final=True)
         judged = self._late.setdefault(result.worker, deque(maxlen=LATE_RESULTS))
         judged.append((request.stage, result.has_prober_fault))
         late, stage = [number for number, is_late in judged if is_late], log.stages[request.stage]
@@ -181,9 +190,9 @@ class Sweep:
             is_first = all(before.phase in UNJUDGED for before in log.stages[: first.number])
             rest = "" if is_first else f"; what was sent before {first.phase} {first.rate_per_s:.3g}/s counts"
             self._end_sending("prober_late", at_s, f"{len(late)} of the last {len(judged)} results{source}{rest}")
-        elif stage.failed > 1 and stage.failed > FAILED_RATIO * stage.sent:
+        elif (failed := stage.failed - self._shed[request.stage]) > 1 and failed > FAILED_RATIO * stage.sent:
             reason: Reason = "smoke_failed" if stage.phase == "warm_up" and not stage.answered else "failed"
-            self._end_sending(reason, at_s, f"{stage.failed} of {stage.sent}: {result.outcome.value}: {result.detail}")
+            self._end_sending(reason, at_s, f"{failed} of {stage.sent}: {result.outcome.value}: {result.detail}")
         elif is_refused and (self._refuses_too_many() if stage.phase != "warm_up" else not stage.answered):
             self._end_sending("refused", at_s, f"{result.outcome.value}: {result.detail}")
 

@@ -81,8 +81,7 @@ def result_of(
         refused=finished.refused,
         shedding=shedding_onset(
             (stage.total_per_s, [probe for number, probe in run.probes if number == stage.number])
-            for stage in finished.stages
-            if stage.phase != "rest"  # whose requests meet the load of the stage before
+            for stage in [stage for stage in finished.stages if stage.phase not in UNJUDGED] or warm
         ),
         prices=Prices(
             session.spec.gpus.price_per_hour, *((price.prompt, price.completion) if price is not None else ())

@@ -22,6 +22,7 @@ from prober.probing.probe import new_request
 from prober.probing.sender import Sender, Sending
 from prober.probing.session import Session, UnidentifiedTarget
 from prober.probing.target import Target
+from prober.results.shedding import is_shed
 from prober.workload.arrivals import poisson
 from prober.workload.budget import BudgetDemand
 from prober.workload.workloads import RequestGenerator, sample_lengths
@@ -93,6 +94,7 @@ class SweepRunner:
     is_allowed: called before each request is sent; once it returns False the sweep ends (`lease_lost`)
     needs: the part of each daily budget that is reserved for scheduled probes
     on_retry_after: called at once with the pause that an answer asks for, in seconds
+    shed_allowed: see `Sweep`; the pauses that shed requests ask for do not end it
     """
 
     def __init__(
@@ -108,6 +110,8 @@ class SweepRunner:
         is_allowed: Callable[[], bool] = lambda: True,
         needs: Mapping[str, BudgetDemand] = MappingProxyType({}),
         on_retry_after: Callable[[float], None] = lambda _: None,
+        *,
+        shed_allowed: bool = False,
     ) -> None:
         # With a cap, a state and a turn of checks of its own; it spends the target's budgets.
         self._target = session.target.beside()
@@ -119,6 +123,7 @@ class SweepRunner:
         self._warm_up, self._on_action = warm_up, on_action
         self._open_page, self._on_retry_after = open_page, on_retry_after
         self._prior, self._before, self._demand, self._is_allowed = prior, before, demand, is_allowed
+        self._shed_allowed = shed_allowed
         self._model: Fit | None = None
         self._sweep: Sweep | None = None
         self._stop_reason: tuple[str, Reason] | None = None  # of a stop before the machine began
@@ -194,7 +199,7 @@ class SweepRunner:
             before = [(reading.at_ns / 1e9, reading.signals) for reading in self._before]
             sweep = self._sweep = Sweep(
                 *(self._spec, began_ns / 1e9, self._warm_up, lengths),
-                *(self._target.spec.budget, demand_per_s, before),
+                *(self._target.spec.budget, demand_per_s, before, self._shed_allowed),
             )
             for at_ns, signals in self.session.readings:
                 sweep.page(at_ns / 1e9, signals)
@@ -289,7 +294,7 @@ class SweepRunner:
         assert self._sweep is not None
         assert result is not None, "nothing is looked up beside a sweep"
         self._sweep.result(result, self._now_s())  # first: whatever its headers are, a refusal counts
-        if result.retry_after_s is not None:
+        if result.retry_after_s is not None and not (self._shed_allowed and is_shed(result)):
             self._on_retry_after(result.retry_after_s)
             self.retry_after(result.retry_after_s)
         self._cut_unless_sending()

@@ -44,9 +44,11 @@ from prober.probing.session import Session, UnidentifiedTarget
 from prober.probing.stop_conditions import LoadGuard
 from prober.probing.target import Target
 from prober.results.cost import judge_cost
+from prober.results.delivery import is_good
 from prober.results.disturbance import Disturbance, contrast_of, disturbance_of
 from prober.results.refused_requests import refused_requests
 from prober.results.result import Result, Stage, WarmUp
+from prober.results.shedding import shedding_of
 from prober.results.stage import stage_of
 from prober.workload.arrivals import derive_seed
 from prober.workload.workloads import RequestGenerator
@@ -185,6 +187,7 @@ class RowRun:
     loading: number of requests not sent because the engine is loading or shutting down
     ended: "complete", or why it ended before; verdict: on its results, once it has ended
     disturbance: effect of the load beside it, if any
+    host: the row that it is the load of, if it is one
     """
 
     def __init__(self, session: Session, row: Row, warm_up: WarmUpLength) -> None:
@@ -210,6 +213,7 @@ class RowRun:
         self.ended = ""
         self.verdict = not_begun(row)
         self.disturbance: Disturbance | None = None
+        self.host: RowRun | None = None
 
     async def warm_up(self) -> None:
         """Send the warm-up, which does not count."""
@@ -258,6 +262,13 @@ class RowRun:
             gpus=len(without_parts(devices[-1])) if devices else None,
             ended=self.ended,
         )
+        if (host := self.host) is not None:  # both fill the same limit, unless another key has one of its own
+            both = [*host.results, *self.results] if host.row.headers == row.headers else self.results
+            end_ns = self.begin_ns + round(sending_s * 1e9)
+            meanwhile = [result for result in both if self.begin_ns <= result.timeline.intended_ns <= end_ns]
+            beside = host.row.name if both is not self.results else ""
+            good = partial(is_good, slos=host.row.accept)
+            stage = replace(stage, shedding=shedding_of(meanwhile, sending_s, good, both, beside))
         load = shape_of(row, session.spec.max_in_flight)
         return replace(stage, load=load, disturbance=self.disturbance)
 
@@ -306,7 +317,9 @@ class LoadBeside:
         assert slo is not None
         assert slo.threshold_s is not None
         self._host, self.run_beside, self._slo = host, run_beside, slo
-        self._guard = LoadGuard(slo.threshold_s, (host.row.rate or 0.0) + (run_beside.row.rate or 0.0))
+        run_beside.host = host
+        rate_per_s = (host.row.rate or 0.0) + (run_beside.row.rate or 0.0)
+        self._guard = LoadGuard(slo.threshold_s, rate_per_s, shed_allowed=run_beside.row.shed_allowed)
         self._end_ns: int | None = None
         host.on_result.append(partial(self._judge_result, is_of_host=True))
         run_beside.on_result.append(partial(self._judge_result, is_of_host=False))

@@ -566,6 +566,25 @@ def test_a_late_prober_and_people_and_the_target_itself_can_end_it() -> None:
     assert hand.reason == "retry_after"
 
 
+@pytest.mark.parametrize(
+    ("mode", "shed_allowed", "outcome", "ends"),
+    [
+        ("grid", False, Outcome.HTTP_429, True),
+        ("grid", True, Outcome.HTTP_429, False),
+        ("grid", True, Outcome.HTTP_5XX, True),
+        ("gentle", True, Outcome.HTTP_429, True),  # it looks for the rate at which requests are bad
+    ],
+)
+def test_shed_requests_do_not_end_a_grid_with_consent(
+    mode: str, outcome: Outcome, *, shed_allowed: bool, ends: bool
+) -> None:
+    """Half of the requests are shed; other failures end it as without consent."""
+    hand = Hand(plan(mode), shed_allowed=shed_allowed)
+    for n in range(80):
+        hand.answered(n * 0.1, outcome=outcome if n % 2 else Outcome.OK)
+    assert (hand.reason is not None) is ends
+
+
 def test_a_worker_that_is_always_late_ends_it_however_many_are_not() -> None:
     """A process of twelve is late in all of its requests, which are few of all."""
     hand, reasons = Hand(plan()), []

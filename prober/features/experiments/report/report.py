@@ -146,12 +146,12 @@ def _section(title: str, *blocks: Table | Note | None) -> Section:
 
 
 def _comparisons(results: NamedResults) -> list[Note]:
-    """Notes on the effect of a load beside a stage, on first uses of adapters, and on stages that are compared with each other."""
+    """Notes on shed requests, the effect of a load beside a stage, first uses of adapters, and stages compared with each other."""
     return [
         Note(f"{name}, {stage.name}: {part.text()}." if len(results) > 1 else f"{stage.name}: {part.text()}.")
         for name, result in results
         for stage in result.stages
-        for part in (stage.disturbance, stage.adapters, stage.contrast)
+        for part in (stage.shedding, stage.disturbance, stage.adapters, stage.contrast)
         if part is not None
     ]
 
