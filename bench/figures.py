@@ -32,7 +32,8 @@ from prober.features.capacity.estimate import estimate_capacity
 from prober.measure.engine_signals import EngineInfo, EngineSignals
 from prober.measure.target_state import WarmUpLength
 from prober.results.capacity import Capacity, words
-from prober.workload.workloads import BUILT_IN, sample_lengths
+from prober.workload.built_in import BUILT_IN
+from prober.workload.workloads import sample_lengths
 from tests.features.capacity.simulated_sweep import changed
 
 SEED = 23

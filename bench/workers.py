@@ -38,7 +38,8 @@ from prober.measure.timeline import Connection, Timeline
 from prober.probing.channel import LENGTH_BYTES, Ended, packed
 from prober.results.result_file import from_json
 from prober.results.stage import stage_of
-from prober.workload.workloads import BUILT_IN, RequestGenerator
+from prober.workload.built_in import BUILT_IN
+from prober.workload.workloads import RequestGenerator
 from tests.features.capacity.simulated_sweep import sweep_spec
 
 SOURCE = Path(__file__).parent / "independent/stream_server.c"

@@ -20,7 +20,7 @@ from prober.cli.exit_codes import ExitCode, fail
 from prober.config.units import duration, percent, worker_count
 from prober.measure.engines import DIALECTS
 from prober.measure.target_state import WarmUpLength
-from prober.workload.workloads import BUILT_IN
+from prober.workload.built_in import BUILT_IN
 
 T = TypeVar("T")
 RareOption = partial(typer.Option, hidden=True)  # shown by --help-all only

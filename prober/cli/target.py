@@ -20,10 +20,11 @@ from prober.config.units import duration
 from prober.config.workloads import THINK_TIME_REFUSED
 from prober.measure.quality import expectation_problem
 from prober.storage.watched_file import Lock, LockHeld, read_text
+from prober.workload.built_in import BUILT_IN
 from prober.workload.prompts import parse_prompts
 from prober.workload.shapes import Fixed
 from prober.workload.trace import parse_trace
-from prober.workload.workloads import BUILT_IN, FileWorkload, GoldenWorkload, Mix, TraceWorkload, Workload
+from prober.workload.workloads import FileWorkload, GoldenWorkload, Mix, TraceWorkload, Workload
 
 M = TypeVar("M", bound=Block)
 GOLDEN_SHARE = 0.05  # of the requests, with --golden

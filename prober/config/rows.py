@@ -29,7 +29,9 @@ from prober.config.slos import objective, renamed
 from prober.config.target import Timeouts, threshold_problem
 from prober.config.workloads import Shape
 from prober.measure.objective import Slo
-from prober.workload.workloads import BUILT_IN, Mix, Workload
+from prober.workload.built_in import BUILT_IN
+from prober.workload.sessions import SessionWorkload
+from prober.workload.workloads import Mix, Workload
 
 MAX_CONCURRENCY = 2_000
 MINIMAL = (
@@ -162,7 +164,9 @@ class Row(Shape):
     @property
     def workload(self) -> Workload | Mix:
         """The workload of the row."""
-        return self.named if self.named is not None else self.named_workload(self.name)
+        workload = self.named if self.named is not None else self.named_workload(self.name)
+        has_schedule = self.rate is not None and self.duration is not None
+        return workload.at_own_pace() if has_schedule and isinstance(workload, SessionWorkload) else workload
 
     @property
     def closed(self) -> bool:

@@ -21,8 +21,8 @@ from prober.config.fields import (
     require,
 )
 from prober.measure.target_state import WarmUpLength
+from prober.workload.built_in import BUILT_IN
 from prober.workload.schedule import WEEK_MINUTES, WeeklySpan, due_minutes, parse_weekly_span, zone
-from prober.workload.workloads import BUILT_IN
 
 
 def _span(value: object) -> WeeklySpan:

@@ -44,7 +44,8 @@ from prober.measure.engines import DIALECTS
 from prober.measure.objective import SIGNALS_WITHOUT_STREAM, JudgedStream, Slo
 from prober.measure.outcome import BAD, Outcome
 from prober.workload.budget import BudgetDemand
-from prober.workload.workloads import BUILT_IN, Mix, TraceWorkload, Workload, sample_lengths
+from prober.workload.built_in import BUILT_IN
+from prober.workload.workloads import Mix, TraceWorkload, Workload, sample_lengths
 
 DEFAULT_SIGNALS = ("ttft", "ttft_answer", "tpot", "itl", "e2e")  # judged by sweeps without `slos`
 DAY_S = 86400

@@ -13,6 +13,7 @@ from prober.config.fields import (
     Items,
     Mistakes,
     OptionalDuration,
+    Percent,
     Positive,
     PositiveCount,
     Reuse,
@@ -20,13 +21,13 @@ from prober.config.fields import (
 )
 from prober.config.problems import no_such
 from prober.measure.quality import Check, Expectation, expectation_problem
+from prober.workload.built_in import BUILT_IN
 from prober.workload.prompts import BadPrompts, GoldenPrompt, parse_prompts
 from prober.workload.requested_format import tool_schemas
-from prober.workload.sessions import SessionWorkload
+from prober.workload.sessions import Answers, SessionWorkload
 from prober.workload.shapes import Empirical, Exponential, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.trace import BadTrace, parse_trace
 from prober.workload.workloads import (
-    BUILT_IN,
     Adapters,
     FileWorkload,
     GoldenWorkload,
@@ -170,8 +171,16 @@ class SessionsSpec(Block):
         | None
     ) = Field(
         None,
-        description="instead of `count`: time from an answer to the next turn, 10s, {uniform: {min, max}}, {exponential: {mean, max}} "
-        "or {lognormal: {median, sigma, min, max}}; `prober matrix` only",
+        description="time from an answer to the next turn, 200ms, {uniform: {min, max}}, {exponential: {mean, max}} or "
+        "{lognormal: {median, sigma, min, max}}: for rows of `prober matrix` with a rate and a duration; all else uses `count`",
+    )
+    answers: Answers = Field(
+        "own",
+        description="earlier answers in a prompt: own (the server's), or filler of `output_tokens`, equal in each run",
+    )
+    tool_results: Percent | None = Field(
+        None,
+        description="share of the later messages that are results of a tool call, which the prober adds to the answer before",
     )
     turns: Annotated[int, Field(ge=2, le=20)] = Field(description="turns of a session, each with its own series")
 
@@ -180,7 +189,9 @@ class AdaptersSpec(Block):
     names: Items[Annotated[str, Field(min_length=1)]] = Field(
         description="two or more, each as the server lists it in `/v1/models`", min_length=2
     )
-    turn: PositiveCount = Field(1, description="requests in a row for one adapter; then the next one has its turn")
+    turn: PositiveCount = Field(
+        1, description="requests, or sessions, in a row for one adapter; then the next one has its turn"
+    )
 
 
 class PromptsFile(Block):
@@ -223,11 +234,14 @@ class Shape(Block):
         "{empirical: {quantiles: {0: 10, 0.5: 100, 1: 2000}}}",
     )
     output_tokens: Length | None = Field(None, description="the same; forced if the engine supports it")
-    prefix: PrefixSpec | None = Field(None, description="a shared beginning of prompts, for the prefix cache")
+    prefix: PrefixSpec | None = Field(
+        None,
+        description="a shared beginning of prompts, for the prefix cache; of `sessions` a system message before them",
+    )
     model: Annotated[str, Field(min_length=1)] | None = Field(
         None, description="model of the requests in place of the target's, such as a LoRA adapter by its served name"
     )
-    adapters: AdaptersSpec | None = Field(None, description="LoRA adapters that the requests use in turn")
+    adapters: AdaptersSpec | None = Field(None, description="LoRA adapters that requests, or sessions, use in turn")
 
     @model_validator(mode="after")
     def _check_adapters(self) -> Self:
@@ -336,12 +350,8 @@ def _workload(name: str, spec: WorkloadSpec, problems: "Problems", read: Callabl
             problems.add(f"{path}.{key}", "needed: a number of tokens or a distribution")
     if "seed" in (spec.sampling or {}):
         problems.add(f"{path}.sampling.seed", "is never sent: with a long prompt it kills some engines; remove it")
-    if spec.sessions is not None and spec.prefix is not None:
-        problems.add(f"{path}.prefix", "each turn of `sessions` begins with those before it; remove it here, or that")
-    if spec.sessions is not None and spec.adapters is not None:
-        problems.add(f"{path}.adapters", "a session keeps its model; name it as `model`, or remove `sessions`")
-    if spec.sessions is not None and (spec.sessions.count is None) is (spec.sessions.think_time is None):
-        problems.add(f"{path}.sessions", "needs `count` or `think_time`, and only one of them")
+    if spec.sessions is not None and spec.sessions.count is None and spec.sessions.think_time is None:
+        problems.add(f"{path}.sessions", "needs `count` or `think_time`")
     workload = spec.named_workload(name, spec.sampling, _kind(spec, path, problems, read))
     if workload.expectation is not None and (problem := expectation_problem(workload.expectation)):
         problems.add(f"{path}.sampling", problem)
@@ -371,8 +381,16 @@ def _kind(spec: WorkloadSpec, path: str, problems: "Problems", read: Callable[[s
         if golden := _golden(spec.golden, tools, f"{path}.golden", problems):
             return partial(GoldenWorkload, golden=golden)
     if spec.sessions is not None:
-        turns, count = spec.sessions.turns, spec.sessions.count or 0
-        return partial(SessionWorkload, turns=turns, count=count, think_time=spec.sessions.think_time)
+        sessions, has_count = spec.sessions, spec.sessions.count is not None
+        return partial(
+            SessionWorkload,
+            turns=sessions.turns,
+            count=sessions.count or 0,
+            think_time=None if has_count else sessions.think_time,
+            own_pace=sessions.think_time if has_count else None,
+            answers=sessions.answers,
+            tool_results=sessions.tool_results or 0.0,
+        )
     return Workload
 
 

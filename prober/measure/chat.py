@@ -12,7 +12,7 @@ import orjson
 
 from prober.measure.payload import Malformed, count, error_of, excerpt, json_object, shortened, text_of
 from prober.measure.printable import shown_name
-from prober.measure.request import Request
+from prober.measure.request import Message, Request, ToolUse
 from prober.measure.tool_calls import CallPiece
 
 MAX_CHOICES = 128  # of an answer that are read; OpenAI's API makes no more
@@ -105,9 +105,10 @@ def request_body(dialect: Dialect, request: Request, model: str, stream: bool, *
     is_renamed = is_chat and request.sampling.get("max_tokens", max_tokens) is None
     needed: dict[str, Any] = {"max_completion_tokens" if is_renamed else "max_tokens": max_tokens, "stream": stream}
     if is_chat:
-        needed["messages"] = [{"role": role, "content": content} for role, content in request.messages]
+        needed["messages"] = [part for message in request.messages for part in _messages(message)]
     else:
-        needed["prompt"] = "\n".join(content for _, content in request.messages)
+        texts = (message.content if isinstance(message, ToolUse) else message[1] for message in request.messages)
+        needed["prompt"] = "\n".join(texts)
     optional: dict[str, Any] = {"user": USER} if dialect.user else {}
     if stream and dialect.stream_options:
         optional["stream_options"] = {"include_usage": True}
@@ -119,6 +120,17 @@ def request_body(dialect: Dialect, request: Request, model: str, stream: bool, *
         for key, value in dialect.cache_bypass.items():
             needed[key] = request.salt if value == Dialect.SALT else value
     return encoded(request, model, needed, optional)
+
+
+def _messages(message: Message | ToolUse) -> list[dict[str, Any]]:
+    if not isinstance(message, ToolUse):
+        return [{"role": message[0], "content": message[1]}]
+    function = {"name": message.name, "arguments": message.arguments}
+    calls = [{"id": message.call_id, "type": "function", "function": function}]
+    return [
+        {"role": "assistant", "content": message.text, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": message.call_id, "content": message.result},
+    ]
 
 
 def encoded(request: Request, model: str, needed: Mapping[str, Any], optional: Mapping[str, Any]) -> bytes:

@@ -6,10 +6,12 @@ requested length is only a limit.
 
 from typing import Any
 
+import orjson
+
 from prober.measure.chat import USER, Chunk, Dialect, Usage, encoded
 from prober.measure.payload import Malformed, count, error_of, event_type, excerpt, json_object, shortened, text_of
 from prober.measure.printable import shown_name
-from prober.measure.request import Request
+from prober.measure.request import Message, Request, ToolUse
 from prober.measure.tool_calls import CallPiece
 
 HEADERS = (("anthropic-version", "2023-06-01"),)
@@ -18,13 +20,25 @@ HEADERS = (("anthropic-version", "2023-06-01"),)
 def request_body(dialect: Dialect, request: Request, model: str, stream: bool) -> bytes:
     """Returns the JSON body of a request. System messages go to their own field."""
     needed: dict[str, Any] = {
-        "messages": [{"role": role, "content": content} for role, content in request.messages if role != "system"],
+        "messages": [part for message in request.messages for part in _messages(message)],
         "max_tokens": request.output_tokens,
         "stream": stream,
     }
-    if system := "\n".join(content for role, content in request.messages if role == "system"):
+    plain = (message for message in request.messages if not isinstance(message, ToolUse))
+    if system := "\n".join(content for role, content in plain if role == "system"):
         needed["system"] = system
     return encoded(request, model, needed, {"metadata": {"user_id": USER}} if dialect.user else {})
+
+
+def _messages(message: Message | ToolUse) -> list[dict[str, Any]]:
+    if not isinstance(message, ToolUse):
+        role, content = message
+        return [{"role": role, "content": content}] if role != "system" else []
+    arguments = orjson.loads(message.arguments)
+    use = {"type": "tool_use", "id": message.call_id, "name": message.name, "input": arguments}
+    result = {"type": "tool_result", "tool_use_id": message.call_id, "content": message.result}
+    text = [{"type": "text", "text": message.text}] if message.text else []  # an empty block is refused
+    return [{"role": "assistant", "content": [*text, use]}, {"role": "user", "content": [result]}]
 
 
 def parse_event(event_name: bytes, payload: bytes) -> Chunk:

@@ -2,9 +2,29 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from prober.measure.quality import Expectation
+
+
+class ToolUse(NamedTuple):
+    """An answer that calls a tool, and the result of the call. The APIs send it as two messages, or three.
+
+    text: of the answer beside the call
+    arguments: JSON of an object
+    """
+
+    text: str
+    call_id: str
+    name: str
+    arguments: str
+    result: str
+
+    @property
+    def content(self) -> str:
+        """All of it as text, for an API without messages."""
+        return f"{self.text}\n{self.name} {self.arguments}\n{self.result}"
+
 
 Message = tuple[str, str]
 
@@ -44,7 +64,7 @@ class Request:
     due_ns: intended time, of the monotonic clock
     workload: value of the `workload` label
     prompt_tokens: requested length; an estimate for prompts with a text of their own
-    messages: (role, content) of each
+    messages: (role, content) of each, or an answer with the result of its tool call
     sampling: additional fields of the request; they replace the prober's optional fields, or remove them by null
     warm: the prompt starts with text that was sent before
     expectation: the check of the answer; None if it is not checked
@@ -62,7 +82,7 @@ class Request:
     workload: str
     prompt_tokens: int
     output_tokens: int
-    messages: tuple[Message, ...]
+    messages: tuple[Message | ToolUse, ...]
     sampling: Mapping[str, Any]
     warm: bool = False
     expectation: Expectation | None = None

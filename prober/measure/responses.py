@@ -10,7 +10,7 @@ from typing import Any
 from prober.measure.chat import USER, Chunk, Dialect, Usage, encoded
 from prober.measure.payload import Malformed, count, error_of, event_type, excerpt, json_object, shortened, text_of
 from prober.measure.printable import shown_name
-from prober.measure.request import Request
+from prober.measure.request import Message, Request, ToolUse
 from prober.measure.tool_calls import CallPiece
 
 ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
@@ -19,13 +19,25 @@ ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"
 def request_body(dialect: Dialect, request: Request, model: str, stream: bool) -> bytes:
     """Returns the JSON body of a request, which tells the server to store nothing."""
     needed: dict[str, Any] = {
-        "input": [{"role": role, "content": content} for role, content in request.messages],
+        "input": [item for message in request.messages for item in _items(message)],
         "max_output_tokens": request.output_tokens,
         "stream": stream,
     }
     if request.salt is not None:
         needed |= {key: request.salt for key, value in dialect.cache_bypass.items() if value == Dialect.SALT}
     return encoded(request, model, needed, {"store": False} | ({"user": USER} if dialect.user else {}))
+
+
+def _items(message: Message | ToolUse) -> list[dict[str, Any]]:
+    if not isinstance(message, ToolUse):
+        return [{"role": message[0], "content": message[1]}]
+    call = {"call_id": message.call_id, "name": message.name, "arguments": message.arguments}
+    text = [{"role": "assistant", "content": message.text}] if message.text else []
+    return [
+        *text,
+        {"type": "function_call", **call},
+        {"type": "function_call_output", "call_id": message.call_id, "output": message.result},
+    ]
 
 
 def parse_event(event_name: bytes, payload: bytes) -> Chunk:

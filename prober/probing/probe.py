@@ -146,7 +146,7 @@ class ProbeRun(ABC):
                 return self._completed(Verdict(Outcome.OVER_BUDGET, "the budget of the last 24 hours is used up"))
             result = await self._exchanged()
             if result.outcome in ANSWERED:
-                answer, usage = self.answer, result.timeline.usage
+                answer, usage = self.answer if request.keeps_answer else "", result.timeline.usage
                 if usage is not None and usage.completion_tokens is not None:
                     tokens = usage.completion_tokens - (usage.reasoning_tokens or 0)
                 if answer is None and request.keeps_answer:

@@ -18,6 +18,7 @@ from prober.results.refused_requests import RefusedRequests
 from prober.results.shedding import Shedding, SheddingOnset
 from prober.results.stage_parts import PromptTokens, Reasoning, Series, ToolCalls
 from prober.statistics.quantiles import Quantile
+from prober.workload.sessions import OWN_ANSWERS
 from prober.workload.workloads import Mix, Workload
 
 Kind = Literal["sweep", "grid", "compare", "gate", "run"]
@@ -138,6 +139,11 @@ class Load:
             sampling=dict(parts[0].sampling),
             dataset=parts[0].dataset,
         )
+
+    @property
+    def has_own_answers(self) -> bool:
+        """Prompts contain the server's own answers to earlier turns, so no two runs send the same prompts."""
+        return OWN_ANSWERS in (self.prompt_tokens or "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,24 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Literal
 
-from prober.measure.request import Drawer, Message, Request
+from prober.measure.request import Drawer, Message, Request, ToolUse
+from prober.workload.arrivals import derive_seed
 from prober.workload.prompt_length import PromptCalibration
 from prober.workload.prompts import filler_text
+from prober.workload.requested_format import tool_schemas
 from prober.workload.shapes import LengthDistribution
 from prober.workload.workloads import TEXT_PLACES, Workload, known_length, nonce
+
+Answers = Literal["own", "filler"]
+OWN_ANSWERS, FILLER_ANSWERS = (
+    "the server's own answers",
+    "filler in place of answers",
+)  # in `prompt_text`, which results have
+MADE_UP_TOOL, MADE_UP_ARGUMENTS = "read_file", '{"path":"src/main.py"}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,16 +27,28 @@ class SessionWorkload(Workload):
     """Sends turns of conversations. The prompt of a turn is all earlier prompts, their answers, and a new message.
 
     prompt_tokens, output_tokens: lengths of one message and of one answer
+    prefix: a system message, in addition; `reuse`: share of the sessions that have it
+    adapters: each session has one of them for all its turns
     turns: number of turns of a session, after which a new session begins
     count: number of sessions at a time; 0 with think time. Requests continue the sessions in rotation, so the time between two turns of
         a session is about count ÷ rate
     think_time: in ms, from the end of an answer until the next turn is due. Sessions then begin at the rate of the schedule ÷ turns.
         None: requests continue the sessions in rotation
+    own_pace: think time in place of `count` where turns can follow their answers (`at_own_pace`); None: none
+    answers: what later turns have as earlier answers: the server's own, or filler of the requested length, equal in each run
+    tool_results: share of the later messages that are results of a made-up tool call in the answer before; others are the user's
     """
 
     turns: int = field(kw_only=True)
     count: int = field(default=0, kw_only=True)
     think_time: LengthDistribution | None = field(default=None, kw_only=True)
+    own_pace: LengthDistribution | None = field(default=None, kw_only=True)
+    answers: Answers = field(default="own", kw_only=True)
+    tool_results: float = field(default=0.0, kw_only=True)
+
+    def at_own_pace(self) -> "SessionWorkload":
+        """The same with `own_pace` as think time, if it has one."""
+        return self if self.own_pace is None else replace(self, count=0, think_time=self.own_pace, own_pace=None)
 
     @property
     def max_concurrency(self) -> int | None:
@@ -37,11 +59,14 @@ class SessionWorkload(Workload):
 
     def mean_tokens(self) -> tuple[float, float]:
         message, answer = self.prompt_tokens.mean(), self.output_tokens.mean()
-        return message * (self.turns + 1) / 2 + answer * (self.turns - 1) / 2, answer
+        shared = self.prefix.tokens * self.prefix.reuse if self.prefix is not None else 0.0
+        return shared + message * (self.turns + 1) / 2 + answer * (self.turns - 1) / 2, answer
 
     def draw_lengths(self, series: str, at: int, rng: Random) -> tuple[int, int]:
         output, turn = max(1, self.output_tokens.draw(rng)), self.series.index(series)
         earlier = sum(self.prompt_tokens.draw(rng) + self.output_tokens.draw(rng) for _ in range(turn))
+        if self.prefix is not None and rng.random() < self.prefix.reuse:
+            earlier += self.prefix.tokens
         return max(1, self.prompt_tokens.draw(rng)) + earlier, output
 
     @property
@@ -50,9 +75,16 @@ class SessionWorkload(Workload):
 
     @property
     def prompt_text(self) -> str:
-        text = f"{self.prompt_tokens.text} a message, {self.turns} turns"
+        text = f"{self.prompt_tokens.text} a message, {self.turns} turns with "
+        text += OWN_ANSWERS if self.answers == "own" else FILLER_ANSWERS
+        if self.tool_results:
+            text += f", {self.tool_results:.0%} of the later messages results of tools"
+        if self.prefix is not None:
+            text += f", system message of {self.prefix.tokens} in {self.prefix.reuse:.0%} of the sessions"
         if self.think_time is not None:
             text += f", think time in ms after an answer {self.think_time.text}"
+        if self.adapters is not None and len(self.adapters.names) > 1:
+            return f"{text}, {len(self.adapters.names)} adapters, each session on one"
         return text + (f", model {self.adapters.names[0]}" if self.adapters is not None else "")
 
     def opened(self, rng: Random) -> Drawer:
@@ -66,36 +98,56 @@ class Session:
 
     rng: own random generator, so that the order in which answers end changes no session
     turns_left: number of turns that are not composed yet
-    prompt_tokens: number of tokens in `messages`: prompts as requested, answers as the server's usage counts them, else as requested
+    adapter: see `Request.adapter`
+    turn: number of turns composed
+    prompt_tokens: number of tokens in `messages`: prompts as requested, answers as the server's usage counts them, else as requested.
+        A tool call is not counted
+    filler: text in place of the answer to the latest turn; None: its own
     think_s: seconds from the answer to the latest turn until the next turn is due; None: the pool continues the sessions in rotation
     """
 
     pool: "SessionPool"
     rng: Random
     turns_left: int
-    messages: tuple[Message, ...] = ()
+    adapter: str = ""
+    turn: int = 0
+    messages: tuple[Message | ToolUse, ...] = ()
+    filler: str | None = None
     prompt_tokens: int = 0
     answer_tokens: int = 0
     think_s: float | None = None
 
     def draw(self, number: int, due_ns: int, calibration: PromptCalibration | None) -> Request:
         """Returns the next turn. It may hit the prefix cache, so it has no salt; the nonce distinguishes sessions."""
-        part, rng, turn, length = self.pool.part, self.rng, len(self.messages) // 2, known_length(calibration)
+        part, rng, turn, length = self.pool.part, self.rng, self.turn, known_length(calibration)
         message, self.answer_tokens = max(1, part.prompt_tokens.draw(rng)), max(1, part.output_tokens.draw(rng))
         words = length.words(message if turn else max(1.0, message - length.constant_tokens))
         text = filler_text(max(1, round(words)), rng.randrange(TEXT_PLACES))
         if part.think_time is not None:
             self.think_s = part.think_time.draw(rng) / 1e3
-        self.messages = (*self.messages, ("user", text if turn else f"[{nonce(number)}] {text}"))
-        self.prompt_tokens, self.turns_left = self.prompt_tokens + message, self.turns_left - 1
+        if part.answers == "filler":
+            self.filler = filler_text(max(1, round(length.words(self.answer_tokens))), rng.randrange(TEXT_PLACES))
+        if turn == 0 and part.prefix is not None and rng.random() < part.prefix.reuse:
+            shared = filler_text(max(1, round(length.words(part.prefix.tokens))), derive_seed("prefix", part.name))
+            self.messages, self.prompt_tokens = (("system", shared),), part.prefix.tokens
+        if turn and part.tool_results and rng.random() < part.tool_results:
+            *earlier, answer = self.messages
+            assert not isinstance(answer, ToolUse), "the last message is an answer"
+            tool = next(iter(tool_schemas(part.sampling)), MADE_UP_TOOL)
+            call_id = f"{rng.getrandbits(36):09x}"  # nine letters and digits, as Mistral's templates demand
+            self.messages = (*earlier, ToolUse(answer[1], call_id, tool, MADE_UP_ARGUMENTS, text))
+        else:
+            self.messages = (*self.messages, ("user", text if turn else f"[{nonce(number)}] {text}"))
+        self.prompt_tokens += message
+        self.turn, self.turns_left = turn + 1, self.turns_left - 1
         tokens = self.prompt_tokens, self.answer_tokens
         return part.request(
             *(number, due_ns, part.series[turn], tokens, self.messages),
             warm=True,
             has_asked_length=True,
-            adapter=part.adapters.names[0] if part.adapters is not None else "",
+            adapter=self.adapter,
             session=self,
-            keeps_answer=self.turns_left > 0,
+            keeps_answer=self.turns_left > 0 and self.filler is None,
         )
 
     def end_turn(self, answer: str | None, tokens: int | None) -> None:
@@ -103,8 +155,8 @@ class Session:
         if answer is None:
             self.turns_left = 0
         else:
-            self.messages = (*self.messages, ("assistant", answer))
-            self.prompt_tokens += self.answer_tokens if tokens is None else tokens
+            self.messages = (*self.messages, ("assistant", answer if self.filler is None else self.filler))
+            self.prompt_tokens += self.answer_tokens if tokens is None or self.filler is not None else tokens
         self.pool.turn_ended(self)
 
 
@@ -119,6 +171,7 @@ class SessionPool:
     def __init__(self, part: SessionWorkload, rng: Random) -> None:
         self.part, self._rng = part, rng
         self.waiting: dict[object, Callable[[], None]] = {}
+        self._begun = 0
         count, turns = part.count, part.turns
         # Sessions, or numbers of turns of those that have not begun. The first ones are shorter, so that not all are at the same turn.
         self._ready: deque[Session | int] = deque(turns - at % turns for at in range(count))
@@ -133,6 +186,10 @@ class SessionPool:
         session = part.turns if part.think_time is not None else self._ready.popleft()
         if isinstance(session, int):
             session = Session(self, Random(self._rng.getrandbits(64)), session)
+            if part.adapters is not None:
+                names = part.adapters.names
+                session.adapter = names[self._begun // part.adapters.turn % len(names)]
+                self._begun += 1
         return session.draw(number, due_ns, calibration)
 
     def turn_ended(self, session: Session) -> None:

@@ -11,12 +11,12 @@ from statistics import fmean
 from typing import Any, ClassVar
 
 from prober.measure.quality import Check, Expectation
-from prober.measure.request import Drawer, Request
+from prober.measure.request import Drawer, Message, Request, ToolUse
 from prober.workload.arrivals import derive_seed
 from prober.workload.prompt_length import UNCALIBRATED, PromptCalibration, PromptLength
 from prober.workload.prompts import GoldenPrompt, Prompt, filler_text
 from prober.workload.requested_format import requested_format
-from prober.workload.shapes import Fixed, LengthDistribution, Lognormal, Uniform
+from prober.workload.shapes import Fixed, LengthDistribution
 from prober.workload.trace import BLOCK_TOKENS, Trace
 
 SAMPLE_OUTPUT_TOKENS = 16
@@ -178,7 +178,13 @@ class Workload:
         return self.request(number, due_ns, series, (prompt, output), messages, warm=warm, has_asked_length=True)
 
     def request(
-        self, number: int, due_ns: int, series: str, tokens: tuple[int, int], messages: Prompt, **fields: Any
+        self,
+        number: int,
+        due_ns: int,
+        series: str,
+        tokens: tuple[int, int],
+        messages: tuple[Message | ToolUse, ...],
+        **fields: Any,
     ) -> Request:
         """Returns a request with the fields and the check of the workload. fields: further fields of `Request`"""
         fields = {"expectation": self.expectation, "is_length_forced": self.is_length_forced, **fields}
@@ -402,30 +408,3 @@ def sample_lengths(workload: Workload | Mix, rng: Random, count: int) -> tuple[t
         for series, part, share in workload.shares()
         for at in range(max(1, round(count * share)))
     )
-
-
-def _lognormal(median: int, low: int, high: int) -> Lognormal:
-    return Lognormal(median, 0.8, low, high)
-
-
-def _phase(prompt: int, output: int, prefix: Prefix | None = None) -> Workload:
-    name = f"phase_{prompt}_{output}" + ("_warm" if prefix else "")
-    return Workload(name, Fixed(prompt), Fixed(output), prefix)
-
-
-BUILT_IN: dict[str, Workload] = {
-    workload.name: workload
-    for workload in (
-        # Cheap enough to send all day: about 3 M tokens a day at 0.2/s.
-        Workload("probe", Lognormal(128, 0.5, 32, 512), Uniform(16, 48)),
-        Workload("chat", _lognormal(500, 50, 4_000), _lognormal(200, 10, 2_000)),
-        Workload("code_generation", _lognormal(1_500, 200, 8_000), _lognormal(500, 50, 4_000)),
-        Workload("long_context_qa", _lognormal(16_000, 2_000, 128_000), _lognormal(300, 20, 2_000)),
-        Workload("summarization", _lognormal(4_000, 500, 32_000), _lognormal(150, 50, 500)),
-        _phase(256, 128),
-        _phase(2048, 128),
-        _phase(256, 1024),
-        _phase(2048, 1024),
-        _phase(4096, 256, Prefix(2048, 1.0)),
-    )
-}

@@ -18,8 +18,9 @@ from prober.cli.options import (
 from prober.cli.target import check_writable, target, workload
 from prober.config.problems import ConfigError
 from prober.measure.engines import DIALECTS
+from prober.workload.built_in import BUILT_IN
 from prober.workload.shapes import Fixed, Uniform
-from prober.workload.workloads import BUILT_IN, FileWorkload, Workload
+from prober.workload.workloads import FileWorkload, Workload
 from tests.commands import prober
 
 NOBODY = "http://127.0.0.1:1"
@@ -30,7 +31,11 @@ NOBODY = "http://127.0.0.1:1"
     [
         (("gate", NOBODY, "--rate", "5"), 2, "prober gate: --rate: '5' is not a rate"),
         (("gate", "localhost:8000"), 2, "prober gate: URL: 'localhost:8000' is not an http or https URL"),
-        (("gate", NOBODY, "--workload", "none"), 2, 'prober gate: --workload: no workload "none"; known: chat'),
+        (
+            ("gate", NOBODY, "--workload", "none"),
+            2,
+            'prober gate: --workload: no workload "none"; known: agent, batch, chat',
+        ),
         (("gate", NOBODY, "--engine", "none"), 2, 'prober gate: --engine: no engine "none"'),
         (("gate", NOBODY, "--error", "5"), 2, "prober gate: --error: '5' is not a percentage"),
         (("gate", NOBODY, "--prompt-tokens", "5"), 2, "--prompt-tokens and --output-tokens go together; give both"),

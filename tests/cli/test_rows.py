@@ -341,7 +341,10 @@ def test_turns_follow_their_answers_after_a_think_time(tmp_path: Path) -> None:
     stored = read(saved.read_text(), "result.json")
     (stage,) = stored.stages
     assert stage.load is not None
-    assert stage.load.prompt_tokens == "fixed 20 a message, 3 turns, think time in ms after an answer fixed 1200"
+    assert (
+        stage.load.prompt_tokens
+        == "fixed 20 a message, 3 turns with the server's own answers, think time in ms after an answer fixed 1200"
+    )
     records = sorted(map(json.loads, truth.read_text().splitlines()), key=lambda record: record["received_ns"])
     sent = records[-stage.sent :]
     turns = [[record for record in sent if round((record["prompt_tokens"] - 20) / 25) == turn] for turn in range(3)]

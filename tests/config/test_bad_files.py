@@ -140,8 +140,9 @@ FILES = {
         "targets:\n  - url: http://h\n    probes: [{workload: t, arrivals: trace}, {workload: m}]\n",
         "c:3: workloads.t.trace.file: cannot be read: [Errno 2] No such file or directory: 'gone.jsonl'; name a file that is there",
         "c:4: workloads.v.output_tokens: needed: a number of tokens or a distribution",
-        'c:6: workloads.m.mix[2].workload: no workload that is no mix "w"; known: chat, code_generation, long_context_qa, '
-        "phase_2048_1024, phase_2048_128, phase_256_1024, phase_256_128, phase_4096_256_warm, probe, summarization, t, v",
+        'c:6: workloads.m.mix[2].workload: no workload that is no mix "w"; known: agent, batch, chat, code_generation, '
+        "long_context_qa, phase_2048_1024, phase_2048_128, phase_256_1024, phase_256_128, phase_4096_256_warm, probe, "
+        "summarization, t, v",
     ),
     "a rule with three mistakes": (
         "discovery:\n  - file: {files: [t.txt, t.json]}\n    relabel:\n      - source_labels: [pod-name]\n        regex: (\n"

@@ -13,7 +13,7 @@ from prober.config.problems import ConfigError
 from prober.config.schema import json_schema
 from prober.config.target import Gamma, GammaShape, ProbeSpec, TargetSpec, Timeouts, estimate_per_day
 from prober.measure.objective import Slo
-from prober.workload.workloads import BUILT_IN
+from prober.workload.built_in import BUILT_IN
 
 ENGINES = ("openai", "vllm")
 ONE_LINE = "targets: [{url: http://localhost:8000}]"
@@ -201,7 +201,7 @@ BAD = [
     ),
     (
         TTFT + "targets: [{url: http://h, sweep: {workload: chad}}]",
-        'targets[0].sweep.workload: no workload "chad"; did you mean "chat"? known: chat, code_generation, '
+        'targets[0].sweep.workload: no workload "chad"; did you mean "chat"? known: agent, batch, chat, code_generation, '
         "long_context_qa, phase_2048_1024, phase_2048_128, phase_256_1024, phase_256_128, phase_4096_256_warm, probe, "
         "summarization",
     ),

@@ -274,10 +274,38 @@ def test_think_time_is_a_distribution_of_the_file() -> None:
 
 
 @pytest.mark.parametrize(
+    ("load", "think_time"),
+    [
+        ("rate: 6/s, duration: 30s", Fixed(200)),
+        ("rate: 6/s, requests: 30", None),
+        ("concurrency: 6, duration: 30s", None),
+    ],
+)
+def test_a_think_time_beside_a_count_is_that_of_rows_with_a_schedule(
+    load: str, think_time: LengthDistribution | None
+) -> None:
+    """All else continues the sessions in rotation."""
+    talk = load_workloads(
+        "workloads: {talk: {prompt_tokens: 5, output_tokens: 5, sessions: {turns: 3, count: 9, think_time: 200ms}}}",
+        source="c",
+        read=str,
+    )["talk"]
+    assert talk.think_time is None
+    rows = f"rows: [{{name: a, workload: talk, accept: ['success:80%'], {load}}}]"
+    (row,) = load_rows(rows, source="f", workloads={"talk": talk})
+    ((part, _),) = row.workload.parts
+    assert (part.think_time, part.max_concurrency) == (think_time, None if think_time else 9)
+
+
+@pytest.mark.parametrize(
     ("sessions", "message"),
     [
-        ("{turns: 3}", "workloads.talk.sessions: needs `count` or `think_time`, and only one of them"),
-        ("{turns: 3, count: 4, think_time: 1s}", "workloads.talk.sessions: needs `count` or `think_time`"),
+        ("{turns: 3}", "workloads.talk.sessions: needs `count` or `think_time`"),
+        ("{turns: 3, count: 4, answers: mine}", "workloads.talk.sessions.answers: "),
+        (
+            "{turns: 3, count: 4, tool_results: warm}",
+            "workloads.talk.sessions.tool_results: 'warm' is not a percentage",
+        ),
         ("{turns: 3, think_time: 7}", "workloads.talk.sessions.think_time: 7 is not a duration"),
         (
             "{turns: 3, think_time: {exponential: {mean: 9s, max: 1s}}}",

@@ -348,3 +348,13 @@ async def test_an_answer_that_calls_a_tool_ends_its_session() -> None:
     second = {(result.outcome, result.detail) for result in results if result.workload == "talk_turn2"}
     assert (Outcome.OK, "its session ends: the answer calls a tool, or is far longer than asked for") in second
     assert {outcome for outcome, _ in second} == {Outcome.OK}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_filler_in_place_of_answers_goes_on_after_a_call(workers: int) -> None:
+    """The next turn needs nothing of the answer."""
+    engine = Engine(0.05, "call")
+    async with serving(engine) as url, launching(workers) as launch:
+        results = await matrix(url, replace(ROTATION, answers="filler"), launch)
+    assert set(engine.turns()) >= {1, 2, 3, 4}
+    assert {(result.outcome, result.detail) for result in results} == {(Outcome.OK, "")}

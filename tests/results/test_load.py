@@ -3,9 +3,10 @@
 import pytest
 
 from prober.results.result import Load
+from prober.workload.built_in import BUILT_IN
 from prober.workload.shapes import Empirical, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.trace import Trace
-from prober.workload.workloads import BUILT_IN, FileWorkload, Mix, TraceWorkload, Workload
+from prober.workload.workloads import FileWorkload, Mix, TraceWorkload, Workload
 
 TEXTS: list[tuple[LengthDistribution, str]] = [
     (Fixed(500), "fixed 500"),

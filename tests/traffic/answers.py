@@ -115,7 +115,7 @@ class Exchange:
         if isinstance(messages, str):
             return messages
         assert isinstance(messages, list)
-        return "\n".join(_words(message["content"]) for message in messages)
+        return "\n".join(_words(message.get("content", message.get("output", ""))) for message in messages)
 
     @property
     def prompt_tokens(self) -> int:
@@ -157,7 +157,7 @@ def _words(content: object) -> str:
     if isinstance(content, str):
         return content
     assert isinstance(content, list)
-    return "".join(part["text"] for part in content)
+    return "".join(part.get("text", part.get("content", "")) for part in content)
 
 
 # --- a small language for the tables: `|` separates pieces

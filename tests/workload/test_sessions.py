@@ -1,14 +1,15 @@
 """Sessions: each turn is drawn after the end of the one before it, and contains its answer."""
 
+from collections import Counter
 from itertools import pairwise
 from random import Random
 
 import pytest
 
-from prober.measure.request import Request
+from prober.measure.request import Request, ToolUse
 from prober.workload.sessions import SessionWorkload
 from prober.workload.shapes import Exponential, Fixed, LengthDistribution, Lognormal, Uniform
-from prober.workload.workloads import Mix, RequestGenerator, Workload
+from prober.workload.workloads import Mix, Prefix, RequestGenerator, Workload, sample_lengths
 
 CHAT = SessionWorkload("chat", Uniform(5, 50), Uniform(5, 50), turns=4, think_time=Exponential(2_000, 60_000))
 
@@ -28,10 +29,44 @@ def test_a_session_has_all_of_its_turns() -> None:
     assert [turn.workload for turn in turns] == ["chat_turn1", "chat_turn2", "chat_turn3", "chat_turn4"]
     for before, turn in pairwise(turns):
         assert turn.messages[: len(before.messages)] == before.messages
-        (_, answer), (role, _) = turn.messages[len(before.messages) :]
-        assert (answer, role) == (f"answer {len(before.messages) // 2 + 1}", "user")
+        answer, message = turn.messages[len(before.messages) :]
+        assert answer == ("assistant", f"answer {len(before.messages) // 2 + 1}")
+        assert message[0] == "user"
         assert turn.prompt_tokens > before.prompt_tokens + before.output_tokens
     assert turns[0].messages[0][1].startswith(f"[{42:020d}] ")
+
+
+def test_lengths_are_those_of_the_texts() -> None:
+    """Of system message, messages, results of tools and answers, in words, without nonce and calls; on average as `mean_tokens` says.
+
+    Filler has the requested length of an answer, whatever the server's usage says.
+    """
+    agents = SessionWorkload(
+        "agents",
+        Uniform(5, 15),
+        Uniform(5, 15),
+        Prefix(40, 0.5),
+        turns=4,
+        think_time=Fixed(0),
+        answers="filler",
+        tool_results=0.5,
+    )
+    generator, lengths, kinds = RequestGenerator(agents, Random(3)), list[int](), Counter[object]()
+    for number in range(400):
+        for turn in conversation(generator.draw(number)):
+            words = [
+                message.text.split() + message.result.split() if isinstance(message, ToolUse) else message[1].split()
+                for message in turn.messages
+            ]
+            lengths.append(sum(map(len, words)) - 1)
+            assert turn.prompt_tokens == lengths[-1]
+        kinds.update(type(message) if isinstance(message, ToolUse) else message[0] for message in turn.messages)
+    assert kinds["system"] / 400 == pytest.approx(0.5, abs=0.1)
+    assert kinds[ToolUse] / (kinds[ToolUse] + kinds["user"] - 400) == pytest.approx(0.5, abs=0.05)
+    full = SessionWorkload("a", Fixed(10), Fixed(10), Prefix(40, 0.5), turns=4, count=30)
+    drawn = sample_lengths(full, Random(1), 4_000)
+    assert sum(prompt for prompt, _ in drawn) / len(drawn) == pytest.approx(full.mean_tokens()[0], rel=0.02)
+    assert full.mean_tokens() == (20 + 25 + 15, 10)
 
 
 def test_the_order_of_answers_changes_no_session() -> None:

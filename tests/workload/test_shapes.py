@@ -4,8 +4,9 @@ from random import Random
 
 import pytest
 
+from prober.workload.built_in import BUILT_IN
 from prober.workload.shapes import Empirical, Fixed, LengthDistribution, Lognormal, Uniform
-from prober.workload.workloads import BUILT_IN, Prefix
+from prober.workload.workloads import Prefix
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from random import Random
 
 import pytest
 
+from prober.workload.built_in import BUILT_IN
 from prober.workload.prompt_length import PromptCalibration
 from prober.workload.shapes import Empirical, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.trace import parse_trace
 from prober.workload.workloads import (
-    BUILT_IN,
     Adapters,
     FileWorkload,
     Mix,

@@ -38,6 +38,10 @@ from prober.results.stage import quality_of, request_of, use_of
 from prober.results.stage_parts import tool_calls_of
 from prober.workload.workloads import Mix, RequestGenerator
 
+OTHER_PROMPTS = (
+    "later turns of sessions have the answers that their own side gave, so A and B were not sent the same prompts "
+    "(`sessions.answers: filler` sends the same)"
+)
 MAX_WARMER_C, MAX_SLOWER_RATIO = 5.0, 0.02  # GPU states closer than this count as alike
 
 
@@ -95,6 +99,7 @@ def compare_stored(
             *begins
         ),
         *reservations(a.target, b.target, pairs, compared),
+        *([OTHER_PROMPTS] if a.load.has_own_answers or b.load.has_own_answers else []),
     ]
     return with_refused(replace(comparison, compared=tuple(compared), said=tuple(remarks)), refused), pairs
 
@@ -138,7 +143,10 @@ async def compare_targets(
         remarks.append(f"quantiles are those of the whole mix {workloads[0].name!r}, not of each of its workloads")
     remarks += [f"{side.upper()} {text} meanwhile" for side, session in sessions.items() for text in session.changes]
     comparison = _comparison(a, b, error, sessions["a"].started_unix_s)
-    fields = [json.dumps(Load.of(workload, arrivals="").sampling) for workload in workloads]
+    loads = [Load.of(workload, arrivals="") for workload in workloads]
+    if loads[0].has_own_answers:
+        remarks.append(OTHER_PROMPTS)
+    fields = [json.dumps(load.sampling) for load in loads]
     apart = (("request fields", *fields),) if fields[0] != fields[1] else ()
     comparison = replace(
         comparison,

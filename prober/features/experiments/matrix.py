@@ -43,6 +43,13 @@ THINK_TIME = (
     "sessions begin by the schedule, at the rate ÷ their turns, whatever the target does; a later turn is due its think time after "
     "the answer before it, so a slow target gets later turns later"
 )
+OWN_ANSWERS_DIFFER = (
+    "later turns have the server's own answers, so their prompts differ from run to run (`sessions.answers: filler`)"
+)
+ADAPTERS_OF_SESSIONS = (
+    "first uses of adapters and requests to loaded ones may be at other turns of their sessions: a part of their difference in TTFT "
+    "is that of the prompts"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +188,10 @@ def limits_of(row: Row) -> Iterator[str]:
         yield CLOSED_LOOP
     if row.workload.think_time is not None:
         yield THINK_TIME
+    if Load.of(row.workload, arrivals="").has_own_answers:
+        yield OWN_ANSWERS_DIFFER
+    if any(part.turns > 1 and part.adapters and len(part.adapters.names) > 1 for part, _ in row.workload.parts):
+        yield ADAPTERS_OF_SESSIONS
 
 
 def other_models(results: Sequence[ProbeResult]) -> Iterator[str]:
@@ -267,7 +278,7 @@ def shape_of(row: Row, in_flight: int) -> Load:
     """Load of one row, for its stage. in_flight: limit of requests in flight if the row has a rate"""
     cap = row.concurrency if row.closed else in_flight
     load = Load.of(row.workload, arrivals="closed" if row.closed else "poisson", max_in_flight=cap)
-    prefix = row.workload.prefix if isinstance(row.workload, Workload) else None
+    prefix = row.workload.prefix if isinstance(row.workload, Workload) and row.workload.turns == 1 else None
     shared = f", {prefix.tokens} of them shared by {prefix.reuse:.0%} of the requests" if prefix is not None else ""
     return replace(load, workload=stage_name(row), prompt_tokens=f"{load.prompt_tokens}{shared}")
 
