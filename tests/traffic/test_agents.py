@@ -146,3 +146,27 @@ def test_sessions_share_a_system_message(api: str, tmp_path: Path) -> None:
     assert (role, len(text.split())) == ("system", 50)
     roles = {tuple(turn[0] for turn in turns_of(exchange)[1:]) for exchange in exchanges}
     assert roles == {("user", "assistant") * turns + ("user",) for turns in range(3)}
+
+
+@pytest.mark.parametrize("answers", ["own", "filler"])
+def test_a_comparison_says_whether_both_sides_got_the_same_prompts(answers: str, tmp_path: Path) -> None:
+    """Filler is the same at both, but for the nonce; answers are each side's own."""
+    talk = {"prompt_tokens": 6, "output_tokens": 3, "sessions": {"turns": 2, "count": 5, "answers": answers}}
+    config = tmp_path / "prober.yaml"
+    config.write_text(yaml.safe_dump({"targets": [{"url": URL}], "workloads": {"talk": talk}}))
+    plays = {side: Play(reply) for side in "ab"}
+    with beside(partial(Server, plays)):
+        words = ["--config.file", config, "--workload", "talk", "--rate", "10/s", "--rounds", "9"]
+        done = prober("compare", f"{URL}/a/v1", f"{URL}/b/v1", *words, "--requests", "20")
+    assert done.returncode in (0, 1, 3, 4), done.stderr
+    second = [
+        {
+            tuple(text.partition("] ")[2] or text for _, text in turns)
+            for e in play.exchanges
+            if len(turns := chat(e.body)) == 3
+        }
+        for play in plays.values()
+    ]
+    assert len(second[0]) > 20
+    assert (second[0] == second[1]) is (answers == "filler")
+    assert ("A and B were not sent the same prompts" in done.stdout) is (answers == "own")
