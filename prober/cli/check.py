@@ -252,7 +252,7 @@ class _Fleet:
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
-    """A target whose series are counted."""
+    """A target whose series `prober check` counts."""
 
     name: str
     spec: TargetSpec

@@ -232,7 +232,7 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[RowVerdict], result: Result) -
 
 
 def _read(file: Path) -> str:
-    """Text of the file. Raises ValueError."""
+    """Text of the file with the rows. Raises ValueError."""
     try:
         return read_text(file)
     except OSError as problem:

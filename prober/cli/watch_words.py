@@ -70,7 +70,7 @@ class Watched:
         self._stories: dict[str, Story] = {}
 
     def add(self, snapshot: Snapshot) -> None:
-        """Add the next snapshot."""
+        """Add the next snapshot, and store its probes."""
         if self.snapshot is None:
             self.begin_unix_s = snapshot.time
         self.snapshot = snapshot

@@ -109,7 +109,7 @@ class DemandMeter:
 
     @property
     def demand(self) -> Demand:
-        """Demand as known now."""
+        """The latest known demand."""
         return self._last if self._counted == UNKNOWN else self._counted
 
     def count(self, totals: Totals) -> float | None:

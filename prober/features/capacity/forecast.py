@@ -47,7 +47,7 @@ class Peaks:
     days: dict[int, tuple[Load, int]] = field(default_factory=dict)
 
     def take(self, unix_s: float, load: Load) -> None:
-        """Add a load."""
+        """Add a load to the peak of its day."""
         day, second = divmod(int(unix_s), DAY_S)
         highest, hours = self.days.get(day, (load, 0))
         self.days[day] = max(highest, load, key=lambda of: of.tokens_per_s), hours | 1 << second // HOUR_S

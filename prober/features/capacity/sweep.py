@@ -412,7 +412,7 @@ class Sweep:
         return is_ramp and self._spec.mode == "adaptive"
 
     def _rest(self, climb_from_per_s: float, at_s: float) -> None:
-        """Rest before a climb."""
+        """Begin a rest, after which a climb starts at `climb_from_per_s`."""
         self._climb_from_per_s = max(self._spec.min_rate, climb_from_per_s)
         self._action = self._begin("rest", self._spec.min_rate, at_s)
 

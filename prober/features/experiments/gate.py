@@ -309,7 +309,7 @@ class Gate:
         return self.verdict() if len(self._results) >= self.most else None
 
     def verdict(self) -> GateVerdict:
-        """Verdict if no more results follow."""
+        """The verdict if no more results follow."""
         state = self._state()
         if self._refusals.is_over_budget:
             state = "not_judged"
