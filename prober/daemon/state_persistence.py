@@ -44,8 +44,8 @@ class StatePersistence:
     """Saves and restores the state of features.
 
     others: further parts with state, by the kind of their rows in the store
-    store: None: state is in memory only
-    prometheus_url: None: nothing is restored from Prometheus
+    store: if None, state is in memory only
+    prometheus_url: if None, nothing is restored from Prometheus
     failures: counts failed writes
     """
 
@@ -97,9 +97,7 @@ class StatePersistence:
             self._drift.states_saved()
 
     async def add(self, store: Store) -> None:
-        """Save the states that this store lacks; stored ones are kept, as they were learned over a longer time. Raises
-        sqlite3.Error.
-        """
+        """Save the states that this store lacks; stored ones stay, as they were learned over a longer time. Raises sqlite3.Error."""
         for kind, part in self._parts.items():
             stored = {entry.key for entry in await asyncio.to_thread(store.entries, kind)}
             await self._put(store, kind, (item for item in part.states() if item[0] not in stored))

@@ -26,8 +26,7 @@ _OF_READINGS = {"gpu", "gpu_count", "gpu_memory"}  # facts that the readings of 
 async def read_facts(target: Target, gpus: Collection[str] | None) -> list[Fact]:
     """Facts about the target, the most trusted source first. Raises nothing: a fact that cannot be read is left out.
 
-    gpus: UUIDs of the GPUs that serve the target, of which the result has readings; None if not known: then this machine's GPUs are
-        used for a loopback URL
+    gpus: UUIDs of the target's GPUs, of which the result has readings; if None, this machine's GPUs are used for a loopback URL
     """
     facts = await read_context(target)
     chosen: Collection[int | str] | None = target.spec.gpus.indices if gpus is None else gpus

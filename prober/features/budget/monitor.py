@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 class Ledger:
     """Writes checkpoints of the budgets of all targets.
 
-    store: None if there is no store: the amounts that were spent are lost when this process ends
+    store: if None, the amounts that were spent are lost when this process ends
     failures: counts failed writes
     saved: rows that an earlier process stored, by key of the target
     """

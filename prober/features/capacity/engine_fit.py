@@ -39,8 +39,7 @@ class Tail(NamedTuple):
     """The slowest TTFTs of a record, compared with those of its replay.
 
     log_factor: log of the factor by which replayed TTFTs are multiplied; error: its standard error
-    mismatch: how much the number of slow TTFTs still differs after the factor, in standard deviations; the largest over levels and
-        parts of the record
+    mismatch: how much the number of slow TTFTs still differs after the factor, at most over the record, in standard deviations
     """
 
     log_factor: float

@@ -239,9 +239,7 @@ class TargetDemand(TargetObserver):
             self._forecast(unix_s)
 
     def _forecast(self, unix_s: float) -> None:
-        """Forecast once a day and after each sweep. Peaks are converted to shares of the capacity, as their requests differ in
-        length.
-        """
+        """Forecast once a day and after each sweep, in shares of the capacity, as requests of different peaks differ in length."""
         if self._is_gone:
             return
         self._forecast_day = int(unix_s // DAY_S)

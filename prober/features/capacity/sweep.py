@@ -245,9 +245,7 @@ class Sweep:
             self._end_stage(self._action, at_s)
 
     def estimated(self, capacities: tuple[Capacity, ...], at_s: float, *, is_modelled: bool = True) -> None:
-        """Pass the result of the action `Estimate`. is_modelled: an engine model explains the record; if not, the sweep may climb
-        first
-        """
+        """Pass the result of the action `Estimate`. is_modelled: an engine model explains the record; else the sweep may climb first"""
         estimate = self._action
         if not isinstance(estimate, Estimate):
             return
@@ -311,9 +309,7 @@ class Sweep:
         return refused_requests(ended or [result for _, result in self.probes])
 
     def _judge(self, request: RequestRecord, at_s: float, *, is_final: bool) -> None:
-        """Count a breach if the events of a request contain one. End the sending for harm or enough breaches, or the ramp for a
-        climb.
-        """
+        """Count a breach if a request has one by now. End the sending for harm or enough breaches, or the ramp for a climb."""
         stage = self._log.stages[request.stage]
         if stage.phase in UNJUDGED or not request.valid:
             return

@@ -211,8 +211,7 @@ def observed(slo: Slo, requests: Iterable[tuple[int, int, int]]) -> Observations
 def settled(stage: Stage, requests: Sequence[RequestRecord], of_stage: Iterable[RequestRecord]) -> list[RequestRecord]:
     """Requests sent after the number in flight had adapted to the stage's rate; none of a stage too short for that.
 
-    It has adapted once 90% of the answers are shorter than the time since the stage's start. requests: all of the sweep; of_stage:
-    those to choose from
+    It has adapted once 90% of the answers are shorter than the time since the stage's start.
     """
     if stage.ended_s - stage.began_s < MIN_RATE_S:
         return []

@@ -29,7 +29,7 @@ class WindowFeatures:
     From probes:
     failures: number of failed probes by outcome and detail, most frequent first. probes: number of all probes.
     ttft_mean_s: mean TTFT of cold and warm prompts, for comparison with the engine's means; with its standard error.
-    step_s: decode step without a concurrent prefill: the lower quartile of ITL. slow_step_s: the same for the slowest fifth of the
+    step_s: decode step without a concurrent prefill: the lower quartile of ITL. slow_step_s: step_s of the slowest fifth of the
         answers.
     still_ratio: share of streaming time in pauses after which one token came, as the engine stood still for this stream.
     held_ratio: the same for pauses after which several tokens came together, as they were held on the way.
@@ -45,8 +45,7 @@ class WindowFeatures:
     From the engine's metrics page:
     running, waiting: means of the readings. kv_usage_ratio: their 90th percentile.
     kv_cache_tokens: mean number of tokens in the KV cache of a rank.
-    waiting_at_most_running_ratio: of the readings with waiting requests, the share in which the number of running requests is the
-        maximum.
+    waiting_at_most_running_ratio: of the readings with waiting requests, the share with the maximum number of running requests.
     requests_per_s, prompt_tokens_per_request: of all requests.
     preemptions_per_s, generated_tokens_per_s: from increments of the counters.
     computed_prompt_tokens_per_s: without tokens from the prefix cache.

@@ -143,8 +143,8 @@ def now_s() -> float:
 class LeaseOptions:
     """Options `--lease.*`.
 
-    name: name of the lease; None: no lease is used
-    namespace, api_server: None: those of the pod are used
+    name: name of the lease; if None, no lease is used
+    namespace, api_server: if None, those of the pod
     token_file, ca_file: token and certificate authorities for `api_server`
     """
 
