@@ -121,7 +121,7 @@ def check(
 
 
 def _missing_files(written: object) -> Located:
-    """Warnings about files that a configuration, as it is written, names and this machine lacks."""
+    """Warnings about files that a configuration names and this machine lacks. written: the configuration as in its file"""
     for keys, path in texts(written):
         shown = shown_path(path) if keys[-1] in SECRET_FILES else path
         if keys[-1] not in FILES and keys[-3:-1] != ("file", "files"):
@@ -133,7 +133,7 @@ def _missing_files(written: object) -> Located:
 
 
 def _refused_addresses(specs: Configuration) -> Located:
-    """Warnings about addresses that the prober connects to and that must not be link-local."""
+    """Warnings about configured addresses that are link-local, to which the prober does not connect."""
     for place, spec in specs.places.items():
         urls = {"url": spec.url, "proxy_url": spec.proxy_url, "metrics.url": spec.metrics and spec.metrics.url}
         for key, url in urls.items():
@@ -144,7 +144,7 @@ def _refused_addresses(specs: Configuration) -> Located:
 
 
 def _headline(specs: Configuration, alerts: int, sweeps: int, warnings: int) -> str:
-    """The summary line: targets, mistakes and warnings."""
+    """The summary line, with the numbers of targets, mistakes and warnings."""
     names = ", ".join(discovery.name for discovery in specs.discovery)
     targets = [counted(len(specs.targets), "target")] if specs.targets else []
     targets += [f"{'those' if targets else 'the targets'} of discovery {names}"] if names else []
@@ -158,7 +158,7 @@ def _headline(specs: Configuration, alerts: int, sweeps: int, warnings: int) -> 
 class _Fleet:
     """The probers that share a configuration.
 
-    only: the shard that all of them have; None if each has its own
+    only: the shard that all probers have; None if each has its own
     is_explicit: the caller gave --replicas or --shard
     """
 
@@ -169,7 +169,7 @@ class _Fleet:
 
     @classmethod
     def of(cls, replicas: int | None, shard: str | None) -> Self:
-        """The probers of --replicas and --shard. Raises ValueError."""
+        """The probers that --replicas and --shard describe. Raises ValueError."""
         if shard is None:
             return cls(replicas or 1, 1, None, replicas is not None)
         ordinal = shard.strip().startswith("ordinal/")
@@ -191,7 +191,7 @@ class _Fleet:
 
     @property
     def alone(self) -> bool:
-        """True if each prober has targets of its own."""
+        """True if no target is probed by two probers."""
         return self.shards > 1 and self.only is None
 
     @property
@@ -252,7 +252,7 @@ class _Fleet:
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
-    """A target whose series are counted."""
+    """A target whose series `prober check` counts."""
 
     name: str
     spec: TargetSpec
@@ -307,7 +307,7 @@ def _costs(specs: Configuration, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]
 
 
 def _on_request(specs: Sequence[TargetSpec]) -> str:
-    """A sentence on the largest cost of probes on request; "" if a budget holds for each of them."""
+    """A sentence on the largest possible cost of probes on request; "" if each target has a budget that limits it."""
     from prober.config.target import DAY_S
     from prober.web.on_demand import PROBES_PER_S
 
@@ -363,7 +363,7 @@ class _Cost:
 
 
 def _alerts(specs: Configuration) -> list[tuple[str, str]]:
-    """Print the bad probes that fire each burn-rate pair; return path and message of each alert that cannot fire."""
+    """Print how many bad probes fire each pair of burn-rate windows. Returns (path, message) for each alert that cannot fire."""
     from prober.features.slo.compliance import percentile_events
     from prober.features.slo.firing import firing_checks, percentile_window
     from prober.measure.objective import format_percent, promql
@@ -407,7 +407,7 @@ def _alerts(specs: Configuration) -> list[tuple[str, str]]:
 
 
 def _traffic(specs: Configuration, *, read_pages: bool) -> None:
-    """Print by which bound of its engine's histogram each SLO of `metrics.slos` judges all requests of a target."""
+    """Print for each SLO of `metrics.slos` the bound of the engine's histogram by which it judges all requests of a target."""
     from prober.features.slo.traffic import bound_text, histogram_of
     from prober.measure.objective import format_rate
 
@@ -428,7 +428,7 @@ def _traffic(specs: Configuration, *, read_pages: bool) -> None:
 
 
 async def _pages(specs: Sequence[TargetSpec]) -> list[EngineSignals | None]:
-    """A reading of the page of each engine; None: it cannot be read."""
+    """The signals on the metrics page of each engine; None for a page that cannot be read."""
     with closing(Clock()) as clock:
         return await asyncio.gather(*(_page(spec, clock) for spec in specs))
 

@@ -201,7 +201,7 @@ async def _measure(
     worker_processes: int | None,
     ray: str,
 ) -> tuple[Comparison, list[Round]]:
-    """Compare two targets, with workers. Raises as `open_workers` and `compare_targets`."""
+    """Compare two targets, sending with worker processes. Raises as `open_workers` and `compare_targets`."""
     async with open_workers(worker_processes, ray=ray) as workers:
         with closing(Clock()) as clock:
             a, b = (Session(spec, clock, PageReader, read_gpus=read_gpus, launch=workers.launch) for spec in specs)
@@ -214,7 +214,7 @@ async def _measure(
 
 
 def _objectives(texts: Sequence[str]) -> tuple[Slo, ...]:
-    """The objectives of `--slo`. Raises ValueError for one that a request alone does not decide."""
+    """The SLOs of `--slo`. Raises ValueError for an SLO that a single request does not decide."""
     slos = parse_objectives(texts)
     for slo in slos:
         if slo.signal not in BY_REQUEST:
@@ -225,7 +225,7 @@ def _objectives(texts: Sequence[str]) -> tuple[Slo, ...]:
 
 
 def _check_rounds(rounds: int, axes: int, rates: int, error: str, level: float) -> None:
-    """Check that the rounds can show a difference. Raises ValueError with the number needed."""
+    """Check that the number of rounds can show a difference. Raises ValueError with the number needed."""
     needed = min_pairs(axes * rates, level)
     if rounds < needed:
         raise ValueError(

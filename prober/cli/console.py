@@ -1,4 +1,4 @@
-"""Console with tables, colours and progress bars, and its Ctrl-C."""
+"""Terminal output with tables, colours and progress bars, and the handling of Ctrl-C."""
 
 import asyncio
 import signal
@@ -13,14 +13,14 @@ from prober.measure.printable import printable
 
 
 class Terminal(Console):
-    """A console on which texts are printable, in cells of tables too."""
+    """A console that prints printable text only, also in the cells of tables."""
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Make the printable text of a string; Rich calls it for every string that it prints."""
         return super().render_str(printable(text), **options)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
-        """Print a table without lines. left: number of the first columns, which hold texts; the others hold figures."""
+        """Print a table without rules. left: number of leading columns that hold text; the other columns hold figures"""
         table = Table(box=None, pad_edge=False)
         for place, column in enumerate(columns):
             table.add_column(column, justify="left" if place < left else "right", overflow="fold")

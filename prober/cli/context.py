@@ -1,4 +1,4 @@
-"""Options of the context of a result: facts that cannot be found out, number and price of the GPUs."""
+"""Options for the context of a result: facts that cannot be found out, and the number and price of the GPUs."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -30,14 +30,14 @@ class ContextOptions:
     gpu_price: GpuPrice = None
 
     def fields(self, command: str) -> dict[str, Any]:
-        """Fields of the target. Raises ConfigError."""
+        """Fields of the target that the options set. Raises ConfigError."""
         return {
             "context": self.spec(command),
             "gpus": {"count": self.gpus or None, "price_per_hour": self.gpu_price},
         }
 
     def spec(self, command: str) -> ContextSpec:
-        """The facts of the file and of --fact, which comes first. Raises ConfigError."""
+        """The facts of --fact and of the file; --fact has precedence. Raises ConfigError."""
         values = _from_file(command, self.context) if self.context else {}
         for text in self.fact or ():
             name, equals, value = text.partition("=")

@@ -1,4 +1,4 @@
-"""The daemon as a command runs it: the configuration of a few URLs, and the process until probing has ended."""
+"""Runs the daemon for a command: makes a configuration from a few URLs, and runs the process until probing has ended."""
 
 import asyncio
 import logging
@@ -33,8 +33,9 @@ def url_configuration(
 ) -> str:
     """A configuration with these targets, as YAML.
 
-    rate: of the probes, None: the default; fields: further ones of each target; slos: blocks of `slos` by name
-    Exits with WRONG_CALL for a URL that is none, or that has credentials, which must not be printed.
+    rate: rate of the probes, None for the default; fields: further fields of each target; slos: blocks of `slos` by name
+
+    Exits with WRONG_CALL for an invalid URL, or for one with credentials, which must not be printed.
     """
     import yaml
 

@@ -75,7 +75,7 @@ def dashboards(
 
 
 def _differing(folder: Path, documents: dict[str, str]) -> list[str]:
-    """Messages on files that are missing, outdated or not generated."""
+    """Messages on dashboard files that are missing, outdated or not generated."""
     problems = []
     for name, text in documents.items():
         path = folder / name
@@ -100,7 +100,7 @@ def _destination(
     folder: str,
     datasource: str,
 ) -> "tuple[Server, str, str | None]":
-    """Grafana, folder and data source from the options, completed by the configuration. Exits if something is missing."""
+    """(Grafana, folder, data source) from the options, or else from the configuration. Exits if something is missing."""
     from prober.config.configuration import url_problem
     from prober.features.grafana import MISSING, available
 
@@ -160,7 +160,7 @@ def _password(path: str) -> str:
 
 
 def _push(server: "Server", documents: list[dict[str, Any]], options: "PushOptions") -> ExitCode:
-    """Push and print the results. FAILED if a dashboard was not replaced, CHANGES_PENDING if a dry run would change something."""
+    """Push and print the results. Returns FAILED if a dashboard was not replaced, CHANGES_PENDING if a dry run would change one."""
     from prober.features.grafana.push import SENT, push
     from prober.features.grafana.server import GrafanaError
 

@@ -83,9 +83,9 @@ Ctrl-C ends it all."""
 
 @dataclass(slots=True)
 class Processes:
-    """The processes of the demo, in its folder, each with a log file of its name.
+    """The processes of the demo, each with a log file of its name in the demo's folder.
 
-    successors: by name of a process, the command that starts once it has ended well; None: no command
+    successors: by name of a process that may end, the command that starts then; None: nothing starts
     """
 
     folder: Path
@@ -98,7 +98,7 @@ class Processes:
             self.running[name] = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
 
     def check(self) -> None:
-        """Start successors. Exits with FAILED if a process has ended that was not to."""
+        """Start successors of ended processes. Exits with FAILED if a process has ended that should not."""
         for name, process in list(self.running.items()):
             if process.poll() is None:
                 continue
@@ -110,7 +110,7 @@ class Processes:
                 self.start(name, command)
 
     def end(self) -> None:
-        """Terminate all, and wait for them."""
+        """Terminate all processes, and wait for their end."""
         for process in self.running.values():
             process.terminate()
         for process in self.running.values():
@@ -187,7 +187,7 @@ def _show(engines: Mapping[str, Engine], story: str, trouble_s: float, duration_
 
 
 def configuration(engines: Mapping[str, Engine], ports: Mapping[str, int]) -> str:
-    """The configuration of the prober, with those SLOs that a target uses."""
+    """The prober's configuration for the demo, with the SLOs that its targets use."""
     targets = "targets:\n" + "".join(
         f'  - {{name: {name}, url: "http://{HOST}:{ports[name]}", budget: {engine.budget}, {engine.target}}}\n'
         for name, engine in engines.items()
@@ -199,13 +199,13 @@ def configuration(engines: Mapping[str, Engine], ports: Mapping[str, int]) -> st
 
 
 def _mock(name: str, port: int, options: Sequence[str], trouble_s: float) -> list[str]:
-    """The command of an engine."""
+    """The command that starts an engine."""
     fixed = [sys.executable, "-m", "prober", "mock", "--engine", "simulated", "--model", name, "--port", str(port)]
     return [*fixed, *(word.format(trouble=trouble_s) for word in options)]
 
 
 def _story(scenes: Sequence[str], trouble_s: float) -> str:
-    """Expected course of each scene; without scenes that of all four engines."""
+    """Text on the expected course of each scene; without scenes, on the course of all four engines."""
     after = f"{trouble_s:g} s" if trouble_s < 120 else f"{trouble_s / 60:g} minutes"
     if not scenes:
         return STORY.format(after=after) + ENDING
@@ -216,7 +216,7 @@ def _story(scenes: Sequence[str], trouble_s: float) -> str:
 
 
 def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str]:
-    """Write Prometheus's files beside the configuration; return its command."""
+    """Write Prometheus's configuration files, and return the command that starts it."""
     folder = config.parent
     page = f"http://{HOST}:{ports['prober']}"
     links = ("--runbook-url", f"{page}/runbooks", "--prober-url", page, "--slow-interval", RULES_INTERVAL)
@@ -240,7 +240,7 @@ def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str
 
 
 def _alerts(ports: Mapping[str, int], prometheus: subprocess.Popen[bytes], stop: Event) -> str:
-    """URL of Prometheus's alerts page: the first of ALERTS that answers once Prometheus is ready."""
+    """URL of the page of alerts: the first of ALERTS that answers once Prometheus is ready."""
     base, end = f"http://{HOST}:{ports['Prometheus']}", time.monotonic() + READY_TIMEOUT_S
     while prometheus.poll() is None and time.monotonic() < end and not stop.wait(0.1):
         if _answers(f"{base}/-/ready"):
@@ -249,7 +249,7 @@ def _alerts(ports: Mapping[str, int], prometheus: subprocess.Popen[bytes], stop:
 
 
 def _answers(url: str) -> bool:
-    """True if a GET of the URL is answered with success. No proxy is between this machine and itself."""
+    """True if a GET of the URL is answered with success. It is sent without a proxy, as the URL is of this machine."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=5):
@@ -272,9 +272,9 @@ def _tell(ports: Mapping[str, int], engines: Sequence[str], alerts: str | None, 
 
 @contextmanager
 def reserved_ports(preferred: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Ports by name: the preferred ones if they are free, else any free ones, which are printed.
+    """Ports by name: the preferred port if it is free, else any free one, which is printed.
 
-    The processes of the demo listen a second later. Until its end a UDP socket of each number keeps other demos away.
+    The processes of the demo listen only a second later. Until the end, a UDP socket with each port number keeps other demos away.
     """
     with ExitStack() as reservations:
         ports: dict[str, int] = {}

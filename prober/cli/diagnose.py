@@ -95,7 +95,7 @@ def diagnose(
 async def _measure(
     spec: TargetSpec, own: Workload | Mix | None, *, quiet: bool
 ) -> tuple[list[ProbeResult], list[Reading]]:
-    """Send the probes of all phases and of the user's own workload, one after the other. The first one is warm-up."""
+    """Send the probes of all phases and of the user's own workload, one after the other. The very first probe is warm-up."""
     rng, results = Random(), list[ProbeResult]()
     with closing(Clock()) as clock:
         async with Session(spec, clock, PageReader) as session:

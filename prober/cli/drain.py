@@ -37,7 +37,7 @@ def drain(
 
 
 def _probers() -> Iterator[int]:
-    """Processes of `prober run` that see the same files, which in a pod is the same container; without those that they started."""
+    """Process ids of `prober run` in the same container, without the processes that those have started."""
     parents = {
         int(folder.name): parent for folder in PROC.iterdir() if (parent := _parent_of_prober(folder)) is not None
     }
@@ -45,7 +45,7 @@ def _probers() -> Iterator[int]:
 
 
 def _parent_of_prober(folder: Path) -> int | None:
-    """Parent of the process if it is a `prober run` of this container; else None."""
+    """Process id of the parent, if the process is a `prober run` of this container; else None."""
     try:
         words = (folder / "cmdline").read_bytes().split(b"\0")
         names = [word.rpartition(b"/")[2] for word in words]

@@ -11,7 +11,7 @@ from prober.cli.output import echo
 
 @unique
 class ExitCode(IntEnum):
-    """Meaning of a command's exit code, the same for every command."""
+    """The exit codes. Each has the same meaning for every command."""
 
     OK = 0
     """Done, and the result is good: ready, accepted, compared, a knee was estimated or the SLOs hold at a rate."""
@@ -34,7 +34,7 @@ class ExitCode(IntEnum):
 
     @property
     def colour(self) -> str:
-        """The colour of a verdict with this code on the terminal."""
+        """Colour on the terminal for a verdict that gives this exit code."""
         return {ExitCode.OK: "green", ExitCode.FAILED: "red"}.get(self, "yellow")
 
 

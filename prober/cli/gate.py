@@ -172,7 +172,7 @@ def _announce(judge: Gate, rate_per_s: float) -> None:
 
 
 def _judged(verdict: GateVerdict, slos: Sequence[Slo], references: Sequence[Reference]) -> str:
-    """Sentence on what the verdict is about."""
+    """Sentence that names the SLOs and baseline latencies that the verdict is about."""
     if not verdict.findings:
         return "Judged: that it answers. Latency was not judged, as nothing listens."
     names = ["that it answers", *(slo.text for slo in slos), *(reference.name for reference in references)]
@@ -195,7 +195,7 @@ def _as_baseline(result: Result, path: str) -> list[str]:
 def _references(
     before: Result | None, probe: ProbeSpec, material: float, source: str
 ) -> tuple[list[Reference], list[str]]:
-    """References from the baseline, and sentences on latencies that cannot be compared. Raises ValueError."""
+    """(references from the baseline, sentences on latencies that cannot be compared with it). Raises ValueError."""
     if before is None:
         return [], []
     if not before.requests:

@@ -1,4 +1,4 @@
-"""`prober`: finds the command and runs it. A command is imported when it is called, which keeps the daemon small."""
+"""`prober`: finds the command and runs it. A command's module is imported only when it is called, which keeps the daemon small."""
 
 import gc
 import signal
@@ -38,7 +38,7 @@ HEADINGS = {
 
 
 def hold_signals() -> None:
-    """Let signals wait until a daemon handles them, also over exec: by default they end a process, and process 1 never sees them."""
+    """Block signals until a daemon handles them, also across exec: by default they end a process, and process 1 never sees them."""
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1))
 
 
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, which exits with INTERRUPTED on a Ctrl-C that it does not handle."""
+    """A command that runs `command`, and exits with INTERRUPTED at a Ctrl-C that is not handled there."""
 
     @wraps(command)
     def run(**options: object) -> None:

@@ -106,7 +106,7 @@ def matrix(
 
 
 def closed_rows(concurrency: str, workload: Workload | Mix, step: str, slos: Sequence[Slo]) -> list[Row]:
-    """A row of a closed loop for each number of requests in flight. Raises ValueError, ConfigError."""
+    """Rows in a closed loop, one for each number of requests in flight in `concurrency`. Raises ValueError, ConfigError."""
     step_s = quantity("--step", step or "30s", positive_duration)
     counts = [count.strip() for count in concurrency.split(",")]
     if not all(count.isdecimal() and 1 <= int(count) <= MAX_CONCURRENCY for count in counts):
@@ -131,7 +131,7 @@ def measure_rows(
 ) -> NoReturn:
     """Send and judge each row, write and print the result, and exit.
 
-    configuration: of the rows, for the result
+    configuration: text of the rows, for the result
     """
     with exit_on(ValueError, command=command):
         worker_processes = workers.count()
@@ -158,7 +158,7 @@ async def _measure(
     worker_processes: int | None,
     ray: str,
 ) -> tuple[list[RowVerdict], Result]:
-    """Send the rows, with workers, until the end or Ctrl-C. Raises as `open_workers` and `run_rows`."""
+    """Send the rows with worker processes, until the end or Ctrl-C. Raises as `open_workers` and `run_rows`."""
     interrupted = asyncio.Event()
     on_interrupt(interrupted.set)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
@@ -198,7 +198,7 @@ def _object(rows: Sequence[Row], verdicts: Sequence[RowVerdict], result: Result)
 
 
 def _draw(rows: Sequence[Row], verdicts: Sequence[RowVerdict], result: Result) -> None:
-    """Print a line for each row, then the reason of each verdict."""
+    """Print a table line for each row, then the reason of each verdict."""
     console = Terminal(highlight=False, soft_wrap=True)
     width = max(len(text) for row in rows for text in (row.name, loop(row)))
     head = f"{'row':{width}}  {'sent as':{width}}  {'verdict':15}"
@@ -232,7 +232,7 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[RowVerdict], result: Result) -
 
 
 def _read(file: Path) -> str:
-    """Text of the file. Raises ValueError."""
+    """Text of the file with the rows. Raises ValueError."""
     try:
         return read_text(file)
     except OSError as problem:

@@ -1,4 +1,4 @@
-"""`prober mock`: serves an OpenAI API with configurable latencies and faults, and records what it really did."""
+"""`prober mock`: serves an OpenAI API with configurable latencies and faults, and records its true timing."""
 
 import asyncio
 import contextlib

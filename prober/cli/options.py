@@ -1,6 +1,6 @@
 """Options that several commands share, each declared once.
 
-A command is decorated with `expand_options` and takes the dataclasses below as parameters; typer sees one option a field:
+A command is decorated with `expand_options` and takes the dataclasses below as parameters. Each field becomes an option of typer:
 
     @expand_options
     def once(url: Url, endpoint: EndpointOptions, as_json: AsJson = False) -> None: ...
@@ -120,7 +120,7 @@ def quantity(option: str, text: str, parse: Callable[[object], T]) -> T:
 
 
 def named_options(call: typer.Context, names: Iterable[str]) -> list[str]:
-    """Options that the command line names, of the parameters with these names."""
+    """The options on the command line that belong to parameters with these names."""
     sources = {name: call.get_parameter_source(name) for name in names}
     named = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
     return [parameter.opts[0] for parameter in call.command.params if parameter.name in named]
@@ -139,7 +139,7 @@ def warm_up_length(text: str) -> WarmUpLength:
 
 
 def share(option: str, text: str) -> float:
-    """The value of an option that is a percentage above 0% and below 100%, as a ratio. Raises ValueError."""
+    """The value of an option that is a percentage, as a ratio above 0 and below 1. Raises ValueError."""
     ratio = float(quantity(option, text, percent))
     if ratio == 1:
         raise ValueError(f"{option} {text!r} must be below 100%")
@@ -147,7 +147,7 @@ def share(option: str, text: str) -> float:
 
 
 def expand_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with one keyword parameter a field in place of each parameter whose type is a dataclass."""
+    """The command, with each parameter whose type is a dataclass replaced by one keyword parameter for each of its fields."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, type] = {}
     parameters: list[inspect.Parameter] = []
@@ -175,7 +175,7 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def split_file(command: str, arguments: Sequence[str], config_file: str) -> tuple[list[str], str]:
-    """URLs and the configuration file of a command line; a file exists or ends in .yaml. Exits with WRONG_CALL for both."""
+    """(URLs, configuration file) of a command line. A file exists or ends in .yaml. Exits with WRONG_CALL for both or two files."""
     files = [argument for argument in arguments if argument.endswith((".yaml", ".yml")) or Path(argument).exists()]
     urls = [argument for argument in arguments if argument not in files]
     files += filter(None, [config_file])

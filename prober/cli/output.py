@@ -10,12 +10,12 @@ from prober.measure.printable import printable
 
 
 def echo(text: object = "", *, end: str = "\n", err: bool = False, flush: bool = False) -> None:
-    """Print on standard output, or with `err` on standard error. flush: before the command goes on, for a reader of a pipe."""
+    """Print on standard output, or with `err` on standard error. flush: write it at once, for a reader of a pipe"""
     print(printable(str(text)), end=end, file=sys.stderr if err else sys.stdout, flush=flush)
 
 
 class PrintableFormatter(logging.Formatter):
-    """Log lines of commands other than `prober run`."""
+    """Log formatter of all commands but `prober run`, whose lines have printable text only."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))

@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """A kind of instance, and how many of it the demand takes.
+    """A kind of instance, and the number of instances that the demand needs.
 
-    gpus: per instance; is_assumed: they are not known, and one is assumed
+    gpus: per instance; is_assumed: the number of GPUs is not known, and 1 is assumed
     """
 
     name: str
@@ -90,7 +90,7 @@ def plan(
 
 
 def _known_price(result: Result) -> float | None:
-    """The price in the sweep's configuration; None if the sweep counted no tokens, as no price was requested here."""
+    """The GPU price in the sweep's configuration; None if the sweep counted no tokens, as no price was requested here."""
     counted = all(
         stage.output_tokens is not None and stage.prompt_tokens is not None for stage in result.stages if stage.answered
     )
@@ -98,7 +98,7 @@ def _known_price(result: Result) -> float | None:
 
 
 def _measured_gpus(result: Result) -> int | None:
-    """Number of GPUs of the sweep's target; None if it is not known. Raises ValueError where its sources disagree."""
+    """Number of GPUs of the sweep's target; None if it is not known. Raises ValueError if sources of the result disagree."""
     for disagreement in result.disagreements:
         if disagreement.name == "gpu_count":
             raise ValueError(
@@ -108,7 +108,7 @@ def _measured_gpus(result: Result) -> int | None:
 
 
 def _per_sweep(option: str, values: list[T] | None, count: int) -> Sequence[T | None]:
-    """The value of an option for each sweep. Raises ValueError."""
+    """The values of an option, one for each sweep. Raises ValueError if their number is not 0, 1 or that of the sweeps."""
     if not values:
         return [None] * count
     if len(values) not in (1, count):

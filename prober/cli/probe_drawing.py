@@ -1,4 +1,4 @@
-"""The timeline of one probe, drawn on the terminal."""
+"""Draws the timeline of one probe on the terminal."""
 
 from rich.table import Table
 

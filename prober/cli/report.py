@@ -91,7 +91,7 @@ def report(
 
 
 def _with_options(result: Result, spec: ContextSpec, options: ContextOptions) -> Result:
-    """The result with the facts and the price of the options, if there are any."""
+    """The result, completed by the facts and the price that the options give."""
     if options == ContextOptions():
         return result
     if spec.rollback is not None and result.decision is not None:

@@ -121,7 +121,7 @@ def _labels(pairs: list[str]) -> tuple[tuple[str, str], ...]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes expressions as blocks, which keeps diffs of rule files readable."""
+    """YAML dumper that writes PromQL as block text, so that diffs of rule files are readable."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

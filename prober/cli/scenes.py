@@ -1,4 +1,4 @@
-"""Scenes of `prober demo`: troubles of an engine, as data. In each a healthy engine stands beside the one in trouble."""
+"""Scenes of `prober demo`, as data. In each scene an engine has a problem, and a healthy engine runs beside it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ DRIFT_PROBES = f"probes: [{{workload: probe, rate: {rate_text(DRIFT_PROBES_PER_S
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine and its target.
+    """A mock engine and its target.
 
-    options: of its mock; `{trouble:g}` is when the trouble begins, in seconds. With `--duration` it ends by itself
-    successor: options of the mock that then takes its port
-    target, budget: settings of its target beside name and address, in YAML's flow style
-    has_past: its latencies were learnt from three simulated days
+    options: options of `prober mock`; `{trouble:g}` is the seconds until the problem begins. With `--duration` the mock ends by itself
+    successor: options of the mock that takes its port then
+    target, budget: settings of its target, without name and address, in YAML's flow style
+    has_past: baselines of its latencies are learned from three simulated days
     """
 
     options: tuple[str, ...] = LIGHT_LOAD
@@ -36,7 +36,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """An engine in trouble. trouble: what happens to it; shown: its visible effect; neighbour: a healthy engine of the same kind"""
+    """An engine with a problem. trouble: its cause; shown: its visible effect; neighbour: a healthy engine of the same kind"""
 
     trouble: str
     shown: str
@@ -45,7 +45,7 @@ class Scene:
 
 
 def _faulty(fault: str) -> Engine:
-    """An engine with this fault from when the trouble begins."""
+    """An engine that has this fault from the begin of the problem on."""
     return Engine((*LIGHT_LOAD, "--fault", f"{fault}@{{trouble:g}}s-"))
 
 
@@ -122,7 +122,7 @@ ALL = "all"
 
 
 def engines_of(names: Sequence[str]) -> dict[str, Engine]:
-    """The engines of these scenes by name, healthy ones first; scenes whose neighbours are alike share one."""
+    """The engines of these scenes by name, healthy ones first. Scenes with equal neighbours share one."""
     neighbours: dict[Engine, str] = {}
     for name in names:
         neighbour = SCENES[name].neighbour
@@ -131,5 +131,5 @@ def engines_of(names: Sequence[str]) -> dict[str, Engine]:
 
 
 def listed() -> str:
-    """All scenes, a line each."""
+    """List of all scenes, one line for each."""
     return "\n".join(f"{name:10} {scene.trouble}" for name, scene in SCENES.items())

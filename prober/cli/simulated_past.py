@@ -1,4 +1,4 @@
-"""The past of a target of the demo: three days of probes of a simulated engine, learnt and stored as the daemon does it."""
+"""The past of a target of the demo: results of three days of probes of a simulated engine, learned and stored as by the daemon."""
 
 import time
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ SEED = 1
 
 
 def store_past(folder: str, targets: Iterable[str]) -> None:
-    """Write what a prober has learnt of the workload `probe` of these targets, which are engines of one kind. Takes some seconds."""
+    """Store what a prober would have learned of the workload `probe` of these targets, whose engines are of one kind. Takes seconds."""
     settings = Settings(DRIFT_PROBES_PER_S)
     ttft, itl = new_state(settings), new_state(settings)
     now_unix_s = time.time()

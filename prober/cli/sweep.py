@@ -1,4 +1,4 @@
-"""`prober sweep`: estimates once at which request rate each SLO gives way."""
+"""`prober sweep`: estimates once the request rate up to which each SLO holds."""
 
 import asyncio
 import sys
@@ -190,7 +190,7 @@ def sweep(
 
 
 def _check_combination(call: typer.Context, concurrency: str, rates: str) -> None:
-    """Check that no option is given that another one replaces. Raises ValueError."""
+    """Check that no option is given that has no effect with `concurrency` or `rates`. Raises ValueError."""
     if concurrency and (unused := named_options(call, OF_SWEEPS)):
         raise ValueError(
             f"--concurrency sends no rates, so {', '.join(unused)} would not be used; leave one or the other out"
@@ -211,7 +211,7 @@ async def _repeated(
     shed_allowed: bool,
     quiet: bool,
 ) -> None:
-    """Run one sweep after the other and add each to `ended`; none follows one that was interrupted or lost a worker.
+    """Run `times` sweeps one after the other, and add each to `ended`. An interruption or a lost worker ends the series.
 
     Raises WorkersUnavailable.
     """
@@ -290,7 +290,7 @@ def _draw(result: Result) -> None:
 
 
 def _sentences(result: Result) -> Iterator[str]:
-    """Sentences on the sweep, for below its stages."""
+    """Sentences on the sweep, which are printed below its stages."""
     if result.warm_up is not None:
         yield f"Warm-up: {result.warm_up}, which do not count."
     if result.stages:

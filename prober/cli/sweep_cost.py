@@ -1,4 +1,4 @@
-"""Upper bounds of what the sweeps of a target use, for one sweep and per day; for `prober check`."""
+"""Upper bounds of the tokens and dollars that a target's sweeps use, for one sweep and per day; for `prober check`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ UNITS = {"tokens": "{:,.0f} tokens", "cost": "${:,.2f}"}
 
 @dataclass(frozen=True, slots=True)
 class SweepCost:
-    """Most that the sweeps of a target use, from one prober.
+    """Upper bounds of what one prober's sweeps of a target use.
 
-    place: of the target in the configuration
+    place: path of the target in the configuration
     bound: the limit of one sweep, as text
-    is_explicit: `sweep.limits` sets the bound
-    most_in_day: scheduled sweeps in any 24 hours
-    most_in_window: scheduled sweeps in the hours for which a budget counts
-    requests: of one sweep
-    prompt_tokens, completion_tokens: of one request
+    is_explicit: True if `sweep.limits` sets the bound
+    most_in_day: maximum number of scheduled sweeps in any 24 hours
+    most_in_window: the same in the hours for which a budget counts
+    requests: requests of one sweep
+    prompt_tokens, completion_tokens: tokens of one request
     """
 
     place: str
@@ -42,7 +42,7 @@ class SweepCost:
 
     @classmethod
     def of(cls, place: str, spec: TargetSpec) -> Self | None:
-        """The cost of the target's sweeps; None if it has none."""
+        """The cost of the target's sweeps; None if no sweeps are configured."""
         sweep = spec.sweep
         if sweep is None:
             return None
@@ -76,7 +76,7 @@ class SweepCost:
         return self.requests * _amount(self.spec.budget, kind, self.prompt_tokens, self.completion_tokens)
 
     def amount_per_day(self, kind: str) -> float:
-        """Use of a day's scheduled sweeps; at most what the budget leaves, if the budget limits them."""
+        """Use of a day's scheduled sweeps; at most what scheduled probes leave of the budget, if the budget limits the sweeps."""
         amount = self.most_in_day * self.amount(kind)
         return amount if self.is_explicit else min(amount, max(0.0, _left(self.spec).get(kind, inf)))
 
@@ -95,7 +95,7 @@ class SweepCost:
         return f"{tokens[0]:14,.0f} {dollars[0]:>8} {often:>9} {tokens[1]:14,.0f} {dollars[1]:>8}  {self.bound}"
 
     def mistakes(self) -> Iterator[tuple[str, str]]:
-        """Path and message of mistakes: probes and sweeps exceed a daily budget."""
+        """(path, message) of mistakes: probes and sweeps exceed a daily budget."""
         for kind, left in _left(self.spec).items():
             limit, use = _budget(self.spec.budget, kind), estimate_per_day(self.spec)
             probes = use.tokens if kind == "tokens" else use.dollars or 0.0
@@ -120,7 +120,7 @@ class SweepCost:
                 )
 
     def warnings(self) -> Iterator[tuple[str, str]]:
-        """Path and message of warnings: no time is left to measure demand; sweeps do not fit into the hours of a budget."""
+        """(path, message) of warnings: no time is left to measure demand, or sweeps do not fit into the hours of a budget."""
         if (text := _unmeasured_demand(self.spec)) is not None:
             yield f"{self.place}.sweep.schedule", text
         if any(True for _ in self.mistakes()) or not self.is_explicit:
@@ -139,7 +139,7 @@ class SweepCost:
 
 
 def mean_requests(sweep: SweepSpec) -> float:
-    """Mean number of requests if nothing but its rates and its time ends the sweep: adaptive after the ramp, at the highest rate."""
+    """Mean number of requests if only rates and time limit the sweep. An adaptive one stays at the highest rate after its ramp."""
     limit_s, number = sweep.limits.time, 0
     elapsed_s = min(limit_s, WARM_UP.seconds or 0.0)
     requests = elapsed_s * sweep.lowest_rate
@@ -171,7 +171,7 @@ def _unmeasured_demand(spec: TargetSpec) -> str | None:
 
 
 def _left(spec: TargetSpec) -> dict[str, float]:
-    """Each budget minus the need of the probes in the hours for which it counts, as the daemon computes it."""
+    """What each budget has left after the need of the scheduled probes, in the hours for which it counts, as the daemon computes it."""
     return {kind: _budget(spec.budget, kind) - need.max_over(WINDOW_S) for kind, need in needs_of(spec).items()}
 
 

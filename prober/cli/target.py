@@ -74,7 +74,7 @@ def target(
 
 
 def validated(command: str, model: type[M], fields: Mapping[str, Any], context: Document | None = None) -> M:
-    """A model of the values of options. Raises ConfigError, which names the options."""
+    """A model made from the values of options. Raises ConfigError, which names the options."""
     try:
         return model.model_validate(fields, context=context)
     except ValidationError as error:
@@ -122,7 +122,7 @@ def workload(options: WorkloadOptions) -> Workload | Mix:
 
 
 def with_sampling(sent: Workload | Mix, option: str, text: str) -> Workload | Mix:
-    """The workload with the request fields of an option beside its own. Raises ValueError."""
+    """The workload with further request fields from an option. Raises ValueError."""
     document = _text(option, text[1:]) if text.startswith("@") else text
     try:
         fields = json.loads(document)
@@ -145,7 +145,7 @@ def _known(option: str, name: str, known: Mapping[str, Workload | Mix]) -> Workl
 
 
 def _described(options: WorkloadOptions) -> Workload | None:
-    """The workload that the options describe instead of naming it; None without such options. Raises ValueError."""
+    """The workload that lengths, prompts or a trace describe; None if the options name a workload instead. Raises ValueError."""
     values = {"--prompts": options.prompts, "--trace": options.trace, "--prompt-tokens": options.prompt_tokens}
     sources = [option for option, value in values.items() if value]
     if len(sources) > 1:
@@ -178,7 +178,7 @@ def _text(option: str, path: str) -> str:
 
 
 def known_workloads(config_file: str) -> Mapping[str, Workload | Mix]:
-    """Workloads of a configuration file, if one is named, and the built-in ones. Raises ConfigError."""
+    """The built-in workloads, and those of the configuration file if one is given. Raises ConfigError."""
     if not config_file:
         return BUILT_IN
     from prober.config.load import load_workloads  # here, as few commands name a file
@@ -191,7 +191,7 @@ def known_workloads(config_file: str) -> Mapping[str, Workload | Mix]:
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Check before sending that the result can be written, without leaving an empty file. Raises ValueError."""
+    """Check, before requests are sent, that a result can be written; no empty file is left. Raises ValueError."""
     is_new = not path.exists() and not path.is_symlink()
     try:
         path.open("ab").close()
@@ -203,7 +203,7 @@ def check_writable(option: str, path: Path) -> None:
 
 @contextmanager
 def only_load(command: str, url: str) -> Iterator[None]:
-    """Hold the lock of the target while it is loaded; exit if another process of this machine and user loads it."""
+    """Hold the lock of the target during the block. Exits if another process of this machine and user holds it."""
     try:
         with Lock(url, f"prober {command}"):
             yield

@@ -1,7 +1,7 @@
-"""`prober watch`: what the prober's page shows, in a terminal.
+"""`prober watch`: shows the content of the prober's page in a terminal.
 
-With `--json` this process is the daemon and writes a snapshot a line. Otherwise it starts itself once more with `--json` and shows
-what that process writes, so that drawing delays no request, and the screen can show only what is in the lines.
+With `--json` this process is the daemon and writes one snapshot per line. Otherwise it starts a second process with `--json` and shows
+its lines, so that drawing delays no request, and the screen shows nothing that the lines lack.
 """
 
 import asyncio
@@ -141,7 +141,7 @@ def _configuration(urls: list[str], endpoint: EndpointOptions, probe_rate: str, 
 
 
 async def _write_lines(interval_s: float, duration_s: float | None, snapshots: "Snapshots") -> None:
-    """Write a snapshot every `interval_s` until the time is over or the reader is gone.
+    """Write a snapshot every `interval_s` until `duration_s` is over or the reader is gone.
 
     A thread waits for a slow reader; the next snapshot is taken once the previous one is written.
     """
@@ -169,7 +169,7 @@ def _write_all(data: bytes) -> None:
 
 
 def _show(interval_s: float, *, is_screen: bool) -> None:
-    """Start the daemon in a process of its own and show what it writes; exit as it does, or with INTERRUPTED."""
+    """Start the daemon in another process and show its snapshots. Exits with its exit code, or with INTERRUPTED."""
     command = [sys.executable, "-P", "-m", "prober", "watch", "--json", "--interval", f"{interval_s}s", *sys.argv[2:]]
     code, log = asyncio.run(_shown(command, is_screen=is_screen))
     for line in log:
@@ -178,7 +178,7 @@ def _show(interval_s: float, *, is_screen: bool) -> None:
 
 
 async def _shown(command: list[str], *, is_screen: bool) -> tuple[int, list[str]]:
-    """Show the lines of the command until it ends or a signal arrives; returns the exit code and its log."""
+    """Show the snapshots that the command writes, until it ends or a signal arrives. Returns (exit code, lines of its log)."""
     from prober.cli.watch_words import Watched, summary
 
     stopped: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
@@ -232,7 +232,7 @@ async def _ended(process: asyncio.subprocess.Process) -> int:
 
 
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Send the process a signal unless it has ended. Its own methods may hide its exit code from asyncio, which then reports 255."""
+    """Send the process a signal unless it has ended. Methods of `process` could hide the exit code from asyncio (it reports 255)."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, number)
@@ -244,7 +244,7 @@ async def _keep(stream: asyncio.StreamReader, log: deque[str]) -> None:
 
 
 async def _read(stream: asyncio.StreamReader, watched: "Watched", changed: asyncio.Event, *, is_plain: bool) -> None:
-    """Read snapshots until the stream ends. is_plain: print what each of them says"""
+    """Read snapshots until the stream ends. is_plain: print the lines of each snapshot"""
     from prober.cli.watch_words import plain_lines
     from prober.web.targets import Snapshot
 
@@ -257,7 +257,7 @@ async def _read(stream: asyncio.StreamReader, watched: "Watched", changed: async
 
 
 async def _draw(watched: "Watched", changed: asyncio.Event) -> None:
-    """Draw the screen after each change of data or size, and periodically, as it shows its age; restore it at the end."""
+    """Draw the screen after each change of data or size, and periodically, as it shows the age of the data; restore it at the end."""
     from rich.live import Live
 
     from prober.cli.console import Terminal
@@ -277,7 +277,7 @@ async def _draw(watched: "Watched", changed: asyncio.Event) -> None:
 
 
 def _echo(lines: Iterable[str]) -> None:
-    """Print the lines, in ASCII where the terminal shows no more."""
+    """Print the lines, in ASCII if the terminal shows only that."""
     from prober.cli.watch_words import as_ascii
 
     is_utf8 = shows_utf8(_environment())
@@ -293,7 +293,7 @@ def shows_utf8(environment: Mapping[str, str]) -> bool:
 
 
 def _environment() -> Mapping[str, str]:
-    """The environment as this process was started with it: Python sets another locale where there is none, or C."""
+    """The environment with which this process was started, as Python sets another locale if there is none, or C."""
     try:
         block = Path("/proc/self/environ").read_bytes().decode(errors="replace")
     except OSError:

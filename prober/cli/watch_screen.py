@@ -1,4 +1,4 @@
-"""The screen of `prober watch`: lines for a width and a height, without input and output."""
+"""The screen of `prober watch`: makes text lines for a width and a height, without input and output."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -43,7 +43,7 @@ STYLES: dict[Kind, str] = {"good": "green", "bad": "bold red", "few": "yellow", 
 
 
 class Frame:
-    """Renderable of Rich: the screen at the current size of the terminal. now_unix_s: the wall clock"""
+    """Rich renderable of the screen, at the current size of the terminal. now_unix_s: returns the present time"""
 
     def __init__(self, watched: Watched, now_unix_s: Callable[[], float], *, is_utf8: bool = True) -> None:
         self._watched, self._now_unix_s, self._is_utf8 = watched, now_unix_s, is_utf8
@@ -55,7 +55,7 @@ class Frame:
 
 
 def screen(watched: Watched, width: int, height: int, now_unix_s: float, *, is_utf8: bool = True) -> list[Text]:
-    """At most `height` lines, none wider than `width` cells: all targets in a line each, then as many in detail as fit."""
+    """At most `height` lines of at most `width` cells: one line for each target, then as many targets in detail as fit."""
     snapshot = watched.snapshot
     if snapshot is None:
         lines = [_mark("unknown", "prober watch: its prober starts, nothing is known yet")]
@@ -79,7 +79,7 @@ def chart(
     rows: int,
     threshold_s: float | None = None,
 ) -> list[Text]:
-    """TTFT over time: a title, `rows` lines and the axis of time. threshold_s: of an SLO, drawn if it is on the scale."""
+    """Chart of TTFT over time: a title, `rows` lines and the axis of time. threshold_s: of an SLO, drawn if it is on the scale"""
     span_s = next((span for span in SPANS_S if now_unix_s - begin_unix_s <= span), SPANS_S[-1])
     shown = [point for point in points if now_unix_s - point.unix_s <= span_s]
     top_s = _scale(max((point.ttft_s or 0.0 for point in shown), default=0.0))
@@ -124,7 +124,7 @@ def _coloured(row: str) -> Text:
 
 
 def _head(snapshot: Snapshot, now_unix_s: float) -> list[Text]:
-    """Title, headline, and doubts about the rest."""
+    """Lines with the title, the headline, and doubts about the other data."""
     kinds = {fact.kind for fact in snapshot.concerns}
     worst: Kind = next((kind for kind in ("bad", "few", "unknown", "good") if kind in kinds), "unknown")
     lines = [Text(f"prober watch  {time_of_day(snapshot.time)} UTC  ") + _mark(worst, snapshot.headline)]
@@ -138,7 +138,7 @@ def _head(snapshot: Snapshot, now_unix_s: float) -> list[Text]:
 
 
 def _overview(ranked: Sequence[tuple[TargetAnswer, ConcernAnswer]], width: int, most: int) -> list[Text]:
-    """A line for each of the first targets, with as many latencies as fit."""
+    """A line for each of the first `most` targets, with as many latencies as fit."""
     name_width = min(NAME, max(cell_len(one_line(target.name)) for target, _ in ranked))
     latency_width = len(SHOWN) * COLUMN + COUNT
     rest = width - name_width - 3
@@ -158,7 +158,7 @@ def _overview(ranked: Sequence[tuple[TargetAnswer, ConcernAnswer]], width: int, 
 def _detail(
     snapshot: Snapshot, watched: Watched, target: TargetAnswer, fact: ConcernAnswer, width: int, room: int
 ) -> list[Text]:
-    """A target in at most `room` lines: the chart takes what the other parts leave."""
+    """A target in at most `room` lines. The chart gets the lines that the other parts leave."""
     story = watched.story(target)
     top = [
         _title(target),
@@ -205,7 +205,7 @@ def _percentile_table(target: TargetAnswer, story: Story, now_unix_s: float) -> 
 
 
 def _facts(target: TargetAnswer, now_unix_s: float) -> list[Text]:
-    """SLOs, drift, headroom, and whether answers are held back."""
+    """Lines on SLOs, drift, headroom, and answers that are held back."""
     lines = [Text(f"probes    {outcomes(target)}")]
     lines += [Text("SLO       ") + _mark(slo.kind, slo_words(slo, now_unix_s)) for slo in target.slos]
     if not target.slos:
@@ -220,7 +220,7 @@ def _facts(target: TargetAnswer, now_unix_s: float) -> list[Text]:
 
 
 def _columns(signal: str = "") -> str:
-    """The heads of the columns of a latency."""
+    """The column heads of the percentiles of a latency."""
     name = f"{SIGNALS[signal]} " if signal else ""
     heads = [f"{name if q == SHOWN[0] else ''}{percentile_name(q)}" for q in SHOWN]
     return "".join(head.rjust(COLUMN) for head in heads) + "samples".rjust(COUNT)
@@ -232,7 +232,7 @@ def _values(target: TargetAnswer, signal: str, *, kept: bool = False) -> str:
 
 
 def _not_ok(story: Story, now_unix_s: float, most: int) -> list[Text]:
-    """Remembered probes that were not ok, grouped by ending: time of the last one, count, words; latest first."""
+    """Lines on the stored probes that were not ok, grouped by outcome: time of the last one, count, text; latest first."""
     endings: dict[str, list[float]] = {}
     for probe in reversed(story.not_ok):
         endings.setdefault(ending(probe), []).append(probe.time)
@@ -245,12 +245,12 @@ def _not_ok(story: Story, now_unix_s: float, most: int) -> list[Text]:
 
 
 def _mark(kind: Kind, words: str) -> Text:
-    """The sign of the kind, then the words: colour alone carries no meaning."""
+    """A sign for the kind, then the text: colour alone must carry no meaning."""
     return Text(f"{SIGNS[kind]} {words}", STYLES[kind])
 
 
 def _folded(lines: Sequence[Text], width: int, spare: int) -> list[Text]:
-    """Wrap lines that are too wide, into at most `spare` further lines."""
+    """The lines, with those that are too wide wrapped into at most `spare` further lines."""
     folded: list[Text] = []
     for line in lines:
         rest = line
@@ -266,13 +266,13 @@ def _folded(lines: Sequence[Text], width: int, spare: int) -> list[Text]:
 
 
 def _sized(text: str, width: int) -> str:
-    """The text in exactly `width` cells, with an ellipsis where it is cut."""
+    """The text in exactly `width` cells, with an ellipsis if it is cut."""
     words = one_line(text)
     return set_cell_size(words, width) if cell_len(words) <= width else set_cell_size(words, width - 1) + "…"
 
 
 def _fitted(line: Text, width: int, *, is_utf8: bool) -> Text:
-    """The line cut to the width, in ASCII where the terminal shows no more."""
+    """The line, cut to the width, in ASCII if the terminal shows only that."""
     line.truncate(width, overflow="ellipsis")
     if not is_utf8:
         line.plain = as_ascii(line.plain)

@@ -1,4 +1,4 @@
-"""The sentences of `prober watch` about snapshots, without colours and without input and output."""
+"""Sentences of `prober watch` on snapshots, without colours and without input and output."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ ASCII = str.maketrans("✓✗▲•│─┤└…–·×≤→", "+x!*|-|+~--x<
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A probe of the chart: when it was due, in Unix seconds, and its TTFT; None if the target failed."""
+    """A probe in the chart. unix_s: due time; ttft_s: TTFT, None if the target failed"""
 
     unix_s: float
     ttft_s: float | None
@@ -43,14 +43,14 @@ class Point:
 
 @dataclass(slots=True)
 class Story:
-    """Observations of a target since the start. answered_unix_s: the due time of its latest answer."""
+    """Probes of a target since the start. answered_unix_s: due time of the latest answered probe"""
 
     points: deque[Point] = field(default_factory=lambda: deque(maxlen=MAX_POINTS))
     not_ok: deque[EndedProbe] = field(default_factory=lambda: deque(maxlen=MAX_NOT_OK))
     answered_unix_s: float | None = None
 
     def add(self, probe: EndedProbe) -> None:
-        """Add a probe that has ended. Latencies of warm-ups and cached answers are no points, as the prober does not count them."""
+        """Add a probe that has ended. Warm-ups and cached answers are not in the chart, as their latencies do not count."""
         if probe.outcome != Outcome.OK:
             self.not_ok.append(probe)
         if probe.outcome in BAD:
@@ -62,7 +62,7 @@ class Story:
 
 
 class Watched:
-    """The latest snapshot, and the observations kept from earlier ones."""
+    """The latest snapshot, and probes stored from earlier snapshots."""
 
     def __init__(self) -> None:
         self.snapshot: Snapshot | None = None
@@ -70,7 +70,7 @@ class Watched:
         self._stories: dict[str, Story] = {}
 
     def add(self, snapshot: Snapshot) -> None:
-        """Add the next snapshot."""
+        """Add the next snapshot, and store its probes."""
         if self.snapshot is None:
             self.begin_unix_s = snapshot.time
         self.snapshot = snapshot
@@ -80,12 +80,12 @@ class Watched:
             del self._stories[name]
 
     def story(self, target: TargetAnswer) -> Story:
-        """The observations of a target."""
+        """The stored probes of a target."""
         return self._stories.get(target.name) or Story()
 
 
 def plain_lines(watched: Watched, snapshot: Snapshot) -> list[str]:
-    """Lines of a snapshot that was just added: events, probes that did not end well, doubts about the rest, each target."""
+    """Lines on the latest snapshot: events, probes that did not end well, doubts about the other data, and each target."""
     lines = [
         f"{time_of_day(event.unix_s)} {one_line(': '.join(filter(None, (event.target, event.text))))}"
         for event in snapshot.events
@@ -100,7 +100,7 @@ def plain_lines(watched: Watched, snapshot: Snapshot) -> list[str]:
 
 
 def summary(watched: Watched) -> list[str]:
-    """Lines that stay on the terminal at the end."""
+    """Lines that are left on the terminal at the end."""
     snapshot = watched.snapshot
     if snapshot is None:
         return ["prober watch ended before its prober had started; nothing was measured"]
@@ -120,13 +120,13 @@ def summary(watched: Watched) -> list[str]:
 
 
 def doubts(snapshot: Snapshot) -> list[str]:
-    """Reasons to doubt the rest: the prober's own lateness, a configuration that is not in effect."""
+    """Reasons to doubt the data: the prober's own lateness, or a configuration that is not in effect."""
     problems = [one_line(f"{problem.headline}: {'; '.join(problem.mistakes)}") for problem in snapshot.problems]
     return [*([] if snapshot.trusted else [f"{LATE.capitalize()}."]), *problems]
 
 
 def by_trouble(snapshot: Snapshot) -> list[tuple[TargetAnswer, ConcernAnswer]]:
-    """The targets with their concerns, worst first, otherwise in the order of the configuration."""
+    """The targets with their concerns, worst first; equal ones in the order of the configuration."""
     return sorted(zip(snapshot.targets, snapshot.concerns, strict=True), key=lambda pair: pair[1].rank)
 
 
@@ -136,7 +136,7 @@ def concern_words(concern: ConcernAnswer) -> str:
 
 
 def status(target: TargetAnswer, concern: ConcernAnswer) -> str:
-    """A target in one line: the concern, percentiles with their sample counts."""
+    """A target in one line: its concern, and its percentiles with their sample counts."""
     words = f"{one_line(target.name)}: {concern_words(concern)}"
     if concern.kind == "good" and not target.quantiles:
         words += f". {target.no_latency}"
@@ -148,14 +148,14 @@ def status(target: TargetAnswer, concern: ConcernAnswer) -> str:
 
 
 def outcomes(target: TargetAnswer) -> str:
-    """Numbers of scheduled probes by outcome, since the target appeared."""
+    """Numbers of scheduled probes by outcome, as text, since the target appeared."""
     total = sum(target.outcomes.values())
     listed = ", ".join(f"{count:,} {name}" for name, count in target.outcomes.items())
     return f"{total:,} ended: {listed}" if total else "none has ended yet"
 
 
 def ending(probe: EndedProbe) -> str:
-    """Outcome of a probe, in the server's words where it had some."""
+    """Outcome of a probe as text, with the server's message if it sent one."""
     note = " (not counted as a failure)" if probe.outcome in NEUTRAL else ""
     return one_line(f"{probe.outcome}{': ' if probe.detail else ''}{probe.detail}{note}")
 
@@ -163,7 +163,7 @@ def ending(probe: EndedProbe) -> str:
 def percentiles(target: TargetAnswer, signal: str, *, kept: bool = False) -> tuple[int, dict[float, float]]:
     """(number of samples, percentiles with enough samples) of a latency of the busiest workload.
 
-    kept: of all samples that are kept, instead of the last ten minutes
+    kept: use all stored samples instead of those of the last ten minutes
     """
     row = next((row for row in target.busiest_latencies if row.signal == signal), None)
     if row is None:
@@ -174,14 +174,14 @@ def percentiles(target: TargetAnswer, signal: str, *, kept: bool = False) -> tup
 
 
 def slo_words(slo: SloAnswer, now_unix_s: float) -> str:
-    """The SLO with its objective: met, missed or no data, with the counted events."""
+    """The SLO as text: its objective, met, missed or no data, and the counted events."""
     events = f"{slo.bad_events:,} bad of {slo.events:,} since {clock_time(slo.since, now_unix_s)}"
     state = f"{slo.word}, {slo.why} ({events})" if slo.why else f"{slo.word}, {events}"
     return one_line(f"{slo.slo}, {slo.objective_words}: {state}")
 
 
 def drift_words(target: TargetAnswer, now_unix_s: float) -> list[tuple[Kind, str]]:
-    """Verdicts on the drift of the latencies, each with the latencies that have it."""
+    """(kind, text) of each verdict on drift, with the latencies that have this verdict."""
     signals = dict[tuple[Kind, str], list[str]]()
     for drift in target.drift:
         kind, text = drift.words(now_unix_s)

@@ -1,1 +1,1 @@
-"""The daemon: composition of all parts, reload, persistence of state."""
+"""The daemon: creates and connects all parts, reloads the configuration, and saves the state."""

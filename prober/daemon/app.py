@@ -96,7 +96,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of the command line. config_text: the configuration itself; config_file is only its name then."""
+    """Options of the command line. config_text: text of the configuration; if given, config_file is only its name"""
 
     config_file: str
     listen_address: str = ":9742"  # "": no pages are served
@@ -117,7 +117,7 @@ class Options:
 
 
 def _warn(specs: Configuration) -> None:
-    """Log faults of a valid configuration: an alert that cannot fire, a secret that could be shown."""
+    """Log warnings about a valid configuration, such as an alert that cannot fire or a secret that could be shown."""
     for warning in specs.warnings:
         log.warning("%s", warning)
     for slo, uses in specs.uses().items():
@@ -129,7 +129,7 @@ def _warn(specs: Configuration) -> None:
 
 
 def _discovered(specs: Configuration) -> str:
-    """Part of a log line: names of the discovery sources."""
+    """Names of the discovery sources, as a part of a log line."""
     return f", and those of discovery {', '.join(source.name for source in specs.discovery)}" if specs.discovery else ""
 
 
@@ -144,7 +144,7 @@ Work = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the daemon. work: runs until the end, and again after a failure; name: as `series.TASKS` has it, if it has work."""
+    """A part of the daemon. work: runs until the daemon ends, and again after a failure; name: one of `series.TASKS` if it has work"""
 
     name: str
     start: Work | None = None
@@ -153,12 +153,12 @@ class Part:
 
 
 class App:
-    """A daemon.
+    """The daemon.
 
-    watch: takes snapshots of all targets; probing ends when it returns. Another prober may run with the same
-        configuration, so its storage, its Grafana and its sweeps are not used
+    watch: takes snapshots of all targets; probing ends when it returns. Storage, Grafana and sweeps are then not used, as another
+        prober may run with the same configuration
     stopped_by: the signal that ended probing, if one did
-    pod_ends: `prober drain` was run
+    pod_ends: set when `prober drain` is run
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class App:
 
     @property
     def begins_again(self) -> bool:
-        """True if a new `App` must continue: its store has become usable, and no signal asked for the end."""
+        """True if a new `App` must continue, as the store has become usable and no signal asked for the end."""
         return self._mended is not None and self.stopped_by is None
 
     async def run(self) -> None:
@@ -229,7 +229,7 @@ class App:
                 await ending
 
     def _web_config(self) -> tuple[WebFile, bool]:
-        """The web configuration, and whether actions are allowed. Raises ConfigError."""
+        """(web configuration, True if actions are allowed). Raises ConfigError."""
         options = self._options
         web = WebFile(options.web_config_file, keep_running=options.keep_running)
         if web.problem:
@@ -405,7 +405,7 @@ class App:
         asyncio.get_running_loop().call_later(POD_END_LIMIT_S, self._pod_stays)
 
     def _end_own_targets(self) -> int:
-        """Send nothing more to the targets in the prober's own pod. Returns their number."""
+        """Send nothing more to the targets in the prober's own pod. Returns the number of these targets."""
         own = [runner for runner in self._fleet.runners.values() if is_loopback(runner.target.endpoint.host)]
         for runner in own:
             runner.end(True)
@@ -419,7 +419,7 @@ class App:
             runner.end(False)
 
     async def reload(self) -> str | None:
-        """Apply the configuration file; a file with mistakes changes nothing. Returns the mistakes, or None."""
+        """Apply the configuration file. Returns its mistakes, with which nothing is changed, or None."""
         return await self._reload(is_requested=True)
 
     async def _reload(self, *, is_requested: bool) -> str | None:
@@ -459,7 +459,7 @@ class App:
             return None
 
     def _initial_config(self) -> Configuration:
-        """The configuration to begin with; none where it has mistakes and the prober is to keep running."""
+        """The configuration at the start; an empty one if it has mistakes and the prober has to keep running."""
         try:
             options = self._options
             return self._used(
@@ -472,13 +472,13 @@ class App:
             return Configuration()
 
     def _used(self, specs: Configuration) -> Configuration:
-        """The configuration to apply. Raises ConfigError if the kernel would kill a prober that is to keep running."""
+        """The configuration to apply. Raises ConfigError if its memory exceeds the limit and the prober has to keep running."""
         if self._options.keep_running and (mistake := memory_excess(len(specs.targets))):
             raise ConfigError(f"{self._options.config_file}: {mistake}")
         return specs.for_watching() if self._watching is not None else specs
 
     def _stored(self, path: str | None) -> tuple[Store | None, dict[str, SavedRows]]:
-        """The store, and its rows by kind."""
+        """(store, its rows by kind). The store is None if state is in memory only."""
         if path is None:
             log.warning(NO_STORE)
         else:
@@ -491,7 +491,7 @@ class App:
         return None, {kind: SavedRows() for kind in KINDS}
 
     def _opened(self, path: str) -> tuple[Store, dict[str, SavedRows]]:
-        """Open the store and load its rows, by kind. Raises UnusableStore."""
+        """Open the store and load its rows. Returns (store, rows by kind). Raises UnusableStore."""
         store = Store(path, self._options.storage_max_bytes)
         try:
             now_unix_s = self._clock.unix_s()
@@ -510,9 +510,9 @@ class App:
             raise UnusableStore(text) from None
 
     async def _retry_storage(self, path: str | None) -> None:
-        """Stop probing once the store can be used: what it holds is read at a start only.
+        """Try again to open the store, and stop probing once it can be used, as its rows are only read at the start.
 
-        Not while a sweep or the end of the pod is under way, which a new start would not know of.
+        It is not tried during a sweep or while the pod ends, of which a new start would know nothing.
         """
         if path is None or "storage" not in self._problems:
             return
@@ -540,7 +540,7 @@ class App:
         store.close()
 
     async def _listen(self) -> None:
-        """Serve the pages. If the address cannot be used and the prober is to keep running, retry until it can."""
+        """Serve the pages. If the address cannot be used and the prober has to keep running, retry until it can."""
         address = self._options.listen_address
         if not address:
             return
@@ -563,7 +563,7 @@ class App:
         log.info("%s", self._pages())
 
     def _pages(self) -> str:
-        """Address and protection of the pages, for the log."""
+        """Text on the address and protection of the pages, for the log."""
         web = self._site.access.file
         if not self._options.listen_address:
             return "no pages"
@@ -577,9 +577,9 @@ class App:
         self._refused("configuration", f"configuration not applied, {consequence}", mistakes, is_requested=is_requested)
 
     def _refused(self, part: str, headline: str, mistakes: Sequence[str], *, is_requested: bool = True) -> None:
-        """Report a setting that is not in effect, in the log, on the page and by a series, until `_fixed`.
+        """Report settings that are not in effect, in the log, on the page and by a series, until `_fixed` is called.
 
-        is_requested: log it even if it is unchanged
+        part: of the configuration; is_requested: log the mistakes even if they are unchanged
         """
         problem = Problem(headline=headline, mistakes=list(mistakes))
         if is_requested or self._problems.get(part) != problem:
@@ -599,7 +599,7 @@ class App:
         self._families.value(own_series.RELOAD_TIME).value = self._clock.unix_s()
 
     async def _watch_targets(self) -> None:
-        """Pass snapshots to the watcher, if there is one; probing ends when it returns."""
+        """Pass snapshots to `watch`, if it is given; probing ends when it returns."""
         if self._watching is None:
             return
         try:
@@ -621,7 +621,7 @@ class App:
                 await self._reload(is_requested=False)
 
     async def _check_web_config(self) -> None:
-        """Check whether a locked web configuration was fixed."""
+        """Check if a web configuration that locks the pages was fixed."""
         loaded = await self._site.access.file.current()
         if loaded.is_locked:
             return
@@ -633,7 +633,7 @@ class App:
             self._fixed("web")
 
     def _beat_recorder(self, latest_delays: deque[float]) -> Callable[[int, float], None]:
-        """Records with each beat of the clock how late it came, and what was received since the last one."""
+        """Function that records with each beat of the clock how late it is, and the delays of what was received since the last one."""
         lags = self._families.histogram(own_series.LOOP_LAG, COARSE)
         delays = self._families.histogram(own_series.RECEIVE_DELAY, FINE)
         by_kernel, by_process = (self._families.value(own_series.STAMPS, source) for source in ("kernel", "process"))

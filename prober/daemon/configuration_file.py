@@ -1,4 +1,4 @@
-"""The configuration file with all that it names, checked as far as the daemon alone can."""
+"""Reads the configuration file and the files that it names, and checks what only this machine can tell."""
 
 import logging
 import os
@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 def read_config(path: str, text: str | None = None, *, is_regular: bool = False) -> Configuration:
     """Configuration from the file. Raises ConfigError, with every mistake.
 
-    text: the configuration itself; path is only its name in errors
-    is_regular: refuse a pipe, which could block for ever
+    text: text of the configuration; if given, path is only its name in errors
+    is_regular: refuse a file that is a pipe, which could block for ever
     """
     try:
         if text is None:
@@ -36,7 +36,7 @@ def read_config(path: str, text: str | None = None, *, is_regular: bool = False)
 
 
 def _examine(block: TargetSpec | GrafanaSpec) -> dict[str, str]:
-    """Errors of a valid block by key: what this machine lacks for it."""
+    """{key: error} for what a valid block needs and this machine lacks."""
     if isinstance(block, GrafanaSpec):
         return {} if available() else {"": MISSING}
     try:
@@ -48,7 +48,7 @@ def _examine(block: TargetSpec | GrafanaSpec) -> dict[str, str]:
 
 
 def read_config_safely(path: str, text: str | None = None, *, is_regular: bool) -> Configuration:
-    """`read_config` without other exceptions than ConfigError: no content of a file may end a running prober."""
+    """`read_config`, but every exception becomes a ConfigError, as no content of a file may end a running prober."""
     try:
         return read_config(path, text, is_regular=is_regular)
     except ConfigError:
@@ -65,7 +65,7 @@ def _read(path: str) -> str:
 
 
 def memory_excess(targets: int) -> str:
-    """Error text if so many targets exceed the memory limit, where the kernel kills the prober; "" if they fit or without a limit."""
+    """Error text if so many targets need more than the memory limit, at which the kernel kills the prober; else ""."""
     needed_mb, limit_mb = OWN_MB + TARGET_MB * targets, _limit_mb()
     if needed_mb <= limit_mb:
         return ""

@@ -49,7 +49,7 @@ def registry(vantage: str = "") -> Registry:
 
 
 def vantage_name(text: str) -> str:
-    """A valid name of a vantage, or nothing. Raises ValueError."""
+    """The text, if it is a valid name of a vantage or empty. Raises ValueError."""
     if text and not VANTAGE.fullmatch(text):
         raise ValueError(
             f"{text!r} is not the name of a place: write up to 63 letters, digits, -, _ and ., such as eu-west-1"

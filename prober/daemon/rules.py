@@ -20,7 +20,7 @@ from prober.probing import series as probes
 def groups(
     uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions, of_all_requests: Collection[Slo] = ()
 ) -> list[Rule]:
-    """All rule groups, in the format of Prometheus rule files: those of each SLO, latencies, and one of everything else."""
+    """All rule groups, in the format of Prometheus rule files: those of each SLO, one of latencies, and one of everything else."""
     selector = options.selector
     alerts = [
         *probes.alerts(selector),

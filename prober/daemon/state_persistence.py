@@ -1,4 +1,4 @@
-"""Persistence of state: saved in the store, or restored from series that Prometheus recorded."""
+"""Saves state in the store, and restores it from the store or from series that Prometheus recorded."""
 
 import asyncio
 import contextlib
@@ -37,15 +37,15 @@ class Stateful(Protocol):
     """A part with state that must survive a restart."""
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """(name, state) of each part."""
+        """(name, state) of each part, to be saved."""
 
 
 class StatePersistence:
     """Saves and restores the state of features.
 
-    others: further parts by the kind of their rows
-    store: None keeps everything in memory
-    prometheus_url: None restores nothing from Prometheus
+    others: further parts with state, by the kind of their rows in the store
+    store: if None, state is in memory only
+    prometheus_url: if None, nothing is restored from Prometheus
     failures: counts failed writes
     """
 
@@ -64,7 +64,7 @@ class StatePersistence:
         self._parts: dict[str, Stateful] = {DRIFT: drift, **others}
 
     async def save_often(self) -> None:
-        """Save all states every minute, which limits the evidence that a kill loses, and new baselines at once."""
+        """Save all states every minute, so that a kill loses little evidence, and new baselines and alarms of drift at once."""
         while self._store is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SAVE_INTERVAL_S):
@@ -74,7 +74,7 @@ class StatePersistence:
             await self.save(self._store)
 
     async def save(self, store: Store) -> None:
-        """Save all states. They are copied one by one and written in a thread, so that no request is delayed."""
+        """Save all states. They are read one by one and written in a thread, so that no request is delayed."""
         for kind, part in self._parts.items():
             await self._put(store, kind, part.states())
 
@@ -97,19 +97,19 @@ class StatePersistence:
             self._drift.states_saved()
 
     async def add(self, store: Store) -> None:
-        """Save the states that this store lacks; its own were learnt over a longer time. Raises sqlite3.Error if it cannot be read."""
+        """Save the states that this store lacks; stored ones stay, as they were learned over a longer time. Raises sqlite3.Error."""
         for kind, part in self._parts.items():
             stored = {entry.key for entry in await asyncio.to_thread(store.entries, kind)}
             await self._put(store, kind, (item for item in part.states() if item[0] not in stored))
 
     async def close(self) -> None:
-        """Save once more."""
+        """Save all states a last time."""
         if self._store is not None:
             await self.save(self._store)
             self._store.close()
 
     async def recall(self) -> None:
-        """Learn missing baselines from Prometheus, so that a new pod of a rollout is compared with the time before it."""
+        """Learn missing baselines from Prometheus, so that a pod of a new rollout is compared with the time before it."""
         for _ in range(MAX_RECALLS):
             for key in self._drift.without_baseline("ttft"):
                 if self.prometheus_url is not None:
@@ -141,10 +141,10 @@ EXPECTED_SAVES = 60  # one a minute: for so long a target of the earlier process
 
 
 class AnsweredTargets:
-    """Addresses of targets that have answered, by the keys of the targets.
+    """Addresses at which targets have answered, by key of the target.
 
-    targets: those that are probed now
-    saved: the row of an earlier process
+    targets: returns the targets that are probed now
+    saved: row that an earlier process stored
     """
 
     def __init__(self, targets: Callable[[], Iterable[Target]], saved: SavedRows) -> None:
@@ -156,11 +156,11 @@ class AnsweredTargets:
         self._saves = 0
 
     def take(self, target: Target) -> bool:
-        """True if an earlier process had an answer of this target at this address. The entry is removed: a second call is False."""
+        """True if this target answered an earlier process at this address. A second call returns False, as the entry is removed."""
         return self._before.pop(target.spec.key, None) == _address(target)
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """The row to save; none while there are no targets, as discovery may still find them, so that the earlier row stays."""
+        """The row to save. There is none while there are no targets, so that the earlier row stays: discovery may still find them."""
         targets = list(self._targets())
         if targets:
             self._saves += 1

@@ -1,4 +1,4 @@
-"""Facts about a target that can be found out before a run, and its GPUs during one: of its server, and of this machine."""
+"""Finds facts about a target before a run, from its server and from this machine, and reads its GPUs during the run."""
 
 import asyncio
 import os
@@ -24,10 +24,9 @@ _OF_READINGS = {"gpu", "gpu_count", "gpu_memory"}  # facts that the readings of 
 
 
 async def read_facts(target: Target, gpus: Collection[str] | None) -> list[Fact]:
-    """Facts in the order of trust. Nothing is raised: what cannot be read is unknown.
+    """Facts about the target, the most trusted source first. Raises nothing: a fact that cannot be read is left out.
 
-    gpus: UUIDs of the GPUs that serve the target, whose readings the result has; None: not known, so that those of this machine are
-        taken for a loopback URL
+    gpus: UUIDs of the target's GPUs, of which the result has readings; if None, this machine's GPUs are used for a loopback URL
     """
     facts = await read_context(target)
     chosen: Collection[int | str] | None = target.spec.gpus.indices if gpus is None else gpus
@@ -44,7 +43,7 @@ async def read_facts(target: Target, gpus: Collection[str] | None) -> list[Fact]
 async def read_gpus(target: Target, on_reading: Callable[[Sequence[GpuReading]], None]) -> None:
     """Call `on_reading` every second until cancelled, with the GPUs that serve the target.
 
-    Returns at once if the target is not on this machine, or no GPU can be read. `gpus.indices` chooses the GPUs; None: all
+    Returns at once if the target is not on this machine, or if no GPU can be read. `gpus.indices` chooses the GPUs; None: all
     """
     chosen = ("all",) if target.spec.gpus.indices is None else target.spec.gpus.indices
     if not is_loopback(target.endpoint.host.strip("[]")) or not chosen:
@@ -63,7 +62,7 @@ async def read_gpus(target: Target, on_reading: Callable[[Sequence[GpuReading]],
 
 
 def read_host(url: str) -> list[Fact]:
-    """Facts about this machine; processor and memory of the engine's host only for a loopback URL."""
+    """Facts about this machine. Processor and memory of the engine's host are among them only for a loopback URL."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     models = (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name"))
     cpu = f"{count} × {next(models, platform.machine())}"
@@ -77,7 +76,7 @@ def read_host(url: str) -> list[Fact]:
 
 
 def is_of_this_machine(url: str) -> bool:
-    """True if the URL names this machine. A forwarded port looks the same, so sources name the prober's machine."""
+    """True if the URL names this machine. As a forwarded port looks the same, sources of facts name the prober's machine."""
     return is_loopback(urlsplit(url).hostname or "")
 
 

@@ -466,7 +466,7 @@ class Target:
             self._answers = WorkloadState("")
 
     async def _get(self, path: str | None, timeout_s: float, max_bytes: int) -> Answer:
-        """GET a path of the server, with the target's headers, token, certificates and proxy. path: None: only connect"""
+        """GET a path of the server, with the target's headers, token, certificates and proxy. With `path` None it only connects."""
         exchange = Exchange(None, self.clock, max_bytes)
         timeouts = self.spec.timeouts.model_copy(update={"total": timeout_s})
         token = self.endpoint.token()

@@ -1,7 +1,7 @@
 """Access control of the site: authentication, cross-site checks, rate limits, body size and write timeout.
 
-`/-/healthy`, `/-/ready` and `/health/TARGET` need no password, since kubelets and proxies send none, and reveal only one word without
-one. They are never refused: clients that share a kubelet's address could otherwise make it kill the prober, or an engine.
+`/-/healthy`, `/-/ready` and `/health/TARGET` need no password, since kubelets and proxies send none; without one the answer is a single
+word. They are never refused: clients that share a kubelet's address could otherwise make it kill the prober, or an engine.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ LOWEST_PRIORITY = 19
 class Passwords:
     """Checks passwords against bcrypt hashes in a thread, one at a time, and remembers correct ones. `close` ends the thread.
 
-    One check takes 50 ms of a core or more, and guessing must not slow the prober down: the thread has the lowest priority, few
-    checks may wait for it, and a correct password is recognised by a keyed digest.
+    One check takes 50 ms of a core or more. So that guessing does not slow the prober down, the thread has the lowest priority, few
+    checks may wait for it, and a correct password is recognised again by a keyed digest.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Passwords:
         self._thread = ThreadPoolExecutor(1, "passwords", initializer=_lower_priority)
 
     def is_known(self, users: dict[str, str], user: str, password: str) -> bool:
-        """True if this password was correct before, for the user's current hash."""
+        """True if this password was found correct before, for the present hash of the user."""
         digest = self._digest(user, users.get(user, ""), password)
         if digest not in self._known:
             return False
@@ -100,7 +100,7 @@ _HOST = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]{1,2
 
 
 def host_name(header: str) -> str | None:
-    """Name or address of a Host header, lower case, without port, brackets and trailing dot; None if malformed."""
+    """Name or address in a Host header, in lower case without port, brackets and trailing dot; None if the header is malformed."""
     match = _HOST.fullmatch(header)
     if match is None:
         return None
@@ -110,7 +110,7 @@ def host_name(header: str) -> str | None:
 
 
 def is_private(name: str) -> bool:
-    """True if it is an address, a name without a dot, or below PRIVATE: no public site can have it."""
+    """True if no public site can have this name: an IP address, a name without a dot, or a name below PRIVATE."""
     return "." not in name or name.endswith(PRIVATE) or ip_address(name) is not None
 
 
@@ -165,9 +165,9 @@ class AccessControl:
     """Access control of one site; `middleware` runs before its handlers.
 
     origins: (scheme, authority) of additional addresses of the site.
-    admin: whether actions are allowed. ready: result of `/-/ready`. silent_s: seconds since the measuring loop last answered.
-    target_health: answer to `/health/TARGET` for a name; what follows a colon is for admitted clients only
-    now: clock in seconds. names: host names of the prober.
+    admin: True if actions are allowed. ready: result of `/-/ready`. silent_s: seconds since the measuring loop last answered.
+    target_health: returns the answer to `/health/TARGET` for a name; the part after a colon is for admitted clients only
+    now: returns the seconds of a clock. names: host names of the prober.
     """
 
     def __init__(
@@ -200,12 +200,12 @@ class AccessControl:
         self._all: Rates | None = None
 
     async def close(self, _: web.Application) -> None:
-        """Stop the password workers."""
+        """Stop the thread that checks passwords."""
         self._passwords.close()
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer or refuse a request, with a write timeout."""
+        """Answer a request, or refuse it. A client that reads too slowly is cut off after the write timeout."""
         connection = request.protocol
         assert isinstance(connection, Connection)
         connection.request_received()
@@ -272,7 +272,7 @@ class AccessControl:
         return health or await handler(request)
 
     def _rate_limited_s(self, connection: Connection, loaded: Loaded) -> float:
-        """Take from the rate limits; seconds to wait if one is exceeded, else 0."""
+        """Take a token from each rate limit. Returns the seconds to wait if a limit is exceeded, else 0."""
         now_s = self.now()
         return (
             self._pages.take(connection.client_key, now_s)
@@ -330,7 +330,7 @@ class AccessControl:
         return "" if name in self.names or is_private(name) else FOREIGN_NAME.format(host=host)
 
     def _limited(self, loaded: Loaded, now_s: float) -> float:
-        """Seconds to wait by the `rate_limit` of the web configuration."""
+        """Seconds to wait because of the `rate_limit` in the web configuration; 0 if the request is within it."""
         limit = loaded.config and loaded.config.rate_limit
         if not (limit and limit.interval):
             return 0.0
@@ -339,7 +339,7 @@ class AccessControl:
         return self._all.take("", now_s)
 
     async def _is_admitted(self, request: web.Request, client_key: str, loaded: Loaded) -> bool:
-        """True if the client may read the pages; TLS has checked its certificate."""
+        """True if the client may read the pages. Client certificates are checked before, by TLS."""
         users = loaded.config.basic_auth_users if loaded.config is not None else {}
         try:
             if users:
@@ -365,9 +365,9 @@ class AccessControl:
             raise refusal
 
     def _other_site(self, request: web.Request, *, admitted: bool) -> str:
-        """The other site whose page sent the request; "" if there is none. Browsers send an origin, programs do not.
+        """Name of the other site whose page sent the request; "" if none did. Browsers send an origin, programs do not.
 
-        With DNS rebinding the request looks like one of the prober's own page, except for its Host.
+        With DNS rebinding, a request looks as if the prober's own page had sent it, except for its Host.
         """
         site, origin = request.headers.get("Sec-Fetch-Site", ""), request.headers.get("Origin", "")
         if site in ("same-origin", "none") or (not site and not origin):
@@ -390,7 +390,7 @@ def _is_local(host: str) -> bool:
 
 
 def origin_of(url: str) -> tuple[str, str]:
-    """Scheme and authority of a URL; both empty if it is invalid."""
+    """(scheme, authority) of a URL; both "" if it is invalid."""
     try:
         parts = urlsplit(url)
     except ValueError:

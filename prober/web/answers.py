@@ -1,6 +1,7 @@
 """Answers of the site: rendered one at a time, shared by equal requests within a second, and written as fast as clients read.
 
-A large answer is held compressed, once for all its readers; for a client without gzip it is unpacked in slices as it reads.
+A large answer is stored compressed, once for all its readers. For a client without gzip it is unpacked in slices while the client
+reads.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ class Pieces(web.Response):
 
 
 async def complete(response: web.StreamResponse) -> web.Response:
-    """The response with its body, which is compressed unless it is small. Other tasks run between its pieces."""
+    """The response with its body rendered, and compressed unless it is small. Other tasks run between the pieces of the body."""
     assert isinstance(response, web.Response)
     if not isinstance(response, Pieces):
         return response
@@ -71,9 +72,9 @@ def _compressed(compressor: Any, pieces: Sequence[bytes]) -> bytes:
 
 
 class Lane:
-    """Makes answers one at a time, and shares each with all requests for it until FRESH_S after it was made.
+    """Makes answers one at a time. An answer is shared by all requests with the same key until FRESH_S after it was made.
 
-    share: share of the time in which answers may be made, by a pause after each
+    share: largest share of the time that is spent on making answers; a pause after each answer ensures it
     """
 
     def __init__(self, share: float) -> None:
@@ -84,7 +85,7 @@ class Lane:
         self._waiting = 0
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[web.StreamResponse]]) -> web.Response:
-        """The answer of this key: a fresh one, one that is being made, or a new one. Raises TooMany, and what `make` raises."""
+        """The answer for this key: a fresh one, one that is being made, or a new one. Raises TooMany, and what `make` raises."""
         task = self._answers.get(key)
         if task is None:
             if self._waiting >= MAX_WAITING:
@@ -95,7 +96,7 @@ class Lane:
         return await asyncio.shield(task)
 
     def forget(self) -> None:
-        """Discard the answers that were made or begun before now."""
+        """Discard all answers, also those that are being made."""
         self._answers.clear()
 
     async def _make(self, make: Callable[[], Awaitable[web.StreamResponse]]) -> web.Response:
@@ -124,7 +125,7 @@ class Lane:
 
 
 class Answers:
-    """The answers of one site. prefix: of its routes"""
+    """Renders and writes the answers of one site. prefix: path prefix of its routes"""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -132,7 +133,7 @@ class Answers:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer a request; one that changes nothing may get an answer made for another one within a second."""
+        """Answer a request. If it changes nothing, the answer may be one that was made for an equal request within a second."""
         target, path = request.rel_url.raw_path_qs, request.path.removeprefix(self._prefix)
         if len(target) > MAX_TARGET_BYTES:
             return web.Response(status=414, text=f"the address has more than {MAX_TARGET_BYTES:,} bytes\n")
@@ -152,9 +153,9 @@ class Answers:
 
 
 class Delivery(web.StreamResponse):
-    """A complete response, written as fast as its client reads; a client that stalls ends it with TimeoutError.
+    """A complete response, written as fast as its client reads. If the client stalls, TimeoutError ends the writing.
 
-    gzip: whether the client takes it compressed
+    gzip: True if the client accepts gzip
     """
 
     def __init__(self, answer: web.Response, *, gzip: bool) -> None:
@@ -181,7 +182,7 @@ class Delivery(web.StreamResponse):
 
 
 def takes_gzip(accept: str) -> bool:
-    """True if an Accept-Encoding names gzip without excluding it by a weight of 0 (RFC 9110, 12.5.3)."""
+    """True if an Accept-Encoding header lists gzip without a weight of 0 (RFC 9110, 12.5.3)."""
     for part in accept.lower().split(","):
         name, *parameters = (word.strip() for word in part.split(";"))
         if name in ("gzip", "x-gzip"):

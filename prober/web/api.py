@@ -1,4 +1,4 @@
-"""`/api/v1`: handlers, declared as operations of the OpenAPI 3.1 document. Only actions change a target.
+"""`/api/v1`: handlers, declared as operations of the OpenAPI 3.1 document. Only those that are actions change a target.
 
 Schemas of the document are generated from the types of the answers.
 """
@@ -42,7 +42,7 @@ Method = Literal["GET", "POST", "PUT", "DELETE"]
 def parameter(
     name: str, text: str, place: Literal["query", "path"] = "query", *, required: bool = False, **schema: Any
 ) -> Json:
-    """A parameter in the query or in the path. schema: keys of the JSON Schema of its value; none: a string"""
+    """A parameter in the query or in the path. schema: keys of the JSON Schema of its value; without any, the value is a string"""
     return {
         "name": name,
         "in": place,
@@ -64,7 +64,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation. name: of the handler, and the operation's id; writes: only with --web.enable-admin-api."""
+    """An operation of the API. name: of the handler, and id of the operation; writes: needs --web.enable-admin-api"""
 
     method: Method
     path: str
@@ -76,7 +76,7 @@ class Operation:
 
 
 def document(operations: Sequence[Operation], description: str, version: str) -> Json:
-    """The document as JSON values."""
+    """The OpenAPI document as JSON values."""
     types = {repr(reply.data): reply.data for operation in operations for reply in operation.replies if reply.data}
     references, definitions = TypeAdapter.json_schemas(
         [(name, "serialization", TypeAdapter(kind)) for name, kind in types.items()],
@@ -138,7 +138,7 @@ _NO_TARGET = Reply(404, "no such target; the sentence names the known targets")
 def _operation(
     method: Method, path: str, *replies: Reply, parameters: Sequence[Json] = (), writes: bool = False
 ) -> Callable[[Handler], Handler]:
-    """Declare a handler as an operation; its name and docstring are the operation's."""
+    """Declare a handler as an operation, with the name and docstring of the handler."""
 
     def declare(handler: Handler) -> Handler:
         text = " ".join((handler.__doc__ or "").split())
@@ -168,7 +168,7 @@ def openapi() -> Json:
 
 
 class Api:
-    """The handlers. admin: actions are allowed."""
+    """The handlers of the API. admin: actions are allowed"""
 
     def __init__(self, fleet: Fleet, sweeps: Sweeps, views: Views, reload: Callable[[], Awaitable[str | None]]) -> None:
         self.admin = False
@@ -177,7 +177,7 @@ class Api:
         openapi()  # now, as probes cannot be timestamped meanwhile
 
     def routes(self) -> list[tuple[str, str, Callable[[web.Request], Awaitable[web.StreamResponse]]]]:
-        """Method, path and handler of all of OPERATIONS."""
+        """(method, path, handler) of all OPERATIONS."""
         return [(operation.method, operation.path, getattr(self, operation.name)) for operation in OPERATIONS]
 
     @_operation("GET", "/api/v1/targets", Reply(200, "the targets", list[TargetAnswer]))
@@ -327,9 +327,10 @@ class Api:
     async def probe_once(
         self, request: web.Request, limit_s: float | None, module: str = ""
     ) -> tuple[TargetRunner, ProbeResult | None]:
-        """Send one probe to the request's target; no result if nothing was sent. module: its workload, "" for the first
+        """Send one probe to the target that the HTTP request names. The result is None if nothing was sent.
 
-        Raises HTTPNotFound, HTTPBadRequest for another module, HTTPConflict if the target is paused, and as `OnRequest.probe`.
+        module: name of the workload, "" for the target's first. Raises HTTPNotFound, HTTPBadRequest for an unknown module, HTTPConflict
+            if the target is paused, and as `OnRequest.probe`.
         """
         runner, name = self._runner(request), request.query.get("target", "")
         probes = {probe.workload.name: probe for probe in runner.target.spec.probes}
@@ -349,7 +350,7 @@ class Api:
         return _success(dumped(PausedAnswer(name=name, paused=runner.target.paused_unix_s)))
 
     def _runner(self, request: web.Request) -> TargetRunner:
-        """The runner of the request's target. Raises HTTPNotFound."""
+        """The runner of the target that the HTTP request names. Raises HTTPNotFound."""
         name = request.query.get("target", "")
         runner = self._fleet.find(name)
         if runner is None:
@@ -357,7 +358,7 @@ class Api:
         return runner
 
     def _no_target(self, name: str) -> web.HTTPNotFound:
-        """A refusal that names the known targets."""
+        """HTTP 404 for an unknown target, with the names of the known ones."""
         if other := self._fleet.elsewhere(name):
             text = f"target {name!r} is configured, but shard {other} has it, and this is {self._fleet.shard}\n"
         else:
@@ -367,7 +368,7 @@ class Api:
 
 
 def _list(kind: type[Answer], values: Iterable[object]) -> Pieces:
-    """The values as answers, which are made when the list is rendered."""
+    """A response with the values as a list of answers, which are made when it is rendered."""
     return Pieces(_listed(kind, values), {"Content-Type": "application/json; charset=utf-8"})
 
 

@@ -29,12 +29,12 @@ class Answer(BaseModel):
 
 
 def _at(*path: str) -> Any:
-    """The attribute at a path."""
+    """A field whose value is the attribute at a path."""
     return Field(validation_alias=AliasPath(*path))
 
 
 def _known(*path: str) -> Any:
-    """The attribute at a path; None if an object on the way is None."""
+    """A field whose value is the attribute at a path; None if an object on the path is None."""
     return Field(validation_alias=AliasPath(*path), default_factory=lambda: None)
 
 
@@ -42,7 +42,7 @@ Milliseconds = Annotated[float, BeforeValidator(lambda unix_s: round(unix_s, 3))
 
 
 def dumped(answer: Answer, without: Set[str] = frozenset()) -> bytes:
-    """The answer as JSON on one line. without: fields that are left out"""
+    """The answer as one line of JSON. without: fields that are left out"""
     try:
         return answer.model_dump_json(exclude=set(without)).encode()
     except PydanticSerializationError:  # a server's text with half a surrogate pair

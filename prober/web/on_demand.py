@@ -1,7 +1,7 @@
 """Probes on request: one probe now, for a person or a tool, beside the schedule and never at its expense.
 
-They have their own slots and one rate for the whole prober. They change nothing that scheduled probes depend on: not the target's
-slots, state or warm-up, and of a budget they use only what the schedule leaves.
+They have their own slots, and one rate limit for the whole prober. They change nothing that scheduled probes depend on (the target's
+slots, state and warm-up), and use only the part of a budget that the schedule leaves.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ OVER_BUDGET = "nothing was sent: probes on request have used what the schedule l
 
 
 class OnRequest:
-    """Sends probes on request. now: a clock in seconds."""
+    """Sends probes on request. now: returns the seconds of a clock"""
 
     def __init__(self, fleet: Fleet) -> None:
         self.now: Callable[[], float] = time.monotonic
@@ -38,10 +38,10 @@ class OnRequest:
         self._needs: WeakKeyDictionary[Target, dict[str, BudgetDemand]] = WeakKeyDictionary()  # of the schedules
 
     async def probe(self, runner: TargetRunner, probe: ProbeSpec, limit_s: float | None) -> ProbeResult | None:
-        """Send a probe of one of a target's schedules; None if nothing was sent, since the engine is loading or draining.
+        """Send one probe of a target, as `probe` configures it. Returns None if nothing was sent, as the engine is loading or draining.
 
         limit_s: bounds each of the target's timeouts, so that the outcome names the phase that took too long. Raises TooMany;
-        TimeoutError after the limit where something else took so long, when a request may have been sent.
+            TimeoutError if something else takes longer than the limit; a request may have been sent then.
         """
         key = runner.target.spec.key
         if self._in_flight[key] >= MAX_IN_FLIGHT_PER_TARGET:

@@ -1,8 +1,8 @@
 """The web server: a thread with its own event loop, isolated from measurement.
 
-Connections are limited in number, in total and per client. Beyond a limit a new one replaces the one that has been silent longest;
-where none has been silent for a while, only its health checks are answered. Connections are accepted as fast as the thread's share of
-a core allows. Each has the TLS configuration of that moment, so that certificates can be rotated.
+The number of connections is limited, in total and per client. Beyond a limit a new connection replaces the one that has been silent
+longest; if none has been silent for a while, the new one gets answers to health checks only. Connections are accepted as fast as the
+thread's share of a core allows. Each new connection uses the present TLS configuration, so that certificates can be rotated.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class _FaultsOnly(logging.Filter):
-    """Leaves out requests that are no HTTP: they are answered with 400, and anyone could fill the log with them."""
+    """Log filter that leaves out requests that are not HTTP: they are answered with 400, and anyone could fill the log with them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
@@ -55,11 +55,11 @@ class Connection(web.RequestHandler):
     """A connection of a client. aiohttp closes it if no request is complete within REQUEST_TIMEOUT_S.
 
     Args:
-        open_connections: all connections, those that have been silent longest first
-        loaded: configuration that was in use when it was accepted
+        open_connections: all connections, the longest silent one first
+        loaded: web configuration when the connection was accepted
 
-    connecting: with its TLS handshake, if there is TLS. silent_since_s: its begin or its last answer.
-    is_busy: a request is being answered. is_beyond: beyond the limits, so only health checks are answered.
+    connecting: task of accepting it, with its TLS handshake. silent_since_s: time of its begin or of its last answer.
+    is_busy: a request is being answered. is_beyond: it is beyond the limits, so only health checks are answered.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Connection(web.RequestHandler):
             self._open.pop(self, None)
 
     def abort(self) -> None:
-        """End the connection, or its handshake."""
+        """Close the connection at once, also during its handshake."""
         self._open.pop(self, None)
         if self.wire is not None:
             self.wire.abort()
@@ -142,7 +142,7 @@ class PageServer:
     """Serves an application in a thread. Call `start`, then `close`, which closes the sockets too.
 
     Args:
-        file: for TLS
+        file: web configuration file, for TLS
     """
 
     def __init__(self, app: web.Application, file: WebFile, sockets: list[socket.socket]) -> None:
@@ -208,7 +208,7 @@ class PageServer:
             await asyncio.sleep(min(MAX_PAUSE_S, max(0.0, pause_s)))
 
     def _admit(self, connection: Connection) -> None:
-        """Add the connection; beyond a limit, close another one for it."""
+        """Add the connection; beyond a limit, close another connection for it, if one has been silent for a while."""
         crowd = [other for other in self.open_connections if other.client_key == connection.client_key]
         if len(crowd) < MAX_OPEN_PER_CLIENT:
             crowd = list(self.open_connections) if len(self.open_connections) >= MAX_OPEN else []
@@ -227,14 +227,14 @@ class PageServer:
         self.open_connections[connection] = None
 
     def _log(self, text: str) -> None:
-        """Log at most once a minute."""
+        """Log the text, but at most once a minute."""
         if time.monotonic() - self._logged_s >= LOG_INTERVAL_S:
             self._logged_s = time.monotonic()
             log.warning("web: %s", text)
 
 
 def _without_expect(make: Callable[..., web.BaseRequest], message: Any, *rest: Any) -> web.BaseRequest:
-    """A request without its `Expect`, so that the answer follows at once: no operation needs a body."""
+    """The request without its `Expect` header, so that it is answered at once: no operation needs a body."""
     if "Expect" in message.headers:
         headers = CIMultiDict((name, value) for name, value in message.headers.items() if name.lower() != "expect")
         message = message._replace(headers=CIMultiDictProxy(headers))
@@ -242,9 +242,9 @@ def _without_expect(make: Callable[..., web.BaseRequest], message: Any, *rest: A
 
 
 def client(address: str, own: str = "") -> str:
-    """Client key: an IPv4 address, an IPv6 address of the prober's own network, or another IPv6 /64, which one machine gets.
+    """Key of a client: its IPv4 address, its IPv6 address in the prober's own network, or else its IPv6 /64, which one machine gets.
 
-    Pods, and their kubelet, share a /64, which is also the prober's, or have unique local addresses (RFC 4193).
+    Pods and their kubelet share a /64, which is also the prober's, or have unique local addresses (RFC 4193).
 
     own: the address at which the client reached the prober
     """
@@ -271,8 +271,8 @@ def _network(address: Address | None) -> ipaddress.IPv6Network | None:
 
 
 async def listening_sockets(host: str | None, port: int) -> list[socket.socket]:
-    """Sockets that listen. host: None for all addresses of the machine, for which one socket takes IPv4 and IPv6 if both are
-    available. Raises OSError.
+    """Sockets that listen on a host. host: None for all addresses of the machine, for which one socket takes IPv4 and IPv6 if both
+    are available. Raises OSError.
     """
     if host is None and socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):

@@ -43,14 +43,14 @@ ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "ima
 
 
 class Site:
-    """Handlers of all routes.
+    """The handlers of all routes.
 
-    Those that read or change the state of the prober run in the loop that measures; what they return is rendered, compressed and sent
-    by the loop that serves.
+    A handler that reads or changes the state of the prober runs in the loop that measures; its response is rendered, compressed and
+    sent by the loop that serves.
 
-    ready: whether probing has begun and is not being stopped
-    knows_targets: whether a configuration is in effect, and every source of targets has answered
-    admin: whether actions are allowed
+    ready: True once probing has begun, until it is being stopped
+    knows_targets: True if a configuration is in effect and every source of targets has answered
+    admin: True if actions are allowed
     external_url: address for users, if it differs from the listen address
     file: web configuration
     """
@@ -116,7 +116,7 @@ class Site:
         return [*routes, web.get(self.prefix, self.slash)] if self.prefix else routes
 
     def application(self, *middlewares: Any) -> web.Application:
-        """The routes as an application. One of the middlewares has to complete the answers."""
+        """The routes as an application. One of the middlewares must render the responses."""
         app = web.Application(middlewares=middlewares)
         app.add_routes(self.routes())
         return app
@@ -141,7 +141,7 @@ class Site:
         return server
 
     def _where_it_measures(self, handler: Handler) -> Handler:
-        """The handler, run in the loop that measures."""
+        """A handler that runs `handler` in the loop that measures."""
 
         async def handled(request: web.Request) -> web.StreamResponse:
             try:
@@ -158,7 +158,7 @@ class Site:
         return handle
 
     def _silent_s(self) -> float:
-        """Seconds since the measuring loop was asked whether it runs and did not answer; each call asks, unless an answer is due."""
+        """Seconds for which the measuring loop has not answered the question if it runs; 0 if no answer is due, and then ask again."""
         if self._measuring is None:
             return 0.0
         if self._asked_s is not None:
@@ -172,7 +172,7 @@ class Site:
         return 0.0
 
     def target_health(self, name: str) -> web.Response:
-        """The health of a target, from its probes so far. Made by the thread that serves: the loop that measures may be late.
+        """The health of a target, from its probes so far. Made by the thread that serves, as the loop that measures may be late.
 
         The reason phrase is for HAProxy's agent-check: `up`, `down`, or another word, at which it changes nothing.
         """
@@ -195,7 +195,7 @@ class Site:
         return web.Response(status=200 if is_up else 503, reason=phrase, text=text, headers=headers)
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
-        """The metrics page, written and compressed in pieces here, as its series change, so that no probe is delayed."""
+        """The metrics page. It is written and compressed in pieces as its series change, so that no probe is delayed."""
         form = choose_form(",".join(request.headers.getall("Accept", ())))
         return await complete(Pieces(self._pieces(form), {"Content-Type": form.value}))
 
@@ -292,7 +292,7 @@ class Site:
 
 
 def _families(registry: CollectorRegistry) -> list[Family]:
-    """Counters and gauges of a prometheus-client registry."""
+    """The counters and gauges of a prometheus-client registry as families of this prober's registry."""
     families: dict[str, Family] = {}
     for metric in registry.collect():
         for sample in metric.samples:

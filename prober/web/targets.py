@@ -1,4 +1,4 @@
-"""A target as people see it: one model for the pages, the API and `prober watch`, with its states and figures in words.
+"""The model of a target for the pages, the API and `prober watch`, with its states and figures as text.
 
 `Views` fills it; the OpenAPI document is generated from it. Fields that are excluded from the JSON are shown on the pages only.
 """
@@ -49,26 +49,26 @@ _AS_IT_IS = GetPydanticSchema(lambda _source, _handler: core_schema.any_schema()
 
 
 def time_of_day(unix_s: float) -> str:
-    """Hours, minutes and seconds, UTC."""
+    """Time of day as text: hours, minutes and seconds, UTC."""
     return f"{datetime.fromtimestamp(unix_s, UTC):%H:%M:%S}"
 
 
 def clock_time(unix_s: float, now_unix_s: float) -> str:
-    """Time of day within twelve hours of now, else date and time; UTC."""
+    """Time of day as text within twelve hours of now, else date and time; UTC."""
     if abs(now_unix_s - unix_s) < DAY_S / 2:
         return time_of_day(unix_s)
     return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M}"
 
 
 def share(ratio: float) -> str:
-    """A ratio in percent; it reads 0% or 100% only if it is exactly that."""
+    """A ratio as a percentage, which is 0% or 100% only if the ratio is exactly that."""
     if 0 < ratio < 0.01:
         return "under 1%"
     return "over 99%" if 0.99 < ratio < 1 else f"{ratio:.0%}"
 
 
 def amount(value: float) -> str:
-    """A large number with three significant digits."""
+    """A large number as text with three significant digits."""
     for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(value) >= size:
             return f"{value / size:.3g}{unit}"
@@ -76,7 +76,7 @@ def amount(value: float) -> str:
 
 
 def signal_name(signal: str) -> str:
-    """`TTFT` of `ttft`."""
+    """Name of a signal for people: `TTFT` for `ttft`."""
     return SIGNALS.get(signal, signal)
 
 
@@ -110,7 +110,7 @@ class SloAnswer(Answer):
 
     @property
     def bad_ratio(self) -> float:
-        """Bad events ÷ events."""
+        """Bad events ÷ all events."""
         return self.bad_events / max(1, self.events)
 
     @property
@@ -165,12 +165,12 @@ class DriftAnswer(Answer):
 
     @classmethod
     def of(cls, workload: str, signal: str, verdict: DriftVerdict, shifts: Sequence[Shift] = ()) -> "DriftAnswer":
-        """The verdict on one latency. shifts: only while the signal is away from its baseline"""
+        """The answer for a verdict on one latency. shifts: only while the latency is away from its baseline"""
         values = {**verdict._asdict(), "why": verdict.why, "since": verdict.since_unix_s, "shifts": list(shifts)}
         return cls.model_validate({"workload": workload, "signal": signal, **values})
 
     def words(self, now_unix_s: float) -> tuple[Kind, str]:
-        """Slower than the baseline, no drift found, or no verdict and why."""
+        """(kind, text): slower than the baseline, no drift found, or no verdict and why."""
         if self.active:
             return "few", "slower" if self.since is None else f"slower since {clock_time(self.since, now_unix_s)}"
         if self.phase == "learning":
@@ -181,7 +181,7 @@ class DriftAnswer(Answer):
 
     @property
     def sizes(self) -> list[str]:
-        """The size of an active drift in words, a quantile each."""
+        """The size of an active drift as texts, one for each quantile."""
         if not self.active or self.shifts:
             return [shift.words for shift in self.shifts if self.active]
         return ["not stated" if self.load in ("outside", "missing") else "too few samples since the alarm for its size"]
@@ -202,7 +202,7 @@ class BudgetAnswer(Answer):
 
     @property
     def words(self) -> str:
-        """The used amount and the limit."""
+        """The used amount and the limit as text."""
         is_cost = self.budget == "cost"
         spent, limit = (f"${value:.2f}" if is_cost else amount(value) for value in (self.spent, self.limit))
         return f"{spent} of {limit}{'' if is_cost else f' {self.budget}'} in the last 24 hours"
@@ -256,11 +256,11 @@ class StartingAnswer(Answer):
 
 @dataclass(frozen=True, slots=True)
 class SweptCapacity:
-    """The capacities that the last successful sweep found, beside the demand. None: not known.
+    """The capacities that the last successful sweep found, and the present demand. None: not known.
 
     at_unix_s: when the sweep ended
     demand_per_s: requests that arrive at the engine now
-    shape: mean computed prompt tokens and output tokens of a request now
+    shape: (mean computed prompt tokens, mean output tokens) of a request now
     exhausted_unix_s: when demand is forecast to reach the capacity
     """
 
@@ -272,7 +272,7 @@ class SweptCapacity:
 
 
 class EngineTrend(NamedTuple):
-    """A signal of the engine's page. values: of readings, oldest first, None where it is not known; unit: `ratio` for shares"""
+    """A signal of the engine's page over time. values: of readings, oldest first, None if not known; unit: `ratio` for shares"""
 
     name: str
     values: Sequence[float | None]
@@ -280,7 +280,7 @@ class EngineTrend(NamedTuple):
 
 
 def engine_trends(readings: Sequence[tuple[float, EngineSignals]]) -> list[EngineTrend]:
-    """State of the engine over these readings, at (seconds of one clock, signals); signals that the page lacks are left out."""
+    """The engine signals over these readings. readings: (seconds, signals). Signals that the page lacks are left out."""
 
     def rates(read: Callable[[EngineSignals], float | None], per_s: float) -> list[float | None]:
         return [
@@ -303,7 +303,7 @@ def engine_trends(readings: Sequence[tuple[float, EngineSignals]]) -> list[Engin
 
 @dataclass(slots=True)
 class LatencyRow:
-    """Quantiles of one latency of a workload by level: of the last ten minutes, of the last minute, of all kept samples."""
+    """Quantiles of one latency of a workload: of the last ten minutes, of the last minute, and of all stored samples."""
 
     workload: str
     signal: str
@@ -318,12 +318,12 @@ class LatencyRow:
 
     @property
     def earlier_count(self) -> int:
-        """Number of all kept samples."""
+        """Number of all stored samples."""
         return next((quantile.count for quantile in self.earlier.values()), 0)
 
     @property
     def earlier_since(self) -> float:
-        """Unix seconds of the first kept sample."""
+        """Unix seconds of the first stored sample."""
         return next((quantile.since for quantile in self.earlier.values()), 0.0)
 
 
@@ -400,12 +400,12 @@ class TargetAnswer(Answer):
 
     @property
     def is_unanswered(self) -> bool:
-        """No probe is answered now: what was measured describes the past."""
+        """True if no probe is answered now, so that all measurements describe the past."""
         return self.state in UNANSWERED_STATES
 
     @property
     def latencies(self) -> list[LatencyRow]:
-        """Sorted by workload, then TTFT before TPOT before ITL before E2E."""
+        """The latencies, sorted by workload, then TTFT before TPOT before ITL before E2E."""
         rows: dict[tuple[str, str], LatencyRow] = {}
         for name in ("earlier", "quantiles", "latest"):
             for quantile in getattr(self, name):
@@ -430,7 +430,7 @@ class TargetAnswer(Answer):
 
     @property
     def headroom_words(self) -> tuple[Kind, str]:
-        """The free share of the capacity, or that it is unknown and why."""
+        """(kind, text): the free share of the capacity, or why it is unknown."""
         room = self.headroom
         bound = None if room is None else room.estimate if room.estimate is not None else room.upper
         if room is None or bound is None:
@@ -508,9 +508,9 @@ def attention(concerns: Sequence[ConcernAnswer]) -> list[ConcernAnswer]:
 def headline(
     concerns: Sequence[ConcernAnswer], *, trusted: bool, shard: str = "", configured: int = 0
 ) -> tuple[Kind, str]:
-    """The most important fact about all targets.
+    """(kind, text) of the most important fact about all targets.
 
-    trusted: the prober trusts its own timing; shard: of this prober, as 1/3; configured: number of targets of all shards
+    trusted: the prober trusts its own timing; shard: shard of this prober, such as 1/3; configured: number of targets of all shards
     """
     total, listed = len(concerns), attention(concerns)
     if total == 0 and configured and shard:

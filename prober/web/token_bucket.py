@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 
 class Rates:
-    """Rate `per_s` and `burst` per key; above `most` keys the least recently used one is dropped."""
+    """Token buckets with rate `per_s` and size `burst`, one for each key. Beyond `most` keys the least recently used one is dropped."""
 
     def __init__(self, per_s: float, burst: int, most: int = 1024) -> None:
         self.per_s, self.burst, self._most = per_s, burst, most
@@ -26,7 +26,7 @@ class Rates:
 
 
 class TooMany(Exception):
-    """A request beyond a limit; the message names the limit. It may be repeated after `wait_s` seconds."""
+    """A request that exceeds a limit; the message names the limit. It may be repeated after `wait_s` seconds."""
 
     def __init__(self, wait_s: float, why: str) -> None:
         super().__init__(why)

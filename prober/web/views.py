@@ -1,4 +1,4 @@
-"""Views of the fleet for the page, the API and `prober watch`. Costly steps yield to the event loop: no request waits for a reader."""
+"""Views of the fleet for the page, the API and `prober watch`. Costly steps yield to the event loop, so that no probe is delayed."""
 
 import asyncio
 import time
@@ -66,7 +66,7 @@ LOOKED_AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A target, its most important fact, and the text that a filter searches."""
+    """A target with its most important fact. text: text that a filter searches"""
 
     view: TargetAnswer
     concern: ConcernAnswer
@@ -75,7 +75,7 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """All targets at one time, worst first. latest: the last probes of all"""
+    """All targets at one time, worst first. latest: the last probes of all targets"""
 
     at_s: float
     targets: Sequence[Ranked]
@@ -83,11 +83,11 @@ class Ranking:
 
 
 class Views:
-    """Reads the state of the features.
+    """Reads the state of the features for the page, the API and `prober watch`.
 
-    grafana_url: base of the dashboards' addresses, for the page's links; "": none
+    grafana_url: base of the dashboards' addresses, for links on the page; "" without a Grafana
     problems: settings that are not in effect, by part of the configuration
-    receive_delays: seconds from the kernel's timestamp to the reading of the last reads
+    receive_delays: for the latest reads, seconds from the kernel's timestamp to the read
     """
 
     def __init__(self, fleet: Fleet, sweeps: Sweeps) -> None:
@@ -108,15 +108,15 @@ class Views:
         return views
 
     def forget(self) -> None:
-        """Read all targets again before the next page, since an action may have changed them."""
+        """Discard the ranking, so that the next page shows the changes of an action."""
         self._ranking = None
 
     async def page(
         self, filter_text: str, number: int, chosen: str, probe_filter: ProbeFilter = ALL, *, admin: bool
     ) -> PageView | None:
-        """The page for a filter, or for the chosen target or the only one. None: there is no such target.
+        """The page of the targets that match a filter, or of the chosen or only target. None if there is no such target.
 
-        probe_filter: which of the last probes are listed
+        number: of the page, from 1; probe_filter: filter for the latest probes
         """
         fleet = self._fleet
         ranking = await self._ranked()
@@ -166,7 +166,7 @@ class Views:
         )
 
     async def _ranked(self) -> Ranking:
-        """All targets, worst first, read again after RANKING_S only, so that a page costs what it shows."""
+        """All targets, worst first. They are read again only after RANKING_S, so that a page costs little more than what it shows."""
         async with self._ranking_turn:
             now_s = asyncio.get_running_loop().time()
             if self._ranking is None or now_s - self._ranking.at_s > RANKING_S:
@@ -196,7 +196,7 @@ class Views:
         return [(runner.name or key, runner.name or UNNAMED) for key, runner in self._fleet.runners.items()]
 
     async def charts(self, view: PageView) -> list[Figure]:
-        """Latency over load of the last sweeps of the one target shown; drawn once a result."""
+        """Charts of latency over load, from the last sweeps of the one target on the page; cached for each result."""
         if not view.is_target_page or not view.targets:
             return []
         one = view.targets[0]
@@ -218,7 +218,7 @@ class Views:
         return drawn[1]
 
     async def _with_latencies(self, view: TargetAnswer) -> TargetAnswer:
-        """The view with its quantiles, which cost the most, and the state of its engine."""
+        """The target with its quantiles, which cost most to compute, and the state of its engine."""
         runner = self._fleet.find(view.key)
         history = runner.find(TargetHistory) if runner is not None else None
         diagnosis = runner.find(TargetDiagnosis) if runner is not None else None
@@ -335,14 +335,14 @@ class Views:
 
 
 def _starting_text(since_unix_s: float, until_unix_s: float) -> str:
-    """Since when a target refuses connections, and until when this is no failure."""
+    """Text on since when a target refuses connections, and until when that is no failure."""
     since, until = time_of_day(since_unix_s), time_of_day(until_unix_s)
     after = promql(until_unix_s - since_unix_s)
     return f"refuses connections since {since}; counted as failures after {after}, from {until} UTC (starting_timeout)"
 
 
 def why_no_latency(view: TargetAnswer, *, has_earlier: bool, done: int, warm_up: int) -> str:
-    """Why there is no current latency. done: of the warm-up probes"""
+    """Text on why there is no current latency. done: number of warm-up probes so far; warm_up: number of them that are needed"""
     if view.is_unanswered:
         return "No latency: no probe is answered now."
     if has_earlier:
@@ -352,7 +352,7 @@ def why_no_latency(view: TargetAnswer, *, has_earlier: bool, done: int, warm_up:
 
 
 async def _matching(filter_text: str, targets: Sequence[Ranked]) -> Sequence[Ranked]:
-    """The targets whose card contains every word of the filter."""
+    """The targets whose text contains every word of the filter."""
     filter_words = filter_text.lower().split()[:MAX_FILTER_WORDS]
     if not filter_words:
         return targets
@@ -367,7 +367,7 @@ async def _matching(filter_text: str, targets: Sequence[Ranked]) -> Sequence[Ran
 async def last_probes(
     histories: Iterable[TargetHistory], probe_filter: ProbeFilter, most: int
 ) -> Iterator[ProbeResult]:
-    """At most `most` remembered probes of these targets, latest first. Yields to the event loop."""
+    """At most `most` stored probes of these targets, latest first. Yields to the event loop."""
     at_once = min(most, LOOKED_AT_ONCE) if probe_filter.takes_all else LOOKED_AT_ONCE
     snapshots = list[list[ProbeResult]]()
     for history in histories:
@@ -380,11 +380,11 @@ async def last_probes(
 
 
 class Snapshots:
-    """Takes snapshots of all targets with what happened between them: the lines of `prober watch --json`, and of its screen.
+    """Takes snapshots of all targets, each with the events since the one before, for `prober watch` and its `--json`.
 
     They are taken one after the other, in steps well below a millisecond, between which other tasks run. The values are those of the
-    API: `targets` is the data of `/api/v1/targets`, and a probe has the fields of `/api/v1/probes` that fit a line. A field is added
-    without a new version; one that changes its meaning or goes raises it.
+    API: `targets` is the data of `/api/v1/targets`, and a probe has the short fields of `/api/v1/probes`. A new field does not change
+    the version; a removed field, or one with a changed meaning, does.
     """
 
     def __init__(self, views: Views, context: RunnerContext) -> None:

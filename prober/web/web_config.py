@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Current web configuration.
+    """A loaded web configuration.
 
-    config: None without a file; tls: None for plain HTTP; is_locked: unreadable, so only health checks are served
+    config: None without a file; tls: None for plain HTTP; is_locked: the file is unreadable, so only health checks are served
     """
 
     config: "WebConfig | None" = None
@@ -44,7 +44,7 @@ class Loaded:
 
     @property
     def words(self) -> str:
-        """Short description of the protection."""
+        """Short text on the protection of the pages."""
         users = (
             counted(len(self.config.basic_auth_users), "user") if self.config and self.config.basic_auth_users else ""
         )
@@ -83,9 +83,9 @@ def read(path: str) -> Loaded:
 
 
 class WebFile:
-    """The web configuration file in use. path: None without a file.
+    """The web configuration file. path: None without a file
 
-    keep_running: a file that cannot be used at first locks the pages until it can; else it raises ConfigError
+    keep_running: a file that cannot be used at the start locks the pages until it can; otherwise ConfigError is raised
     """
 
     def __init__(self, path: str | None, *, keep_running: bool = False) -> None:
@@ -111,7 +111,7 @@ class WebFile:
         return self._logged if self.now.is_locked else ""
 
     async def current(self) -> Loaded:
-        """Current configuration, reloaded if a file changed; during the reload, the last one. Several event loops may call it."""
+        """The current configuration, reloaded if a file has changed; meanwhile the last one. Several event loops may call it."""
         if self._path is None or self._is_reading:
             return self.now
         if self._stamped() != self._stamps or time.monotonic() > self._retry_s:

@@ -217,12 +217,12 @@ def board() -> Board:
 
 
 def _alerts(severity: str) -> str:
-    """Each alert once; `=` for critical ones, `!=` for the others."""
+    """PromQL with one row for each firing alert. severity: `=` for critical alerts, `!=` for all others"""
     return f'group by ({ALERT}) (ALERTS{{{ALERTING},severity{severity}"critical"}})'
 
 
 def _burn(signal: str = "") -> str:
-    """Burn rate of each SLO of each workload over the selected window, from recorded counters; of one signal, or of all."""
+    """PromQL for the burn rate of each SLO of each workload over the selected window. signal: latency of the SLOs, "" for all"""
     of_signal = f',signal="{signal}"' if signal else ""
     allowed = f"(1 - max by ({EACH_SLO}) ({slo_series.SLO_OBJECTIVE}{{{PROBES}{of_signal}}}))"
     return f"{tiles('bad_events', EACH_SLO)} / ({tiles('events', EACH_SLO)} > 0) / {allowed}"
@@ -238,7 +238,7 @@ def _trend(signal: str) -> str:
 
 
 def _happening() -> str:
-    """The confirmed name of the diagnosis, else the probable one, else `unknown`."""
+    """PromQL for the diagnosis of each target: the confirmed name, else the probable one, else `unknown`."""
     active = f'max by (target, regime) ({diagnosis_series.REGIME}{{{TARGET},regime!="unknown"}})'
     probable = f'label_replace({active} == 0.5, "regime", "probably $1", "regime", "(.+)")'
     unknown = f'max by (target, regime) ({diagnosis_series.REGIME}{{{TARGET},regime="unknown"}}) == 1'
@@ -246,7 +246,7 @@ def _happening() -> str:
 
 
 def _of_worst(expr: str) -> str:
-    """`expr`, by SLO, of each target's SLO with the least budget."""
+    """PromQL that limits `expr`, which is by SLO, to each target's SLO with the least budget."""
     return f"{expr} and bottomk by (target) (1, min by ({EACH_SLO}) ({BUDGET_LEFT}{{{PROBES}}}))"
 
 
@@ -340,7 +340,7 @@ def _headroom() -> Panel:
 
 
 def _incidents() -> Panel:
-    """Panel of incidents, counted by kind, so that it stays readable for any number of targets."""
+    """Panel of incidents as counts by kind, so that it is readable for any number of targets."""
 
     def changes(what: str) -> str:
         return f"sum(max by (target) (increase({engines_series.ENGINE_CHANGES}{{{TARGET},what{what}}}[{STEP}])) > bool 0) or {KNOWN}"

@@ -1,4 +1,4 @@
-"""Panels of the prober itself."""
+"""Panels on the prober itself."""
 
 from prober.daemon import series as own_series
 from prober.exposition.dashboards.board import GOOD_AT_ONE, YES_NO
@@ -13,7 +13,7 @@ MAX_LAG_S = 0.01  # default of max_send_lag
 
 
 def health() -> list[Panel]:
-    """Trust, configuration, version and lags of each prober."""
+    """Panels of the trust, configuration, version and lags of each prober."""
     reload_time = gauge(own_series.RELOAD_TIME, "instance", select=INSTANCE)
     return [
         _yes_no(
@@ -60,7 +60,7 @@ def health() -> list[Panel]:
 
 
 def timestamps() -> list[Panel]:
-    """Source of arrival times, and delay from a packet's arrival to its reading."""
+    """Panels of the source of arrival times, and of the delay from a packet's arrival to its reading."""
     by_quantile = [
         Query(
             quantile(q, own_series.RECEIVE_DELAY, "instance", 'instance!=""', STEP),
@@ -114,7 +114,7 @@ def _lag(title: str, text: str, expr: str, legend: str) -> Panel:
 
 
 def storage() -> Panel:
-    """Failed writes to --storage.path."""
+    """Panel of failed writes to --storage.path."""
     return series(
         "Failed writes to storage",
         "Failed writes to --storage.path. Bad: any; what is not written does not survive a restart.",

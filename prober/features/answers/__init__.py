@@ -1,1 +1,1 @@
-"""Regressions of checked answers."""
+"""Detection of checked answers that are wrong more often than before."""

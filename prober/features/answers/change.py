@@ -1,12 +1,12 @@
-"""Finds that answers are wrong more often than they were, for one check of one workload. Pure: each answer goes in by `step`.
+"""Detects that answers are wrong more often than before, for one check of one workload. Without I/O: `step` takes each answer.
 
-The baseline is a share of wrong answers with exact binomial bounds, for the number of independent answers that it is worth. The
-test bets against the upper bound with the rivals of `statistics.sequential_test`, and sums each bet over all possible starts
-(Shiryaev and Roberts; Shin, Ramdas, Rinaldo, "E-detectors", New England Journal of Statistics in Data Science 2, 2023). While no
-answer is wrong with a higher chance than the bound, whatever came before, the sum reaches `threshold` after at least so many answers
-on average. Where wrong answers come together, bets are tempered by 1 ÷ dispersion; that is no proof, `bench/answers.py` measures it.
+The baseline is a share of wrong answers with exact binomial bounds, computed for the effective number of independent answers. The test
+bets against the upper bound with the rivals of `statistics.sequential_test`, and sums each bet over all possible starts (Shiryaev and
+Roberts; Shin, Ramdas, Rinaldo, "E-detectors", New England Journal of Statistics in Data Science 2, 2023). While every answer is wrong
+with a chance up to the bound, whatever came before, the sum reaches `threshold` after at least `threshold` answers on average. Where
+wrong answers come together, bets are tempered by 1 ÷ dispersion; that is no proof, `bench/answers.py` measures it.
 
-A change must last. After the first evidence PAUSE_ANSWERS are let pass; then Wald's test by the best bet so far decides.
+A change must last. After the first evidence PAUSE_ANSWERS answers are skipped; then Wald's test with the best bet so far decides.
 """
 
 import math
@@ -33,10 +33,10 @@ LOG_LIKELY = 3.0  # an engine's change begins the rise if its log likelihood is 
 
 @dataclass(slots=True)
 class Answers:
-    """Answers in the order of time.
+    """Numbers of right and wrong answers, in the order of time.
 
-    groups: wrong ones of each `size` successive answers; the last group may have fewer
-    adopted: count when they last became the baseline; 0 if they did not yet
+    groups: number of wrong answers in each group of `size` successive answers; the last group may be smaller
+    adopted: number of answers when they last became the baseline; 0 if they have not yet
     """
 
     begun: Moment
@@ -64,7 +64,7 @@ class Baseline:
     """The usual share of wrong answers.
 
     low, high: bounds of the share, each wrong with a chance of ERROR
-    dispersion: variance of the number of wrong answers in a row ÷ that of independent ones, at least 1
+    dispersion: variance of the number of wrong answers in a group ÷ that of independent answers, at least 1
     """
 
     count: int
@@ -75,7 +75,7 @@ class Baseline:
 
 
 def baseline_of(answers: Answers) -> Baseline:
-    """The baseline of these answers, at least one."""
+    """The baseline that these answers give; they are at least one."""
     count, wrong, size = answers.count, sum(answers.groups), answers.size
     share, dispersion, worst, groups = wrong / count, 1.0, 0.0, answers.groups[: count // size]
     while len(groups) >= MIN_GROUPS and 0 < share < 1:
@@ -91,10 +91,10 @@ def baseline_of(answers: Answers) -> Baseline:
 
 @dataclass(slots=True)
 class Bet:
-    """Log evidence of one rival since the best start, which was at `since_unix_s`.
+    """A bet on one higher share of wrong answers (a rival): its log evidence since the start that gives it most, at `since_unix_s`.
 
     count, wrong: answers since the best start
-    since_change: log evidence since the engine's last change, None if no change is known
+    since_change: log evidence since the engine's last change; None if no change is known
     """
 
     log_evidence: float = 0.0
@@ -106,13 +106,13 @@ class Bet:
 
 @dataclass(slots=True)
 class Rise:
-    """A rise of the wrong answers.
+    """A suspected or proved rise of the share of wrong answers.
 
-    logs: log evidence of each rival; the test bets as the one that has most
+    logs: log evidence of each rival; the test uses the bet of the rival that has most
     since_unix_s: estimated start; count, wrong: answers since then
     change: the engine's change (Unix seconds, text) about when it began; None if there was none
     paused: answers since the first evidence, up to PAUSE_ANSWERS
-    log_evidence: of the test that decides; once it is raised, that the rise is over
+    log_evidence: log evidence of the test that decides; during an alarm, log evidence that the rise is over
     raised: when the alarm began; None while the rise is only suspected
     """
 
@@ -130,9 +130,9 @@ class Rise:
 class AnswerChange:
     """State of one check.
 
-    asked: digest of what is asked and how it is checked; a baseline holds for it alone
-    learning: answers of the next baseline; None once that is settled
-    better: log evidence since the best start that fewer answers are wrong than in the baseline, by rival
+    asked: digest of the questions and their check, for which alone a baseline is valid
+    learning: answers collected for the next baseline; None once the baseline is final
+    better: for each rival, log evidence since the best start that fewer answers are wrong than in the baseline
     change: the engine's last change (Unix seconds, text)
     """
 
@@ -146,11 +146,11 @@ class AnswerChange:
 
     @property
     def alarm(self) -> Rise | None:
-        """The rise, if it is shown and not only suspected."""
+        """The rise, if it raised an alarm; None if there is none or it is only suspected."""
         return self.rise if self.rise is not None and self.rise.raised is not None else None
 
     def engine_changed(self, text: str, now: Moment, *, is_restart: bool) -> None:
-        """The engine changed. What it answered before stays the baseline, which is settled then unless it was only restarted."""
+        """Record a change of the engine. The answers before it give the baseline, which is final then unless it was only a restart."""
         self.change = (now.unix_s, text)
         for bet in self.bets:
             bet.since_change = 0.0
@@ -161,7 +161,7 @@ class AnswerChange:
         self.learning = Answers(now) if self.baseline is None else None
 
     def step(self, wrong: bool, now: Moment, threshold: float, accept_after_s: float) -> Event | None:
-        """Process an answer. threshold: mean number of answers between false suspicions, at least."""
+        """Process an answer. threshold: lower bound of the mean number of answers between false suspicions"""
         if self.learning is None and self.baseline is None:
             self.learning = Answers(now)
         if (event := self._learn(wrong, now, accept_after_s)) is not None or self.baseline is None:
@@ -194,7 +194,7 @@ class AnswerChange:
         return None
 
     def _learn(self, wrong: bool, now: Moment, accept_after_s: float) -> Event | None:
-        """Learn an answer. The learned ones become the baseline at first after a day, when they have doubled, and after a week."""
+        """Collect an answer. The baseline is computed first after a day, again whenever the answers double, and last after a week."""
         answers = self.learning
         if answers is None:
             return None
@@ -218,7 +218,7 @@ class AnswerChange:
         return event
 
     def _judge(self, rise: Rise, wrong: bool, logs: Sequence[float], now: Moment, threshold: float) -> Event | None:
-        """Decide whether a suspected rise lasts, or a shown one is over."""
+        """Decide if a suspected rise lasts, or if a rise that raised an alarm is over."""
         log = logs[rise.logs.index(max(rise.logs))]
         rise.logs = [before + more for before, more in zip(rise.logs, logs, strict=True)]
         rise.count, rise.wrong = rise.count + 1, rise.wrong + wrong
@@ -245,17 +245,17 @@ class AnswerChange:
 
 
 def threshold(rate_per_s: float, false_alarms_per_s: float) -> float:
-    """Evidence that makes a rise suspected, so that there are at most so many false alarms; ERROR of the suspicions become one."""
+    """Evidence that makes a rise suspected, so that false alarms are no more frequent. A share ERROR of suspicions becomes alarms."""
     return max(1 / ERROR, FALSE_ALARM_MARGIN * ERROR * rate_per_s / false_alarms_per_s)
 
 
 def _logs(wrong: bool, rivals: Rivals, share: float, dispersion: float) -> list[float]:
-    """Log evidence of an answer for each rival against a share of wrong answers, tempered."""
+    """Log evidence of an answer for each rival against a share of wrong answers, divided by `dispersion`."""
     against = [math.log1p((odds - 1) * share) for odds, _ in rivals]
     of_wrong = [(math.log(odds) if odds else -math.inf) if wrong else 0.0 for odds, _ in rivals]
     return [(log - lost) / dispersion for log, lost in zip(of_wrong, against, strict=True)]
 
 
 def _mean(logs: Sequence[float], rivals: Rivals) -> float:
-    """Mean evidence of all rivals, by their weights."""
+    """Mean of the evidence of all rivals, by their weights. logs: log evidence of each"""
     return sum(weight * math.exp(log) for log, (_, weight) in zip(logs, rivals, strict=True))

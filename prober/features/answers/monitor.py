@@ -1,4 +1,4 @@
-"""Watches the checked answers of all targets: probes in, series and events out, and a state that outlives the process."""
+"""Watches the checked answers of all targets: takes probe results, exports series and events, and saves its state."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ _READER = cache(partial(Reader, AnswerChange))  # of the states; takes 50 ms to 
 
 
 class AnswersMonitor:
-    """The checked answers of all targets. saved: states of an earlier process, by the names of `states`"""
+    """The checked answers of all targets. saved: states that `states` returned in an earlier process, by name"""
 
     def __init__(self, registry: Registry, events: EventLog, spec: DriftSpec, saved: SavedRows) -> None:
         self.registry, self.events, self.spec, self.saved = registry, events, spec, saved
@@ -103,7 +103,7 @@ class TargetAnswers(TargetObserver):
             del self._monitor.targets[self.name]
 
     def _show(self, key: CheckKey) -> None:
-        """Export the verdict; start and engine's change only while an alarm is active."""
+        """Export the verdict. The start and the engine's change are exported only while an alarm is active."""
         registry, labels = self._monitor.registry, (self.name, *key)
         state = self.checks.get(key) or AnswerChange()
         alarm, baseline = state.alarm, state.baseline
@@ -118,7 +118,7 @@ class TargetAnswers(TargetObserver):
 
 
 def _words(state: AnswerChange, event: Event) -> str:
-    """An event in words, with the counts behind it."""
+    """Sentence on an event, with the numbers of wrong answers."""
     baseline, alarm = state.baseline, state.alarm
     assert baseline is not None
     before = f"{baseline.wrong:,} of {baseline.count:,}"

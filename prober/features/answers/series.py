@@ -32,7 +32,7 @@ ANSWERS_CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 
 def alerts(selector: str) -> tuple[Alert, ...]:
-    """The alert on the result of the prober's sequential test of the checked answers against their own baseline."""
+    """Alert on checked answers that are wrong more often than in their own baseline, by the prober's sequential test."""
 
     def query(name: str, more: str = "") -> str:
         matchers = f"{escaped(selector)},target=%q,workload=%q,check=%q{more}"

@@ -1,7 +1,7 @@
 """Exports the remaining share of each budget, and saves the amounts spent, so that the next process knows them.
 
-A request is sent once a checkpoint that covers it is written. A thread writes checkpoints ahead, so that a request seldom waits.
-A failing disk stops no probe: it is logged, and a kill before the next successful write loses the amounts spent meanwhile.
+A request is sent only if a written checkpoint covers it. A thread writes checkpoints in advance, so that a request seldom waits. A
+failing disk stops no probe: it is logged, and a kill before the next successful write loses the amounts spent meanwhile.
 """
 
 import asyncio
@@ -50,11 +50,11 @@ log = logging.getLogger(__name__)
 
 
 class Ledger:
-    """Checkpoints of the budgets of all targets.
+    """Writes checkpoints of the budgets of all targets.
 
-    store: None: the amounts spent are lost when this process ends
+    store: if None, the amounts that were spent are lost when this process ends
     failures: counts failed writes
-    saved: rows of an earlier process, by key of the target
+    saved: rows that an earlier process stored, by key of the target
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Ledger:
         self._failing = False
 
     def enter(self, target: Target) -> None:
-        """Count what the target spent earlier, in this process or another one, and save what it spends from now on."""
+        """Add a target: restore what it spent earlier, in this process or another one, and save what it spends from now on."""
         key = target.spec.key
         for kind, before in self._removed.pop(key, {}).items():
             if kind in target.budgets:
@@ -104,7 +104,7 @@ class Ledger:
         self._requested.set()
 
     async def written(self, within_s: float) -> bool:
-        """Wait for the next write, at most `within_s`. Whether it succeeded; False at once while writes fail."""
+        """Wait at most `within_s` for the next write. Returns True if it succeeded; False at once while writes fail."""
         if self._task is None or self._failing:
             return False
         self._requested.set()
@@ -180,7 +180,7 @@ class Ledger:
             self._writing = None
 
     def _recall(self, target: Target, data: bytes) -> None:
-        """Restore the target's budgets, all or none."""
+        """Restore the amounts that the target spent of its budgets from a stored row: those of all budgets, or of none."""
         now, row = moment(target.clock.now_ns(), target.clock.unix_s()), json.loads(data)
         at = moment_of(row)
         checkpoints = {

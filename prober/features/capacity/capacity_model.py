@@ -110,8 +110,7 @@ class CapacityModel:
         return bad / max(1.0, events)
 
     def latency_s(self, slo: Slo, total_per_s: float, requests: int, rng: Random) -> float | None:
-        """The latency quantile that the SLO's objective names (99%: the p99), in seconds, over `requests` requests of the sweep at a
-        rate.
+        """The latency quantile of the SLO's objective (99%: the p99), in seconds, over `requests` requests of the sweep at a rate.
 
         None beyond the highest rate that the service keeps up with, and for ITL, whose gaps are counted and not kept.
         """

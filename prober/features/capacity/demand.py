@@ -61,9 +61,7 @@ class Totals(NamedTuple):
 
 
 def totals_of(reading: PageReading) -> Totals:
-    """The totals that demand is computed from. A request counts when it arrives, or when it finishes if the page has no queue
-    length.
-    """
+    """The totals that demand is computed from. Requests count when they arrive, or when they finish if a page shows no queue."""
     signals = reading.signals
     finished, prompts = signals.requests_finished_total, signals.prompt_tokens_total
     arrived = signals.requests_arrived_total
@@ -109,7 +107,7 @@ class DemandMeter:
 
     @property
     def demand(self) -> Demand:
-        """Demand as known now."""
+        """The latest known demand."""
         return self._last if self._counted == UNKNOWN else self._counted
 
     def count(self, totals: Totals) -> float | None:
@@ -188,9 +186,7 @@ class DemandMeter:
 
 
 def _rate(readings: Sequence[Totals], totals: Sequence[float | None]) -> _Rate | None:
-    """Rate of a counter up to the newest reading, over the longest span that readings cover well enough; None if there is no such
-    span.
-    """
+    """Rate of a counter up to the newest reading, over the longest span that readings cover well enough; None if there is none."""
     if totals[-1] is None:
         return None
     newest, later, total = readings[-1], readings[-1], totals[-1]

@@ -39,7 +39,7 @@ class Tail(NamedTuple):
     """The slowest TTFTs of a record, compared with those of its replay.
 
     log_factor: log of the factor by which replayed TTFTs are multiplied; error: its standard error
-    mismatch: largest difference of the counts above a level in a part of the record, in standard deviations, after the factor
+    mismatch: how much the number of slow TTFTs still differs after the factor, at most over the record, in standard deviations
     """
 
     log_factor: float

@@ -221,11 +221,11 @@ def _curve(
 
 
 def _is_contradicted(record: Record, slo: Slo, model: CapacityModel, estimate: float, rng: Random) -> bool:
-    """True if the requests far below the estimate have more breaches than chance adds to those of their replays, or to those of a
-    flat engine with this knee.
+    """True if requests at rates far below the estimate breach more often, beyond chance, than in their replays and than on an engine
+    that degrades slowly towards this knee.
 
-    A long prompt may breach at any rate: that is no contradiction where its replay breaches too. Nor are the neighbours of a breach
-    another one: they waited for the same.
+    A long prompt may breach at any rate: that is no contradiction where its replay breaches too. A breach that closely follows another
+    one is not counted, as both requests waited for the same.
     """
     ratios = {stage.number: stage.total_per_s / estimate for stage in record.stages if stage.is_judged}
     judged = {
@@ -261,7 +261,7 @@ def _model_error(
     """Standard error of the log of a model's knee: bootstrap weights, other structures, the tail, simulation noise, and errors that
     none of them shows.
 
-    slos: with the threshold for the model's latencies, and with the configured threshold
+    slos: (SLO with the threshold for the model's latencies, SLO with the configured threshold)
     beyond: log(knee under the load of the sweep ÷ highest rate of the record), at least 0
     """
     slo, exact = slos

@@ -52,7 +52,7 @@ UNLIMITED_SLOTS = 2_048  # limit of running sequences where the record shows non
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Log parameters and the values of their replay, one per observation."""
+    """A parameter vector (logs of the parameters), and the values that its replay gives for the observations."""
 
     vector: Array
     replayed: Array

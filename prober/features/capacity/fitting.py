@@ -125,9 +125,7 @@ def _fit_structures(
 
 
 def _unseen_background(record: Record, items: Observations, rng: Random) -> Background:
-    """The background load, if no page shows it: of the tried rates, the one with which the plainest structure explains the record
-    best.
-    """
+    """The background load, if no page shows it: that of the tried rates with which the plainest structure explains the record best."""
     highest_per_s = max((stage.rate_per_s for stage in record.stages), default=1.0)
     vector: Array | None = None
     best = inf, background(record, rng)
@@ -225,7 +223,8 @@ def _descend(objective: Objective, point: Point, rounds: int) -> Point:
 
 
 def _scan_budgets(objective: Objective, point: Point, factors: Sequence[float]) -> Point:
-    """Best of several token budgets, each also with the other parameters moved by one step of the derivatives at `point`.
+    """Best of several token budgets. Each is tried alone, and with the other parameters moved by one step of the derivatives at
+    `point`.
 
     The number of pieces of a prompt is a step function of the budget: no derivative leads from one step to the next.
     """
@@ -350,8 +349,8 @@ def _own_peak(requests: Sequence[RequestRecord]) -> int:
 
 
 def ttft_error(items: Observations, replayed: Sequence[Array]) -> float:
-    """Median of |log(TTFT observed ÷ replayed)|, less the difference that two replays have by chance. Mean TTFTs are used if the sweep
-    measured none.
+    """Median of |log(TTFT observed ÷ replayed)|, less the difference that two replays have by chance. Without TTFTs of the sweep, of
+    mean TTFTs.
 
     The arrival times of background requests are unknown, so no replay matches each TTFT. A TTFT that a replay lacks counts as infinite;
     without any observed TTFT the error is infinite.

@@ -47,7 +47,7 @@ class Peaks:
     days: dict[int, tuple[Load, int]] = field(default_factory=dict)
 
     def take(self, unix_s: float, load: Load) -> None:
-        """Add a load."""
+        """Add a load to the peak of its day."""
         day, second = divmod(int(unix_s), DAY_S)
         highest, hours = self.days.get(day, (load, 0))
         self.days[day] = max(highest, load, key=lambda of: of.tokens_per_s), hours | 1 << second // HOUR_S
@@ -99,7 +99,7 @@ class Trend:
 
     @property
     def level(self) -> float:
-        """Confidence of all intervals, two-sided."""
+        """Confidence level of all intervals (two-sided)."""
         return LEVEL_BY_WEEKDAY if self.cycle == WEEK else LEVEL_SINGLE_LINE
 
     @property
@@ -137,12 +137,11 @@ def trend(peaks: Mapping[int, float]) -> Trend:
 
 
 class Forecast(NamedTuple):
-    """First days (their begin in UTC, Unix seconds) whose peak reaches the capacity; None if there is no such day within the horizon,
-    or no forecast.
+    """First days (their begin in UTC, Unix seconds) whose peak reaches the capacity; None without such a day or a forecast.
 
     earliest_s: upper limit of the peaks against the lower bound of the capacity
-    estimate_s: line against estimate; set only if `earliest_s` is
-    latest_s: lower limit against upper bound; set only if `estimate_s` is
+    estimate_s: fitted line against the estimated capacity; set only if `earliest_s` is
+    latest_s: lower limit of the peaks against the upper bound of the capacity; set only if `estimate_s` is
     """
 
     earliest_s: float | None = None

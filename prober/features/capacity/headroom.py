@@ -168,7 +168,7 @@ class TargetDemand(TargetObserver):
         self._monitor.forget(self)
 
     def query_answered(self, requests_per_s: float | None) -> None:
-        """Use an answer of `demand_query`, in requests per second; None: unknown."""
+        """Use an answer of `demand_query`, in requests per second; None if it has no value."""
         unix_s = self._clock.unix_s()
         if self._meter.answer(self._clock.now_ns() / 1e9, requests_per_s):
             self._update(unix_s)
@@ -239,9 +239,7 @@ class TargetDemand(TargetObserver):
             self._forecast(unix_s)
 
     def _forecast(self, unix_s: float) -> None:
-        """Forecast once a day and after each sweep. Peaks are converted to shares of the capacity, as their requests differ in
-        length.
-        """
+        """Forecast once a day and after each sweep, in shares of the capacity, as requests of different peaks differ in length."""
         if self._is_gone:
             return
         self._forecast_day = int(unix_s // DAY_S)

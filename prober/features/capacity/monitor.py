@@ -161,7 +161,7 @@ class Sweeps:
             self._begin_next()
 
     def _begin_next(self) -> None:
-        """Begin the first sweep that waits and may begin."""
+        """Begin the first of the waiting sweeps that may begin."""
         for target in list(self._waiting):
             if self._running is None and not self._is_closing:
                 with suppress(Refused):

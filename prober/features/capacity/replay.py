@@ -52,7 +52,7 @@ class Scene:
     """Input of a replay. Times are seconds from its begin, LEAD_S before the record's.
 
     stream: requests of the sweep and the background, by arrival
-    own: for each request of the record its place in the stream; those of a partial replay that are not in it have none
+    own: for each request of the record its index in the stream; a partial replay has only the first requests
     readings_s: times of the page readings
     until_s: end of the replay
     """

@@ -148,9 +148,7 @@ class RequestLog:
     def record(
         self, lengths: tuple[tuple[int, int], ...], *, reached: bool, cut: bool, until_stage: int | None = None
     ) -> Record:
-        """Record for an estimate, which later events do not change. until_stage: number of the first stage to leave out; None: all
-        stay
-        """
+        """Record for an estimate, which later events do not change. until_stage: first stage to leave out; None: none is"""
         stages = self.settled()[:until_stage]
         until_s = self.stages[len(stages)].began_s if len(stages) < len(self.stages) else math.inf
         requests = tuple(

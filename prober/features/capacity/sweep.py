@@ -245,9 +245,7 @@ class Sweep:
             self._end_stage(self._action, at_s)
 
     def estimated(self, capacities: tuple[Capacity, ...], at_s: float, *, is_modelled: bool = True) -> None:
-        """Pass the result of the action `Estimate`. is_modelled: an engine model explains the record; if not, the sweep may climb
-        first
-        """
+        """Pass the result of the action `Estimate`. is_modelled: an engine model explains the record; else the sweep may climb first"""
         estimate = self._action
         if not isinstance(estimate, Estimate):
             return
@@ -311,9 +309,7 @@ class Sweep:
         return refused_requests(ended or [result for _, result in self.probes])
 
     def _judge(self, request: RequestRecord, at_s: float, *, is_final: bool) -> None:
-        """Count a breach if the events of a request contain one. End the sending for harm or enough breaches, or the ramp for a
-        climb.
-        """
+        """Count a breach if a request has one by now. End the sending for harm or enough breaches, or the ramp for a climb."""
         stage = self._log.stages[request.stage]
         if stage.phase in UNJUDGED or not request.valid:
             return
@@ -412,7 +408,7 @@ class Sweep:
         return is_ramp and self._spec.mode == "adaptive"
 
     def _rest(self, climb_from_per_s: float, at_s: float) -> None:
-        """Rest before a climb."""
+        """Begin a rest, after which a climb starts at `climb_from_per_s`."""
         self._climb_from_per_s = max(self._spec.min_rate, climb_from_per_s)
         self._action = self._begin("rest", self._spec.min_rate, at_s)
 

@@ -65,7 +65,7 @@ class RequestRecord:
 
     @property
     def ttft_s(self) -> float | None:
-        """TTFT from the due time."""
+        """TTFT in seconds, counted from the due time; None before the first token."""
         return None if self.first_s is None else self.first_s - self.at_s
 
     @property
@@ -115,7 +115,7 @@ class RequestRecord:
         return (at_s if self.first_s is None else self.first_s) - self.at_s
 
     def max_threshold_share(self, at_s: float, slos: Sequence[Slo]) -> float:
-        """Highest ratio of a latency to its threshold."""
+        """Highest ratio of a latency of this request, so far, to the threshold of its SLO."""
         ttft_s, e2e_s = self.waited_s(at_s), (at_s if self.end_s is None else self.end_s) - self.at_s
         value = {"ttft": ttft_s, "ttft_answer": ttft_s, "e2e": e2e_s, "tpot": self.tpot_s or 0.0}
         return max((value.get(slo.signal, 0.0) / slo.threshold_s for slo in slos if slo.threshold_s), default=0.0)
@@ -211,8 +211,7 @@ def observed(slo: Slo, requests: Iterable[tuple[int, int, int]]) -> Observations
 def settled(stage: Stage, requests: Sequence[RequestRecord], of_stage: Iterable[RequestRecord]) -> list[RequestRecord]:
     """Requests sent after the number in flight had adapted to the stage's rate; none of a stage too short for that.
 
-    It has adapted once 90% of the answers are shorter than the time since the stage's start. requests: all of the sweep; of_stage:
-    those to choose from
+    It has adapted once 90% of the answers are shorter than the time since the stage's start.
     """
     if stage.ended_s - stage.began_s < MIN_RATE_S:
         return []

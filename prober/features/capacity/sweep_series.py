@@ -66,7 +66,7 @@ class SweepSeries:
         self._registry.show(series.SWEEP_SUCCESS, unix_s, self._name)
 
     def stages(self, result: Result | None) -> None:
-        """Show the load curve of this result instead of the one shown so far; None removes it."""
+        """Show the load curve of this result, in place of the one shown before; None removes that."""
         registry, name = self._registry, self._name
         self._fit(result)
         registry.keep(series.SWEEP_STAGE_RATE, (), name)

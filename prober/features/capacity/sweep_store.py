@@ -24,9 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class SweepStore:
-    """The latest MAX_RESULTS results of one target. key: of the target; archive: results of all targets on disk; None: in memory
-    only
-    """
+    """The latest MAX_RESULTS results of one target. key: of the target; archive: all results on disk, or None: in memory only"""
 
     def __init__(self, archive: "SweepArchive | None", key: str) -> None:
         self._archive, self._key = archive, key

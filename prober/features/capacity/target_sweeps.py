@@ -250,9 +250,7 @@ class TargetSweeps(TargetObserver):
             self.series.refused(refusal.reason)
 
     def probe_needs(self) -> dict[str, BudgetDemand]:
-        """Reserved part of each daily budget for scheduled probes, as their workloads need it; more if the server counts more
-        tokens.
-        """
+        """Part of each daily budget that scheduled probes need, by their workloads; more if the server counts more tokens."""
         target = self.target
         needs = {kind: need for kind, need in needs_of(target.spec).items() if kind in target.budgets}
         counted = [(probe, usage) for probe in self.recent if (usage := probe.timeline.usage) is not None]

@@ -29,10 +29,11 @@ class WindowFeatures:
     From probes:
     failures: number of failed probes by outcome and detail, most frequent first. probes: number of all probes.
     ttft_mean_s: mean TTFT of cold and warm prompts, for comparison with the engine's means; with its standard error.
-    step_s: decode step without a concurrent prefill, the lower quartile of ITL. slow_step_s: that of the slow fifth of the answers.
-    still_ratio: share of the time of the streams in pauses after which one token came: the engine stood still for this stream.
-    held_ratio: the same for pauses after which the tokens of that time came together: they were held on the way.
-    still_together_ratio: of those pauses during which another stream was open, the share in which that one paused as well.
+    step_s: decode step without a concurrent prefill: the lower quartile of ITL. slow_step_s: step_s of the slowest fifth of the
+        answers.
+    still_ratio: share of streaming time in pauses after which one token came, as the engine stood still for this stream.
+    held_ratio: the same for pauses after which several tokens came together, as they were held on the way.
+    still_together_ratio: of the pauses in still_ratio during which another stream was open, the share in which that stream paused too.
         longest_still_s: the longest of them.
     ttft_per_prompt_token_s: see `window.prompt_line`; with its standard error.
     long_*: medians of the longest third of the prompts (of all if their lengths are similar), and the quartile range of their TTFT.
@@ -44,7 +45,7 @@ class WindowFeatures:
     From the engine's metrics page:
     running, waiting: means of the readings. kv_usage_ratio: their 90th percentile.
     kv_cache_tokens: mean number of tokens in the KV cache of a rank.
-    waiting_at_most_running_ratio: share of the readings with waiting requests that have the most running ones.
+    waiting_at_most_running_ratio: of the readings with waiting requests, the share with the maximum number of running requests.
     requests_per_s, prompt_tokens_per_request: of all requests.
     preemptions_per_s, generated_tokens_per_s: from increments of the counters.
     computed_prompt_tokens_per_s: without tokens from the prefix cache.

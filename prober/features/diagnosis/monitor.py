@@ -258,7 +258,7 @@ class TargetDiagnosis(TargetObserver):
                 self._learnt_s[workload] = now_s
 
     def _features(self, probes: Sequence[ProbeResult]) -> WindowFeatures:
-        """Features of the span of time in which these probes were sent."""
+        """Features of the span of time since the first of these probes was due."""
         since_s = min((probe.timeline.intended_ns for probe in probes), default=0) / 1e9
         readings = [(at_s, signals) for at_s, signals in self.readings if at_s >= since_s]
         devices = [gpus for at_s, gpus in self.devices if at_s >= since_s]

@@ -80,9 +80,7 @@ class DriftVerdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """Ratio of a quantile since the alarm to the baseline's at equal load, with its 95% confidence interval. count: samples since
-    then
-    """
+    """Ratio of a quantile since the alarm to the baseline's at equal load, with its 95% confidence interval. count: samples since it"""
 
     q: float
     ratio: float

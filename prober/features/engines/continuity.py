@@ -78,7 +78,7 @@ class EngineIdentity:
 
 
 class _Step(Enum):
-    """Change between two readings."""
+    """Kind of change between two readings, such as a restart."""
 
     CONTINUED = auto()
     FELL = auto()  # counters fell or a later process answered: a restart, or another engine
@@ -133,7 +133,7 @@ class Continuity:
         self._gap = True
 
     def take(self, now: EngineSignals) -> ContinuousReading:
-        """Process the next reading."""
+        """Process the next reading of the page. Returns it with continuous totals."""
         before = self._raw
         self._raw = now
         if before is None:

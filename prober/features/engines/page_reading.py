@@ -39,7 +39,7 @@ class Sample(Protocol):
 
     @property
     def value(self) -> float:
-        """Value on the page."""
+        """Value of the sample as on the page."""
 
 
 class Page(Protocol):

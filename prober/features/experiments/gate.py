@@ -175,9 +175,7 @@ class Question:
             self._block.clear()
 
     def finding(self, holds_error: float, fails_error: float) -> Finding:
-        """The evidence so far as a finding. holds_error, fails_error: probability of wrongly deciding that the question holds, or
-        fails
-        """
+        """The evidence so far as a finding. holds_error, fails_error: allowed probability that the claim "holds" or "fails" is wrong"""
         shown = self.evidence(holds_error, fails_error)
         lower, upper = confidence_bounds(self._for_holds, holds_error)
         return Finding(
@@ -309,7 +307,7 @@ class Gate:
         return self.verdict() if len(self._results) >= self.most else None
 
     def verdict(self) -> GateVerdict:
-        """Verdict if no more results follow."""
+        """The verdict if no more results follow."""
         state = self._state()
         if self._refusals.is_over_budget:
             state = "not_judged"

@@ -252,7 +252,7 @@ def amount(row: Row) -> str:
 
 
 def stage_name(row: Row) -> str:
-    """Name of the row's stage, which marks a closed loop."""
+    """Name of the row's stage; for a closed loop it says so."""
     return f"{row.name} ({loop(row)})" if row.closed else row.name
 
 

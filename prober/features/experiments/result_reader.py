@@ -57,9 +57,7 @@ def _read(text: str, source: str) -> Result | Comparison:
 
 
 def _objects(text: str, source: str) -> list[Mapping[str, Any]]:
-    """The objects in a text: one JSON object, a list of objects, or one object per line. NaN and Infinity, which tools write, are
-    None.
-    """
+    """Objects in a text: one object, a list of objects, or one per line. NaN and Infinity, which tools write, are None."""
     if not text.strip():
         raise Unreadable(f"{source}: is empty; name a result's JSON file")
     try:

@@ -18,8 +18,7 @@ _NVLINK_ACTIVE = 1
 
 
 def read_hardware(chosen: Collection[int | str] | None = None) -> list[Fact]:
-    """Facts about the GPUs of NVIDIA, else of AMD; empty without GPUs or driver. Their number is stated only with `chosen`, or if it is
-    1.
+    """Facts about the GPUs of NVIDIA, else of AMD; empty without GPUs or driver. Their number is stated with `chosen`, or if 1.
 
     chosen: indices and UUIDs of the GPUs that serve the target; None if not known
     """

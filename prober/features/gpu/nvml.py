@@ -193,7 +193,7 @@ class Faults:
 
 
 def address(handle: Any) -> int | None:
-    """The driver's pointer, which identifies a handle."""
+    """Address in the driver to which a handle points, which identifies the handle; None for a null pointer."""
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 

@@ -68,7 +68,7 @@ class _Resolver(SystemResolver):  # type: ignore[misc]
     """Resolves names as the system does, but refuses addresses of services that hand out credentials."""
 
     def getaddrinfo(self, *arguments: Any, **options: Any) -> Any:
-        """As socket.getaddrinfo. Raises Forbidden."""
+        """Like socket.getaddrinfo. Raises Forbidden for an address of such a service."""
         records = super().getaddrinfo(*arguments, **options)
         for record in records:
             check(str(record[4][0]))
@@ -79,7 +79,7 @@ class _Session(niquests.Session):
     """An HTTP session without redirects. It refuses compressed or long responses, which could use up the prober's memory."""
 
     def request(self, method: str, url: str, *arguments: Any, **options: Any) -> niquests.Response:
-        """As niquests.Session. Raises RequestException."""
+        """Like the method of niquests.Session. Raises RequestException for what it refuses."""
         options |= {"stream": True, "allow_redirects": False}
         response = super().request(method, url, *arguments, **options)
         with response:

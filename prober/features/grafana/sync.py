@@ -283,5 +283,5 @@ class Grafana:
 
 
 def _label(state: str) -> str:
-    """Label value for the state of a dashboard."""
+    """The state of a dashboard as the value of the label `state`; `current` for a state that the label does not have."""
     return state if state in grafana_series.GRAFANA_DASHBOARD_STATES else "current"

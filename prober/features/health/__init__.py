@@ -1,1 +1,1 @@
-"""Answers of `/health/TARGET`: whether a target generates, for load balancers, gateways and kubelets."""
+"""Answers of `/health/TARGET`, which tell load balancers, gateways and kubelets if a target generates."""

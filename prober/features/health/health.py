@@ -1,5 +1,5 @@
-"""Whether a target generates, by the ends of its scheduled probes and by what its engine says of itself. Times are of one
-monotonic clock.
+"""Health of a target, that is, if it generates: by the results of scheduled probes, and by the state that its engine reports. Times are
+of one monotonic clock.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ BURN_RATE = 14.4  # of the workbook's fastest pair (`prober.measure.objective`)
 
 
 class Health(StrEnum):
-    """Health of a target, as the URL's answer begins."""
+    """Health of a target; the first word of the answer to `/health/TARGET`."""
 
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"
@@ -27,7 +27,7 @@ class Health(StrEnum):
 class HealthVerdict:
     """The health of a target, and its reason.
 
-    evidence_ns: when the last probe that counts ended, or the engine last said that it loads or ends; None if neither has happened
+    evidence_ns: when the last probe that counts ended, or the engine last reported that it loads or ends; None before
     """
 
     state: Health
@@ -40,15 +40,15 @@ NO_VERDICT = HealthVerdict(Health.UNKNOWN, "no probe has counted yet")
 
 @dataclass(slots=True)
 class HealthState:
-    """Health of a target, fed in order of time.
+    """Health of a target, updated in the order of time.
 
-    It is unhealthy from `failures` failed probes among the last `of` on, from a burning SLO on, and while its engine loads or ends;
-    then until `successes` probes in a row were answered. What happened before that is forgotten, and so is a probe that was due
-    before it and times out later.
+    A target becomes unhealthy with `failures` failed probes among the last `of`, with a burning SLO, or while its engine loads or ends.
+    It stays so until `successes` probes in a row were answered. Earlier failures are forgotten then, also those of a probe that was due
+    earlier and times out later.
 
-    max_age_s: age of the evidence above which it is no verdict any more
-    verdict: by all that has happened, whatever its age. It is replaced as a whole, so that another thread may read it.
-    uncounted: how the last probe ended that does not count, "" if the last one counts
+    max_age_s: age of the evidence above which there is no verdict
+    verdict: by all evidence, whatever its age. The object is replaced and not changed, so that another thread may read it.
+    uncounted: how the last probe ended, if it does not count; else ""
     """
 
     spec: HealthSpec
@@ -66,7 +66,7 @@ class HealthState:
         self._failed = deque(maxlen=self.spec.of)
 
     def probe_ended(self, result: ProbeResult, now_ns: int) -> None:
-        """A scheduled probe has ended, or was not sent."""
+        """Use the result of a scheduled probe, which may not have been sent."""
         spec, has_failed = self.spec, result.outcome in BAD
         if result.outcome in NEUTRAL or result.outcome in spec.ignore:
             self.uncounted = result.reason
@@ -92,7 +92,7 @@ class HealthState:
         self._judge(now_ns)
 
     def state_seen(self, state: TargetState, reason: str, now_ns: int) -> None:
-        """The target is in this state, for this reason."""
+        """Use the present state of the target and its reason."""
         if state in SILENT_STATES:
             self._forget()
             self._cause, self._silent, self._forgotten_ns = f"{state}: {reason}", state, now_ns

@@ -1,4 +1,4 @@
-"""Feeds the health of a target, and shows it as a series."""
+"""Feeds the health of a target with its probe results and states, and exports it as a series."""
 
 from collections.abc import Iterable
 
@@ -21,7 +21,7 @@ class TargetHealth(TargetObserver):
         self.configured()
 
     def configured(self) -> None:
-        """Begin anew if the rules or the address have changed."""
+        """Start with no verdict if the rules or the address have changed."""
         spec = self._observed.spec
         if (self._url, self._state.spec) != (spec.url, spec.health):
             self._url, self._state = spec.url, HealthState(spec.health, 0.0)
@@ -30,12 +30,12 @@ class TargetHealth(TargetObserver):
 
     @property
     def gap_s(self) -> float:
-        """Mean time between two probes of the target."""
+        """Mean time between two probes of the target, in seconds."""
         return 1 / sum(probe.rate for probe in self._observed.spec.probes)
 
     @property
     def verdict(self) -> HealthVerdict:
-        """The verdict of this moment; another thread may ask for it."""
+        """The present verdict. May be called by another thread."""
         target = self._observed.target
         is_paused = target.paused_unix_s is not None
         return self._state.at(target.clock.now_ns(), target.state, target.reason, is_paused=is_paused)

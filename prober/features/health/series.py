@@ -13,7 +13,7 @@ HEALTHY = gauge(
 
 
 def over_time() -> Panel:
-    """Health over time, by the prober that says the worst."""
+    """Panel of the health over time, by the prober with the worst verdict."""
     return states(
         "Health",
         "What /health/TARGET says to load balancers. Bad: unhealthy, so it should get no traffic; or it changes often.",

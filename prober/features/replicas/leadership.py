@@ -26,7 +26,7 @@ _MICRO_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 class Conflict(Exception):
-    """The record has another version."""
+    """The record on the server has another version than the one to replace."""
 
 
 TIMER_MARGIN_S = 0.001  # a timer may fire this early
@@ -102,7 +102,7 @@ def record_of(body: Json) -> Record:
 
 
 def _claims(text: str | None) -> Mapping[str, float]:
-    """Claims of an annotation; empty if it is not a JSON object of numbers."""
+    """The claims in an annotation: {key: number}; empty if the text is not a JSON object of numbers."""
     try:
         return {str(key): float(number) for key, number in json.loads(text or "{}").items()}
     except (AttributeError, TypeError, ValueError):
@@ -143,9 +143,9 @@ def now_s() -> float:
 class LeaseOptions:
     """Options `--lease.*`.
 
-    name: None: no lease
-    namespace, api_server: None for those of the pod
-    token_file, ca_file: for `api_server`
+    name: name of the lease; if None, no lease is used
+    namespace, api_server: if None, those of the pod
+    token_file, ca_file: token and certificate authorities for `api_server`
     """
 
     name: str | None = None
@@ -282,7 +282,7 @@ class KubernetesLeadership:
             log.info("lease %s: the API server answers again", self.where)
 
     def _publish(self) -> None:
-        """Publish whether the lease is held, call the listeners if that changed, and set a timer for its end."""
+        """Export if the lease is held, call the listeners if that changed, and set a timer for the end of the lease."""
         now, candidate = self._clock(), self._candidate
         fence = candidate.held(now)
         if self._alarm is not None:

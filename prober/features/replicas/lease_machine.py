@@ -11,11 +11,11 @@ and its resourceVersion). Drive it by
 `now_s` is a clock of this process that never goes back and counts while the machine sleeps. Times of other processes are never
 read: as in client-go, a record may be taken if it has not changed for its duration *since this process first read it*.
 
-Two processes never hold the lease at the same time. The holder holds it until `renew_s` after it *sent* the last answered renewal.
-Other processes read that renewal only after it was sent, wait at least `lease_s` after reading it, and replace exactly that
-version. This fails only if one clock runs faster than another by more than lease_s ÷ renew_s = 1.5. The times that clocks show,
-and delayed or lost messages, do not matter. A process that was stopped learns of the loss from its clock, so call `held` before
-each action. An action that was already begun or sent is covered by the fencing number alone.
+Two processes never hold the lease at the same time. The holder keeps it until `renew_s` after it *sent* the last answered renewal.
+Other processes read that renewal only after it was sent, wait at least `lease_s` after reading it, and replace exactly that version.
+This fails only if one clock runs faster than another by more than lease_s ÷ renew_s = 1.5. Different times on clocks, and delayed or
+lost messages, do no harm. A process that was stopped learns of the loss from its clock, so call `held` before each action. An action
+that had already begun is protected only by the fencing number.
 """
 
 from collections.abc import Mapping
@@ -36,17 +36,17 @@ class Timing:
 
     @property
     def renew_s(self) -> float:
-        """Time after the last answered renewal, counted from its sending, at which the holder stops: before others may take it."""
+        """Seconds from sending the last answered renewal until the holder stops, which is before others may take the lease."""
         return self.lease_s * 2 / 3
 
     @property
     def retry_s(self) -> float:
-        """Time between two tries, without jitter."""
+        """Seconds between two tries, without jitter."""
         return self.lease_s * 2 / 15
 
     @property
     def request_timeout_s(self) -> float:
-        """Timeout of one request; two unanswered tries fit into `renew_s`."""
+        """Timeout of one request in seconds; two unanswered tries fit into `renew_s`."""
         return self.lease_s / 5
 
 
@@ -54,11 +54,11 @@ class Timing:
 class Record:
     """The lease as stored on the server.
 
-    holder: "" if nobody holds it
-    lease_s: duration without renewal after which others may take it
-    transitions: number of times it was taken
+    holder: identity of the holder, "" without one
+    lease_s: seconds without renewal after which others may take the lease
+    transitions: number of times the lease was taken
     version: set by the server
-    claims: notes of a holder for later holders, key → number
+    claims: {key: number} that a holder notes for later holders
     """
 
     holder: str
@@ -75,7 +75,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Replace the record of the same version, or create it without a version. begins: the lease is taken, not renewed."""
+    """Replace the record of the same version; without a version, create it. begins: the lease is taken, not renewed"""
 
     record: Record
     begins: bool
@@ -129,7 +129,7 @@ class Candidate:
         return Wait(self._due_s)
 
     def claim(self, key: str, number: float) -> None:
-        """Write the claim at once; dropped if this process does not hold the lease."""
+        """Write the claim at once, if this process holds the lease; otherwise the claim is dropped."""
         self._claims[key] = number
         self._due_s = -inf
 
@@ -152,7 +152,7 @@ class Candidate:
         self._current = True
 
     def record_written(self, version: str, now_s: float) -> None:
-        """The last Write succeeded and made `version`."""
+        """The last Write succeeded. version: new version of the record"""
         if self._pending is None:
             return
         if version == self._pending.record.version:  # nothing changed, so others cannot see the renewal
@@ -167,7 +167,7 @@ class Candidate:
         self._retry(-inf if self._claims else now_s)
 
     def conflicted(self, now_s: float) -> None:
-        """The record has another version than the last Write: read it soon, but not at the same time as all others."""
+        """The last Write was refused as the record has another version. It is read soon, but not at the same time as by all others."""
         self._pending, self._current = None, False
         self._due_s = now_s + self._rng.random() * self.timing.retry_s / 4
 
@@ -184,7 +184,7 @@ class Candidate:
         self._due_s = now_s + self.timing.retry_s * (1 + JITTER_RATIO * self._rng.random())
 
     def _is_free(self, record: Record, now_s: float) -> bool:
-        """True if the lease has no holder, is this process's by a write without an answer, or is unchanged for its duration."""
+        """True if the lease has no holder, is taken by an unanswered write of this process, or has not changed for its duration."""
         if record.holder in ("", self.identity):
             return True
         return now_s >= self._first_read_s + max(record.lease_s, self.timing.lease_s)

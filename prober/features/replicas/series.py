@@ -22,7 +22,7 @@ SHARDS = gauge("llmslo_shards", "Number of shards, as known to this replica.")
 
 
 def panels() -> list[Panel]:
-    """Shards, holder of the lease, transitions and failures of the lease."""
+    """Panels of the shards, and of the holder, transitions and failures of the lease."""
     transitions = f"max by (instance) (changes({LEASE_TRANSITIONS}{{{INSTANCE}}}[{STEP}]))"
     return [
         stat(

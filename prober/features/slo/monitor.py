@@ -41,7 +41,7 @@ class WindowCount:
         self._events, self._bad = array("q", [0]) * SPANS, array("q", [0]) * SPANS
 
     def add(self, now_ns: int, events: int, bad: int) -> None:
-        """Count events."""
+        """Count events, of which `bad` are bad."""
         self._move(now_ns)
         place = self._newest % SPANS
         self._events[place] += events

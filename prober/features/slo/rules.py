@@ -5,8 +5,7 @@ SLO without data is neither met nor missed. Burn-rate windows: prober.measure.ob
 
 One problem raises one alert. The pairs of windows of one severity are alternatives of one alert, whose labels do not name the pair. A
 page silences the tickets of its SLO, and LLMTargetFailing silences both, for events that they have in common. Every alert is joined
-with
-the declaration: a target or SLO that is no longer declared must not alert.
+with the declaration: a target or SLO that is no longer declared must not alert.
 
 An SLO of `metrics.slos` has the same rules over all requests of the engine, by its own histogram, in series without `workload`.
 Of probes and traffic that burn the same budget the first one pages.

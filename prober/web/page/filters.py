@@ -1,5 +1,5 @@
-"""Filters of the templates: values as text, parts of addresses, and SVG paths of a probe's timeline and of a target's sparkline as
-values, whose elements the templates write. None of them returns HTML.
+"""Filters of the templates: values as text, parts of addresses, and SVG path data of timelines and sparklines. The templates write all
+elements; no filter returns HTML.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ BAR_WIDTH, BAR_HEIGHT = 4, 24  # of a sparkline
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A picture. label: the same in words; paths: (CSS class, path data)."""
+    """A picture as SVG path data. label: description in words; paths: (CSS class, path data)"""
 
     width: int
     height: int
@@ -44,21 +44,21 @@ def probe_kind(probe: ProbeResult) -> Kind:
 
 
 def span_ns(probes: Sequence[ProbeResult]) -> int:
-    """The time from due to the right edge of the timelines: nine of ten of them fit."""
+    """Width of the timelines, as time after the due time: nine of ten probes fit into it."""
     durations = sorted(p.timeline.end_ns - p.timeline.intended_ns for p in probes if p.timeline.end_ns)
     return max(durations[int(0.9 * (len(durations) - 1))], 1) if durations else 10**9
 
 
 def overrun_s(t: Timeline, span_ns: int) -> float | None:
-    """The duration of a probe that ends right of the edge; None if it fits."""
+    """Duration of a probe that ends beyond the right edge of the timelines; None if it fits."""
     duration_ns = _end_ns(t) - t.intended_ns
     return duration_ns / 1e9 if duration_ns > span_ns else None
 
 
 def timeline_drawing(probe: ProbeResult, span_ns: int) -> Drawing:
-    """A probe over time: connecting, waiting, first token, tokens, and a cross if it failed.
+    """Timeline of a probe: connecting, waiting, first token, tokens, and a cross if it failed.
 
-    The width right of the due time stands for `span_ns`. A later point stands at the edge, behind a break.
+    The part right of the due time is `span_ns` wide. A later event is drawn at the right edge, behind a break.
     """
     t = probe.timeline
     end = _end_ns(t)
@@ -105,7 +105,7 @@ def sparkline(probes: Sequence[ProbeResult], slots: int = RECENT) -> Drawing:
 
 
 def trend(name: str, values: Sequence[float | None]) -> Drawing:
-    """A bar for each reading of the engine, oldest first; none where it is not known."""
+    """Bars of an engine signal, one for each reading, oldest first. An unknown value has no bar."""
     top = max((value for value in values if value is not None), default=0.0) or 1.0
     bars = [
         f"M{slot * BAR_WIDTH + 1} {BAR_HEIGHT}v-{round(value / top * BAR_HEIGHT)}"
@@ -118,12 +118,12 @@ def trend(name: str, values: Sequence[float | None]) -> Drawing:
 
 
 def _end_ns(t: Timeline) -> int:
-    """The last stamp that is known."""
+    """The last known timestamp of a probe."""
     return t.end_ns or (t.content_ns[-1] if t.content_ns else t.sent_ns or t.intended_ns)
 
 
 def _ticks(places: Sequence[int]) -> str:
-    """A stroke at each place, drawn from one to the next."""
+    """SVG path data of a stroke at each place."""
     path, last = f"M{places[0]} 4v8", places[0]
     for place in places[1:]:
         path += f"m{place - last}-8v8"
@@ -135,27 +135,27 @@ MAX_TEXT_CHARS = 300  # of a text from elsewhere, where it is one of many
 
 
 def cut(text: str, limit: int = MAX_TEXT_CHARS) -> str:
-    """At most `limit` characters, then an ellipsis."""
+    """The text, cut to `limit` characters and an ellipsis."""
     return text[:limit] + "…" if len(text) > limit else text
 
 
 def spaced(name: str) -> str:
-    """`http_5xx` as `http 5xx`."""
+    """The name with spaces in place of underscores: `http_5xx` as `http 5xx`."""
     return name.replace("_", " ")
 
 
 def query_value(text: str) -> str:
-    """Any text as the value of a query parameter, or as one segment of a path."""
+    """The text escaped as the value of a query parameter, or as one segment of a path."""
     return quote(text, safe="", errors="replace")
 
 
 def target_link(key: str) -> str:
-    """The address of a target's own page; all addresses are relative, to hold under any prefix and behind any proxy."""
+    """Relative address of a target's page. All addresses are relative, so that they are valid under any prefix and behind any proxy."""
     return f"?target={query_value(key)}"
 
 
 def page_link(page: PageView, /, **changed: str) -> str:
-    """The address of this page with other values of its query: `target`, `q`, `page`, `outcome` or `workload`; empty ones leave."""
+    """Address of this page with other query values: `target`, `q`, `page`, `outcome` or `workload`; an empty value is removed."""
     number = str(page.page) if page.page > 1 else ""
     by_probe = {"outcome": page.probe_filter.outcome, "workload": page.probe_filter.workload}
     query = {"target": page.chosen, "q": page.filter_text, "page": number, **by_probe, **changed}
@@ -163,32 +163,32 @@ def page_link(page: PageView, /, **changed: str) -> str:
 
 
 def outcome_choices(page: PageView) -> list[tuple[str, str]]:
-    """(value, words) of the filters by outcome: all probes, failed ones, and the chosen outcome."""
+    """(value, text) of the choices of the filter by outcome: all probes, failed probes, and the chosen outcome."""
     chosen = page.probe_filter.outcome
     named = [("", "all"), (FAILED, "failed")]
     return named if chosen in dict(named) else [*named, (chosen, chosen)]
 
 
 def workload_choices(page: PageView) -> list[str]:
-    """The workloads by which probes can be filtered, empty for all of them; none of a target with one workload."""
+    """The choices of the filter by workload, "" for all; empty if the target has one workload."""
     known = page.targets[0].workloads if page.is_target_page and page.targets else ()
     names = list(dict.fromkeys((*known, *filter(None, (page.probe_filter.workload,)))))
     return ["", *names] if len(names) > 1 or page.probe_filter.workload else []
 
 
 def grafana_link(page: PageView, target: str = "") -> str:
-    """The address of the target's dashboard, or of the overview's; empty without a Grafana."""
+    """Address of the target's dashboard in Grafana, or without a target of the overview; "" without a Grafana."""
     path = f"{UIDS['target']}?var-target={query_value(target)}" if target else UIDS["overview"]
     return page.grafana_url and f"{page.grafana_url}/d/{path}"
 
 
 def anchor(key: str) -> str:
-    """An id for a key that may hold any characters."""
+    """An HTML id for a key, which may contain any characters."""
     return sha1(key.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()[:10]
 
 
 def probe_anchor(probe: ProbeResult) -> str:
-    """An id that a probe keeps from one page to the next."""
+    """The HTML id of a probe, which is the same each time the page is made."""
     return anchor(f"{probe.target} {probe.request_id} {probe.timeline.intended_ns}")
 
 
@@ -198,12 +198,12 @@ def iso_time(unix_s: float) -> str:
 
 
 def bound(seconds: float | None) -> str:
-    """A bound of an interval: a duration that is not broken before its unit, `?` if the samples give none."""
+    """A bound of a confidence interval as a duration without a line break; `?` if the samples give no bound."""
     return "?" if seconds is None else format_duration(seconds).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def percentage(ratio: float, digits: int) -> str:
-    """A ratio in percent with `digits` digits behind the point."""
+    """A ratio as a percentage with `digits` decimals."""
     return f"{ratio:.{digits}%}"
 
 

@@ -1,4 +1,4 @@
-"""The pages for people, from values to HTML in pieces.
+"""Renders the pages for people: values in, HTML out, in pieces.
 
 Every value is escaped, and its unprintable characters are replaced, by the environment and not by the templates, so that no value
 can become markup by an omission. `ready_made` is the only place where ready markup passes.
@@ -36,9 +36,9 @@ _LAYOUT = re.compile(r"(?<=[>}])[ \t]*\n\s*|[ \t]*\n\s*(?=[<{])")
 
 
 class LineBreaksAreLayout(Extension):
-    """A line break of a template that touches a tag is no text, with the indentation around it.
+    """Removes line breaks beside template tags, with their indentation, from the text of a template.
 
-    Templates can be indented without blank text nodes on the page. The break moves into a comment, so that errors name the line.
+    So templates can be indented without blank text nodes on the page. The break moves into a comment, so that errors name the line.
     """
 
     def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
@@ -47,7 +47,7 @@ class LineBreaksAreLayout(Extension):
 
 
 def ready_made(html: str) -> Markup:
-    """HTML or SVG that the prober has made itself from escaped parts."""
+    """HTML or SVG as markup that is not escaped: the prober made it from escaped parts."""
     return Markup(printable(html))
 
 
@@ -94,9 +94,9 @@ def page(view: PageView, stamp: str, charts: Sequence[Figure] = ()) -> Iterator[
     """The fleet page or a target's page in pieces, each of which takes well below a millisecond.
 
     Args:
-        view: what is shown
-        stamp: changes with the style sheet and the script, so that browsers may keep both
-        charts: of the target's last sweeps
+        view: values to show
+        stamp: changes with the style sheet and the script, so that browsers may cache both
+        charts: charts of the target's last sweeps
     """
     values: dict[str, Any] = {"page": view, "events": view.events, "now": view.at_unix_s}
     if view.is_target_page and view.targets:
@@ -110,7 +110,7 @@ def page(view: PageView, stamp: str, charts: Sequence[Figure] = ()) -> Iterator[
 
 
 def no_such(name: str, known: Sequence[tuple[str, str]], stamp: str) -> str:
-    """The page for a target that does not exist. known: (key, name) of some that do."""
+    """The page for a target that does not exist. known: (key, name) of some targets that do"""
     title = "No such target – llm-slo-prober"
     return "".join(_pieces("no_such_target.html", title, stamp, live=False, name=name, known=known))
 

@@ -1,4 +1,4 @@
-"""The values of a page of the prober."""
+"""The values that a page of the prober shows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ MAX_NAME_CHARS = 200
 class ProbeFilter:
     """Filter of the probes on a page.
 
-    outcome: an outcome, FAILED for all that count against the target, empty for any
-    workload: empty for any
+    outcome: an outcome, FAILED for all outcomes that count against the target, "" for any
+    workload: a workload, "" for any
     """
 
     outcome: str = ""
@@ -55,18 +55,18 @@ ALL = ProbeFilter()
 class PageView:
     """A page at one moment: all targets, or one of them in detail.
 
-    targets: those on this page, worst first
-    concerns: of all targets, worst first
+    targets: targets on this page, worst first
+    concerns: the most important fact about each target, worst first
     matching: number of targets that pass the filter
-    probes: the last ones that the filter takes
-    filter_text: text of the filter; chosen: target asked for; probe_filter: which probes
-    is_target_page: the first of `targets` is shown in detail
+    probes: the latest probes that pass `probe_filter`
+    filter_text: text of the filter for targets; chosen: requested target; probe_filter: filter for probes
+    is_target_page: True if the first of `targets` is shown in detail
     page: number of this page, from 1, of `pages`
     trusted: the prober trusts its own timing
     receive_delay: p99 of how much later than the kernel's stamp bytes were read, in seconds; None before the first read
     reads: (stamped by the kernel, stamped by this process only) numbers of reads since the start
     admin: actions are enabled
-    shard: of this prober, as 1/3; empty without shards
+    shard: shard of this prober, such as 1/3; "" without shards
     configured: number of targets of all shards
     grafana_url: base of the dashboards' addresses; empty without a Grafana
     """
@@ -95,7 +95,7 @@ class PageView:
 
     @property
     def total(self) -> int:
-        """Number of targets."""
+        """Number of all targets, whether or not they are on this page."""
         return len(self.concerns)
 
     @property

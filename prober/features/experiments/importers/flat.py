@@ -34,7 +34,7 @@ class Flat:
         return all(key in values for key in self.must) and not any(key in values for key in self.must_not)
 
     def stage(self, exported: ExportedObject) -> Stage:
-        """Stage of one run."""
+        """Stage with the figures of one run."""
         rate, cap = exported.number("request_rate"), exported.count("max_concurrency")
         name = f"{rate:g}/s" if rate is not None else f"concurrency {cap}" if cap is not None else "all at once"
         duration_s, completed = exported.number("duration"), exported.count("completed") or 0

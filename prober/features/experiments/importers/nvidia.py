@@ -43,7 +43,7 @@ def _seconds(exported: ExportedObject, key: str, figure: str) -> float | None:
 
 
 def _stage(exported: ExportedObject, rate_per_s: float | None, concurrency: int | None) -> Stage:
-    """Stage of a run."""
+    """Stage with the figures of one run. concurrency: requests in flight, None if not limited"""
     completed = exported.count("request_count", "avg")
     failed = exported.count("error_request_count", "avg")
     if failed is None and exported.rows("error_summary") == []:  # AIPerf writes no count where nothing failed

@@ -12,7 +12,7 @@ FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\n", "＝", "＋", "－", "＠")  # 
 
 
 class _Lines(list[str]):
-    """File-like target of `csv.writer`."""
+    """List of lines that `csv.writer` writes to as to a file."""
 
     write = list.append
 

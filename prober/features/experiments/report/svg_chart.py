@@ -95,7 +95,7 @@ svg.chart .stripe { fill: var(--ink); fill-opacity: .05 } svg.chart .knee { stro
 
 
 def colour(index: int) -> str:
-    """Categorical colour of a line."""
+    """Colour that distinguishes a line from the others. index: of the line"""
     return f"var(--c{index % COLOURS})"
 
 
