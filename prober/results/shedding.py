@@ -105,6 +105,8 @@ class Shedding:
     def text(self) -> str:
         """The figures as a sentence without a full stop at the end."""
         share = f"{self.shed:,} of {self.requests:,} requests shed ({100 * self.shed / self.requests:.3g}%; {SHED_STATUSES})"
+        if self.beside:
+            share = f"with those of {self.beside} meanwhile {share}"
         if self.sending_s < MIN_SENDING_S:
             return share
         rates = f"{self.good / self.sending_s:.3g}/s of {self.requests / self.sending_s:.3g}/s sent"

@@ -385,6 +385,7 @@ def test_an_overload_is_measured_with_consent_and_ends_without(tmp_path: Path) -
         users, load, rows = overload(tmp_path, server, *consent)
         assert (load.ended, load.sending_s, load.shedding.beside) == ("complete", 20.0, "users")
         assert rows[1]["shedding"]["shed"] == load.shedding.shed
+        assert f"twice: with those of users meanwhile {load.shedding.shed} of " in "".join(load.sentences())
         origin_s = server.log[-1][0] - max(
             request.start_s or 0.0 for request in users.requests
         )  # of the result's times

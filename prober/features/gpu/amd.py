@@ -7,12 +7,17 @@ absent. A partition is listed as a GPU of its own.
 import contextlib
 import importlib
 import io
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 from prober.measure.gpu_reading import GpuReading
 
 _REFUSED = {2, 3, 10}  # permanent: not supported, not yet implemented, no permission
+
+
+# Standard output is that of the process: of two threads that redirect it at once, one would restore the other's.
+_LOADING = threading.Lock()
 
 
 class AmdReader:
@@ -102,7 +107,10 @@ class AmdReader:
 def open_amd_reader() -> tuple[AmdReader | None, str]:
     """(reader of AMD's GPUs, line for the log). The reader is None without library, driver or GPU; the line is "" without `amdsmi`."""
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints that it finds no libamd_smi.so, and then fails
+        with (
+            _LOADING,
+            contextlib.redirect_stdout(io.StringIO()),
+        ):  # it prints that it finds no libamd_smi.so, and then fails
             smi = importlib.import_module("amdsmi")
     except ModuleNotFoundError:
         return None, ""

@@ -4,13 +4,17 @@ import importlib.util
 import re
 import shutil
 import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from prober.features.gpu.amd import open_amd_reader
 from tests.conftest import absent
 from tests.features.gpu.test_reader import HERE, Play, process, without
+from tests.processes import HANG_S
 
 
 @pytest.fixture(scope="session")
@@ -132,3 +136,25 @@ def test_a_driver_that_fails_later_gives_no_reading_and_a_reason(play: Play) -> 
     assert failed == []
     assert "AMDSMI_STATUS_DRIVER_NOT_LOADED" in trouble
     assert again == [full_gpu(0), full_gpu(1)]
+
+
+def test_two_readers_that_are_opened_at_once_leave_standard_output_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session opens one for facts and one for readings, each in a thread: the table of a sweep was lost."""
+    first_left, second_entered = threading.Event(), threading.Event()
+    second = threading.Thread(target=open_amd_reader)
+
+    def import_module(name: str) -> None:
+        if threading.current_thread() is second:
+            second_entered.set()
+            first_left.wait(HANG_S)
+        else:
+            second.start()
+            second_entered.wait(0.1)  # it never comes while the first one is here
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr("prober.features.gpu.amd.importlib.import_module", import_module)
+    before = sys.stdout
+    assert open_amd_reader() == (None, "")
+    first_left.set()
+    second.join()
+    assert sys.stdout is before
