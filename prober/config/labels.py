@@ -25,7 +25,7 @@ LABEL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 OWN_LABELS = frozenset(
     (
         *("alertname", "alertstate", "bound", "budget", "cause", "check", "direction", "discovery", "engine", "event"),
-        *("gpu", "kind", "le", "load", "long", "model", "name", "percentile", "phase", "point"),
+        *("gpu", "kind", "le", "load", "long", "model", "name", "percentile", "period", "phase", "pid", "point"),
         *("quantile", "reason", "regime", "severity", "shard", "shards", "short", "signal", "slo", "source", "stage"),
         *("state", "target", "task", "unit", "uuid", "vantage", "verdict", "version", "what", "window"),
         "workload",

@@ -79,13 +79,13 @@ class Timeouts(Block):
     total: Duration = Field(120.0, description="until the end of the answer")
 
 
-def _bad_outcome(value: object) -> Outcome:
-    if value not in BAD:
+def _bad_outcome(value: object) -> str:
+    if str(value) not in BAD:
         raise mistake(no_such("failure", str(value), BAD))
-    return Outcome(str(value))
+    return str(value)
 
 
-Failure = Annotated[Outcome, PlainValidator(_bad_outcome), WithJsonSchema({"enum": sorted(BAD)})]
+Failure = Annotated[str, PlainValidator(_bad_outcome), WithJsonSchema({"enum": sorted(BAD)})]
 
 
 class HealthSpec(Block):
@@ -95,7 +95,7 @@ class HealthSpec(Block):
     of: PositiveCount = Field(5, description="probes among which failures are counted, at least `failures`")
     successes: PositiveCount = Field(3, description="answered probes in a row that make it healthy again")
     ignore: Items[Failure] = Field(
-        (Outcome.HTTP_429, Outcome.SHED),
+        (Outcome.HTTP_429.value, Outcome.SHED.value),
         description="outcomes that are neither a failure nor a success; absent: http_429 and shed",
     )
     slos: Items[NamedSlo] = Field(
