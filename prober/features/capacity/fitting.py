@@ -249,7 +249,7 @@ def _scan_budgets(objective: Objective, point: Point, factors: Sequence[float]) 
 def _evolve(objective: Objective, point: Point, rng: Random, generations: int) -> Point:
     """Best of a (μ/μ_w, λ)-CMA evolution strategy from `point` (Hansen, "The CMA evolution strategy: a tutorial", 2016).
 
-    A replay jumps wherever a step takes one request more, so a cost near its least value has no useful derivative.
+    A replay jumps where a step takes one request more, so the cost has no useful derivative near its minimum.
     """
     generator = np.random.default_rng(rng.getrandbits(64))
     size = len(point.vector)

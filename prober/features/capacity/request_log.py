@@ -55,7 +55,7 @@ class RequestLog:
     output_tokens: int = 0
 
     def sent(self, request_id: str, request: RequestRecord) -> None:
-        """Add a request."""
+        """Add a request that was sent."""
         self.requests[request_id] = self.open[request_id] = request
         self.prompt_tokens += request.prompt_tokens
         self.output_tokens += request.output_tokens

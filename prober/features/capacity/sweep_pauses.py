@@ -1,6 +1,6 @@
 """Times after which a target may be swept again: `min_gap` after its last sweep started, and a pause that it asked for (`Retry-After`).
 
-They are saved, so that they outlive a kill.
+They are saved, so that they are known after a kill of the prober.
 """
 
 import asyncio

@@ -84,7 +84,7 @@ class SweepArchive:
         self.listed = asyncio.Event()
 
     def of(self, key: str) -> SweepStore:
-        """The results of the target with this key."""
+        """The results of the target with this key, as a `SweepStore`."""
         return self._stores.setdefault(key, SweepStore(self, key))
 
     async def index(self) -> None:

@@ -1,4 +1,4 @@
-"""Targets in DNS: SRV records, or addresses with a port. A name that does not exist has no targets; no answer is a failure."""
+"""Targets in DNS: SRV records, or addresses with a port. A name that does not exist has no targets; a missing answer is a failure."""
 
 import asyncio
 from collections.abc import Container

@@ -198,7 +198,7 @@ class Question:
         return evidence(observed, self.budget, surely_bad=surely_bad, holds_error=holds_error, fails_error=fails_error)
 
     def error(self, claim: Evidence) -> float:
-        """Largest probability that this claim is wrong."""
+        """Largest probability that the claim "holds" or "fails" is wrong, by the evidence so far."""
         return math.exp(-self.log_evidence(claim))
 
     def least(self, error: float) -> int:
