@@ -107,10 +107,7 @@ class AmdReader:
 def open_amd_reader() -> tuple[AmdReader | None, str]:
     """(reader of AMD's GPUs, line for the log). The reader is None without library, driver or GPU; the line is "" without `amdsmi`."""
     try:
-        with (
-            _LOADING,
-            contextlib.redirect_stdout(io.StringIO()),
-        ):  # it prints that it finds no libamd_smi.so, and then fails
+        with _LOADING, contextlib.redirect_stdout(io.StringIO()):  # it prints if it finds no library, and then fails
             smi = importlib.import_module("amdsmi")
     except ModuleNotFoundError:
         return None, ""
