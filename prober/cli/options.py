@@ -30,7 +30,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 MetricsUrl = Annotated[str, RareOption(help="URL of the engine's metrics page; auto: find it; none: do not read it.")]
 WorkloadName = Annotated[str, typer.Option(help=f"Workload to send: {', '.join(BUILT_IN)}, or one of --config.file.")]
 ShedAllowed = Annotated[
-    bool, typer.Option("--shed-allowed", help="Go on while the target sheds: 429, or 503 with Retry-After.")
+    bool, RareOption("--shed-allowed", help="Go on while the target sheds: 429, or 503 with Retry-After.")
 ]
 WarmUpOption = Annotated[
     str,

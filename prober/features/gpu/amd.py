@@ -1,4 +1,4 @@
-"""AMD's GPUs by AMD SMI, through its Python library (module `amdsmi` of ROCm, imported only when a reader is opened).
+"""AMD's GPUs by AMD SMI, through its Python library (module `amdsmi` of ROCm, imported only where AMD's driver is loaded).
 
 All functions block, as those of `reader`. Names and units are those of `amdsmi` 6.4 to 7.0; in 6.2 the energy has another name and is
 absent. A partition is listed as a GPU of its own.
@@ -9,12 +9,13 @@ import importlib
 import io
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from prober.measure.gpu_reading import GpuReading
 
+DRIVER = Path("/sys/module/amdgpu")  # containers see it too
 _REFUSED = {2, 3, 10}  # permanent: not supported, not yet implemented, no permission
-
 
 # Standard output is that of the process: of two threads that redirect it at once, one would restore the other's.
 _LOADING = threading.Lock()
@@ -105,7 +106,10 @@ class AmdReader:
 
 
 def open_amd_reader() -> tuple[AmdReader | None, str]:
-    """(reader of AMD's GPUs, line for the log). The reader is None without library, driver or GPU; the line is "" without `amdsmi`."""
+    """(reader of AMD's GPUs, text for the log). The reader is None without driver, library or GPU; the text is "" without driver or
+    `amdsmi`."""
+    if not DRIVER.exists():
+        return None, ""
     try:
         with _LOADING, contextlib.redirect_stdout(io.StringIO()):  # it prints if it finds no library, and then fails
             smi = importlib.import_module("amdsmi")

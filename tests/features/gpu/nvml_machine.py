@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from prober.features.gpu import amd
 from prober.features.gpu.amd import AmdReader
 from prober.features.gpu.hardware import read_hardware
 from prober.features.gpu.reader import Reader, open_reader
@@ -82,8 +83,7 @@ def plain(device: GpuReading) -> dict[str, Any]:
 
 
 def main() -> None:
-    if "AMD" not in os.environ:
-        sys.modules["amdsmi"] = None  # type: ignore[assignment]  # as if it were not installed
+    amd.DRIVER = Path("/" if "AMD" in os.environ else "/no/such/driver")
     machine = Machine()
     answers = []
     for verb, *arguments in json.load(sys.stdin):

@@ -152,9 +152,17 @@ def test_two_readers_that_are_opened_at_once_leave_standard_output_alone(monkeyp
             second_entered.wait(0.1)  # it never comes while the first one is here
         raise ModuleNotFoundError(name)
 
+    monkeypatch.setattr("prober.features.gpu.amd.DRIVER", Path("/"))
     monkeypatch.setattr("prober.features.gpu.amd.importlib.import_module", import_module)
     before = sys.stdout
     assert open_amd_reader() == (None, "")
     first_left.set()
     second.join()
     assert sys.stdout is before
+
+
+def test_without_amds_driver_its_library_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It prints to standard output, which commands need for their results."""
+    monkeypatch.setattr("prober.features.gpu.amd.DRIVER", tmp_path / "amdgpu")
+    monkeypatch.setattr("prober.features.gpu.amd.importlib.import_module", None)
+    assert open_amd_reader() == (None, "")
