@@ -71,7 +71,10 @@ Arrivals = Annotated[
 
 
 class Timeouts(Block):
-    """Timeouts of a request, in seconds. All but `connect` count from the due time and depend on content, not on bytes."""
+    """Timeouts of a request, in seconds.
+
+    All but `connect` count from the due time, and only content of the answer satisfies them: headers and comments do not.
+    """
 
     connect: Duration = Field(10.0, description="DNS, TCP and TLS of one connection together")
     first_token: Duration = Field(30.0, description="until the first content")

@@ -309,7 +309,7 @@ class JsonFact:
         engine_version, or tensor_parallel, pipeline_parallel and data_parallel, which form `parallelism`
     path: URL path of the JSON document, with its query
     json_path: keys and indexes of the value
-    absent: the fact where the value is null; None: null is no fact
+    absent: the fact if the value is null; without it the fact is then unknown
     is_text: a long text, of which the result holds a digest
     """
 

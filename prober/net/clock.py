@@ -105,7 +105,7 @@ class Alarm:
         self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
-        """Cancel the call."""
+        """Drop the scheduled call. Does nothing if it was made already."""
         self.callback = None
 
 

@@ -80,7 +80,10 @@ class StampedSocket:
         self._send(data)
 
     def read(self) -> bool:
-        """Hand over a part of the received bytes, and read if none are left. Returns True if there was a part, or the end."""
+        """Hand the next received bytes to the receiver, after reading if none are left.
+
+        Returns False if nothing has arrived, not even the end.
+        """
         self._clock.run_due()
         receiver = self._receiver
         if receiver is None:

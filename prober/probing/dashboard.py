@@ -243,7 +243,10 @@ def network() -> list[Panel]:
 
 
 def _client_and_engine() -> Panel:
-    """Panel with mean TTFT by client and by engine. Means are exact; quantiles of two histograms differ by their buckets."""
+    """Panel that compares the mean TTFT of the probes with the mean that the engine reports.
+
+    Means are exact; quantiles of two histograms differ by their buckets.
+    """
 
     def mean(histogram: Name, select: str) -> str:
         total, count = (f"sum by (target) (rate({histogram}_{part}{{{select}}}[{STEP}]))" for part in ("sum", "count"))

@@ -106,7 +106,10 @@ class ProbeHistory:
 
 
 class TargetHistory(TargetObserver):
-    """The history of one target. outcomes: number of scheduled probes by outcome, since the target appeared"""
+    """Results of recent probes of one target, as pages and the API show them.
+
+    outcomes: number of scheduled probes by outcome, since the target appeared
+    """
 
     def __init__(self, history: ProbeHistory, name: str, before: "TargetHistory | None") -> None:
         self._history, self.name = history, name

@@ -109,7 +109,7 @@ def prompt_tokens_of(probes: Iterable[ProbeResult]) -> PromptTokens | None:
 
 
 def pooled(parts: Iterable[PromptTokens | None]) -> PromptTokens | None:
-    """Sum of all parts. Parts without usage count only if no part has usage."""
+    """Sum of all parts. Parts without the server's token usage are left out if any part has it."""
     known = [part for part in parts if part is not None]
     counted = [part for part in known if part.counted is not None] or known
     if not counted:

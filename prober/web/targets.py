@@ -100,7 +100,7 @@ class SloAnswer(Answer):
 
     @property
     def kind(self) -> Kind:
-        """Good if met, bad if missed."""
+        """How the verdict of the SLO is displayed: as good if it is met, as bad if it is missed."""
         return SLO_STATES[self.state][0]
 
     @property

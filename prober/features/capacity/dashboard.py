@@ -278,7 +278,7 @@ def _row_named(name: str, expr: str) -> str:
 
 
 def _knees(signal: str, bound: str) -> str:
-    """PromQL for the lowest of one bound of the knees that were found for the SLOs on a latency."""
+    """PromQL for a bound (lower, estimate or upper) of the knee for a latency; the lowest if several SLOs are on it."""
     capacity, judged = (
         capacity_series.CAPACITY,
         f'llmslo_slo_threshold_seconds{{{TARGET},signal="{signal}"}}',

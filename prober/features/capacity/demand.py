@@ -61,7 +61,10 @@ class Totals(NamedTuple):
 
 
 def totals_of(reading: PageReading) -> Totals:
-    """The totals that demand is computed from. Requests count when they arrive, or when they finish if a page shows no queue."""
+    """The totals that demand is computed from.
+
+    Requests count when they arrive; when they finish if the metrics page does not say how many are running.
+    """
     signals = reading.signals
     finished, prompts = signals.requests_finished_total, signals.prompt_tokens_total
     arrived = signals.requests_arrived_total

@@ -16,10 +16,10 @@ DAY_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """The service that earlier sweeps fitted; its uncertainty grows with age.
+    """The model of the engine that earlier sweeps fitted, as a starting point for the next fit. It is less certain the older it is.
 
-    front_s: latency in front of the service, in seconds
-    spread: standard deviation of each log parameter when new; spread_per_day: added for each day of age
+    front_s: latency in front of the engine, in seconds
+    spread: standard deviation of the log of each parameter, of a fit that has just been made; spread_per_day: added for each day of age
     """
 
     service: Service
@@ -48,7 +48,10 @@ class Tail(NamedTuple):
 
 
 class Rival(NamedTuple):
-    """A service of another structure that explains the record nearly as well. weight: its likelihood ÷ that of the fit"""
+    """A model of the engine with another structure that explains the measured latencies nearly as well as the fit.
+
+    weight: its likelihood ÷ that of the fit
+    """
 
     service: Service
     front_s: float

@@ -38,7 +38,7 @@ class DiscoveredTargets:
 
     @property
     def complete(self) -> bool:
-        """True if the source has answered for every expected scope."""
+        """True if the source has answered for every scope, such as a namespace or file, that is expected."""
         return self._expected is not None and self._expected <= self._scopes.keys()
 
     @property

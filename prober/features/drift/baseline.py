@@ -27,7 +27,9 @@ Factor = Literal["none", "load", "hour"]
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A frozen fit. Logs are natural logs of seconds, `unix_s` is in seconds, loads are in the unit of the samples.
+    """Model of the log latencies that the engine had, by load or by hour, fitted once and then fixed. A residual is a log minus the
+    expected one; a whitened residual is freed from the one before it; fifths are five ranges of the load or hour. Logs are natural
+    logs of seconds, `unix_s` is in seconds, loads are in the unit of the samples.
 
     centre, scale: mean and spread of the load; the argument of the polynomials is (load − centre) / scale
     coefficients: of the expected log: a polynomial in the load, or the level if the factor is `none`

@@ -167,7 +167,10 @@ class Candidate:
         self._retry(-inf if self._claims else now_s)
 
     def conflicted(self, now_s: float) -> None:
-        """The last Write was refused as the record has another version. It is read soon, but not at the same time as by all others."""
+        """The last Write was refused as the record has another version.
+
+        It is read again after a short random delay, so that replicas do not all read at once.
+        """
         self._pending, self._current = None, False
         self._due_s = now_s + self._rng.random() * self.timing.retry_s / 4
 
