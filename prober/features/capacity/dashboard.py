@@ -204,16 +204,23 @@ def _addable() -> Panel:
 
 
 def _kv() -> Panel:
+    size = gauge("llmslo_engine_kv_cache_capacity_tokens")
+    tokens = " + ".join(rate(f"llmslo_engine_{kind}_tokens_total") for kind in ("prompt", "generation"))
     return series(
         "Free KV cache",
-        "Free share of the KV cache of the fullest rank, and the size in tokens over all ranks. "
-        "Bad: below 10%; preemptions may follow.",
+        "Free share of the KV cache of the fullest rank, the size in tokens over all ranks, and how many requests of the present mean "
+        "length fit, each with its whole prompt and answer; with shared prefixes more fit. "
+        "Bad: below 10%; preemptions may follow. Or fewer requests fit than run at the peak.",
         "percentunit",
         Query(f"1 - {gauge('llmslo_engine_kv_cache_usage_ratio')}", "free"),
-        Query(gauge("llmslo_engine_kv_cache_capacity_tokens"), "total tokens"),
+        Query(size, "total tokens"),
+        Query(f"{size} * {rate('llmslo_engine_requests_total')} / ({tokens} > 0)", "requests that fit"),
         high=1,
         width=12,
-        overrides=[on_the_right("total tokens", "short")],
+        overrides=[
+            on_the_right("total tokens", "short"),
+            on_the_right("requests that fit", "none"),
+        ],  # a unit each: an axis each
     )
 
 
