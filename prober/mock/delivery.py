@@ -37,9 +37,9 @@ class Delivery:
     async def send(
         self, steps: Iterable[Step], start_ns: int, known: Callable[[], Awaitable[None]] | None = None
     ) -> int:
-        """Write the steps, whose times count from `start_ns`. Returns the due time of the last one; never returns after SILENCE.
+        """Write the steps, whose times count from `start_ns`. Returns the due time of the last one; never returns if a step is SILENCE.
 
-        known: waits until the next step is known
+        known: awaited before the first step; it returns when that step is known
         """
         if known:
             await known()
