@@ -94,6 +94,24 @@ def smi() -> dict[str, Any]:
     return {name: float(text) if text.replace(".", "", 1).isdigit() else text for name, text in values.items()}
 
 
+def compute_processes() -> dict[int, int]:
+    """Memory in MiB by the id of each process that computes on the first GPU, as nvidia-smi shows it now."""
+    command = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits", "--id=0"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return {int(pid): int(size) for pid, size in (line.split(", ") for line in lines)}
+
+
+def processes_that_differ(reader: Reader) -> float:
+    """Number of processes of which our reader and nvidia-smi disagree, with one, two and none computing."""
+    differing = 0
+    with contextlib.ExitStack() as running:
+        for name in ("allocation", "idle"):
+            begin(running.enter_context(work(name)))
+            ours = {pid: (size or 0) >> 20 for pid, size in (reader.read()[0].processes or {}).items()}
+            differing += len(ours.items() ^ compute_processes().items())
+    return float(differing + len(reader.read()[0].processes or {}))
+
+
 @contextlib.contextmanager
 def work(name: str) -> Iterator["subprocess.Popen[str]"]:
     """A process that has prepared the work and waits for a line to begin it."""
@@ -221,6 +239,7 @@ def main() -> None:
         reader.read()
         spans.append(time.perf_counter() - started)
         time.sleep(0.02)
+    differing = processes_that_differ(reader)
     has_fault = fault_seen(reader)
     shown = daemon_shows()
     peak = memory_bandwidth(runs["idle"]["readings"][-1][1].name)
@@ -283,6 +302,7 @@ def main() -> None:
             16,
             "MiB",
         ),
+        goal("processes on the GPU that differ from nvidia-smi's", differing, 0, "processes"),
         goal("an Xid error that was not counted", 0 if has_fault else 1, 0, "errors"),
         goal(
             "series that the daemon does not show",

@@ -31,9 +31,9 @@ TRAFFIC = f'{TARGET},slo=~"$slo"'
 TRAFFIC_LEVEL = "target, slo"
 AGREEMENT = index_mapping(
     ("both within the budget", GREEN),
-    ("probes over, all requests within: the network or a gateway, failures, or a cold prefix cache", ORANGE),
+    ("probes over, all requests within: perhaps the network or a gateway, failures, or a cold prefix cache", ORANGE),
     (
-        "all requests over, probes within: users' prompts or answers are longer, or less often in the prefix cache",
+        "all requests over, probes within: perhaps longer prompts or answers of users, or fewer prefix hits",
         ORANGE,
     ),
     ("both over the budget", RED),
