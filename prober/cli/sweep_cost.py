@@ -171,7 +171,7 @@ def _unmeasured_demand(spec: TargetSpec) -> str | None:
 
 
 def _left(spec: TargetSpec) -> dict[str, float]:
-    """What each budget has left after the need of the scheduled probes, in the hours for which it counts, as the daemon computes it."""
+    """Remainder of each budget after the need of the scheduled probes, in the hours for which it counts, as the daemon computes it."""
     return {kind: _budget(spec.budget, kind) - need.max_over(WINDOW_S) for kind, need in needs_of(spec).items()}
 
 

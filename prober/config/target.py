@@ -92,7 +92,7 @@ Failure = Annotated[str, PlainValidator(_bad_outcome), WithJsonSchema({"enum": s
 
 
 class HealthSpec(Block):
-    """What `/health/TARGET` answers."""
+    """Rules by which `/health/TARGET` answers that a target is healthy or not."""
 
     failures: PositiveCount = Field(3, description="failed probes among the last `of` that make a target unhealthy")
     of: PositiveCount = Field(5, description="probes among which failures are counted, at least `failures`")

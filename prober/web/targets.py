@@ -100,7 +100,7 @@ class SloAnswer(Answer):
 
     @property
     def kind(self) -> Kind:
-        """How the verdict of the SLO is displayed: as good if it is met, as bad if it is missed."""
+        """Colour of the verdict of the SLO: good if it is met, bad if it is missed."""
         return SLO_STATES[self.state][0]
 
     @property
@@ -240,7 +240,7 @@ class NoDataAnswer(Answer):
 
 
 class HealthAnswer(Answer):
-    """What `/health/TARGET` says: healthy, unhealthy or unknown, and why."""
+    """Verdict of `/health/TARGET`: healthy, unhealthy or unknown, and the reason."""
 
     state: str
     reason: str

@@ -85,8 +85,9 @@ class Fit:
 
     @property
     def quality(self) -> Quality:
-        """How well the replay agrees with the record. It decides whether the model is used alone at rates that were not tried, with the
-        fractions of bad events, or not at all.
+        """Quality of the replay, by its agreement with the record.
+
+        It decides whether the model is used alone at rates that were not tried, with the fractions of bad events, or not at all.
         """
         mismatch = self.tail.mismatch if self.tail is not None else 0.0
         if self.error >= MAX_POOR_TTFT_ERROR or mismatch >= MAX_POOR_MISMATCH:

@@ -130,7 +130,7 @@ def _sections(results: NamedResults) -> list[Section]:
 
 
 def _joined(tables: Sequence[tuple[str, Table | None]]) -> Table | None:
-    """One table for all results. With several, the first column is the result's name, and a table has the columns of all of them."""
+    """A single table for all results. With several, it has the columns of all of them, after one with the name of the result."""
     present = [(name, table) for name, table in tables if table is not None]
     if len(tables) == 1 or not present:
         return present[0][1] if present else None
