@@ -238,12 +238,15 @@ class Endpoint:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _down(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        if self._server is None:
+            return
+        for listener in self._server.sockets:
+            self._loop.remove_reader(listener.fileno())  # a closed server forgets, open, what it has just accepted
         while len(asyncio.all_tasks()) > 1:  # a connection that was just accepted has a task before it has a writer
             for writer in self._writers:
                 _reset(writer)  # without it a probe whose request has been read would see a proper end
             await asyncio.sleep(0.01)
+        self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: Writer) -> None:
         self._writers.add(writer)
