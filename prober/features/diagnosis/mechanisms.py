@@ -55,10 +55,8 @@ class Finding(NamedTuple):
     @property
     def amount(self) -> str:
         """Value with its unit, such as `7.2`, `98.8%` or `1.6 ×`."""
-        if self.unit == "ratio":
-            return f"{self.value * 100:.3g}%"
-        digits = f"{self.value:,.0f}" if self.value >= 1_000 else f"{self.value:.3g}"
-        return f"{digits} {self.unit}".rstrip()
+        value, unit = (self.value * 100, "%") if self.unit == "ratio" else (self.value, f" {self.unit}".rstrip())
+        return (f"{value:,.0f}" if value >= 1_000 else f"{value:.3g}") + unit
 
     def text(self) -> str:
         """Line of text, such as `decode step: 1.6 × (14.9 ms after 9.3 ms)`."""

@@ -9,7 +9,7 @@ import pytest
 from prober.features.diagnosis.advice import ADVICE, KNOBS
 from prober.features.diagnosis.clues import Name, Symptoms, WindowFeatures
 from prober.features.diagnosis.diagnosis import Diagnosis, diagnose
-from prober.features.diagnosis.mechanisms import MECHANISMS
+from prober.features.diagnosis.mechanisms import MECHANISMS, Finding
 from prober.measure.engines import TABLES
 
 HEALTHY = WindowFeatures(
@@ -351,3 +351,18 @@ def test_every_mechanism_is_documented() -> None:
     """docs/methods.md names all of them."""
     text = (Path(__file__).parents[3] / "docs/methods.md").read_text()
     assert all(f"`{name}`" in text for name in get_args(Name))
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "amount"),
+    [
+        (0.988, "ratio", "98.8%"),
+        (37.2, "ratio", "3,720%"),
+        (1.6, "×", "1.6 ×"),
+        (2613.0, "tokens", "2,613 tokens"),
+        (7.2, "", "7.2"),
+    ],
+)
+def test_figures_are_read_as_people_write_them(value: float, unit: str, amount: str) -> None:
+    """No power of ten, however far over its limit something is."""
+    assert Finding("waiting", value, unit).amount == amount
