@@ -1,7 +1,7 @@
 """Run every benchmark with goals, one after another; exit 1 if one could not run. A goal missed is reported, not an error.
 
 Ten of them run only when they are named: `gpu` needs a GPU and PyTorch, `ray` an environment with Ray, `image` needs root and builds
-for minutes, `real_sweeps` needs a vLLM and a quiet machine, `load_clients` needs the clients of others (`bench/load_clients.sh`),
+for minutes, `real_sweeps` needs a vLLM and a quiet machine, `rivals` installs load clients and probers of others (4 GB),
 `rule_cost`, `query_cost`, `states` and `alert_count` need Prometheus, `soak` takes its hour. Two programs here have no goals and are
 not among them: `floor`, which `accuracy` runs beside the daemon, and `worlds`, which computes the truth that `knee` measures against
 (`independent.worlds` that of `knee_independent`, `independent.production` that of `headroom_independent`).

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from bench.drift_rivals import HOUR, oracle, rule_delays, rule_false_alarms, summary
 from bench.nulls import CHANGES, DAY, INTERVAL_S, LEVEL, NULLS, Array, Source
 from bench.one_signal import cost
 from bench.report import goal, show
-from bench.rivals import HOUR, oracle, rule_delays, rule_false_alarms, summary
 from bench.watched_signal import NULL_DAYS, SETTINGS, DriftCounts, WatchedSignal, is_alarm, observe
 from prober.features.drift.state import new_state
 from prober.simulation.load import AzureConversation, Load

@@ -38,7 +38,7 @@ typedef struct {
     size_t length;
     int64_t received, first;
     long tokens, sent;
-    int fd, cut;
+    int fd, cut, is_text; /* is_text: of the older API, /v1/completions */
     char id[64];
     int64_t *notes; /* two for each chunk */
 #ifdef WITH_TLS
@@ -59,6 +59,9 @@ static const char CHUNKED_HEAD[] = "HTTP/1.1 200 OK\r\nContent-Type: text/event-
 static const char CHUNK[] =
     "data: {\"id\":\"chatcmpl-independent\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"m\","
     "\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n";
+static const char TEXT_CHUNK[] =
+    "data: {\"id\":\"cmpl-independent\",\"object\":\"text_completion\",\"created\":1700000000,\"model\":\"m\","
+    "\"choices\":[{\"index\":0,\"text\":\" word\",\"logprobs\":null,\"finish_reason\":null}]}\n\n";
 static const char MODELS[] = "{\"object\":\"list\",\"data\":[{\"id\":\"m\",\"object\":\"model\",\"owned_by\":\"vllm\"}]}";
 
 static int64_t now(void) {
@@ -174,8 +177,10 @@ static void write_due(int fd) {
     }
     if (answer->sent < answer->tokens) {
         answer->sent++;
+        const char *chunk = answer->is_text ? TEXT_CHUNK : CHUNK;
+        size_t length = (answer->is_text ? sizeof TEXT_CHUNK : sizeof CHUNK) - 1;
         int64_t at = now();
-        if (write_part(fd, CHUNK, sizeof CHUNK - 1) < 0) {
+        if (write_part(fd, chunk, length) < 0) {
             end(fd);
             return;
         }
@@ -185,9 +190,10 @@ static void write_due(int fd) {
         return;
     }
     int size = snprintf(last, sizeof last,
-        "data: {\"id\":\"chatcmpl-independent\",\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"length\"}]}\n\n"
+        "data: {\"id\":\"chatcmpl-independent\",\"model\":\"m\",\"choices\":[{\"index\":0,%s,\"finish_reason\":\"length\"}]}\n\n"
         "data: {\"id\":\"chatcmpl-independent\",\"model\":\"m\",\"choices\":[],\"usage\":{\"prompt_tokens\":64,\"completion_tokens\":%ld,"
-        "\"total_tokens\":%ld}}\n\ndata: [DONE]\n\n", answer->tokens, answer->tokens + 64);
+        "\"total_tokens\":%ld}}\n\ndata: [DONE]\n\n",
+        answer->is_text ? "\"text\":\"\"" : "\"delta\":{}", answer->tokens, answer->tokens + 64);
     if (write_part(fd, last, size) < 0) perror("write");
     if (!is_chunked) {
         end(fd);
@@ -227,6 +233,7 @@ static void read_request(int fd) {
     char *completion = strstr(body, "\"max_completion_tokens\":");
     answer->tokens = completion ? strtol(completion + 24, NULL, 10) : tokens ? strtol(tokens + 13, NULL, 10) : 16;
     answer->received = now();
+    answer->is_text = strncmp(answer->buffer, "POST /v1/completions", 20) == 0;
     answered++;
     char *id = strcasestr(answer->buffer, "\r\nx-request-id:");
     if (!id || sscanf(id + 15, " %63[^\r\n]", answer->id) != 1) strcpy(answer->id, "-");

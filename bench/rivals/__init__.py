@@ -1,0 +1,1 @@
+"""The prober beside load clients and probers of others, each in an environment of its own."""

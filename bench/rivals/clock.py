@@ -1,0 +1,182 @@
+"""Clock: every client sends the same load to a server that notes each write, at two rates, and at one beside two spinning processes.
+
+The server (`bench/independent/stream_server.c`) keeps connections and sends answers of 64 tokens. Requests are paired with its notes in
+the order in which they were sent. TTFT is as each client defines it: ours counts from the due time, the others from sending, so ours
+includes its own lateness. Processor time and memory are of all processes of a client. The start is the time from the call to the
+first request that arrives.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from bench.accuracy import process, spin
+from bench.report import goal, percentile
+from bench.rivals.clients import CLIENTS, OURS, Client, Load, Run, Seen, run
+from bench.stage import free_port
+from bench.workers import SOURCE
+
+TTFT_MS, ITL_MS, TOKENS = 50, 10, 64
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A load. has_neighbours: two spinning processes beside it"""
+
+    name: str
+    rate_per_s: float
+    seconds: float
+    has_neighbours: bool = False
+
+
+SCENES = (
+    Scene("5 requests/s", 5, 12),
+    Scene("100 requests/s", 100, 8),
+    Scene("100 requests/s beside two spinning processes", 100, 6, has_neighbours=True),
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The server's note of an answer. gaps_s: between the writes of its tokens"""
+
+    received_ns: int
+    ttft_s: float
+    gaps_s: tuple[float, ...]
+
+
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[int]:
+    """Port of a server; when it has ended its notes are complete in `folder`/truth."""
+    program, port = folder / "server", free_port()
+    subprocess.run(["gcc", "-O2", "-o", program, SOURCE], check=True)
+    words = [str(program), str(port), str(TTFT_MS), str(ITL_MS), "0"]
+    with (folder / "truth").open("wb") as out:
+        server = subprocess.Popen(words, stdout=out, env=os.environ | {"STREAM_NOTES": "1"})
+        try:
+            time.sleep(0.3)
+            yield port
+        finally:
+            server.send_signal(signal.SIGTERM)
+            server.wait(10)
+
+
+def notes(folder: Path) -> list[Answer]:
+    """The server's notes, by arrival."""
+    answers = []
+    for line in (folder / "truth").read_text().splitlines():
+        received, first, _, _, _, *at = line.split()
+        writes = list(map(int, at[::2]))
+        gaps_s = tuple((later - earlier) / 1e9 for earlier, later in pairwise(writes))
+        answers.append(Answer(int(received), (int(first) - int(received)) / 1e9, gaps_s))
+    return sorted(answers, key=lambda answer: answer.received_ns)
+
+
+def measure(client: Client, clients: Path, scene: Scene) -> dict[str, Any]:
+    """A client's figures in a scene."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prober-bench-")))
+        if scene.has_neighbours:
+            stack.enter_context(process(spin))
+            stack.enter_context(process(spin))
+        with serving(folder) as port:
+            requests = round(scene.rate_per_s * scene.seconds)
+            load = Load(clients, folder, f"http://127.0.0.1:{port}", scene.rate_per_s, requests, TOKENS)
+            done = run(client, load, TIMEOUT_S)
+        return figures(client, scene, done, notes(folder))
+
+
+def figures(client: Client, scene: Scene, done: Run, answers: list[Answer]) -> dict[str, Any]:
+    """Figures of a run. answers: all that the server gave; those of a warm-up first"""
+    found: dict[str, Any] = {"command": done.command, "load_1m": round(os.getloadavg()[0], 1)}
+    if done.seen is None or not answers:
+        return found | {"problem": done.problem or "sent nothing"}
+    sent = answers[len(answers) - len(done.seen) :]
+    if len(sent) < len(done.seen):
+        return found | {"problem": f"reports {len(done.seen)} requests, and sent {len(sent)}"}
+    pairs = [(seen, truth) for seen, truth in zip(done.seen, sent, strict=True) if seen.is_success]
+    ttft_ms = [abs(seen.ttft_s - truth.ttft_s) * 1e3 for seen, truth in pairs if seen.ttft_s is not None]
+    by_answer = [itl_errors_ms(client, seen, truth) for seen, truth in pairs]
+    compared, itl_ms = sum(map(bool, by_answer)), [error for errors in by_answer for error in errors]
+    seconds = (sent[-1].received_ns - sent[0].received_ns) / 1e9
+    return found | {
+        "requests": len(done.seen),
+        "failed": sum(not seen.is_success and not seen.is_set_aside for seen in done.seen),
+        "set_aside": sum(seen.is_set_aside for seen in done.seen),
+        "ttft_error_ms": spread(ttft_ms),
+        "itl_error_ms": spread(itl_ms),
+        "itl_of": "gaps" if client.has_gaps else "means",
+        "itl_answers_compared_ratio": round(compared / max(1, len(pairs)), 3),
+        "rate_per_s": round((len(sent) - 1) / seconds, 2),
+        "cpu_s_per_1k_tokens": round(done.cpu_s / (sum(len(answer.gaps_s) + 1 for answer in answers) / 1e3), 4),
+        "memory_mb": round(done.memory_mb),
+        "start_s": round((answers[0].received_ns - done.began_ns) / 1e9, 2),
+        "wall_s": round(done.wall_s, 1),
+    }
+
+
+def itl_errors_ms(client: Client, seen: Seen, truth: Answer) -> list[float]:
+    """Errors of the gaps of an answer, or of their mean. None where a client read tokens together and reports fewer gaps.
+
+    Some count the chunk with the finish reason as one more.
+    """
+    if not client.has_gaps:
+        mean_s = sum(truth.gaps_s) / len(truth.gaps_s)
+        return [abs(itl_s - mean_s) * 1e3 for itl_s in seen.itls_s]
+    if len(seen.itls_s) < len(truth.gaps_s):
+        return []
+    return [abs(ours - true) * 1e3 for ours, true in zip(seen.itls_s, truth.gaps_s, strict=False)]
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Median and p99."""
+    return {f"p{q * 100:g}": round(percentile(values, q), 3) for q in (0.5, 0.99)} if values else {}
+
+
+def play(clients: Path, deadline_s: float) -> dict[str, dict[str, Any]]:
+    """All scenes by all clients, until the deadline of the monotonic clock."""
+    found: dict[str, dict[str, Any]] = {}
+    for scene in SCENES:
+        found[scene.name] = {}
+        for client in CLIENTS:
+            if time.monotonic() + scene.seconds > deadline_s:
+                found[scene.name][client.name] = {"problem": "no time was left"}
+                continue
+            found[scene.name][client.name] = measure(client, clients, scene)
+    return found
+
+
+FIGURES = (
+    ("ttft_error_ms", "p99", "TTFT error p99", "ms"),
+    ("itl_error_ms", "p99", "ITL error p99", "ms"),
+    ("cpu_s_per_1k_tokens", "", "processor time per 1,000 tokens, start included", "s"),
+    ("memory_mb", "", "memory", "MB"),
+    ("start_s", "", "start", "s"),
+)
+
+
+def goals(found: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Ours at most the best of the others, for each figure; only gaps are compared with gaps."""
+    results = []
+    for scene in SCENES:
+        runs = found[scene.name]
+        for key, quantile, title, unit in FIGURES:
+            values = {
+                name: of[key][quantile] if quantile else of[key]
+                for name, of in runs.items()
+                if of.get(key) and not (key == "itl_error_ms" and of["itl_of"] == "means")
+            }
+            ours = values.pop(OURS.name, float("inf"))
+            if values:
+                best = min(values, key=lambda name: values[name])
+                results.append(goal(f"clock, {scene.name}: {title} (best other: {best})", ours, values[best], unit))
+    return results
