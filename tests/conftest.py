@@ -8,9 +8,9 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import settings
@@ -29,6 +29,23 @@ collect_ignore += [] if os.environ.get("NODE_IMAGE") else ["node/test_node.py"] 
 class RealLoop(asyncio.SelectorEventLoop):
     """An event loop in real time, whose end is that of its connections: those of a server outlive `Server.close` (Python 3.11)."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._accepted: list[socket.socket] = []
+
+    def _accept_connection2(self, protocol: Any, conn: socket.socket, *parts: Any) -> Coroutine[Any, Any, None]:
+        """Close what a server accepted just before its end: asyncio leaves it open, and its client waits for ever."""
+        self._accepted.append(conn)
+        return self._attach(protocol, conn, *parts)
+
+    async def _attach(
+        self, protocol: Any, conn: socket.socket, extra: Any, tls: Any, server: asyncio.Server, *parts: Any
+    ) -> None:
+        if server.sockets:
+            await super()._accept_connection2(protocol, conn, extra, tls, server, *parts)  # type: ignore[misc]
+        else:
+            conn.close()
+
     def close(self) -> None:
         if not self.is_closed():
             self.run_until_complete(asyncio.sleep(0))  # a connection that was just accepted gets its transport
@@ -36,6 +53,8 @@ class RealLoop(asyncio.SelectorEventLoop):
                 if transport._loop is not None:  # it has not ended
                     transport.abort()
             self.run_until_complete(asyncio.sleep(0))
+            for conn in self._accepted:  # asyncio.run may have cancelled the task that would give it a transport
+                conn.close()
         super().close()
 
 
