@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.processes import Daemon, Mock, get, until
 
 CONFIG = """
-defaults: {{rate: 4/s, connect_lead: 100ms, warmup: 1, max_send_lag: 5s}}
+defaults: {{rate: 4/s, max_in_flight: 200, connect_lead: 100ms, warmup: 1, max_send_lag: 5s}}
 slos:
   tpot: {{signal: tpot, threshold: 50ms, objective: 90%}}
   ok: {{signal: success, objective: 90%}}
@@ -35,7 +35,7 @@ def relay(port: int, policy: str) -> Iterator[int]:
 def test_a_gateway_that_buffers_is_named_and_its_tpot_is_not_0(tmp_path: Path) -> None:
     """Series, page, API, events and SLOs of the target behind it say so; the target beside it is unaffected."""
     with (
-        Mock(tmp_path / "mock", "--ttft", "20ms", "--itl", "3ms") as mock,
+        Mock(tmp_path / "mock", "--ttft", "20ms", "--itl", "30ms") as mock,
         relay(mock.port, "all") as port,
         Daemon(tmp_path, CONFIG.format(direct=mock.port, held=port)) as daemon,
     ):

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 
+from tests.commands import prober
 from tests.deploy.rendering import chart
 from tests.processes import HANG_S, Daemon, Mock, fetch, free_port, get, until
 
@@ -56,8 +57,7 @@ def test_it_probes_is_read_and_ends_in_peace(daemon: Daemon, promtool: Path) -> 
     probes = json.loads(get(daemon.url + "/api/v1/probes?limit=3"))["data"]
     assert len(probes) == 3
     assert json.loads(get(daemon.url + "/api/v1/targets"))["data"][0]["state"] == "ready"
-    daemon.process.send_signal(signal.SIGTERM)
-    assert daemon.process.wait(25) == 0
+    assert daemon.stop() == 0
 
 
 def test_the_end_of_a_pod_is_no_failure_of_its_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,13 +69,11 @@ def test_the_end_of_a_pod_is_no_failure_of_its_engine(tmp_path: Path, monkeypatc
     ):
         until(lambda: sidecar.value("llmslo_ttft_seconds_count", target="one") >= 5, "five measured probes")
         engine.kill()
-        hook = [sys.executable, "-m", "prober", "drain", "--pid", str(sidecar.process.pid)]
-        assert subprocess.run(hook, check=False).returncode == 0
+        assert prober("drain", "--pid", sidecar.process.pid).returncode == 0
         until(lambda: sidecar.value("llmslo_probes_neutral_total", reason="cancelled") >= 5, "what was under way")
         assert sidecar.value("llmslo_target_state", state="draining") == 1
         assert sidecar.value("llmslo_probe_failures_total") == 0
-        sidecar.process.send_signal(signal.SIGTERM)
-        assert sidecar.process.wait(25) == 0
+        assert sidecar.stop() == 0
         assert "the pod is being ended: no more probes of 1 target" in sidecar.log.read_text()
 
 
@@ -162,8 +160,7 @@ def test_targets_of_a_file_come_and_go(tmp_path: Path, mock_port: int) -> None:
         write("two")
         until(lambda: daemon.value("llmslo_probes_total", target="two") >= 3, "the second target")
         until(lambda: 'target="one"' not in get(daemon.url + "/metrics"), "the first to be gone")
-        daemon.process.send_signal(signal.SIGTERM)
-        assert daemon.process.wait(25) == 0
+        assert daemon.stop() == 0
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mock]:
 
 def config(mock: Mock, grafana: Grafana, token: Path, more: str = "") -> str:
     return (
-        f"targets: [{{name: one, url: 'http://127.0.0.1:{mock.port}', rate: 5/s, max_send_lag: 5s, "
+        f"targets: [{{name: one, url: 'http://127.0.0.1:{mock.port}', rate: 5/s, max_in_flight: 200, max_send_lag: 5s, "
         "metrics: {interval: 500ms}}]\n"
         f"grafana: {{url: {grafana.url}, auth: {{bearer_token_file: {token}}}{more}}}\n"
     )
@@ -167,8 +167,7 @@ def test_the_daemon_keeps_dashboards_and_marks_events(
         assert {dashboard.folder_uid for dashboard in other.dashboards.values()} == {"models"}
         assert other.annotations == []
     assert TOKEN not in daemon.log.read_text()
-    daemon.process.send_signal(signal.SIGTERM)
-    assert daemon.process.wait(25) == 0
+    assert daemon.stop() == 0
 
 
 def test_a_grafana_that_fails_is_a_series_and_a_line(

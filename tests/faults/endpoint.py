@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Self
 
-from tests.processes import HANG_S
+from tests.processes import HANG_S, free_port
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 MODELS = b'{"data":[{"id":"m","owned_by":"vllm"}]}'
@@ -186,7 +186,8 @@ class Endpoint:
         self.requests = Counter[int]()  # requests by the tokens they asked for
         self.misbehaving = 0  # connections
         self.longest_pause_s = 0.0
-        self._host, self._tls, self.port = host, tls, port
+        self._host, self._tls = host, tls
+        self.port = port or free_port()  # no other connection gets it while this is down
         self._first_tls = tls
         if tls is not None:
             tls.sni_callback = self._certificate  # which is asked at every handshake, whether a name is given or not
@@ -235,7 +236,6 @@ class Endpoint:
         self._server = await asyncio.start_server(
             self._serve, self._host, self.port, ssl=self._first_tls, reuse_address=True
         )
-        self.port = self._server.sockets[0].getsockname()[1]
 
     async def _down(self) -> None:
         if self._server is None:

@@ -26,9 +26,10 @@ class Resolver:
 
     def __init__(self) -> None:
         self.says: str | int = "127.0.0.1"
+        self.address = f"127.1.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"  # another one for each process
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
-            self._socket.bind(("127.0.0.53", 53))
+            self._socket.bind((self.address, 53))
         except OSError as problem:
             self._socket.close()
             raise Impossible(f"no name server on loopback: {problem}") from None
@@ -59,12 +60,12 @@ def own_names(folder: Path) -> Iterator[Resolver]:
     """Daemons started meanwhile ask it and nobody else: they have their own /etc/resolv.conf. Raises Impossible."""
     if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode:
         raise Impossible("a process with its own name server takes root")
-    (folder / "resolv.conf").write_text("nameserver 127.0.0.53\noptions timeout:1 attempts:1\n")
     python = folder / "python"
     own = f"mount --bind {folder}/resolv.conf /etc/resolv.conf && exec {sys.executable}"
     python.write_text(f'#!/bin/sh\nexec unshare -m sh -c \'{own} "$@"\' - "$@"\n')
     python.chmod(0o755)
     resolver = Resolver()
+    (folder / "resolv.conf").write_text(f"nameserver {resolver.address}\noptions timeout:1 attempts:1\n")
     try:
         with patch.object(sys, "executable", str(python)):
             yield resolver

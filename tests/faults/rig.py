@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from prober.storage.store import FILE_NAME
-from tests.processes import Daemon, get, until
+from tests.processes import HANG_S, Daemon, get, until
 
 # Ten probes a second, each as small as can be, and deadlines as short as a busy machine allows.
 CONFIG = """
@@ -39,6 +40,9 @@ def config(
         url=url, rate=rate, lag=lag, timeout=timeout, total=total, page=page, more=f", {more}" if more else ""
     )
 
+
+patient = partial(config, timeout="8s", total="12s")
+"""The configuration of tests: the endpoint is in their process, which may stand still for seconds."""
 
 SAVED_AGAIN = "spent budgets are saved again"  # in the log, after the first successful write
 
@@ -118,7 +122,7 @@ def kept_tokens(folder: Path) -> float:
     return float(sum(json.loads(data)["budgets"]["tokens"]["hours"].values()))
 
 
-def recovered(daemon: Daemon, begin: Callable[[], object], seconds: float = 30) -> float:
+def recovered(daemon: Daemon, begin: Callable[[], object], seconds: float = HANG_S) -> float:
     """Seconds from `begin`, which ends a fault, to the first probe that is `ok` and was due after it."""
     begin()
     began = time.monotonic()
@@ -127,10 +131,9 @@ def recovered(daemon: Daemon, begin: Callable[[], object], seconds: float = 30) 
     return time.monotonic() - began
 
 
-def settled(daemon: Daemon, most: int, seconds: float = 10) -> int:
-    """Open descriptors once they are at most `most` again; fails if they never are."""
-    until(lambda: descriptors(daemon.process.pid) <= most, f"at most {most} descriptors", seconds)
-    return descriptors(daemon.process.pid)
+def settled(daemon: Daemon, most: int) -> None:
+    """Wait until at most `most` descriptors are open again."""
+    until(lambda: descriptors(daemon.process.pid) <= most, f"at most {most} descriptors")
 
 
 def slow_samples(daemon: Daemon, above_s: float) -> int:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.faults.conftest import absent_if_impossible
 from tests.faults.endpoint import Endpoint
-from tests.faults.rig import config, seen, slow_samples
+from tests.faults.rig import patient, seen, slow_samples
 from tests.faults.wall import own_wall_clock
 from tests.processes import Daemon, until
 
@@ -28,11 +28,9 @@ def test_a_step_of_an_hour_changes_no_latency_and_no_budget(tmp_path: Path, wall
     """Forward, back, and over a restart: as many probes as were due, none slow, nothing refilled, and no drift."""
     store = ("--storage.path", tmp_path / "store")
     with Endpoint() as endpoint:
-        text = config(
+        text = patient(
             f"http://127.0.0.1:{endpoint.port}",
             rate=20,
-            timeout="5s",
-            total="8s",
             more="budget: {tokens_per_day: 50000000}",
         )
         with Daemon(tmp_path, text, *store) as daemon:
@@ -48,7 +46,7 @@ def test_a_step_of_an_hour_changes_no_latency_and_no_budget(tmp_path: Path, wall
             daemon.config.write_text(text + "# read again\n")
             until(lambda: shown_unix_s(daemon) < before - 3000, "the clock that was set back to be seen")
             left = daemon.value("llmslo_budget_remaining_ratio")
-            assert slow_samples(daemon, 8.0) == 0
+            assert slow_samples(daemon, 12.0) == 0
             assert daemon.stop() == 0
         wall.write_text(
             "90000"

@@ -41,9 +41,9 @@ def test_each_has_its_name_makes_no_sample_and_leaves_nothing_open(
 ) -> None:
     """The outcome says what was seen; latencies are of good answers only; after it the prober is as before."""
     act, outcome = FAULTS[fault]
-    for _ in range(5):
-        before, files = seen_now(daemon), descriptors(daemon.process.pid)
-        endpoint.act, endpoint.longest_pause_s = act, 0.0
+    for before in undisturbed(daemon, endpoint):
+        files = descriptors(daemon.process.pid)
+        endpoint.act = act
         until(lambda: seen(daemon).since(before).outcomes[outcome] >= 3, f"{outcome}, not {seen(daemon).since(before)}")  # noqa: B023
 
         def mend() -> None:
@@ -52,17 +52,18 @@ def test_each_has_its_name_makes_no_sample_and_leaves_nothing_open(
         recovered(daemon, mend)
         until(lambda: not endpoint.misbehaving, "the last of them to be given up")
         settled(daemon, files + SLACK)
-        outcomes = set(seen(daemon).since(before).outcomes)
-        if endpoint.longest_pause_s < PAUSE_S and "invalid" not in outcomes:
-            break  # neither the endpoint nor the prober stood still
-    assert outcomes == {"ok", outcome}
+    assert set(seen(daemon).since(before).outcomes) == {"ok", outcome}
     until(lambda: of_good_answers_only(seen(daemon).since(before)), "as many samples as good answers, as a page has it")
 
 
-def seen_now(daemon: Daemon) -> Seen:
-    """Wait until a page is made anew: it is shared for a second, and may lack the last probe of the fault before."""
-    time.sleep(1.1)
-    return seen(daemon)
+def undisturbed(daemon: Daemon, endpoint: Endpoint) -> Iterator[Seen]:
+    """The counts before each attempt, up to five, until neither the endpoint nor the prober stood still meanwhile."""
+    for _ in range(5):
+        time.sleep(1.1)  # a page is shared for a second, and may lack the last probe of the fault before
+        before, endpoint.longest_pause_s = seen(daemon), 0.0
+        yield before
+        if endpoint.longest_pause_s < PAUSE_S and "invalid" not in seen(daemon).since(before).outcomes:
+            break
 
 
 def of_good_answers_only(seen_since: Seen) -> bool:
@@ -76,11 +77,11 @@ def of_good_answers_only(seen_since: Seen) -> bool:
 
 def test_an_endpoint_that_is_gone_is_refused_and_found_again(daemon: Daemon, endpoint: Endpoint) -> None:
     """Three refusals are a failing target; it is ready again with its first answer."""
-    before = seen_now(daemon)
-    endpoint.down()
-    until(lambda: daemon.value("llmslo_target_state", state="failing") == 1, "failing")
-    recovered(daemon, endpoint.up)
-    until(lambda: daemon.value("llmslo_target_state", state="ready") == 1, "ready")
+    for before in undisturbed(daemon, endpoint):  # noqa: B007
+        endpoint.down()
+        until(lambda: daemon.value("llmslo_target_state", state="failing") == 1, "failing")
+        recovered(daemon, endpoint.up)
+        until(lambda: daemon.value("llmslo_target_state", state="ready") == 1, "ready")
     seen_since = seen(daemon).since(before)
     assert seen_since.outcomes["connect_refused"] >= 1
     assert set(seen_since.outcomes) <= {"ok", "connect_refused", "reset"}

@@ -6,7 +6,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.faults.endpoint import Endpoint, hostile_page
-from tests.faults.rig import config, resident_mb, seen, series
+from tests.faults.rig import patient, resident_mb, seen, series
 from tests.processes import Daemon, get, until
 
 SERIES = 10_000
@@ -16,11 +16,9 @@ def test_hostile_labels_make_no_series_and_no_harm(tmp_path: Path, promtool: Pat
     """20,000 samples of 10,000 models: the prober's page stays as long as it was, is valid, and probing goes on."""
     with Endpoint() as endpoint:
         endpoint.metrics = hostile_page(1)
-        text = config(
+        text = patient(
             f"http://127.0.0.1:{endpoint.port}",
             page=f"'http://127.0.0.1:{endpoint.port}/metrics', interval: 4s",
-            timeout="3s",
-            total="4s",
         )
         with Daemon(tmp_path, text) as daemon:
             until(lambda: daemon.value("llmslo_engine_up") == 1, "the engine's page")

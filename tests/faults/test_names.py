@@ -10,7 +10,7 @@ import trustme
 from tests.faults.conftest import absent_if_impossible
 from tests.faults.endpoint import Endpoint
 from tests.faults.names import NAME, NXDOMAIN, SERVFAIL, Resolver, certified, own_names
-from tests.faults.rig import config, probes, recovered, seen
+from tests.faults.rig import patient, probes, recovered, seen
 from tests.processes import Daemon, until
 
 
@@ -26,7 +26,7 @@ def test_a_name_that_flaps_is_dns_and_one_that_moves_is_followed(tmp_path: Path,
     with (
         Endpoint() as first,
         Endpoint("127.0.0.2", first.port) as second,
-        Daemon(tmp_path, config(f"http://{NAME}:{first.port}", timeout="3s", total="4s")) as daemon,
+        Daemon(tmp_path, patient(f"http://{NAME}:{first.port}")) as daemon,
     ):
         until(lambda: seen(daemon).outcomes["ok"] >= 3, "good probes")
         before = seen(daemon)
@@ -55,9 +55,7 @@ def test_a_bad_certificate_is_tls_and_says_what_is_wrong_with_it(tmp_path: Path)
         "unable to get local issuer": certified(trustme.CA()),
     }
     with Endpoint(tls=certified(authority)) as endpoint:
-        text = config(
-            f"https://127.0.0.1:{endpoint.port}", more=f"tls: {{ca_file: {tmp_path}/ca.pem}}", timeout="3s", total="4s"
-        )
+        text = patient(f"https://127.0.0.1:{endpoint.port}", more=f"tls: {{ca_file: {tmp_path}/ca.pem}}")
         with Daemon(tmp_path, text) as daemon:
             until(lambda: seen(daemon).outcomes["ok"] >= 3, "good probes")
             before = seen(daemon)

@@ -18,10 +18,10 @@ from tests.faults.endpoint import HEAD, Endpoint, Writer, event, well
 from tests.faults.rig import (
     SAVED_AGAIN,
     Impossible,
-    config,
     descriptors,
     kept_tokens,
     mark_again,
+    patient,
     probes,
     seen,
     settled,
@@ -55,7 +55,7 @@ def shared() -> Iterator[Endpoint]:
 @pytest.fixture(scope="module")
 def daemon(shared: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """With good probes behind it, none of them late but by 100 ms."""
-    text = config(f"http://localhost:{shared.port}", lag="100ms", timeout="5s", total="8s")
+    text = patient(f"http://localhost:{shared.port}", lag="100ms")
     with Daemon(tmp_path_factory.mktemp("process"), text) as running:
         until(lambda: seen(running).outcomes["ok"] >= 10, "good probes")
         yield running
@@ -77,6 +77,7 @@ def test_a_prober_that_was_stopped_says_invalid_and_not_slow(shared: Endpoint, d
     os.kill(daemon.process.pid, signal.SIGSTOP)
     time.sleep(3)
     os.kill(daemon.process.pid, signal.SIGCONT)
+    until(lambda: daemon.value("llmslo_trusted") == 0, "it to distrust itself, which lasts for 10 s")
     until(lambda: seen(daemon).since(before).outcomes["ok"] >= 15, "good probes after it")
     seen_since = seen(daemon).since(before)
     assert set(seen_since.outcomes) == {"ok", "invalid"}, [
@@ -86,7 +87,6 @@ def test_a_prober_that_was_stopped_says_invalid_and_not_slow(shared: Endpoint, d
     late = daemon.value("llmslo_probes_late_total")
     assert late >= 3, "those under way"
     assert slow_samples(daemon, 2.0) == 0, "each answer under way had a gap of nearly 3 s"
-    assert daemon.value("llmslo_trusted") == 0
     assert daemon.value("llmslo_target_state", state="ready") == 1
 
 
@@ -124,7 +124,7 @@ def spent(daemon: Daemon, endpoint: Endpoint) -> tuple[float, float]:
 
 def test_a_kill_loses_nothing_of_what_was_spent(endpoint: Endpoint, tmp_path: Path) -> None:
     """Whenever it comes: what the endpoint was asked for is counted, and no more than the reserve beside it; a clean stop is exact."""
-    text = config(f"http://127.0.0.1:{endpoint.port}", rate=50, more=f"budget: {{tokens_per_day: {LIMIT}}}")
+    text = patient(f"http://127.0.0.1:{endpoint.port}", rate=50, more=f"budget: {{tokens_per_day: {LIMIT}}}")
     store = ("--storage.path", tmp_path / "store")
     page = 110 * PROBE_TOKENS  # of the probes that a page lacks, and of those under way
     for kills in range(1, 3):
@@ -155,7 +155,7 @@ def unkept(daemon: Daemon) -> None:
 
 def test_a_full_disk_stops_no_probe_and_is_told(endpoint: Endpoint, tmp_path: Path) -> None:
     """Writes fail and are counted; with room again everything is kept again; a start on a full disk probes as well."""
-    text = config(f"http://127.0.0.1:{endpoint.port}", more=f"budget: {{tokens_per_day: {LIMIT}}}")
+    text = patient(f"http://127.0.0.1:{endpoint.port}", more=f"budget: {{tokens_per_day: {LIMIT}}}")
     with absent_if_impossible(), small_disk(tmp_path) as disk:
         with Daemon(tmp_path, text, "--storage.path", disk) as daemon:
             until(lambda: seen(daemon).outcomes["ok"] >= 3, "probes")
@@ -175,7 +175,7 @@ def test_a_disk_that_turns_read_only_stops_no_probe_and_loses_nothing(endpoint: 
 
     After an error of the disk it stays read-only: mended and mounted anew, the store is whole and as it was before the error.
     """
-    text = config(f"http://127.0.0.1:{endpoint.port}", more=f"budget: {{tokens_per_day: {LIMIT}}}")
+    text = patient(f"http://127.0.0.1:{endpoint.port}", more=f"budget: {{tokens_per_day: {LIMIT}}}")
     try:
         with real_disk(tmp_path) as disk:
             with Daemon(tmp_path, text, "--storage.path", disk) as daemon:
