@@ -1,4 +1,4 @@
-"""Leases against an API server: the stand-in, or a real one (`KUBE_APISERVER`, see docs/measurements.md)."""
+"""Leases against an API server: the stand-in, in virtual time, or a real one (`KUBE_APISERVER`, see docs/measurements.md)."""
 
 import asyncio
 import json
@@ -27,9 +27,11 @@ from prober.features.replicas.leadership import (
 from prober.features.replicas.lease_machine import Record, Timing, Write
 from prober.net.kubernetes import KubernetesApiError, Unreachable
 from prober.probing.replicas import Shard, claimed_as
-from tests.kubernetes.leases import Cluster, cluster
+from tests.kubernetes.leases import REAL, Cluster, cluster
 from tests.kubernetes.link import Link
 from tests.serving import until
+
+pytestmark = () if REAL else pytest.mark.virtual_time
 
 LEASE_S = 3.0
 TIMING = Timing(LEASE_S)
@@ -48,7 +50,7 @@ class Replica:
     def __init__(self, server: Cluster, who: str, url: str | None = None) -> None:
         self.families: Registry = registry()
         kept = KubernetesLease(server.api(url), "default", f"{server.name}-0")
-        self.part = KubernetesLeadership(kept, who, TIMING, self.families)
+        self.part = KubernetesLeadership(kept, who, TIMING, self.families, clock=asyncio.get_running_loop().time)
         self.told: list[str] = []
         self.part.listen(lambda: self.told.append("lost"), lambda: self.told.append("won"))
         self.task: asyncio.Task[None] | None = None

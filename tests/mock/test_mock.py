@@ -17,16 +17,17 @@ from prober.measure.quality import Expectation
 from prober.measure.sse import SseDecoder
 from prober.mock.delays import Constant, Lognormal, parse_delay
 from prober.mock.faults import ARGUMENTS, Fault, Schedule, fault_forms, parse_fault
-from prober.mock.server import running
 from prober.mock.service import Behaviour, Settings, emissions
 from prober.mock.wire import LINE_ENDS, Wire
-from prober.net.clock import Clock
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
 from prober.simulation.parameters import Parameters
 from prober.workload.prompts import GoldenPrompt
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import GoldenWorkload, RequestGenerator, Workload
+from tests.virtual import make_clock, running
+
+pytestmark = pytest.mark.virtual_time
 
 QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.01), itl=Constant(0.001)))
 ASK: dict[str, Any] = {
@@ -223,7 +224,7 @@ async def test_tool_calls_in_each_form(
         faults=(parse_fault(fault),) if fault else (),
     )
     async with running(settings) as url:
-        clock = Clock()
+        clock = make_clock()
         target = Target(TargetSpec.model_validate({"url": url, "stream": stream, "max_send_lag": 5.0}), clock)
         await target.identify()
         result = await run_probe(target, RequestGenerator(workload, Random(1)), clock.now_ns() + 10_000_000)
@@ -261,7 +262,7 @@ async def test_an_answer_with_a_response_format_is_json(stream: bool) -> None:
             golden=(GoldenPrompt("Two colours?", expected),),
         )
         async with running(Settings(behaviour=replace(QUICK.behaviour, reasoning=3))) as url:
-            clock = Clock()
+            clock = make_clock()
             spec = TargetSpec.model_validate({"url": url, "name": "t", "stream": stream, "max_send_lag": 5.0})
             target = Target(spec, clock)
             await target.identify()

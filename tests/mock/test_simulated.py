@@ -1,4 +1,4 @@
-"""The simulated engine behind the mock's server: one batch, on the real clock, told on the page."""
+"""The simulated engine behind the mock's server: one batch, told on the page."""
 
 import asyncio
 import json
@@ -14,9 +14,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from prober.mock.faults import parse_fault
-from prober.mock.server import running
 from prober.mock.service import Behaviour, Settings
 from prober.simulation.parameters import Parameters
+from tests.virtual import running
+
+pytestmark = pytest.mark.virtual_time
 
 ENGINE = Parameters(step_s=0.002, prefill_token_s=20e-6, prefix_block_tokens=16)
 SIMULATED = Settings(simulation=ENGINE, seed=1)
@@ -138,28 +140,27 @@ async def test_a_client_that_leaves_frees_its_place() -> None:
 
 async def test_faults_are_the_whole_engines(tmp_path: Path) -> None:
     """Scheduled latency slows the steps of who is running; lost blocks preempt; a header cannot ask for either."""
-    for attempt in range(3):  # a machine that stops for longer than the steps last shows them all at once
-        path = tmp_path / f"truth{attempt}.jsonl"
-        async with running(replace(SIMULATED, truth=path, simulation=replace(ENGINE, kv_blocks=200))) as url:
-            task = asyncio.create_task(ask(url, tokens=150))
-            await page_with(url, lambda seen: seen["generation_tokens_total"] > 30)
-            assert await set_faults(url, "latency:4") == 200
-            await task
-            task = asyncio.create_task(ask(url, tokens=300, nonce="b"))
-            await page_with(url, lambda seen: seen["generation_tokens_total"] > 155)
-            assert await set_faults(url, "kv_lost:200@0s-100ms") == 200
-            await task
-            seen = await page(url)
-            async with aiohttp.ClientSession() as session:
-                headers = {"X-Mock-Fault": "latency:2"}
-                async with session.post(f"{url}/v1/chat/completions", json={}, headers=headers) as answer:
-                    assert answer.status == 400
-        steps = gaps(truth(path)[0])
-        if median(steps[-20:]) > 2 * median(steps[:20]) and seen["num_preemptions_total"] == 1:
-            return
-    pytest.fail(
-        f"steps of {median(steps[:20])} and then {median(steps[-20:])}, preemptions {seen['num_preemptions_total']}"
-    )
+    path = tmp_path / "truth.jsonl"
+    async with running(replace(SIMULATED, truth=path, simulation=replace(ENGINE, kv_blocks=200))) as url:
+        task = asyncio.create_task(ask(url, tokens=150))
+        await page_with(url, lambda seen: seen["generation_tokens_total"] > 30)
+        assert await set_faults(url, "latency:4") == 200
+        await task
+        assert await set_faults(url) == 200
+        both = asyncio.gather(
+            ask(url, tokens=300, nonce="b"), ask(url, tokens=300, nonce="c")
+        )  # of 14 blocks each and more
+        await page_with(url, lambda seen: seen["generation_tokens_total"] > 160)
+        assert await set_faults(url, "kv_lost:175@0s-100ms") == 200
+        await both
+        seen = await page(url)
+        async with aiohttp.ClientSession() as session:
+            headers = {"X-Mock-Fault": "latency:2"}
+            async with session.post(f"{url}/v1/chat/completions", json={}, headers=headers) as answer:
+                assert answer.status == 400
+    steps = gaps(truth(path)[0])
+    assert median(steps[-20:]) == pytest.approx(4 * median(steps[:20]), rel=0.01)
+    assert seen["num_preemptions_total"] == 1
 
 
 async def test_the_other_load_is_there() -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from prober.net.scrape import UnreadablePage, fetch
 
+pytestmark = pytest.mark.virtual_time
+
 
 @asynccontextmanager
 async def server(answer: bytes, *, ends: bool = True) -> AsyncIterator[tuple[str, list[bytes]]]:

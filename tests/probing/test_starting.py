@@ -14,20 +14,22 @@ import pytest
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
-from prober.mock.server import running
 from prober.net.clock import Clock
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
 from prober.workload.workloads import RequestGenerator
 from tests.probing.test_probe import QUICK, SHORT, full_backlog, serving, spec
 from tests.processes import free_port
+from tests.virtual import make_clock, running
+
+pytestmark = pytest.mark.virtual_time
 
 MINUTE_NS = 60 * 10**9
 
 
 @contextmanager
 def ticking() -> Iterator[Clock]:
-    clock = Clock()
+    clock = make_clock()
     try:
         yield clock
     finally:
@@ -121,6 +123,7 @@ async def test_where_nobody_waits_for_a_start_a_refusal_is_a_failure() -> None:
             assert result.outcome is Outcome.CONNECT_REFUSED
 
 
+@pytest.mark.real_time
 async def test_a_connection_that_is_closed_or_never_made_is_no_start() -> None:
     """Only a refusal is: not a reset, a full backlog, a name that is not there."""
     with ticking() as clock, full_backlog() as port:

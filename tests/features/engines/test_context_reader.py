@@ -13,10 +13,12 @@ from prober.config.target import TargetSpec
 from prober.features.engines import context_reader
 from prober.features.engines.context_reader import context_facts, read_context
 from prober.measure.engines import CONTEXT_FACTS
-from prober.net.clock import Clock
 from prober.probing.target import Target
 from prober.results.facts import CONTEXT_NAMES, ENGINE_VERSION, Fact
 from tests.serving import serving
+from tests.virtual import make_clock
+
+pytestmark = pytest.mark.virtual_time
 
 SECRET = "sk-of-the-server"
 SGLANG = {
@@ -151,7 +153,7 @@ async def server(documents: dict[str, Any], owned_by: str) -> AsyncIterator[tupl
 
 
 async def read(url: str) -> list[Fact]:
-    clock = Clock()
+    clock = make_clock()
     try:
         return await read_context(
             Target(TargetSpec.model_validate({"url": url, "name": "t", "headers": {"X-Team": "a"}}), clock)
