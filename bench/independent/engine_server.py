@@ -35,10 +35,13 @@ class EngineServer:
     """An engine with others' requests, whose time 0 is `lead_s` before now.
 
     others: arrival in the engine's time, prompt and output tokens, ascending and without end
+    prompt_tokens: of each request over HTTP; None: as many as it has words
     """
 
-    def __init__(self, engine: Engine, others: Iterator[tuple[float, int, int]], lead_s: float) -> None:
-        self.engine, self._others = engine, others
+    def __init__(
+        self, engine: Engine, others: Iterator[tuple[float, int, int]], lead_s: float, prompt_tokens: int | None = None
+    ) -> None:
+        self.engine, self._others, self._prompt_tokens = engine, others, prompt_tokens
         self._loop = asyncio.get_running_loop()
         self._zero_s = self._loop.time() - lead_s
         self._next_other = next(others)
@@ -46,6 +49,7 @@ class EngineServer:
         self._pump: asyncio.Task[None] | None = None
         self.served = 0  # requests over HTTP
         self.tokens_of_others = 0  # prompt and output tokens of those that arrived
+        self.arrived_others: list[tuple[float, int]] = []  # arrival, number in the engine
 
     @property
     def now_s(self) -> float:
@@ -66,7 +70,7 @@ class EngineServer:
         """Advance the engine and the requests of others to now."""
         now_s = self.now_s
         while self._next_other[0] <= now_s:
-            self.engine.submit(*self._next_other)
+            self.arrived_others.append((self._next_other[0], self.engine.submit(*self._next_other)))
             self.tokens_of_others += self._next_other[1] + self._next_other[2]
             self._next_other = next(self._others)
         self.engine.advance(now_s)
@@ -109,7 +113,7 @@ class EngineServer:
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        prompt_tokens = sum(len(message["content"].split()) for message in body["messages"])
+        prompt_tokens = self._prompt_tokens or sum(len(message["content"].split()) for message in body["messages"])
         output_tokens = int(body.get("max_completion_tokens") or body["max_tokens"])
         self.catch_up()
         self.served += 1

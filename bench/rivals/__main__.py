@@ -1,6 +1,7 @@
 """The prober beside the field: clock, truth, continuous probing and searches for the knee, in one run with a bounded duration.
 
-    python -m bench.rivals [--parts clock,truth,continuous] [--minutes 10] [--folder build/rivals] [--page FILE]
+    python -m bench.rivals [--parts clock,truth,continuous] [--minutes 12] [--folder build/rivals] [--page FILE]
+    python -m bench.rivals --parts knee --minutes 180     half a dozen minutes for each search of each engine
 
 Rivals are installed first, into environments of their own under --folder (not counted in --minutes). A part for which no time is left
 is left out, and the result says so. --page writes the tables of the documentation.
@@ -13,18 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import show
-from bench.rivals import clock, continuous, truth
+from bench.rivals import clock, continuous, knee, truth
 from bench.rivals.install import VERSIONS, install
 from bench.rivals.page import page
 
-PARTS: dict[str, Any] = {"clock": clock, "truth": truth, "continuous": continuous}
+PARTS: dict[str, Any] = {"clock": clock, "truth": truth, "continuous": continuous, "knee": knee}
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default="clock,truth,continuous", help="parts, in this order")
-    parser.add_argument("--minutes", type=float, default=10.0, help="of all parts together")
+    parser.add_argument("--minutes", type=float, default=12.0, help="of all parts together; the first three take ten")
     parser.add_argument("--folder", type=Path, default=Path("build/rivals"), help="of the rivals")
     parser.add_argument("--page", type=Path, help="write the tables here")
     options = parser.parse_args()

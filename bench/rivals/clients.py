@@ -22,7 +22,7 @@ from prober.results.result_file import from_json
 ROOT = Path(__file__).parents[2]
 PROMPT_TOKENS = 64
 POLL_S = 0.25
-SLOWLY_PER_S = 2.0
+SLOWLY_PER_S = 3.0
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 # Its package imports what a server needs; the client is one library of it, and needs nothing else.
 SGLANG = """

@@ -39,9 +39,9 @@ class Scene:
 
 
 SCENES = (
-    Scene("5 requests/s", 5, 12),
-    Scene("100 requests/s", 100, 8),
-    Scene("100 requests/s beside two spinning processes", 100, 6, has_neighbours=True),
+    Scene("5 requests/s", 5, 10),
+    Scene("100 requests/s", 100, 7),
+    Scene("100 requests/s beside two spinning processes", 100, 5, has_neighbours=True),
 )
 
 

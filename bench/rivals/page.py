@@ -1,10 +1,10 @@
 """The page of the documentation: what is missed first, then the tables, then the command of each row."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from bench.report import machine
-from bench.rivals import clock, continuous, truth
+from bench.rivals import clock, continuous, knee, truth
 from bench.rivals.clients import CLIENTS
 from bench.rivals.install import VERSIONS
 
@@ -23,7 +23,7 @@ def page(found: dict[str, Any], goals: Sequence[dict[str, Any]]) -> str:
     for title, rows in (("Missed", missed), ("Met", met)):
         cells = ([one["name"], f"{one['value']:g} {one['unit']}", f"{one['goal']:g} {one['unit']}"] for one in rows)
         parts.append(f"## {title}\n" + (table(("goal", "the prober", "at most"), cells) if rows else "Nothing."))
-    for name, section in (("clock", _clock), ("truth", _truth), ("continuous", _continuous)):
+    for name, section in SECTIONS.items():
         if name in found:
             parts.append(section(found[name]))
     parts.append("## Versions\n" + table(("rival", "version"), VERSIONS.items()))
@@ -101,6 +101,23 @@ def _continuous(found: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def _commands(runs: dict[str, dict[str, Any]]) -> str:
-    rows = ([name, f"`{of['command']}`"] for name, of in runs.items() if "command" in of)
+def _knee(rows: list[dict[str, Any]]) -> str:
+    head = ("engine", "knee, 1/s", "background, 1/s", *(search.name for search in knee.SEARCHES))
+    cells = [
+        [row["engine"], row["knee_per_s"], row["background_per_s"], *(_search(row[one.name]) for one in knee.SEARCHES)]
+        for row in rows
+    ]
+    return "\n\n".join((_headed(knee.__doc__), table(head, cells), *([_commands(rows[0])] if rows else [])))
+
+
+def _search(of: dict[str, Any]) -> str:
+    answer = f"{of['rate_per_s']:g} ({of['error']:+.0%})" if "error" in of else of["problem"][:200]
+    return f"{answer}; {of['requests']} requests, {of['seconds']} s, {of['harmed']} harmed"
+
+
+def _commands(runs: dict[str, Any]) -> str:
+    rows = ([name, f"`{of['command']}`"] for name, of in runs.items() if isinstance(of, dict) and "command" in of)
     return table(("client", "command"), rows)
+
+
+SECTIONS: dict[str, Callable[[Any], str]] = {"clock": _clock, "truth": _truth, "continuous": _continuous, "knee": _knee}
