@@ -81,7 +81,7 @@ def notes(folder: Path) -> list[Answer]:
     return sorted(answers, key=lambda answer: answer.received_ns)
 
 
-def measure(client: Client, clients: Path, scene: Scene) -> dict[str, Any]:
+def measure(client: Client, clients: Path, scene: Scene, timeout_s: float) -> dict[str, Any]:
     """A client's figures in a scene."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prober-bench-")))
@@ -91,7 +91,7 @@ def measure(client: Client, clients: Path, scene: Scene) -> dict[str, Any]:
         with serving(folder) as port:
             requests = round(scene.rate_per_s * scene.seconds)
             load = Load(clients, folder, f"http://127.0.0.1:{port}", scene.rate_per_s, requests, TOKENS)
-            done = run(client, load, TIMEOUT_S)
+            done = run(client, load, timeout_s)
         return figures(client, scene, done, notes(folder))
 
 
@@ -148,10 +148,10 @@ def play(clients: Path, deadline_s: float) -> dict[str, dict[str, Any]]:
     for scene in SCENES:
         found[scene.name] = {}
         for client in CLIENTS:
-            if time.monotonic() + scene.seconds > deadline_s:
+            if (left_s := deadline_s - time.monotonic()) < scene.seconds:
                 found[scene.name][client.name] = {"problem": "no time was left"}
                 continue
-            found[scene.name][client.name] = measure(client, clients, scene)
+            found[scene.name][client.name] = measure(client, clients, scene, min(TIMEOUT_S, left_s))
     return found
 
 

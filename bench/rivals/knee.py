@@ -45,8 +45,8 @@ COUNT, WARM_UP, PRECISION = 20_000, 400, 1.01
 SEEDS = (1, 2, 3)
 LEAD_S = 30.0
 MAX_PER_S = 100
-STEP_S = 20
-SEARCH_S = 600.0  # the longest search
+STEP_S = 30
+SEARCH_S = 900.0  # the longest search
 LEAST_S = 120.0  # a search is not begun with less
 
 
