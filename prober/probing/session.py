@@ -22,6 +22,7 @@ from prober.probing.target import Target
 from prober.results.context import with_context
 from prober.results.facts import Fact
 from prober.results.result import Kind, Load, MeasuredTarget, Result, Stage, result_url
+from prober.results.steadiness import SteadinessTest
 from prober.workload.workloads import RequestGenerator
 
 PAGE_WAIT_S = 2.0
@@ -153,19 +154,24 @@ class Session:
         return completed(result, self.spec, self.facts, seed=self.seed)
 
     async def warm_up(
-        self, drawer: RequestGenerator, length: WarmUpLength, target: Target | None = None
+        self, drawer: RequestGenerator, length: WarmUpLength, steadiness: SteadinessTest, target: Target | None = None
     ) -> AsyncGenerator[ProbeResult | None, None]:
         """Yields results of probes sent one after the other, so that a cold engine delays only one request. Their latencies do not
         count.
 
+        steadiness: the test to feed with them
         target: a copy with its own headers; None: the target of the session
         """
         target, began_ns, sent = target or self.target, self.clock.now_ns(), 0
         lead_ns = min(round(self.spec.connect_lead * 1e9), MAX_WARM_UP_LEAD_NS)
-        while not length.is_over(sent, (self.clock.now_ns() - began_ns) / 1e9):
+        while not (
+            length.is_over(sent, (self.clock.now_ns() - began_ns) / 1e9)
+            or (length.until_steady and steadiness.is_steady)
+        ):
             async with Sender(target, self.launch) as sender:
                 result = await sender.begin(new_request(target, drawer, self.clock.now_ns() + lead_ns))
             sent += 1
+            steadiness.add(result)
             yield None if result is None else replace(result, warm_up=result.outcome in ANSWERED)
 
 
