@@ -14,12 +14,8 @@ from prober.results.result import DecodeLimit, Disagreement, Result
 
 CONFIGURED, THE_ENGINE = "configuration", "the engine"
 NO_GPU = "none"  # as `gpu`: the engine runs on the processor
-SEEN = (
-    "gpu_processes",
-    "host_ram_available",
-    "network",
-    "network_connect",
-)  # facts that nobody is asked for where they are not seen
+# Facts that nobody is asked for where they are not seen.
+SEEN = ("gpu_processes", "host_ram_available", "network", "network_connect")
 OF_GPUS = ("gpu_count", "gpu_memory", "interconnect", "driver", "cuda")
 REPLICA_NOTE = "facts from a path of the server are those of the replica that answered"
 LABELS = {

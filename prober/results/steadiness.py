@@ -35,8 +35,8 @@ MIN_LATENCY_S = 1e-6  # a shorter one, of a virtual clock or of one flush, has n
 class SteadinessTest:
     """The test, fed with the results of a warm-up in the order in which they end.
 
-    is_steady: None before the first look; then whether a look has shown that the latencies are steady
-    changes: bounds of the relative change by latency, at the look that showed it, else at the last one
+    is_steady: the last look has shown that the latencies are steady; None before the first look
+    changes: bounds of the relative change by latency, at the last look
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class SteadinessTest:
 
     def add(self, result: ProbeResult | None) -> None:
         """Add a result. Only answers that have latencies count."""
-        if result is None or result.outcome not in ANSWERED or result.timeline.is_late or self.is_steady:
+        if result is None or result.outcome not in ANSWERED or result.timeline.is_late:
             return
         timeline = result.timeline
         is_streamed = timeline.ttft_s is not None
@@ -80,7 +80,7 @@ class SteadinessTest:
 
 
 def _change(logs: Sequence[float]) -> Effect | None:
-    """The change of the mean from the second to the last third, with the confidence of one look; None without pairs."""
+    """The change from the second to the last third, with the confidence of one look; None without pairs."""
     third = len(logs) // 3
     if not third:
         return None

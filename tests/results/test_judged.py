@@ -32,7 +32,7 @@ def test_the_checklist_of_a_sweep() -> None:
     """In its order; 120 requests are too few for a tail, and of its stages of 120, 30 and 7.5 s one is long enough."""
     assert done(sweep()) == {
         "warm-up": True,
-        "steady": None,
+        "steady after warm-up": None,
         "open loop": True,
         "tails": False,
         "realistic lengths": True,
@@ -82,10 +82,22 @@ WARM_UP = (replace(sweep().requests[0], warm_up=True),)
         ("warm-up", replace(sweep(), warm_up=WarmUp(2, 21.0)), True),
         ("warm-up", replace(sweep(), warm_up=None, stages=(replace(sweep().stages[0], requests=WARM_UP),)), True),
         ("warm-up", replace(sweep(), warm_up=WarmUp(5, 2.0, is_steady=True)), True),
-        ("steady", replace(sweep(), warm_up=None), None),
-        ("steady", replace(sweep(), warm_up=WarmUp(50, 9.0, is_steady=True, changes={"TTFT": (-0.1, 0.1)})), True),
-        ("steady", replace(sweep(), warm_up=WarmUp(50, 9.0, is_steady=False, changes={"TTFT": (-0.3, 0.1)})), None),
-        ("steady", replace(sweep(), warm_up=WarmUp(50, 9.0, is_steady=False, changes={"TTFT": (-0.3, -0.1)})), False),
+        ("steady after warm-up", replace(sweep(), warm_up=None), None),
+        (
+            "steady after warm-up",
+            replace(sweep(), warm_up=WarmUp(50, 9.0, is_steady=True, changes={"TTFT": (-0.1, 0.1)})),
+            True,
+        ),
+        (
+            "steady after warm-up",
+            replace(sweep(), warm_up=WarmUp(50, 9.0, is_steady=False, changes={"TTFT": (-0.3, 0.1)})),
+            None,
+        ),
+        (
+            "steady after warm-up",
+            replace(sweep(), warm_up=WarmUp(50, 9.0, is_steady=False, changes={"TTFT": (-0.3, -0.1)})),
+            False,
+        ),
         ("open loop", replace(sweep(), load=Load(arrivals="closed")), False),
         ("tails", replace(sweep(), stages=(replace(stage(1, 0), latencies=thousand("ttft")),)), True),
         ("realistic lengths", replace(sweep(), load=Load(varied=False)), False),

@@ -57,12 +57,13 @@ def _steady(result: Result) -> Answer:
         return None, f"not tested: that takes {LOOKS[0]} answers before what counts, as `--warm-up steady` sends"
     changes = f": {warm_up.changes_text}" if warm_up.changes else ""
     if warm_up.is_steady:
-        return True, (
-            f"at the end of the warm-up latencies changed by less than {MAX_CHANGE:.0%}, wrong in {ERROR:.0%} at most{changes}"
+        return (
+            True,
+            f"its last test shows latencies that change by less than {MAX_CHANGE:.0%}, wrong in {ERROR:.0%} at most{changes}",
         )
     if any(low > MINOR_CHANGE or high < -MINOR_CHANGE for low, high in warm_up.changes.values()):
-        return False, f"latencies still changed at the end of the warm-up{changes}"
-    return None, f"the warm-up ended before latencies were shown to change by less than {MAX_CHANGE:.0%}{changes}"
+        return False, f"its last test shows latencies that still change{changes}"
+    return None, f"its last test does not show that latencies change by less than {MAX_CHANGE:.0%}{changes}"
 
 
 def _open_loop(result: Result) -> Answer:
@@ -154,7 +155,9 @@ def _quality(result: Result) -> Answer:
     checked, wrong = (sum(count) for count in zip(*counts, strict=True)) if counts else (0, 0)
     if not counts and not result.tool.startswith(OURS):
         return None, "the file does not tell if answers were checked"
-    return checked > 0, f"{checked:,} answers were checked" + (f", {wrong:,} of them are wrong" if checked else "")
+    if not checked:
+        return False, "no answer was checked, and a wrong one may be a fast one"
+    return True, f"{checked:,} answers were checked, {wrong:,} of them are wrong"
 
 
 def _rejects(result: Result) -> Answer:
@@ -194,7 +197,7 @@ def _known(result: Result, names: tuple[str, ...], *, all_of: bool) -> Answer:
 
 _CHECKS: tuple[tuple[str, Callable[[Result], Answer]], ...] = (
     ("warm-up", _warm_up),
-    ("steady", _steady),
+    ("steady after warm-up", _steady),
     ("open loop", _open_loop),
     ("tails", _tails),
     ("realistic lengths", _lengths),
