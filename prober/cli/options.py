@@ -19,8 +19,7 @@ import typer
 from prober.cli.exit_codes import ExitCode, fail
 from prober.config.units import duration, percent, worker_count
 from prober.measure.engines import DIALECTS
-from prober.measure.target_state import WarmUpLength
-from prober.results.steadiness import UNTIL_STEADY
+from prober.measure.target_state import UNTIL_STEADY, WarmUpLength
 from prober.workload.built_in import BUILT_IN
 
 T = TypeVar("T")

@@ -140,6 +140,9 @@ class WarmUpLength:
         return f"{self.requests}" if self.requests is not None else f"{self.seconds or 0.0:g}s"
 
 
+UNTIL_STEADY = WarmUpLength(620, 300.0, until_steady=True)  # requests: the last of `steadiness.LOOKS`
+
+
 @dataclass(slots=True)
 class WarmUp:
     """Counts the warm-up probes of one target.

@@ -20,7 +20,6 @@ from statistics import fmean
 
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
-from prober.measure.target_state import WarmUpLength
 from prober.results.result import WarmUp
 from prober.statistics.paired_test import Effect, autocorrelation_time, hodges_lehmann
 
@@ -28,7 +27,6 @@ LOOKS = (24, 36, 54, 81, 122, 183, 275, 413, 620)  # answers; each look has half
 MAX_CHANGE = 0.2
 MINOR_CHANGE = 0.02
 ERROR = 0.05
-UNTIL_STEADY = WarmUpLength(LOOKS[-1], 300.0, until_steady=True)
 MIN_LATENCY_S = 1e-6  # a shorter one, of a virtual clock or of one flush, has no meaningful logarithm
 
 

@@ -18,6 +18,7 @@ from prober.cli.options import (
 from prober.cli.target import check_writable, target, workload
 from prober.config.problems import ConfigError
 from prober.measure.engines import DIALECTS
+from prober.results.steadiness import LOOKS
 from prober.workload.built_in import BUILT_IN
 from prober.workload.shapes import Fixed, Uniform
 from prober.workload.workloads import FileWorkload, Workload
@@ -322,7 +323,10 @@ def test_a_warm_up_is_a_number_of_requests_or_a_time_or_until_steady() -> None:
     assert [by_number.is_over(sent, 1e6) for sent in (49, 50)] == [False, True]
     assert [by_time.is_over(1_000, elapsed_s) for elapsed_s in (19.9, 20.0)] == [False, True]
     assert warm_up_length("0").is_over(0, 0.0)
-    limits = [until_steady.is_over(sent, elapsed_s) for sent, elapsed_s in ((619, 299.9), (620, 0.0), (0, 300.0))]
+    limits = [
+        until_steady.is_over(sent, elapsed_s)
+        for sent, elapsed_s in ((LOOKS[-1] - 1, 299.9), (LOOKS[-1], 0.0), (0, 300.0))
+    ]
     assert limits == [False, True, True]
     assert [str(length) for length in (by_number, by_time, until_steady)] == ["50", "20s", "steady"]
 

@@ -16,10 +16,9 @@ from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSig
 from prober.measure.objective import Signal, Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.target_state import WarmUpLength
+from prober.measure.target_state import UNTIL_STEADY, WarmUpLength
 from prober.measure.timeline import Timeline
 from prober.results.capacity import Capacity, Verdict
-from prober.results.steadiness import UNTIL_STEADY
 from prober.results.stop_reason import ending
 from prober.simulation.faults import Crash, Slow
 from prober.simulation.parameters import Parameters
