@@ -133,6 +133,7 @@ def plain(text: str, folder: Path) -> str:
     """The text without what is of this machine."""
     text = text.replace(str(folder), "FOLDER")
     text = re.sub(r'("(?:cpu|cpus|cores|machine|kernel|python|host|hostname|platform)"): [^,\n}]*', r"\1: X", text)
+    text = re.sub(r'(host_ram_available": ?"|RAM available \| )\d+', r"\1X", text)
     text = re.sub(r"(?m)^(# (HELP|TYPE) )?(process_|python_).*\n", "", text)
     return re.sub(r"\d:\d\d:\d\d", "H:MM:SS", text)
 

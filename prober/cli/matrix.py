@@ -219,7 +219,7 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[RowVerdict], result: Result) -
         expected = f" Expected: {row.hypothesis}" if row.hypothesis else ""
         echo(f"{sentences([verdict])}.{expected}")
     if result.warm_up is not None:
-        echo(f"Warm-up before a row: {result.warm_up} or more, which do not count.")
+        echo(f"Warm-up before the row with the least: {result.warm_up}, which do not count.")
     for stage in result.stages:
         if stage.prompt_lengths:
             echo(f"{stage.name}: prompts: {stage.prompt_lengths.text()}.")

@@ -19,7 +19,7 @@ import typer
 from prober.cli.exit_codes import ExitCode, fail
 from prober.config.units import duration, percent, worker_count
 from prober.measure.engines import DIALECTS
-from prober.measure.target_state import WarmUpLength
+from prober.measure.target_state import UNTIL_STEADY, WarmUpLength
 from prober.workload.built_in import BUILT_IN
 
 T = TypeVar("T")
@@ -34,7 +34,10 @@ ShedAllowed = Annotated[
 ]
 WarmUpOption = Annotated[
     str,
-    RareOption("--warm-up", help="Sent before what counts: a number of requests (50), or a time (20s); 0: nothing."),
+    RareOption(
+        "--warm-up",
+        help="Sent before what counts: a number of requests (50), a time (20s), or steady: until latencies are; 0: nothing.",
+    ),
 ]
 
 
@@ -127,14 +130,16 @@ def named_options(call: typer.Context, names: Iterable[str]) -> list[str]:
 
 
 def warm_up_length(text: str) -> WarmUpLength:
-    """The value of `--warm-up`: requests, or a time. Raises ValueError."""
+    """The value of `--warm-up`: requests, a time, or `steady`. Raises ValueError."""
+    if text == "steady":
+        return UNTIL_STEADY
     if text.isdecimal():
         return WarmUpLength(requests=int(text))
     try:
         return WarmUpLength(seconds=duration(text))
     except ValueError:
         raise ValueError(
-            f"--warm-up {text!r}: write a number of requests, such as 50, or a time, such as 20s"
+            f"--warm-up {text!r}: write a number of requests, such as 50, a time, such as 20s, or steady"
         ) from None
 
 

@@ -241,7 +241,7 @@ async def _repeated(
                 additions = {
                     "run": number + 1,
                     "of": times,
-                    "warm_up": str(warm_up) if warm_up.requests is None else warm_up.requests,
+                    "warm_up": str(warm_up) if warm_up.until_steady or warm_up.requests is None else warm_up.requests,
                     "stage_s": spec.sweep.stage_s,
                     "workers": workers.count or 1,
                 }

@@ -75,6 +75,7 @@ class ContextSpec(Block):
     cuda: Text | None = Field(None, description="version of CUDA, or of ROCm, that the engine uses")
     cpu: Text | None = Field(None, description="processor of the engine's host")
     host_ram: Text | None = Field(None, description="memory of the engine's host")
+    storage: Text | None = Field(None, description="disk of the weights, such as NVMe or NFS")
     engine_version: Text | None = Field(None, description="version of the engine")
     engine_commit: Text | None = Field(None, description="commit or image digest of the engine")
     flags: dict[str, Text] = Field(default_factory=dict, description="settings of the engine, by its own names")

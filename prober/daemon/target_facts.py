@@ -4,22 +4,32 @@ import asyncio
 import os
 import platform
 import re
+import socket
+import struct
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from fcntl import ioctl
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from prober.config.hosts import is_loopback
+from prober.config.hosts import ip_address, is_loopback
 from prober.features.engines.context_reader import read_context
 from prober.features.gpu.amd import AmdReader
 from prober.features.gpu.hardware import read_hardware
 from prober.features.gpu.reader import Reader, open_reader
 from prober.measure.gpu_reading import GpuReading, serves
+from prober.net.connection import Broken, connect
+from prober.net.exchange import Exchange
 from prober.probing.target import Target
 from prober.results.facts import Fact
 
 READ_INTERVAL_S = 1.0
 SOURCE = "the prober's machine"
 DRIVER_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 2.0
+OF_MEMORY = {"Total": "host_ram", "Available": "host_ram_available"}  # facts by the kernel's names
+SIOCGIFADDR = 0x8915  # ioctl of Linux: the IPv4 address of an interface
 _OF_READINGS = {"gpu", "gpu_count", "gpu_memory"}  # facts that the readings of the chosen GPUs state
 
 
@@ -37,7 +47,11 @@ async def read_facts(target: Target, gpus: Collection[str] | None) -> list[Fact]
         except TimeoutError:
             hardware = []  # the driver hangs
         facts += [fact for fact in hardware if gpus is None or fact.name not in _OF_READINGS]
-    return facts + read_host(target.spec.url)
+    facts += [*read_host(target.spec.url), *await read_network(target)]
+    weights = next((fact.value for fact in facts if fact.name == "weights"), "")
+    if is_of_this_machine(target.spec.url) and (storage := storage_of(Path(weights))):
+        facts.append(Fact("storage", storage, SOURCE))
+    return facts
 
 
 async def read_gpus(target: Target, on_reading: Callable[[Sequence[GpuReading]], None]) -> None:
@@ -70,9 +84,66 @@ def read_host(url: str) -> list[Fact]:
     facts = [Fact("prober_host", f"{cpu}, {system}", SOURCE)]
     if is_of_this_machine(url):
         facts.append(Fact("cpu", cpu, SOURCE))
-        totals = (re.match(r"MemTotal:\s+(\d+)", line) for line in _lines("/proc/meminfo"))
-        facts += [Fact("host_ram", f"{int(total[1]) / 2**20:.0f} GiB", SOURCE) for total in totals if total is not None]
+        memory = (re.match(r"Mem(Total|Available):\s+(\d+)", line) for line in _lines("/proc/meminfo"))
+        facts += [
+            Fact(OF_MEMORY[row[1]], f"{int(row[2]) / 2**20:.0f} GiB", SOURCE) for row in memory if row is not None
+        ]
     return facts
+
+
+async def read_network(target: Target) -> list[Fact]:
+    """Facts about the path to the server, or to its proxy, as this machine sees it; empty if it was not identified."""
+    if target.identity is None:
+        return []
+    exchange = Exchange(None, target.clock)
+    try:
+        connection = await connect(target.endpoint, exchange, CONNECT_TIMEOUT_S)
+        address = ip_address(exchange.connection.local_address if exchange.connection is not None else "")
+    except Broken:
+        return []
+    finally:
+        exchange.abort()
+    if address is None or connection.tcp_s is None:
+        return []
+    proxy = " to the proxy" if target.endpoint.proxy else ""
+    interface = "loopback" if address.is_loopback else _interface(address)
+    return [
+        Fact("network", f"IPv{address.version}{f' over {interface}' if interface else ''}{proxy}", SOURCE),
+        Fact("network_connect", f"{connection.tcp_s * 1e3:.3g} ms{proxy}", SOURCE),
+    ]
+
+
+def storage_of(path: Path) -> str:
+    """File system of a path on this machine, with its disk and the disk's model if known; "" for a path that is not here."""
+    try:
+        device = path.stat().st_dev if path.is_absolute() else 0
+    except (OSError, ValueError):  # as a NUL in the path is
+        return ""
+    name = f"{os.major(device)}:{os.minor(device)}"
+    mounts = (line.split() for line in _lines("/proc/self/mountinfo"))
+    kind = next((mount[mount.index("-") + 1] for mount in mounts if mount[2] == name), "")
+    disk = Path("/sys/dev/block", name).resolve()
+    disk = disk if (disk / "queue").exists() else disk.parent  # of a partition
+    if not kind or not (disk / "queue").exists():
+        return kind
+    model = " ".join(_lines(f"{disk}/device/model")).strip()
+    return f"{kind} on {disk.name}{f' ({model})' if model else ''}"
+
+
+def _interface(address: IPv4Address | IPv6Address) -> str:
+    """The interface that has this address, with the speed of its link if it is a device; "" if it is not found."""
+    found = ""
+    if address.version == 6:
+        rows = (line.split() for line in _lines("/proc/net/if_inet6"))
+        found = next((row[5] for row in rows if row[0] == address.packed.hex()), "")
+    else:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            for _, name in socket.if_nameindex():
+                with suppress(OSError):  # it has no address
+                    if ioctl(sock, SIOCGIFADDR, struct.pack("256s", name.encode()))[20:24] == address.packed:
+                        found = name
+    speed = "".join(_lines(f"/sys/class/net/{found}/speed")) if Path(f"/sys/class/net/{found}/device").exists() else ""
+    return f"{found} at {int(speed) / 1000:g} Gb/s" if found and speed.isdecimal() else found
 
 
 def is_of_this_machine(url: str) -> bool:

@@ -120,10 +120,14 @@ MAX_WARM_UPS_PER_HOUR = 10
 
 @dataclass(frozen=True, slots=True)
 class WarmUpLength:
-    """Length of a warm-up, as a number of requests or in seconds. With both, the one that is reached first ends it."""
+    """Length of a warm-up, as a number of requests or in seconds. With both, the one that is reached first ends it.
+
+    until_steady: it also ends once the latencies are shown to be steady (`results.steadiness`)
+    """
 
     requests: int | None = None
     seconds: float | None = None
+    until_steady: bool = False
 
     def is_over(self, requests: int, elapsed_s: float) -> bool:
         """True if the warm-up is complete after `requests` and `elapsed_s`."""
@@ -131,7 +135,12 @@ class WarmUpLength:
         return is_long or (requests >= self.requests if self.requests is not None else self.seconds is None)
 
     def __str__(self) -> str:
+        if self.until_steady:
+            return "steady"
         return f"{self.requests}" if self.requests is not None else f"{self.seconds or 0.0:g}s"
+
+
+UNTIL_STEADY = WarmUpLength(620, 300.0, until_steady=True)  # requests: the last of `steadiness.LOOKS`
 
 
 @dataclass(slots=True)

@@ -50,6 +50,12 @@ class StampedSocket:
         self.tls: ssl.SSLObject | None = None
         self._handshake: asyncio.Future[None] | None = None
 
+    @property
+    def local_address(self) -> str:
+        """Address of this end; "" for a socket without one."""
+        name = self._socket.getsockname()
+        return str(name[0]) if isinstance(name, tuple) else ""
+
     async def connect(self, address: Any) -> None:
         """Connect and begin to read. Raises OSError."""
         self._socket.setblocking(False)

@@ -12,19 +12,22 @@ from prober.config.target import TargetSpec
 from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import ANSWERED, Verdict
+from prober.measure.request import Request
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
 from prober.net.clock import Clock
 from prober.probing.observer import OpenPage
-from prober.probing.probe import Launch, LocalRun, calibrate, new_request
+from prober.probing.probe import Launch, LocalRun, ProbeRun, always, calibrate, new_request
 from prober.probing.sender import Sender
 from prober.probing.target import Target
 from prober.results.context import with_context
 from prober.results.facts import Fact
 from prober.results.result import Kind, Load, MeasuredTarget, Result, Stage, result_url
+from prober.results.steadiness import SteadinessTest
 from prober.workload.workloads import RequestGenerator
 
 PAGE_WAIT_S = 2.0
+MAX_TRAVEL_NS = 10 * 10**9  # from the due time of a request until the engine counts it
 MAX_WARM_UP_LEAD_NS = 100_000_000
 # Calls with each reading of the GPUs that serve a target, until cancelled.
 ReadGpus = Callable[[Target, Callable[[Sequence[GpuReading]], None]], Coroutine[Any, Any, None]]
@@ -45,7 +48,7 @@ class Session:
     """A target during an experiment. A context manager, inside which the metrics page and the GPUs are read.
 
     open_page: opens the engine's metrics page; None: the page is not read
-    launch: begins a request, in this process or in a worker
+    launch: as the argument, and the request counts as the session's own
     target: with a calibration of prompts if the daemon probes it meanwhile; devices: the GPUs that serve it, None: unknown
     seed, rng: of the random numbers; origin_ns: start, on the clock of the timelines
     failure: why the target was not identified, None if it was; requests have the same failure
@@ -66,7 +69,8 @@ class Session:
         devices: Sequence[GpuReading] | None = None,
         seed: int | None = None,
     ) -> None:
-        self.spec, self.clock, self.launch, self.devices = spec, clock, launch, devices
+        self.spec, self.clock, self.devices = spec, clock, devices
+        self._launch, self._due_ns = launch, list[int]()
         self.target, self._is_own_target = target or Target(spec, clock), target is None
         self.seed = random_seed() if seed is None else seed
         self.rng = Random(self.seed)
@@ -79,6 +83,11 @@ class Session:
         self._open_page, self._read_facts, self._read_gpus = open_page, read_facts, read_gpus
         self._first_reading = asyncio.Event()
         self._readers: list[asyncio.Task[Any]] = []
+
+    def launch(self, target: Target, request: Request, may: Callable[[], bool] = always) -> ProbeRun:
+        """Begin a request, which counts as one of this session."""
+        self._due_ns.append(request.due_ns)
+        return self._launch(target, request, may)
 
     async def __aenter__(self) -> Self:
         """Identify the target, calibrate prompt lengths, wait for a first reading of the metrics page, and read the facts."""
@@ -148,24 +157,45 @@ class Session:
             target=self.described(),
             load=load,
             stages=tuple(stages),
-            **more,
+            **{"interference": self._interference(), **more},
         )
         return completed(result, self.spec, self.facts, seed=self.seed)
 
+    def _interference(self) -> tuple[str, ...] | None:
+        """A sentence on requests of others that the engine's page surely counts; empty if there are none, None if it tells nothing.
+
+        Requests of this session that travel during the first reading are taken for such as arrive after it, and running requests of the
+        last reading for finished ones, as an engine may count a request as both for a moment.
+        """
+        counted = [reading for reading in self.readings if reading[1].requests_arrived_total is not None]
+        if len(counted) < 2 or self.changes:
+            return None
+        (first_ns, first), (last_ns, last) = counted[0], counted[-1]
+        own = sum(first_ns - MAX_TRAVEL_NS <= due_ns <= last_ns for due_ns in self._due_ns)
+        others = (last.requests_finished_total or 0.0) - (first.requests_arrived_total or 0.0) - own
+        if others <= 0:
+            return ()
+        return (f"other load of {others / (last_ns - first_ns) * 1e9:.3g} requests/s or more, by the engine's page",)
+
     async def warm_up(
-        self, drawer: RequestGenerator, length: WarmUpLength, target: Target | None = None
+        self, drawer: RequestGenerator, length: WarmUpLength, steadiness: SteadinessTest, target: Target | None = None
     ) -> AsyncGenerator[ProbeResult | None, None]:
         """Yields results of probes sent one after the other, so that a cold engine delays only one request. Their latencies do not
         count.
 
+        steadiness: the test to feed with them
         target: a copy with its own headers; None: the target of the session
         """
         target, began_ns, sent = target or self.target, self.clock.now_ns(), 0
         lead_ns = min(round(self.spec.connect_lead * 1e9), MAX_WARM_UP_LEAD_NS)
-        while not length.is_over(sent, (self.clock.now_ns() - began_ns) / 1e9):
+        while not (
+            length.is_over(sent, (self.clock.now_ns() - began_ns) / 1e9)
+            or (length.until_steady and steadiness.is_steady)
+        ):
             async with Sender(target, self.launch) as sender:
                 result = await sender.begin(new_request(target, drawer, self.clock.now_ns() + lead_ns))
             sent += 1
+            steadiness.add(result)
             yield None if result is None else replace(result, warm_up=result.outcome in ANSWERED)
 
 

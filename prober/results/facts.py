@@ -10,7 +10,11 @@ class Context:
     weights: path or repository of the weights that the server loaded
     cuda: version that the engine uses; the driver states only the highest version that it supports
     streaming: whether the answers were streamed
+    host_ram_available: memory of the engine's host that was available at the start
+    storage: file system, and disk if it has one, of a path in `weights` on this machine
     prober_host: processor, system and Python of the machine that measured
+    network: address family, interface and link of the prober's machine on the path to the server
+    network_connect: duration of a TCP connection to the server, or to the proxy, at the start
     """
 
     gpu: str | None = None
@@ -22,6 +26,8 @@ class Context:
     cuda: str | None = None
     cpu: str | None = None
     host_ram: str | None = None
+    host_ram_available: str | None = None
+    storage: str | None = None
     engine_commit: str | None = None
     parallelism: str | None = None
     attention_backend: str | None = None
@@ -36,6 +42,8 @@ class Context:
     speculation: str | None = None
     streaming: str | None = None
     prober_host: str | None = None
+    network: str | None = None
+    network_connect: str | None = None
 
 
 CONTEXT_NAMES = tuple(field.name for field in fields(Context))

@@ -340,14 +340,26 @@ class MeasuredTarget:
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """Length of the warm-up that was sent before the measurement; of a matrix, the shortest before any of its rows."""
+    """The warm-up that was sent before the measurement; of a matrix, the one before any of its rows that shows least.
+
+    is_steady: the latencies were shown to be steady (`steadiness.SteadinessTest`); None: too few answers to test it, or another tool
+    changes: bounds of the relative change by latency, between the last two thirds of the answers
+    """
 
     requests: int
     seconds: float | None = None
+    is_steady: bool | None = None
+    changes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         seconds = f" in {self.seconds:.3g} s" if self.seconds is not None else ""
-        return f"{self.requests:,} request{'' if self.requests == 1 else 's'}{seconds}"
+        steady = {None: "", True: "steady after ", False: "not shown to be steady after "}[self.is_steady]
+        return f"{steady}{self.requests:,} request{'' if self.requests == 1 else 's'}{seconds}"
+
+    @property
+    def changes_text(self) -> str:
+        """The bounds of the change of each latency, such as `TTFT -6% to +4%`."""
+        return ", ".join(f"{name} {low:+.0%} to {high:+.0%}" for name, (low, high) in self.changes.items())
 
 
 @dataclass(frozen=True, slots=True)

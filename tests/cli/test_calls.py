@@ -18,6 +18,7 @@ from prober.cli.options import (
 from prober.cli.target import check_writable, target, workload
 from prober.config.problems import ConfigError
 from prober.measure.engines import DIALECTS
+from prober.results.steadiness import LOOKS
 from prober.workload.built_in import BUILT_IN
 from prober.workload.shapes import Fixed, Uniform
 from prober.workload.workloads import FileWorkload, Workload
@@ -59,7 +60,7 @@ NOBODY = "http://127.0.0.1:1"
         (
             ("gate", NOBODY, "--warm-up", "some"),
             2,
-            "prober gate: --warm-up 'some': write a number of requests, such as 50,",
+            "prober gate: --warm-up 'some': write a number of requests, such as 50, a time, such as 20s, or steady",
         ),
         (
             ("compare", NOBODY, NOBODY, "--warm-up", "0"),
@@ -316,13 +317,18 @@ def test_a_group_of_options_becomes_one_option_a_field() -> None:
     assert calls == [(NOBODY, EndpointOptions(api="completions"), 1)]
 
 
-def test_a_warm_up_is_a_number_of_requests_or_a_time() -> None:
-    """It is over after as many, or as long, and not before."""
-    by_number, by_time = warm_up_length("50"), warm_up_length("20s")
+def test_a_warm_up_is_a_number_of_requests_or_a_time_or_until_steady() -> None:
+    """It is over after as many, or as long, and not before; the last one has limits of both."""
+    by_number, by_time, until_steady = (warm_up_length(text) for text in ("50", "20s", "steady"))
     assert [by_number.is_over(sent, 1e6) for sent in (49, 50)] == [False, True]
     assert [by_time.is_over(1_000, elapsed_s) for elapsed_s in (19.9, 20.0)] == [False, True]
     assert warm_up_length("0").is_over(0, 0.0)
-    assert (str(by_number), str(by_time)) == ("50", "20s")
+    limits = [
+        until_steady.is_over(sent, elapsed_s)
+        for sent, elapsed_s in ((LOOKS[-1] - 1, 299.9), (LOOKS[-1], 0.0), (0, 300.0))
+    ]
+    assert limits == [False, True, True]
+    assert [str(length) for length in (by_number, by_time, until_steady)] == ["50", "20s", "steady"]
 
 
 def test_a_think_time_is_refused_by_commands_that_send_by_their_schedule(tmp_path: Path) -> None:

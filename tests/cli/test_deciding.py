@@ -16,6 +16,7 @@ from prober.mock.delays import Constant, Delay, Lognormal
 from prober.mock.faults import Fault
 from prober.mock.service import Behaviour, Settings
 from prober.results.comparison import Comparison
+from prober.results.steadiness import LOOKS
 from tests.commands import prober as call
 from tests.virtual_commands import beside, mock
 
@@ -182,6 +183,31 @@ def test_what_is_kept_and_is_no_baseline_is_said(tmp_path: Path) -> None:
     assert "takes 34 requests (about 1 s) at least" in err
     assert "at most 1,000" in err
     assert any("will not do as a baseline" in reservation for reservation in answer["reservations"])
+
+
+def test_a_warm_up_until_steady_ends_after_the_slow_answers_of_a_cold_engine() -> None:
+    """Ten times as slow for 4 s; the slow answers are in the third that is left out."""
+    engine = replace(
+        settings(Lognormal(0.02, 0.05), Lognormal(0.001, 0.05)), faults=(Fault("latency", 10.0, 0.0, 4.0),)
+    )
+    with beside(mock(engine)) as (url,):
+        _, answer, err = prober("gate", url, "--slo", "ttft<2s:90%", *RATE, "--warm-up", "steady")
+    warm_up = answer["warm_up"]
+    assert warm_up["is_steady"], err
+    assert warm_up["requests"] in LOOKS
+    assert warm_up["seconds"] > 6
+    assert all(-0.2 < low <= 0.02 and -0.02 <= high < 0.2 for low, high in warm_up["changes"].values())
+
+
+def test_a_comparison_says_which_warm_ups_were_steady() -> None:
+    """Every turn has its own."""
+    turns = ("--rate", "100/s", "--requests", "4", "--cool-down", "1ms", "--rounds", "9", "--warm-up", "steady")
+    with beside(mock(QUICK)) as (url,):
+        _, answer, _ = prober("compare", url, url, *turns)
+    assert (
+        "warm-up before each turn: 24 requests, which do not count; 18 of 18 warm-ups tested were shown to be steady"
+        in answer["said"]
+    )
 
 
 TURNS = ("--rate", "100/s", "--requests", "10", "--cool-down", "1ms", "--warm-up", "1")

@@ -1,7 +1,10 @@
 """Which facts and GPUs are read of which target."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
 
@@ -40,13 +43,47 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 async def test_a_local_engine_has_the_facts_of_this_machine(asked: list[object]) -> None:
-    """Its server's too."""
-    async with running(replace(Settings(), model="llama")) as url:
-        found = await facts(url, None)
-    assert found["engine_version"] == "0.32.0"
-    assert found["weights"] == "llama"
-    assert {"gpu", "gpu_count", "driver", "cpu", "prober_host"} <= found.keys()
-    assert asked == [None]
+    """Its server's too, and the disk of the weights if they have a path here."""
+    for weights, is_here in (("llama", False), ("/proc/self", True), ("/no such folder", False)):
+        async with running(replace(Settings(), model=weights)) as url:
+            found = await facts(url, None)
+        assert found["engine_version"] == "0.32.0"
+        assert found["weights"] == weights
+        assert {"gpu", "gpu_count", "driver", "cpu", "prober_host", "host_ram", "host_ram_available"} <= found.keys()
+        assert found.get("storage") == ("proc" if is_here else None)
+        assert found["network"] == "IPv4 over loopback"
+        assert 0 < float(found["network_connect"].removesuffix(" ms")) < 10_000
+    assert asked == [None] * 3
+
+
+def test_an_interface_has_the_speed_that_its_device_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the address that the connection has; a virtual interface states no true speed."""
+    files = {
+        "/proc/net/if_inet6": ["00000000000000000000000000000001 01 80 10 80       lo"],
+        "/sys/class/net/lo/speed": ["25000"],
+    }
+    monkeypatch.setattr(target_facts, "_lines", lambda path: files.get(str(path), []))
+    assert target_facts._interface(ip_address("::1")) == "lo"
+    monkeypatch.setattr(Path, "exists", lambda self: str(self) == "/sys/class/net/lo/device")
+    assert [target_facts._interface(ip_address(text)) for text in ("::1", "127.0.0.1")] == ["lo at 25 Gb/s"] * 2
+    assert target_facts._interface(ip_address("203.0.113.9")) == ""
+    files["/sys/class/net/lo/speed"] = ["-1"]
+    assert target_facts._interface(ip_address("::1")) == "lo"
+
+
+def test_the_disk_of_a_path_has_its_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """File system from the mounts, disk from the device of the path; of a network file system only its type."""
+    device = tmp_path.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    mounts = [f"27 1 {number} / /models rw,relatime shared:1 - nfs4 host:/models rw"]
+    files = {"/proc/self/mountinfo": mounts, f"{tmp_path}/nvme0n1/device/model": ["Fast SSD 980   "]}
+    monkeypatch.setattr(target_facts, "_lines", lambda path: files.get(str(path), []))
+    monkeypatch.setattr(Path, "resolve", lambda self: tmp_path / "nvme0n1" / "nvme0n1p1")
+    assert target_facts.storage_of(tmp_path) == "nfs4"
+    (tmp_path / "nvme0n1" / "queue").mkdir(parents=True)
+    mounts[0] = mounts[0].replace("nfs4 host:/models", "ext4 /dev/nvme0n1p1")
+    assert target_facts.storage_of(tmp_path) == "ext4 on nvme0n1 (Fast SSD 980)"
+    assert target_facts.storage_of(tmp_path / "gone") == ""
 
 
 async def test_a_remote_engine_has_none_of_this_machine(asked: list[object]) -> None:

@@ -1,13 +1,20 @@
 """The context of a result from the configuration of its target."""
 
 from dataclasses import replace
+from typing import cast
+
+import pytest
 
 from prober.config.load import load
 from prober.config.target import TargetSpec
-from prober.probing.session import completed
+from prober.measure.engine_signals import EngineInfo, EngineSignals
+from prober.measure.request import Request
+from prober.probing.probe import ProbeRun
+from prober.probing.session import Session, completed
 from prober.results.facts import Context, Fact
-from prober.results.result import Prices
+from prober.results.result import Load, Prices
 from tests.results.samples import sweep
+from tests.virtual import make_clock
 
 BASE = replace(sweep(), context=Context(gpu="NVIDIA L4", gpu_count="8"), prices=Prices())
 
@@ -45,3 +52,30 @@ def test_a_context_of_the_defaults_is_that_of_all_targets() -> None:
     assert completed(BASE, spec("model: m", defaults), ()).context.driver == "550"
     own = completed(BASE, spec("context: {precision: bfloat16}", defaults), ()).context
     assert (own.precision, own.driver) == ("bfloat16", None)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(
+    ("readings", "changes", "expected"),
+    [
+        ([(0, 50, 2), (60, 112, 1)], [], ()),  # as many as were due meanwhile, and ten that travelled
+        ([(0, 50, 2), (60, 172, 9)], [], ("other load of 1 requests/s or more, by the engine's page",)),
+        ([(0, 50, 2), (60, 112, 90)], [], ()),  # those that run now may have been counted as finished
+        ([(0, 50, 2), (60, 172, 9)], ["restarted"], None),
+        ([(0, 50, 2)], [], None),
+        ([(0, None, 2), (60, None, 2)], [], None),
+    ],
+)
+async def test_requests_of_others_are_those_that_the_session_cannot_have_sent(
+    readings: list[tuple[int, float | None, float]], changes: list[str], expected: tuple[str, ...] | None
+) -> None:
+    """By the engine's counters: (second, finished, running). Restarted counters tell nothing."""
+    begin_ns = make_clock().now_ns()
+    session = Session(spec("model: m"), make_clock(), None, launch=lambda *_: cast(ProbeRun, None))
+    for second in range(-20, 50):
+        session.launch(session.target, Request("id", begin_ns + second * 10**9, "w", 10, 5, (), {}))
+    for second, finished, running in readings:
+        signals = EngineSignals(EngineInfo("vllm"), requests_finished_total=finished, requests_running=running)
+        session.readings.append((begin_ns + second * 10**9, signals))
+    session.changes = changes
+    assert session.result("gate", Load(), []).interference == expected

@@ -18,6 +18,12 @@ def stage(events: int, bad: int) -> Stage:
     return Stage("s", 1.0, 0.0, 1.0, 1.0, events, events - bad, slos={"ttft": (events, bad)})
 
 
+def ended(ok: int, **outcomes: int) -> Stage:
+    """A stage whose requests ended so."""
+    sent = ok + sum(outcomes.values())
+    return replace(stage(sent, sent - ok), outcomes={"ok": ok, **outcomes})
+
+
 def done(result: Result) -> dict[str, bool | None]:
     return {each.name: each.done for each in audit(result)}
 
@@ -26,6 +32,7 @@ def test_the_checklist_of_a_sweep() -> None:
     """In its order; 120 requests are too few for a tail, and of its stages of 120, 30 and 7.5 s one is long enough."""
     assert done(sweep()) == {
         "warm-up": True,
+        "steady after warm-up": None,
         "open loop": True,
         "tails": False,
         "realistic lengths": True,
@@ -35,6 +42,9 @@ def test_the_checklist_of_a_sweep() -> None:
         "precision": True,
         "batch": True,
         "both phases": True,
+        "quality": False,
+        "rejects": True,
+        "single tenant": True,
     }
 
 
@@ -71,6 +81,23 @@ WARM_UP = (replace(sweep().requests[0], warm_up=True),)
         ("warm-up", replace(sweep(), warm_up=WarmUp(3, 2.0)), False),
         ("warm-up", replace(sweep(), warm_up=WarmUp(2, 21.0)), True),
         ("warm-up", replace(sweep(), warm_up=None, stages=(replace(sweep().stages[0], requests=WARM_UP),)), True),
+        ("warm-up", replace(sweep(), warm_up=WarmUp(5, 2.0, is_steady=True)), True),
+        ("steady after warm-up", replace(sweep(), warm_up=None), None),
+        (
+            "steady after warm-up",
+            replace(sweep(), warm_up=WarmUp(50, 9.0, is_steady=True, changes={"TTFT": (-0.1, 0.1)})),
+            True,
+        ),
+        (
+            "steady after warm-up",
+            replace(sweep(), warm_up=WarmUp(50, 9.0, is_steady=False, changes={"TTFT": (-0.3, 0.1)})),
+            None,
+        ),
+        (
+            "steady after warm-up",
+            replace(sweep(), warm_up=WarmUp(50, 9.0, is_steady=False, changes={"TTFT": (-0.3, -0.1)})),
+            False,
+        ),
         ("open loop", replace(sweep(), load=Load(arrivals="closed")), False),
         ("tails", replace(sweep(), stages=(replace(stage(1, 0), latencies=thousand("ttft")),)), True),
         ("realistic lengths", replace(sweep(), load=Load(varied=False)), False),
@@ -90,6 +117,16 @@ WARM_UP = (replace(sweep().requests[0], warm_up=True),)
         ("both phases", replace(sweep(), stages=(replace(stage(1, 0), latencies=thousand("ttft")),)), False),
         ("both phases", replace(sweep(), stages=(replace(stage(1, 0), latencies=thousand("tpot")),)), False),
         ("both phases", replace(sweep(), stages=(stage(1, 0),)), False),
+        ("quality", replace(sweep(), stages=(replace(sweep().stages[0], quality=(3, 3)), sweep().stages[1])), True),
+        ("quality", replace(sweep(), stages=(replace(sweep().stages[0], quality=(0, 0)),)), False),
+        ("quality", replace(sweep(), tool="other 1.0"), None),
+        ("rejects", replace(sweep(), stages=(ended(95, http_429=5),)), True),
+        ("rejects", replace(sweep(), stages=(ended(94, http_429=4, rejected=2),)), False),
+        ("rejects", replace(sweep(), stages=(ended(100), ended(0, rejected=100))), False),
+        ("rejects", replace(sweep(), stages=(stage(1, 0),)), None),
+        ("rejects", replace(sweep(), tool="other 1.0"), None),
+        ("single tenant", replace(sweep(), interference=("other load of 2 requests/s",)), False),
+        ("single tenant", replace(sweep(), interference=None), None),
     ],
 )
 def test_each_check_follows_from_the_data(name: str, result: Result, expected: bool | None) -> None:

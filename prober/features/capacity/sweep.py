@@ -42,6 +42,7 @@ from prober.probing.stop_conditions import (
 from prober.results.capacity import Capacity, binding, words
 from prober.results.refused_requests import MAX_REFUSED_RATIO, RefusedRequests, refused_requests
 from prober.results.shedding import is_shed
+from prober.results.steadiness import SteadinessTest
 from prober.results.stop_reason import BEFORE, ending
 from prober.statistics.quantiles import probability_of_at_least
 from prober.statistics.sequential_test import Observations, evidence
@@ -88,6 +89,7 @@ class Sweep:
     """State machine of a sweep, used as the module's docstring shows. `action` is what to do now.
 
     warm_up: requests answered before the first stage, whose latencies do not count
+    steadiness: the test of the latencies of the warm-up
     lengths: (prompt, output) tokens of some thousand random requests of the workload, as the longest decide the knee and a short sweep
         seldom sends them; empty: use those that were sent
     budget: of the target, which has the prices for a limit in dollars
@@ -120,6 +122,7 @@ class Sweep:
         self._shed_allowed = shed_allowed
         self._shed: dict[int, int] = {}  # requests by stage, with consent
         self.probes: list[tuple[int, ProbeResult]] = []
+        self.steadiness = SteadinessTest()
         self._judged_requests = JUDGED_REQUESTS_GRID if spec.mode == "grid" else JUDGED_REQUESTS
         self._changed_readings = 0
         # (stage, whether the prober was late) by process that sends, so that many others do not hide a late one.
@@ -173,6 +176,8 @@ class Sweep:
         if not isinstance(self._action, Run):
             return  # requests that were cut at the end of the sending are no further evidence
         request.finished(result, at_s, self._spec.slos)
+        if self._action.phase == "warm_up":
+            self.steadiness.add(result)
         is_refused = result.outcome is Outcome.REJECTED
         if request.valid or is_refused:
             log.count(request.stage, "failed" if request.failed else "refused" if is_refused else "answered")
@@ -367,7 +372,9 @@ class Sweep:
             answered = sum(request.is_answered for request in log.requests.values())
             waiting = sum(request.first_s is None for request in log.open.values())
             is_over = warm_up.seconds is not None and lasted_s >= warm_up.seconds
-            is_warm = warm_up.requests is not None and answered >= warm_up.requests and waiting <= QUIET_REQUESTS
+            is_enough = warm_up.requests is not None and answered >= warm_up.requests
+            is_enough = is_enough or (warm_up.until_steady and self.steadiness.is_steady is True)
+            is_warm = is_enough and waiting <= QUIET_REQUESTS
             if is_over and not answered:
                 self._end_sending("smoke_failed", at_s, f"no answer within {lasted_s:.0f} s")
             elif is_over or is_warm:

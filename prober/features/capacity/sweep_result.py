@@ -14,7 +14,7 @@ from prober.measure.outcome import Outcome
 from prober.probing.session import Session
 from prober.results.delivery import deliveries
 from prober.results.facts import Context
-from prober.results.result import Load, Prices, Result, Stage, WarmUp
+from prober.results.result import Load, Prices, Result, Stage
 from prober.results.shedding import shedding_onset
 from prober.results.stage import stage_of
 
@@ -72,7 +72,9 @@ def result_of(
         identity,
         configuration=json.dumps(_configuration(sweep) | dict(additions), sort_keys=True),
         slos=sweep.slos,
-        warm_up=WarmUp(sum(stage.sent for stage in warm), sum(stage.ended_s - stage.began_s for stage in warm))
+        warm_up=run.steadiness.warm_up(
+            sum(stage.sent for stage in warm), sum(stage.ended_s - stage.began_s for stage in warm)
+        )
         if warm
         else None,
         capacities=finished.capacities,

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import add, sub
 from random import Random
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from prober.probing.sender import Sender, Sending
 from prober.probing.session import Session, UnidentifiedTarget
 from prober.probing.target import Target
 from prober.results.shedding import is_shed
+from prober.results.steadiness import SteadinessTest
 from prober.workload.arrivals import poisson
 from prober.workload.budget import BudgetDemand
 from prober.workload.workloads import RequestGenerator, sample_lengths
@@ -63,6 +64,7 @@ class SweepRun:
     began_ns: of the monotonic clock
     probes: (stage, result) in the order they ended, those of the warm-up and those that were cut included
     quiet_s: seconds until the pause ends that the target asked for (Retry-After)
+    steadiness: the test of the latencies of the warm-up
     """
 
     finished: Finished
@@ -70,6 +72,7 @@ class SweepRun:
     began_ns: int
     probes: tuple[tuple[int, ProbeResult], ...]
     quiet_s: float = 0.0
+    steadiness: SteadinessTest = field(default_factory=SteadinessTest)
 
     @property
     def tokens(self) -> int:
@@ -208,7 +211,7 @@ class SweepRunner:
             async with self._sender:
                 finished = await self._carry_out(sweep)
             quiet_s = max(0.0, self._quiet_until_s - self._now_s())
-            return SweepRun(finished, self._model, began_ns, tuple(sweep.probes), quiet_s)
+            return SweepRun(finished, self._model, began_ns, tuple(sweep.probes), quiet_s, sweep.steadiness)
         finally:
             if page is not None:
                 page.cancel()

@@ -3,9 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from prober.measure.outcome import Outcome
 from prober.results.conditions import lines
 from prober.results.context import NO_GPU, disagreement_text, label
-from prober.results.result import OPEN_LOOP, Result
+from prober.results.refused_requests import MAX_REFUSED_RATIO
+from prober.results.result import OPEN_LOOP, OURS, Result
+from prober.results.steadiness import ERROR, LOOKS, MAX_CHANGE, MINOR_CHANGE
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
 
 MIN_RATES = 3
@@ -36,12 +39,31 @@ Answer = tuple[bool | None, str]
 def _warm_up(result: Result) -> Answer:
     left_out = sum(request.warm_up for request in result.requests)
     if (warm_up := result.warm_up) is not None and warm_up.requests:
-        enough = warm_up.requests >= MIN_WARM_UP_REQUESTS or (warm_up.seconds or 0.0) >= MIN_WARM_UP_S
+        enough = (
+            bool(warm_up.is_steady)
+            or warm_up.requests >= MIN_WARM_UP_REQUESTS
+            or (warm_up.seconds or 0.0) >= MIN_WARM_UP_S
+        )
         wanted = "" if enough else f"; an engine is warm after {MIN_WARM_UP_REQUESTS} requests or {MIN_WARM_UP_S:g} s"
-        return enough, f"{warm_up} went before what counts{wanted}"
+        return enough, f"{warm_up}, before what counts{wanted}"
     if left_out:
         return True, f"{left_out:,} requests of a cold engine are left out of the latencies"
     return (None, "the file does not tell") if result.warm_up is None else (False, "none was sent")
+
+
+def _steady(result: Result) -> Answer:
+    warm_up = result.warm_up
+    if warm_up is None or warm_up.is_steady is None:
+        return None, f"not tested: that takes {LOOKS[0]} answers before what counts, as `--warm-up steady` sends"
+    changes = f": {warm_up.changes_text}" if warm_up.changes else ""
+    if warm_up.is_steady:
+        return (
+            True,
+            f"its last test shows latencies that change by less than {MAX_CHANGE:.0%}, wrong in {ERROR:.0%} at most{changes}",
+        )
+    if any(low > MINOR_CHANGE or high < -MINOR_CHANGE for low, high in warm_up.changes.values()):
+        return False, f"its last test shows latencies that still change{changes}"
+    return None, f"its last test does not show that latencies change by less than {MAX_CHANGE:.0%}{changes}"
 
 
 def _open_loop(result: Result) -> Answer:
@@ -128,6 +150,39 @@ def _phases(result: Result) -> Answer:
     return True, "prefill by TTFT, decode by TPOT and ITL"
 
 
+def _quality(result: Result) -> Answer:
+    counts = [stage.quality for stage in result.stages if stage.quality is not None]
+    checked, wrong = (sum(count) for count in zip(*counts, strict=True)) if counts else (0, 0)
+    if not counts and not result.tool.startswith(OURS):
+        return None, "the file does not tell if answers were checked"
+    if not checked:
+        return False, "no answer was checked, and a wrong one may be a fast one"
+    return True, f"{checked:,} answers were checked, {wrong:,} of them are wrong"
+
+
+def _rejects(result: Result) -> Answer:
+    counted = [stage for stage in result.stages if stage.outcomes]
+    sent = sum(stage.sent for stage in counted)
+    if not sent or not result.tool.startswith(OURS):
+        return None, "the file does not tell how requests ended"
+    refused = sum(stage.outcomes.get(Outcome.REJECTED, 0) for stage in counted)
+    shed = sum(
+        stage.shedding.shed
+        if stage.shedding is not None and not stage.shedding.beside  # which counts those of another stage too
+        else stage.outcomes.get(Outcome.HTTP_429, 0)
+        for stage in counted
+    )
+    few = refused + shed <= MAX_REFUSED_RATIO * sent
+    figures = f"{refused:,} of {sent:,} requests were refused, {shed:,} shed"
+    return few, figures if few else f"{figures}: latencies are those of what was let in"
+
+
+def _single_tenant(result: Result) -> Answer:
+    if result.interference is None:
+        return None, "nobody tells what else the target served"
+    return not result.interference, "; ".join(result.interference) or "no other load was seen"
+
+
 def _known(result: Result, names: tuple[str, ...], *, all_of: bool) -> Answer:
     """True if the context of the result has all, or any, of the values `names`; with the values or the missing names as text."""
     for disagreement in result.disagreements:
@@ -142,6 +197,7 @@ def _known(result: Result, names: tuple[str, ...], *, all_of: bool) -> Answer:
 
 _CHECKS: tuple[tuple[str, Callable[[Result], Answer]], ...] = (
     ("warm-up", _warm_up),
+    ("steady after warm-up", _steady),
     ("open loop", _open_loop),
     ("tails", _tails),
     ("realistic lengths", _lengths),
@@ -151,4 +207,7 @@ _CHECKS: tuple[tuple[str, Callable[[Result], Answer]], ...] = (
     ("precision", lambda result: _known(result, ("precision", "quantization"), all_of=False)),
     ("batch", _batch),
     ("both phases", _phases),
+    ("quality", _quality),
+    ("rejects", _rejects),
+    ("single tenant", _single_tenant),
 )

@@ -33,9 +33,10 @@ from prober.probing.sender import Sender
 from prober.probing.session import Session
 from prober.results.comparison import Comparison, Side, with_refused
 from prober.results.refused_requests import refused_requests
-from prober.results.result import Load, MeasuredTarget, RequestRow, Result
+from prober.results.result import Load, MeasuredTarget, RequestRow, Result, WarmUp
 from prober.results.stage import quality_of, request_of, use_of
 from prober.results.stage_parts import tool_calls_of
+from prober.results.steadiness import SteadinessTest
 from prober.workload.workloads import Mix, RequestGenerator
 
 OTHER_PROMPTS = (
@@ -118,7 +119,7 @@ async def compare_targets(
     measured: dict[Half, Sequence[RequestRow]] = {}
     answers: dict[Side, list[ProbeResult | None]] = {"a": [], "b": []}  # to the same requests, in the same order
     by_rate: dict[str, list[ProbeResult]] = {}
-    warm_ups: set[int] = set()
+    warm_ups: list[WarmUp] = []
     for number, half in enumerate(halves):
         if number:
             await asyncio.sleep(pause_s)
@@ -127,7 +128,7 @@ async def compare_targets(
         measured[half], ended, warmed = await _turn(session, half, warm_up)
         answers[half.side] += ended
         by_rate.setdefault(f"{half.side.upper()} at {half.rate_per_s:g}/s", []).extend(filter(None, ended))
-        warm_ups.add(warmed)
+        warm_ups.append(warmed)
         pages[half.side] += [signals for at_ns, signals in session.readings if at_ns >= begin_ns]
         local = session if session.gpus else sessions["b" if half.side == "a" else "a"]
         gpus[half.side] += [devices for at_ns, devices in local.gpus if at_ns >= begin_ns]
@@ -135,8 +136,11 @@ async def compare_targets(
     rounds = rounds_of(measured)
     compared = compare(rounds, error, slos)
     remarks = [*reservations(a, b, rounds, compared), gpu_text(gpus), *_engine_texts(pages)]
-    sent = " to ".join(str(count) for count in sorted({min(warm_ups), max(warm_ups)}))
-    remarks.append(f"warm-up before each turn: {sent} request{'' if sent == '1' else 's'}, which do not count")
+    counts = [warmed.requests for warmed in warm_ups]
+    sent = " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
+    tested = [warmed.is_steady for warmed in warm_ups if warmed.is_steady is not None]
+    steady = f"; {sum(tested)} of {len(tested)} warm-ups tested were shown to be steady" if tested else ""
+    remarks.append(f"warm-up before each turn: {sent} request{'' if sent == '1' else 's'}, which do not count{steady}")
     remarks += _checked_texts(answers)
     workloads = [session.spec.probes[0].workload for session in sessions.values()]
     if isinstance(workloads[0], Mix):
@@ -207,13 +211,13 @@ def _checked_texts(answers: Mapping[Side, Sequence[ProbeResult | None]]) -> Iter
 
 async def _turn(
     session: Session, half: Half, warm_up: WarmUpLength
-) -> tuple[list[RequestRow], list[ProbeResult | None], int]:
+) -> tuple[list[RequestRow], list[ProbeResult | None], WarmUp]:
     """A turn of one side: warm-up, then the requests of the round in an open loop.
 
-    Returns the requests, their results (None if the side was loading), and the number of warm-up requests.
+    Returns the requests, their results (None if the side was loading), and the warm-up.
     """
-    workload = session.spec.probes[0].workload
-    async with aclosing(session.warm_up(RequestGenerator(workload, Random()), warm_up)) as first:
+    workload, steadiness, warm_ns = session.spec.probes[0].workload, SteadinessTest(), session.clock.now_ns()
+    async with aclosing(session.warm_up(RequestGenerator(workload, Random()), warm_up, steadiness)) as first:
         warm = [result async for result in first]
     is_answered = any(result is not None and result.outcome in ANSWERED for result in warm)
     if warm and not is_answered and half.round == 0:
@@ -222,11 +226,13 @@ async def _turn(
             raise RefusingSide(f"{half.side.upper()} ({session.spec.url}): {refused}")
         why = last.reason if last is not None else "it says it is loading or shutting down"
         raise UnansweredSide(f"{half.side.upper()} ({session.spec.url}) answers nothing: {why}")
-    start_ns = session.clock.now_ns() + round(session.spec.connect_lead * 1e9)
+    begin_ns = session.clock.now_ns()
+    warmed = steadiness.warm_up(sum(result is not None for result in warm), (begin_ns - warm_ns) / 1e9)
+    start_ns = begin_ns + round(session.spec.connect_lead * 1e9)
     drawer = RequestGenerator(workload, Random(half.seed))
     async with Sender(session.target, session.launch) as sender:
         due_times = (start_ns + offset for offset in half.offsets_ns)
         ended = [result async for result in sender.results(drawer, due_times)]
     loading = RequestRow(start_s=0.0, outcome="http_5xx", error="it says it is loading or shutting down")
     rows = [request_of(result, start_ns) if result is not None else loading for result in ended]
-    return rows, ended, sum(result is not None for result in warm)
+    return rows, ended, warmed

@@ -50,6 +50,7 @@ from prober.results.refused_requests import refused_requests
 from prober.results.result import Result, Stage, WarmUp
 from prober.results.shedding import shedding_of
 from prober.results.stage import stage_of
+from prober.results.steadiness import SteadinessTest
 from prober.workload.arrivals import derive_seed
 from prober.workload.workloads import RequestGenerator
 
@@ -160,7 +161,11 @@ def _judged(
         stages,
         configuration=configuration,
         slos=tuple({slo.name: slo for row in rows for slo in row.accept}.values()),
-        warm_up=min((run.warmed for run in sent), key=lambda warmed: warmed.requests, default=WarmUp(0)),
+        warm_up=min(
+            (run.warmed for run in sent),
+            key=lambda warmed: (warmed.is_steady is not False, warmed.requests),
+            default=WarmUp(0),
+        ),
         stop="complete" if is_complete else "interrupted",
         differs=(
             *(f"{stage_name(row)}: {text}" for row in rows for text in limits_of(row)),
@@ -220,9 +225,10 @@ class RowRun:
         rng = Random(derive_seed(str(self.session.seed), self.row.name, "warm-up"))
         warm = RequestGenerator(warming(self.row.workload), rng)
         warm_ns = self._clock.now_ns()
-        async with aclosing(self.session.warm_up(warm, self._warm_up, self._target)) as first:
+        steadiness = SteadinessTest()
+        async with aclosing(self.session.warm_up(warm, self._warm_up, steadiness, self._target)) as first:
             sent = [result async for result in first if result is not None]
-        self.warmed = WarmUp(len(sent), (self._clock.now_ns() - warm_ns) / 1e9)
+        self.warmed = steadiness.warm_up(len(sent), (self._clock.now_ns() - warm_ns) / 1e9)
 
     async def send(self) -> None:
         """Send the requests that count. If cancelled, it keeps the results so far and leaves no request in flight."""

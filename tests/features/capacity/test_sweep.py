@@ -16,7 +16,7 @@ from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSig
 from prober.measure.objective import Signal, Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.target_state import WarmUpLength
+from prober.measure.target_state import UNTIL_STEADY, WarmUpLength
 from prober.measure.timeline import Timeline
 from prober.results.capacity import Capacity, Verdict
 from prober.results.stop_reason import ending
@@ -625,9 +625,11 @@ def test_warm_up_judges_no_latency_but_finds_a_dead_target() -> None:
     assert (order.reason, order.capacities[0].verdict) == ("smoke_failed", "not_enough_data")
 
 
-@pytest.mark.parametrize(("warm_up", "sent"), [(WarmUpLength(20), 20), (WarmUpLength(None, 7.0), 7)], ids=str)
+@pytest.mark.parametrize(
+    ("warm_up", "sent"), [(WarmUpLength(20), 20), (WarmUpLength(None, 7.0), 7), (UNTIL_STEADY, 24)], ids=str
+)
 def test_the_warm_up_is_sent_as_it_was_planned(warm_up: WarmUpLength, sent: int) -> None:
-    """As many answers as planned, however warm the engine is by its own count; or for as long as planned."""
+    """As many answers as planned, however warm the engine is by its own count; for as long as planned; or until they are equal."""
     hand = Hand(plan(), warm_up)
     for second in range(sent):
         assert hand.sweep.stages[-1].phase == "warm_up"

@@ -29,13 +29,14 @@ def complete() -> Result:
         timed = stage_of_requests(
             stage.name, stage.rate_per_s, stage.requests, begin_s=stage.begin_s, sending_s=stage.sending_s
         )
-        stages.append(replace(timed, use=Use(running_mean=4.0), gpus=2, slos=stage.slos))
+        stages.append(replace(timed, use=Use(running_mean=4.0), gpus=2, slos=stage.slos, quality=(9, 1)))
     load = replace(base.load, varied=True, arrivals="poisson")
     result = replace(
         base,
         stages=tuple(stages),
         load=load,
-        warm_up=WarmUp(50),
+        warm_up=WarmUp(50, 25.0, is_steady=True, changes={"TTFT": (-0.04, 0.05)}),
+        interference=(),
         context=Context(),
         context_sources={},
         disagreements=(),
