@@ -159,7 +159,7 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
         # A half hour of the week that the baseline does not know may be as slow as the slowest that was seen, and one of a workday,
         # or of the first days, slower by far: a weekend is no evidence for workdays.
         expected, state.before = max(baseline.slowest, state.slowest_visit), None
-        is_quiet = state.settled and is_weekend(int(week_slots(unix_s)))
+        is_quiet = state.settled and is_weekend(int(week_slots(unix_s + baseline.ahead_s)))
         doubt = (
             (1 if is_quiet else UNSEEN_CHANGES) * math.log1p(state.settings.spec.material) * (1 - baseline.correlation)
         )
@@ -198,7 +198,7 @@ def _visit(state: Drift, baseline: Baseline, unix_s: float, log: float, *, is_kn
 
     A half hour slower than all samples of the baseline stays unknown, as their spread does not apply to it.
     """
-    slot, visit = int(week_slots(unix_s)), state.visit
+    slot, visit = int(week_slots(unix_s + baseline.ahead_s)), state.visit
     if visit is not None and (visit.slot != slot or state.alarm is not None):
         if state.alarm is None and visit.count >= MIN_VISIT_SHARE * SLOT_S * state.settings.rate_per_s:
             if visit.mean_log > baseline.slowest:

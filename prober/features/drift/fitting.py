@@ -9,8 +9,8 @@ from dataclasses import replace
 from itertools import pairwise, repeat
 from operator import mul, sub
 
-from prober.features.drift.baseline import QUANTILES, Baseline, alike, is_weekend, scores
-from prober.features.drift.blocks import BLOCK_COUNT, BLOCK_SAMPLES, DAY_SLOTS, WEEK_SLOTS, Blocks, Span
+from prober.features.drift.baseline import QUANTILES, WEEKEND_BEGIN, Baseline, alike, is_weekend, scores
+from prober.features.drift.blocks import BLOCK_COUNT, BLOCK_SAMPLES, DAY_S, DAY_SLOTS, WEEK_SLOTS, Blocks, Span
 
 MAX_CORRELATION = 0.95
 FIFTHS = 5
@@ -48,7 +48,11 @@ def fit(blocks: Blocks, *, correlation: float | None = None, thin: int = 1) -> S
     correlation: used instead of an estimate, if the order of the samples is unknown
     thin: store every `thin`-th of the sorted whitened residuals; above 1, all fifths share one reference
     """
-    model = _unfitted(blocks)
+    ahead_s = 0.0
+    if _rests_on_friday(blocks):
+        counts, logs = (of[-DAY_SLOTS:] + of[:-DAY_SLOTS] for of in (blocks.slot_counts, blocks.slot_logs))
+        blocks, ahead_s = replace(blocks, slot_counts=counts, slot_logs=logs), DAY_S
+    model = replace(_unfitted(blocks), ahead_s=ahead_s)
     if model.factor == "load":
         model = yield from _regress(blocks, model)
     model = yield from _residual_spread(model, blocks)
@@ -105,9 +109,20 @@ def _with_levels(model: Baseline, blocks: Blocks) -> Baseline:
     levels = array("f", [math.nan]) * WEEK_SLOTS
     for slot in range(WEEK_SLOTS):
         if _visits(blocks, slot):
-            counts = [blocks.slot_counts[same] for same in alike(slot)]
-            levels[slot] = sum(map(mul, counts, (blocks.slot_logs[same] for same in alike(slot)))) / sum(counts)
+            levels[slot] = _mean_of_slots(blocks, alike(slot))[1]
     return replace(model, levels=levels, level_errors=array("f", [0.0]) * WEEK_SLOTS)
+
+
+def _rests_on_friday(blocks: Blocks) -> bool:
+    """True if a week was seen whose workdays differ by less than half as much if Friday is none of them and Sunday is."""
+    if len(blocks.slot_counts) < WEEK_SLOTS or sorted(blocks.slot_counts)[WEEK_SLOTS // 10] < MIN_SLOT_SAMPLES:
+        return False
+    begin_slots = range(WEEKEND_BEGIN - DAY_SLOTS, WEEKEND_BEGIN)
+    saturday, friday = (
+        sum(_mean_of_slots(blocks, [same - earlier for same in alike(slot)])[2] for slot in begin_slots)
+        for earlier in (0, DAY_SLOTS)
+    )
+    return friday < saturday / 2
 
 
 def _visits(blocks: Blocks, slot: int) -> int:
@@ -232,9 +247,9 @@ def _with_errors(model: Baseline, blocks: Blocks, min_visits: int) -> Baseline:
     return replace(model, level_errors=errors)
 
 
-def _day_means(blocks: Blocks, slot: int) -> tuple[float, float, float]:
-    """(samples, mean log, weighted squares about the mean) of a half hour of the day over the days seen."""
-    counts, logs = blocks.slot_counts[slot::DAY_SLOTS], blocks.slot_logs[slot::DAY_SLOTS]
+def _mean_of_slots(blocks: Blocks, slots: Sequence[int]) -> tuple[float, float, float]:
+    """(samples, mean log, weighted squares about the mean) of half hours of the week."""
+    counts, logs = [blocks.slot_counts[slot] for slot in slots], [blocks.slot_logs[slot] for slot in slots]
     count = sum(counts)
     mean = sum(map(mul, counts, logs)) / count if count else 0.0
     return count, mean, sum(n * (log - mean) ** 2 for n, log in zip(counts, logs, strict=True))
@@ -242,7 +257,7 @@ def _day_means(blocks: Blocks, slot: int) -> tuple[float, float, float]:
 
 def _repeats_daily(model: Baseline, blocks: Blocks) -> bool:
     """True if the days that were seen are alike: they differ, beyond chance, little compared with the hours of a day."""
-    days = [_day_means(blocks, slot) for slot in range(DAY_SLOTS)]
+    days = [_mean_of_slots(blocks, range(slot, WEEK_SLOTS, DAY_SLOTS)) for slot in range(DAY_SLOTS)]
     visits = sum(count > 0 for count in blocks.slot_counts)
     total = sum(count for count, _, _ in days)
     if visits < MIN_VISITS * DAY_SLOTS or not all(count for count, _, _ in days):
@@ -259,7 +274,7 @@ def _with_daily_levels(model: Baseline, blocks: Blocks) -> Baseline:
     knows_weekend = sum(blocks.slot_counts[slot] >= MIN_SLOT_SAMPLES for slot in SURE_WEEKEND) >= MIN_WEEKEND_SLOTS
     levels, errors = array("f", [math.nan]) * WEEK_SLOTS, array("f", [math.nan]) * WEEK_SLOTS
     for slot in range(DAY_SLOTS):
-        count, mean, _ = _day_means(blocks, slot)
+        count, mean, _ = _mean_of_slots(blocks, range(slot, WEEK_SLOTS, DAY_SLOTS))
         for same in range(slot, WEEK_SLOTS, DAY_SLOTS):
             if knows_weekend or not is_weekend(same) or blocks.slot_counts[same] >= MIN_SLOT_SAMPLES:
                 levels[same], errors[same] = mean, model.level_error(count)
