@@ -351,33 +351,23 @@ def _sorted_by_fifth(
 
 def _block_means(model: Baseline, blocks: Blocks) -> Generator[None, None, BlockMeans]:
     """Mean scores of the blocks, by the fifth in which most of a block lies (its middle)."""
-    means = _no_means()
+    means = tuple(array("f") for _ in range(FIFTHS))
     for block in range(BLOCK_COUNT):
         _add_block(model, blocks, block, means)
         yield
     return means
 
 
-def _no_means() -> BlockMeans:
-    return tuple(array("f") for _ in range(FIFTHS))
-
-
 def _add_block(model: Baseline, blocks: Blocks, block: int, means: BlockMeans) -> tuple[int, int]:
     """Add the mean score of a block to those of its fifth. Returns (high scores, those among them that follow a high one)."""
-    fifth, z = _block_scores(model, blocks, block)
-    means[fifth].append(sum(z) / BLOCK_SAMPLES)
-    above = [score > CLUSTER_SCORE for score in z]
-    return sum(above[:-1]), sum(a and b for a, b in pairwise(above))
-
-
-def _block_scores(model: Baseline, blocks: Blocks, block: int) -> tuple[int, list[float]]:
-    """(fifth of the middle of a block, its scores)."""
     fifths, z = _fifths(model, blocks, block), []
     divided = len(model.references) > 1
     for fifth, r in zip(fifths, _whitened(model, blocks, block), strict=True):
         reference = model.references[fifth if divided else 0]
         z.append(scores(len(reference))[bisect_right(reference, r)])
-    return fifths[BLOCK_SAMPLES // 2], z
+    means[fifths[BLOCK_SAMPLES // 2]].append(sum(z) / BLOCK_SAMPLES)
+    above = [score > CLUSTER_SCORE for score in z]
+    return sum(above[:-1]), sum(a and b for a, b in pairwise(above))
 
 
 def _inflation(means: Sequence[float]) -> float:
@@ -387,7 +377,7 @@ def _inflation(means: Sequence[float]) -> float:
 
 def _with_inflations(model: Baseline, blocks: Blocks) -> Slices:
     """The model with the inflation of each reference. An excess within two errors of the estimate counts as none."""
-    means, high, following = _no_means(), 0, 0
+    means, high, following = tuple(array("f") for _ in range(FIFTHS)), 0, 0
     for block in range(BLOCK_COUNT):
         of_block = _add_block(model, blocks, block, means)
         high, following = high + of_block[0], following + of_block[1]
@@ -396,12 +386,11 @@ def _with_inflations(model: Baseline, blocks: Blocks) -> Slices:
     if pooled < 1 + 2 * math.sqrt(2 / BLOCK_COUNT):
         pooled = 1.0
     if high:
-        chance = (
-            following / high - 0.1
-        ) / 0.9  # that a high score follows a high one, in excess of that of independent scores
+        # That a high score follows a high one, in excess of that of independent scores.
+        chance = (following / high - 0.1) / 0.9
         if chance > 3 * math.sqrt(0.1 / high):
             pooled = max(pooled, (1 + chance) / (1 - min(chance, MAX_CORRELATION)))
-    slow = (yield from _slow_inflations(model, blocks)) if model.factor == "hour" else _NO_INFLATIONS
+    slow = (yield from _slow_inflations(model, blocks)) if model.factor == "hour" else (1.0,) * FIFTHS
     if not model.cuts:
         return replace(model, inflations=(max(pooled, slow[0]),))
     inflations = []
@@ -412,9 +401,6 @@ def _with_inflations(model: Baseline, blocks: Blocks) -> Slices:
         else:
             inflations.append(max(least, own * (1 + error) if own / pooled > 1 + 1.5 * error else pooled))
     return replace(model, inflations=tuple(inflations))
-
-
-_NO_INFLATIONS = (1.0,) * FIFTHS
 
 
 def _slow_inflations(model: Baseline, blocks: Blocks) -> Generator[None, None, tuple[float, ...]]:

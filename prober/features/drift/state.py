@@ -28,9 +28,8 @@ CAUSES: dict[LoadState, str] = {
 }
 Event = Literal["learnt", "alarm", "recovered", "improved", "accepted"]
 
-FALSE_ALARM_MARGIN = (
-    2.0  # the bound holds for a known baseline; half of the false alarms are reserved for errors of a learned one
-)
+# The bound holds for a known baseline; half of the false alarms are reserved for errors of a learned one.
+FALSE_ALARM_MARGIN = 2.0
 MAX_GAP_INTERVALS = 20  # mean intervals between samples: after a longer gap the predecessor is not used
 DOUBT_ERRORS = 1.0  # standard errors of the model subtracted from each sample: a rare load is weak evidence
 LOAD_SAMPLES = 60  # over which load is smoothed: noise in a regressor hides its effect
