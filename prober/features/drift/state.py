@@ -13,7 +13,7 @@ from prober.features.drift.evidence import Mixture
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
 
 Phase = Literal["learning", "provisional", "settled"]
-Cause = Literal["regression", "unknown"]
+Cause = Literal["regression", "unknown", "unusual"]
 # Of the present load against the loads of the baseline. missing: the baseline needs it; unlearnt: the baseline does not know it.
 LoadState = Literal["within", "outside", "missing", "unlearnt", "unknown"]
 UNJUDGED: dict[LoadState, str] = {
@@ -26,7 +26,8 @@ CAUSES: dict[LoadState, str] = {
     "unlearnt": "the load was not known when the baseline was learnt, so more load may be the cause",
     "unknown": "the load is not known, so more load may be the cause",
 }
-Event = Literal["learnt", "alarm", "recovered", "improved", "accepted"]
+UNUSUAL = "three days are not learnt yet, so it may be usual"
+Event = Literal["learnt", "alarm", "unusual", "burst", "recovered", "improved", "accepted"]
 
 # The bound holds for a known baseline; half of the false alarms are reserved for errors of a learned one.
 FALSE_ALARM_MARGIN = 2.0
@@ -64,7 +65,7 @@ class DriftVerdict(NamedTuple):
     phase: Phase  # learning: no baseline yet; provisional: a coarse one, with an error of up to `material`
     evidence: float  # on a log scale: 0 none, 1 enough for an alarm; stays 1 while the alarm is active
     active: bool = False
-    cause: Cause | None = None  # regression: slower at a load that was learnt
+    cause: Cause | None = None  # regression: slower at a load that was learnt; unusual: than in the hours learnt so far
     since_unix_s: float | None = None
     event: Event | None = None
     load: LoadState = "unknown"
@@ -73,7 +74,7 @@ class DriftVerdict(NamedTuple):
     def why(self) -> str:
         """Text on the load during an active drift, or on why there is no verdict; else ""."""
         if self.active:
-            return CAUSES[self.load]
+            return CAUSES[self.load] if self.cause != "unusual" else UNUSUAL
         return UNJUDGED.get(self.load, "") if self.phase != "learning" else ""
 
 
@@ -161,6 +162,7 @@ class Drift:
     stretch: blocks for a provisional baseline; spread: blocks for a baseline over days
     mixture, tables, doubt: derived from baseline and settings
     allowance: possible error of a whitened residual because the baseline is provisional; derived
+    covers_days: the baseline is of days; what one of hours finds is only unusual
     slower: evidence of each bet times its weight; faster: evidence of an improvement
     judged: number of samples since the evidence was 0
     before: residual of the previous sample; None across a gap
@@ -185,6 +187,7 @@ class Drift:
     doubt: float = DOUBT_ERRORS
     allowance: float = 0.0
     settled: bool = False
+    covers_days: bool = False
     slower: list[float] = field(default_factory=list)
     faster: float = 0.0
     judged: int = 0
