@@ -20,6 +20,7 @@ MIN_SLOT_SAMPLES = 10
 MAX_DAY_SHARE = 0.1  # of the variance of the season: a quiet Saturday among two workdays has 0.4
 SURE_WEEKEND = range(5 * DAY_SLOTS + 28, 6 * DAY_SLOTS + 20)  # Saturday 14:00 to Sunday 10:00 UTC, weekend everywhere
 MIN_WEEKEND_SLOTS = 16
+MAX_FRIDAY_RATIO = 0.75  # of the squares: 0.1 to 0.6 from UTC to UTC+9 where it is right, 1 or more where it is wrong
 MIN_BENDS = 48
 MIN_REPEATED = 48  # visits of a half hour on further days that show the wander of the level
 MIN_FIFTH_VISITS = 6  # of half hours that show their correlation
@@ -114,7 +115,7 @@ def _with_levels(model: Baseline, blocks: Blocks) -> Baseline:
 
 
 def _rests_on_friday(blocks: Blocks) -> bool:
-    """True if a week was seen whose workdays differ by less than half as much if Friday is none of them and Sunday is."""
+    """True if a week was seen whose workdays differ by clearly less if Friday is none of them and Sunday is."""
     if len(blocks.slot_counts) < WEEK_SLOTS or sorted(blocks.slot_counts)[WEEK_SLOTS // 10] < MIN_SLOT_SAMPLES:
         return False
     begin_slots = range(WEEKEND_BEGIN - DAY_SLOTS, WEEKEND_BEGIN)
@@ -122,7 +123,7 @@ def _rests_on_friday(blocks: Blocks) -> bool:
         sum(_mean_of_slots(blocks, [same - earlier for same in alike(slot)])[2] for slot in begin_slots)
         for earlier in (0, DAY_SLOTS)
     )
-    return friday < saturday / 2
+    return friday < MAX_FRIDAY_RATIO * saturday
 
 
 def _visits(blocks: Blocks, slot: int) -> int:
