@@ -128,7 +128,7 @@ def _events() -> Panel:
     happened = increase(drift_series.DRIFT_EVENTS, "signal, event", window="$__range")
     return counts(
         "Baseline events",
-        "Events in this range: baselines learnt, alarms, what the first hours find unusual, bursts of up to four minutes, "
+        "Events in this range: baselines learnt, alarms, what the first hours find unusual, bursts of up to three minutes, "
         "recoveries, improvements and accepted drifts. "
         "Bad: improved and learnt repeatedly; the baseline then never settles.",
         now(f"{happened} > 0", "{{signal}} {{event}}"),

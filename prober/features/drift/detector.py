@@ -56,7 +56,7 @@ EXTEND_AFTER_S = 3_600.0  # that the load is outside what was learnt: then a wee
 MIN_SEED_S = 2 * DAY_S  # of the past that make a baseline of days
 MAX_PAUSE_S = 3 * 3_600.0  # of learning while the first hours make a latency unusual
 MIN_STEP_S = 60.0  # of the wall clock: less changes no verdict
-MIN_CHANGE_S = 240.0  # that a slowdown must last: a burst of three minutes, once or each day, is no drift
+MIN_CHANGE_S = 180.0  # that a slowdown must last after half of the evidence: a burst of three minutes is no drift
 # A slowdown that ends by itself within a day shows that the level wanders more than the baseline knew: the next one takes more
 # evidence, and less again after a week without one.
 CAUTION_GROWTH, MAX_CAUTION, CAUTION_S = 2.0, 16.0, 7 * DAY_S
@@ -225,18 +225,20 @@ def _judge(
     if state.caution > 1 and unix_s - state.caution_s > CAUTION_S:
         state.caution, state.caution_s = max(1.0, state.caution / CAUTION_GROWTH), unix_s
     total = mix.grow(state.slower, slower, stake)
+    if total < math.sqrt(mix.threshold):
+        event = event or ("burst" if state.is_burst else None)
+        state.suspected_s, state.is_burst = None, False
+    elif state.suspected_s is None:
+        state.suspected_s = unix_s
     if total >= mix.threshold:
-        if state.suspected_s is None:
-            state.suspected_s = _new_alarm(state, mix, unix_s).since_s
-        if unix_s - state.suspected_s >= MIN_CHANGE_S:
+        if unix_s - (state.suspected_s or unix_s) >= MIN_CHANGE_S:
             state.alarm = _new_alarm(state, mix, unix_s)
             if state.spread is not None:
                 state.spread.cut()
             return present_verdict(state, "alarm" if state.covers_days else "unusual")
         # The evidence is held at the threshold, so that it falls when the slowdown ends.
         state.slower = [evidence * mix.threshold / total for evidence in state.slower]
-    if state.suspected_s is not None and total < math.sqrt(mix.threshold):
-        state.suspected_s, event = None, event or "burst"
+        state.is_burst = True
     if faster is not None and _is_improved(state, mix, faster, unix_s, stake):
         _relearn(state, everything=state.settled)
         return present_verdict(state, "improved")
@@ -334,7 +336,7 @@ def _relearn(state: Drift, *, everything: bool) -> None:
 def _reset_evidence(state: Drift) -> None:
     """Set all evidence to 0."""
     state.slower = [0.0] * (state.mixture.components if state.mixture else 0)
-    state.faster = 0.0
+    state.faster, state.is_burst = 0.0, False
     state.improvement = state.visit = state.suspected_s = None
     state.judged = 0
 

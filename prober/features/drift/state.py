@@ -171,7 +171,8 @@ class Drift:
     loads: number of samples in the smoothed load
     caution: inflation of the scores in addition to that of the baseline, since `caution_s`
     outside_since_s: since when the load is outside what was learnt
-    suspected_s: estimated start of a slowdown that has not lasted long enough
+    suspected_s: since when there is half of the evidence of an alarm, on a log scale
+    is_burst: there has been enough since then, and the slowdown has not lasted long enough
     boot, offset_s: boot id of the machine and wall clock less monotonic clock, at the last sample
     slowest_visit: mean log of the slowest half hour that was not learned because it is slower than all samples of the baseline
     """
@@ -206,6 +207,7 @@ class Drift:
     visit: Visit | None = None
     outside_since_s: float | None = None
     suspected_s: float | None = None
+    is_burst: bool = False
     boot: str = ""
     offset_s: float = 0.0
     slowest_visit: float = -math.inf
