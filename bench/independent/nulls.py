@@ -295,6 +295,22 @@ def _weekend(rng: Generator, clock: Clock) -> Signal:
     return _driven(rng, _quiet(rng, _office_hours(rng, clock), clock.weekday >= 5))
 
 
+def _friday_weekend(rng: Generator, clock: Clock) -> Signal:
+    """Office hours from Sunday to Thursday, and a quiet weekend of Friday and Saturday."""
+    return _driven(rng, _quiet(rng, _office_hours(rng, clock), (clock.weekday == 4) | (clock.weekday == 5)))
+
+
+def _daily_bursts(rng: Generator, clock: Clock) -> Signal:
+    """Twice a day, at the same two hours, part of the requests take three to eight times as long for three minutes."""
+    steady = _steady_office(rng, clock)
+    first = rng.uniform(0, 24)
+    hours = first, first + rng.uniform(5, 12)
+    share, factor = rng.uniform(0.2, 0.5), rng.uniform(3, 8)
+    within = np.any([(clock.hour - hour) % 24 < 3 / 60 for hour in hours], axis=0)
+    slow = within & (rng.random(clock.size) < share)
+    return replace(steady, log_ttft=steady.log_ttft + np.where(slow, np.log(factor), 0.0))
+
+
 def _holiday(rng: Generator, clock: Clock) -> Signal:
     """Quiet weekends, and in each two weeks a quiet day from Monday to Friday."""
     workdays = np.unique(clock.day[clock.weekday < 5])
@@ -462,6 +478,7 @@ TUNING: dict[str, Kind] = {
     "hit_ratio_by_load": _hit_ratio_by_load,
     "office_hours": _office,
     "steady_office_hours": _steady_office,
+    "friday_weekend": _friday_weekend,
     "holiday": _holiday,
     "ar_0.3": _ar_low,
     "queue": _queue,
@@ -481,6 +498,7 @@ HELD_OUT: dict[str, Kind] = {
     "ar_0.6": _ar_high,
     "stepped": _stepped,
     "nightly_backup": _nightly_backup,
+    "daily_bursts": _daily_bursts,
     "slow_wander": _slow_wander,
     "heavy_tail": _heavy_tail,
     "low_variance": _low_variance,

@@ -207,12 +207,13 @@ def days_of(only: Lane) -> tuple[Floats, NDArray[np.int64]]:
     return peaks, complete % 7
 
 
-@pytest.mark.parametrize("kind", ["weekend", "holiday", "weekday_trend", "daylight_saving"])
+@pytest.mark.parametrize("kind", ["weekend", "friday_weekend", "holiday", "weekday_trend", "daylight_saving"])
 def test_weekend_is_quiet(kind: str) -> None:
-    """Saturday's and Sunday's peaks are well below those of the other days."""
+    """The peaks of Saturday and Sunday, or of Friday and Saturday, are well below those of the other days."""
     for only in sample(kind):
         peaks, weekday = days_of(only)
-        assert np.median(peaks[weekday >= 5]) < 0.55 * np.median(peaks[weekday < 5])
+        is_quiet = (weekday == 5) | (weekday == (4 if kind == "friday_weekend" else 6))
+        assert np.median(peaks[is_quiet]) < 0.55 * np.median(peaks[~is_quiet])
 
 
 def test_holiday() -> None:

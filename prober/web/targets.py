@@ -172,7 +172,8 @@ class DriftAnswer(Answer):
     def words(self, now_unix_s: float) -> tuple[Kind, str]:
         """(kind, text): slower than the baseline, no drift found, or no verdict and why."""
         if self.active:
-            return "few", "slower" if self.since is None else f"slower since {clock_time(self.since, now_unix_s)}"
+            since = "" if self.since is None else f" since {clock_time(self.since, now_unix_s)}"
+            return ("unknown", f"unusual{since}") if self.cause == "unusual" else ("few", f"slower{since}")
         if self.phase == "learning":
             return "unknown", "learning the baseline, which takes days"
         if self.why:
@@ -452,7 +453,7 @@ class TargetAnswer(Answer):
         """The most important fact about the target."""
         missed = [slo for slo in self.slos if slo.state == "missed"]
         without_data = [slo for slo in self.slos if slo.state == "no_data"]
-        drifted = [drift for drift in self.drift if drift.active]
+        drifted = [drift for drift in self.drift if drift.active and drift.cause != "unusual"]
         cause = self.diagnosis.headline if self.diagnosis else ""
         if self.paused is not None:
             return self._concern(5, "unknown", "paused", "no probes and no sweeps start until it is resumed")

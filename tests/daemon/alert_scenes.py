@@ -103,9 +103,9 @@ def shards(second: str) -> Series:
     )
 
 
-def drift(signal: str, values: str, load: str = "unknown") -> Series:
+def drift(signal: str, values: str, load: str = "unknown", cause: str = "unknown") -> Series:
     """A drift of `signal` with its start and size. load: where it is against the loads of the baseline."""
-    found = series_of("drift_active", values, PROBE, signal=signal, cause="unknown")
+    found = series_of("drift_active", values, PROBE, signal=signal, cause=cause)
     found |= series_of("drift_since_timestamp_seconds", "60+0x60", PROBE, signal=signal)
     for state in ("within", "outside", "missing", "unlearnt", "unknown"):
         found |= series_of("drift_load", f"{int(state == load)}+0x60", PROBE, signal=signal, load=state)
@@ -527,6 +527,7 @@ SCENES: dict[str, list[Scene]] = {
     "LLMTTFTP99Drift": [
         fires("TTFT drifts", 20, drift("ttft", "0+0x9 1+0x40"), signal="ttft"),
         silent("drift has ended", 30, drift("ttft", "0+0x9 1+0x10 0+0x40")),
+        silent("unusual in the first days", 30, drift("ttft", "0+0x9 1+0x40", cause="unusual")),
     ],
     "LLMITLP99Drift": [
         fires("ITL drifts", 20, drift("itl", "0+0x9 1+0x40"), signal="itl"),

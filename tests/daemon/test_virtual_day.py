@@ -52,7 +52,7 @@ targets:
       sweep: {{schedule: SWEEP * * *, workload: long, mode: adaptive, min_rate: 0.5/s, max_rate: 20/s, slos: [quick]}}}}
 """
 SHORT = 'workload="short"'
-ALERTS = {"LLMErrorBudgetBurn", "LLMTTFTP99Drift", "LLMITLP99Drift"}
+ALERTS = {"LLMErrorBudgetBurn"}  # a drift is only unusual on the first day
 
 
 def configuration(probes_per_s: float, sweep: str) -> str:
@@ -128,7 +128,7 @@ async def test_one_hour(tmp_path: Path, promtool: Path) -> None:
 
 @pytest.mark.slow
 async def test_one_day(tmp_path: Path, promtool: Path) -> None:
-    """Drift, SLO, capacity, headroom and alerts of each target follow its engine, and not that of its neighbour."""
+    """SLO, capacity, headroom, alerts, and what is unusual, follow the engine of each target, and not that of its neighbour."""
     day = Daemon(tmp_path, configuration(PROBES_PER_S, "0 3"))
     times_s = range(17 * HOUR_S, 20 * HOUR_S + 1, MINUTE_S)
     async with AsyncExitStack() as running:
@@ -147,8 +147,7 @@ async def test_one_day(tmp_path: Path, promtool: Path) -> None:
         drifting = {
             target
             for target in ("slows", "swept")
-            for cause in ("regression", "unknown")
-            if samples[f'llmslo_drift_active{{target="{target}",{SHORT},signal="ttft",cause="{cause}"}}']
+            if samples[f'llmslo_drift_active{{target="{target}",{SHORT},signal="ttft",cause="unusual"}}']
         }
         assert drifting <= ({"slows"} if time_s > 18 * HOUR_S else set()), time_s
         if time_s >= 20 * HOUR_S:

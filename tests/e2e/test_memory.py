@@ -86,7 +86,7 @@ def past(tmp_path: Path, prometheus_binary: Path, promtool: Path) -> Iterator[st
 def test_a_new_pod_compares_with_what_was_before_it(daemon: Callable[..., Daemon], mock_port: int, past: str) -> None:
     """Without a store the baseline comes from Prometheus, and a slower engine after a rollout is found.
 
-    Histograms have no order, so samples may depend on each other, and the slowdown must have lasted three minutes.
+    Three days of the past make a baseline that raises alarms; the slowdown must have lasted three minutes.
     """
     first = daemon(past)
     signal_of = {"target": "one", "workload": "short", "signal": "ttft"}

@@ -261,6 +261,11 @@ def at_other_load(*, active: bool) -> list[DriftAnswer]:
     return [DriftAnswer.of("chat", "ttft", verdict)]
 
 
+def unusual() -> list[DriftAnswer]:
+    """Slower than in the first hours, which are all that is learnt."""
+    return [DriftAnswer.of("chat", "ttft", DriftVerdict("provisional", 1.0, True, "unusual", NOW))]
+
+
 def full() -> list[TargetAnswer]:
     """A sweep is running."""
     return [

@@ -46,6 +46,7 @@ from tests.web.scenes import (
     slow,
     target,
     unconfigured,
+    unusual,
 )
 
 GRAFANA = "https://grafana.example"  # checked where it is given
@@ -363,6 +364,15 @@ def test_a_drift_at_a_load_that_was_not_learnt_has_no_size() -> None:
         assert words in text
         assert "too few samples since" not in text
         assert "no drift found" not in text
+
+
+def test_what_is_only_unusual_is_no_concern() -> None:
+    """Slower than in the first hours: the page says so and why, and does not call the target slower than its baseline."""
+    target_ = replace(SCENES["healthy"]()[0], drift=unusual())
+    assert target_.concern.text == "no problem found"
+    text = Read(html([target_])).text
+    assert "? unusual since" in text
+    assert "three days are not learnt yet, so it may be usual" in text
 
 
 def test_the_state_of_the_engine_is_shown_with_its_last_ten_minutes() -> None:

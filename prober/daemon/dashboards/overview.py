@@ -146,7 +146,7 @@ def board() -> Board:
                 "Learning: no baseline is complete yet.",
                 "none",
                 now(
-                    f"count(max by (target, workload, signal) ({drift_series.DRIFT_ACTIVE}{{{PROBES}}}) == 1) or "
+                    f'count(max by (target, workload, signal) ({drift_series.DRIFT_ACTIVE}{{{PROBES},cause!="unusual"}}) == 1) or '
                     f"0 * group({judged()})"
                 ),
                 steps=ANY_IS_ODD,
@@ -345,7 +345,7 @@ def _incidents() -> Panel:
     def changes(what: str) -> str:
         return f"sum(max by (target) (increase({engines_series.ENGINE_CHANGES}{{{TARGET},what{what}}}[{STEP}])) > bool 0) or {KNOWN}"
 
-    drifting = f"count(max by (target) ({drift_series.DRIFT_ACTIVE}{{{PROBES}}}) == 1) or {KNOWN}"
+    drifting = f'count(max by (target) ({drift_series.DRIFT_ACTIVE}{{{PROBES},cause!="unusual"}}) == 1) or {KNOWN}'
     sweeping = f"count(max by (target) ({capacity_series.SWEEP_RATE}{{{TARGET}}}) > 0) or {KNOWN}"
     kinds = {
         "critical alerts": (f"count({_alerts('=')}) or {RULES}", RED),

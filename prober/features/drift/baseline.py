@@ -34,6 +34,7 @@ class Baseline:
     centre, scale: mean and spread of the load; the argument of the polynomials is (load − centre) / scale
     coefficients: of the expected log: a polynomial in the load, or the level if the factor is `none`
     variance: part of a whitened residual's variance that the error of the model causes: a polynomial of the load, or a bound
+    ahead_s: a day if the weekend is of Friday and Saturday: their half hours are then called Saturday's and Sunday's
     levels, level_errors: expected log at the middle of each half hour of the week, and the standard error of a whitened residual that
         its error causes: NaN if not seen, infinite if seen on one workday only (perhaps a holiday). Empty unless the factor is `hour`
     sd: standard deviation of the residuals
@@ -52,6 +53,7 @@ class Baseline:
     scale: float = 1.0
     coefficients: tuple[float, ...] = ()
     variance: tuple[float, ...] = ()
+    ahead_s: float = 0.0
     levels: "array[float]" = field(default_factory=lambda: array("f"))
     level_errors: "array[float]" = field(default_factory=lambda: array("f"))
     sd: float = 0.0
@@ -84,7 +86,7 @@ class Baseline:
             variance = g0 + u * (g1 + u * (g2 + u * (g3 + u * (g4 + u * (g5 + u * g6)))))
             return log, sqrt(variance) if variance > 0 else 0.0, slope
         if self.factor == "hour":
-            at = week_slots(unix_s - SLOT_S / 2)
+            at = week_slots(unix_s + self.ahead_s - SLOT_S / 2)
             slot = int(at)
             share, levels = at - slot, self.levels
             own = slot if share < 0.5 else slot + 1 - WEEK_SLOTS  # negative indices count from the end of the week

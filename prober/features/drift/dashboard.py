@@ -110,13 +110,13 @@ def baselines() -> Panel:
 def _active() -> Panel:
     codes = " or ".join(
         f'{place} * ({drift_series.DRIFT_ACTIVE}{{{PROBES},cause="{cause}"}} == 1)'
-        for place, cause in enumerate(("unknown", "regression"), 2)
+        for place, cause in enumerate(("unusual", "unknown", "regression"), 2)
     )
     return states(
         "Drift over time",
         "Active drift of each latency by cause: regression is slower at the same load; unknown: the load was not learnt, or is not "
-        "known. Bad: regression. Grey: learning, not judged yet.",
-        index_mapping(("learning", GREY), ("none", GREEN), ("unknown", YELLOW), ("regression", RED)),
+        "known; unusual: slower than in the hours learnt so far. Bad: regression. Grey: learning, not judged yet.",
+        index_mapping(("learning", GREY), ("none", GREEN), ("unusual", YELLOW), ("unknown", YELLOW), ("regression", RED)),
         Query(
             f"max by ({SIGNAL}) ({codes} or {judged()} or 0 * {drift_series.DRIFT_EVIDENCE}{{{PROBES}}})", LEGEND
         ),
@@ -128,7 +128,8 @@ def _events() -> Panel:
     happened = increase(drift_series.DRIFT_EVENTS, "signal, event", window="$__range")
     return counts(
         "Baseline events",
-        "Events in this range: baselines learnt, alarms, recoveries, improvements and accepted drifts. "
+        "Events in this range: baselines learnt, alarms, what the first hours find unusual, bursts of up to three minutes, "
+        "recoveries, improvements and accepted drifts. "
         "Bad: improved and learnt repeatedly; the baseline then never settles.",
         now(f"{happened} > 0", "{{signal}} {{event}}"),
         width=12,

@@ -30,6 +30,7 @@ from prober.features.drift.state import (
     LOAD_SAMPLES,
     RING_SAMPLES,
     Alarm,
+    Cause,
     Drift,
     DriftVerdict,
     Event,
@@ -38,24 +39,24 @@ from prober.features.drift.state import (
     LoadState,
     Observation,
     Phase,
-    Settings,
     Visit,
 )
 
 QUICK_LOAD_SAMPLES = 10  # smoothed less: if it differs, the load is changing and the model lags
-PROVISIONAL_DOUBT_ERRORS = (
-    4.0  # for a provisional baseline, in addition to a material change of its level: it covers part of a day
-)
+# For a provisional baseline, in addition to a material change of its level: it covers part of a day.
+PROVISIONAL_DOUBT_ERRORS = 4.0
 RECOVERY_EVIDENCE = math.log(1e4)  # log evidence against the change that ends an alarm
 MAX_ENDING_ERROR = 0.25  # of the model, in material changes, with which a sample counts in that evidence
 PROVISIONAL_THINNING = (
-    10  # a provisional baseline stores every 10th reference value, as the samples of the next one are in memory too
+    10  # every tenth reference value is stored, as the samples of the next baseline are in memory too
 )
 UNSEEN_CHANGES = 6.0  # material changes by which half an hour not seen may be slower than all others
 MIN_VISIT_SHARE = 0.25  # of the samples of a half hour that make its level known
 EXTEND_AFTER_S = 3_600.0  # that the load is outside what was learnt: then a week is learnt beside the baseline in use
+MIN_SEED_S = 2 * DAY_S  # of the past that make a baseline of days
+MAX_PAUSE_S = 3 * 3_600.0  # of learning while the first hours make a latency unusual
 MIN_STEP_S = 60.0  # of the wall clock: less changes no verdict
-MIN_CHANGE_S = 180.0  # that a slowdown must last where samples depend on each other: a burst of a minute is no drift
+MIN_CHANGE_S = 180.0  # that a slowdown must last after half of the evidence: a burst of three minutes is no drift
 # A slowdown that ends by itself within a day shows that the level wanders more than the baseline knew: the next one takes more
 # evidence, and less again after a week without one.
 CAUTION_GROWTH, MAX_CAUTION, CAUTION_S = 2.0, 16.0, 7 * DAY_S
@@ -72,6 +73,7 @@ def seed(state: Drift, samples: Iterable[Observation]) -> Drift:
     if state.fit is not None and not state.fit.spread:
         state.fit = None
     adopt(state, learn_baseline(blocks, correlation=SEED_CORRELATION, thin=PROVISIONAL_THINNING), settled=False)
+    state.covers_days = blocks.begun[-1] - blocks.begun[0] >= MIN_SEED_S
     return state
 
 
@@ -80,8 +82,9 @@ def adopt(state: Drift, baseline: Baseline, *, settled: bool) -> None:
     if settled:
         is_of_days = state.spread is not None and state.spread.every_s < WEEK_EVERY_S
         state.spread = Blocks(WEEK_EVERY_S) if is_of_days and baseline.factor == "hour" else None
-    state.baseline, state.settled = baseline, settled
-    state.before = state.stretch = None
+    state.baseline, state.settled, state.covers_days = baseline, settled, settled
+    state.before = state.stretch = state.alarm = None
+    state.caution = 1.0
     state.slowest_visit = -math.inf
     derive(state)
     _reset_evidence(state)
@@ -89,19 +92,14 @@ def adopt(state: Drift, baseline: Baseline, *, settled: bool) -> None:
 
 def derive(state: Drift) -> None:
     """Set the fields that are derived from the baseline and the settings."""
-    baseline = state.baseline
+    baseline, material = state.baseline, state.settings.spec.material
     assert baseline is not None
-    state.mixture = mixture(baseline, state.settings.spec.material, state.settings.threshold)
+    state.mixture = mixture(baseline, material, state.settings.threshold)
     state.ring.fifths = (state.ring.fifths or array("B", [0]) * RING_SAMPLES) if baseline.cuts else array("B")
     state.tables = tuple(scores(len(reference)) for reference in baseline.references)
-    state.doubt, state.allowance = guards(state.settings, baseline, settled=state.settled)
-
-
-def guards(settings: Settings, baseline: Baseline, *, settled: bool) -> tuple[float, float]:
-    """(standard errors of the model, log of the level after whitening): both are subtracted from every sample."""
-    if settled:
-        return DOUBT_ERRORS, 0.0
-    return PROVISIONAL_DOUBT_ERRORS, math.log1p(settings.spec.material) * (1 - baseline.correlation)
+    state.doubt, state.allowance = DOUBT_ERRORS, 0.0
+    if not state.settled:
+        state.doubt, state.allowance = PROVISIONAL_DOUBT_ERRORS, math.log1p(material) * (1 - baseline.correlation)
 
 
 def follow_clock(state: Drift, boot: str, unix_s: float, monotonic_s: float) -> None:
@@ -141,7 +139,12 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
         state.before = state.load = None
     if load is not None or state.load is not None:
         _smooth(state, unix_s, load)
-    event = _learn(state, unix_s, log, linked=linked) if state.spread is not None and state.alarm is None else None
+    alarm = state.alarm
+    if alarm is not None and unix_s - alarm.raised_s >= state.settings.spec.accept_after:
+        _relearn(state, everything=True)
+        return state, present_verdict(state, "accepted")
+    learns = alarm is None or (not state.covers_days and unix_s - alarm.raised_s > MAX_PAUSE_S)
+    event = _learn(state, unix_s, log, linked=linked) if state.spread is not None and learns else None
     baseline = state.baseline
     if baseline is None:
         return state, present_verdict(state)
@@ -159,7 +162,7 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
         # A half hour of the week that the baseline does not know may be as slow as the slowest that was seen, and one of a workday,
         # or of the first days, slower by far: a weekend is no evidence for workdays.
         expected, state.before = max(baseline.slowest, state.slowest_visit), None
-        is_quiet = state.settled and is_weekend(int(week_slots(unix_s)))
+        is_quiet = state.settled and is_weekend(int(week_slots(unix_s + baseline.ahead_s)))
         doubt = (
             (1 if is_quiet else UNSEEN_CHANGES) * math.log1p(state.settings.spec.material) * (1 - baseline.correlation)
         )
@@ -198,7 +201,7 @@ def _visit(state: Drift, baseline: Baseline, unix_s: float, log: float, *, is_kn
 
     A half hour slower than all samples of the baseline stays unknown, as their spread does not apply to it.
     """
-    slot, visit = int(week_slots(unix_s)), state.visit
+    slot, visit = int(week_slots(unix_s + baseline.ahead_s)), state.visit
     if visit is not None and (visit.slot != slot or state.alarm is not None):
         if state.alarm is None and visit.count >= MIN_VISIT_SHARE * SLOT_S * state.settings.rate_per_s:
             if visit.mean_log > baseline.slowest:
@@ -222,41 +225,31 @@ def _judge(
     if state.caution > 1 and unix_s - state.caution_s > CAUTION_S:
         state.caution, state.caution_s = max(1.0, state.caution / CAUTION_GROWTH), unix_s
     total = mix.grow(state.slower, slower, stake)
-    if total >= mix.threshold and _lasts(state, mix, total, unix_s):
-        state.alarm = _new_alarm(state, mix, unix_s)
-        if state.spread is not None:
-            state.spread.cut()
-        return present_verdict(state, "alarm")
-    if state.suspected_s is not None and total < math.sqrt(mix.threshold):
-        state.suspected_s = None
+    if total < math.sqrt(mix.threshold):
+        event = event or ("burst" if state.is_burst else None)
+        state.suspected_s, state.is_burst = None, False
+    elif state.suspected_s is None:
+        state.suspected_s = unix_s
+    if total >= mix.threshold:
+        if unix_s - (state.suspected_s or unix_s) >= MIN_CHANGE_S:
+            state.alarm = _new_alarm(state, mix, unix_s)
+            if state.spread is not None:
+                state.spread.cut()
+            return present_verdict(state, "alarm" if state.covers_days else "unusual")
+        # The evidence is held at the threshold, so that it falls when the slowdown ends.
+        state.slower = [evidence * mix.threshold / total for evidence in state.slower]
+        state.is_burst = True
     if faster is not None and _is_improved(state, mix, faster, unix_s, stake):
         _relearn(state, everything=state.settled)
         return present_verdict(state, "improved")
     baseline = state.baseline
+    assert baseline is not None
     is_settled = state.settled and faster is not None
-    if (
-        is_settled
-        and state.load is not None
-        and state.fit is None
-        and baseline is not None
-        and baseline.factor == "hour"
-    ):
+    if is_settled and state.load is not None and state.fit is None and baseline.factor == "hour":
         # Load explains more than the hour: learn a new baseline while the old one is in use.
         learns_load = state.spread is not None and state.spread.every_s < WEEK_EVERY_S
         state.spread = state.spread if learns_load else Blocks(SPREAD_EVERY_S)
     return present_verdict(state, event) if is_settled else present_verdict(state, event)._replace(phase="provisional")
-
-
-def _lasts(state: Drift, mix: Mixture, total: float, unix_s: float) -> bool:
-    """True if a slowdown has lasted long enough for an alarm. Until then the evidence is held at the threshold, so that it can fall."""
-    baseline = state.baseline
-    assert baseline is not None
-    if not baseline.correlation and not baseline.wander and max(baseline.inflations) == 1:
-        return True  # independent samples: the evidence is enough
-    if state.suspected_s is None:
-        state.suspected_s = _new_alarm(state, mix, unix_s).since_s
-    state.slower = [evidence * mix.threshold / total for evidence in state.slower]
-    return unix_s - state.suspected_s >= MIN_CHANGE_S
 
 
 def _is_improved(state: Drift, mix: Mixture, faster: float, unix_s: float, stake: float) -> bool:
@@ -302,7 +295,7 @@ def _smooth(state: Drift, unix_s: float, load: float | None) -> None:
 
 
 def _learn(state: Drift, unix_s: float, log: float, *, linked: bool) -> Event | None:
-    """Collect the sample and continue the fit. While an alarm is active nothing is learned."""
+    """Collect the sample and continue the fit."""
     stretch, spread = state.stretch, state.spread
     assert spread is not None
     for blocks in (stretch, spread):
@@ -343,7 +336,7 @@ def _relearn(state: Drift, *, everything: bool) -> None:
 def _reset_evidence(state: Drift) -> None:
     """Set all evidence to 0."""
     state.slower = [0.0] * (state.mixture.components if state.mixture else 0)
-    state.faster = 0.0
+    state.faster, state.is_burst = 0.0, False
     state.improvement = state.visit = state.suspected_s = None
     state.judged = 0
 
@@ -369,7 +362,7 @@ def _new_alarm(state: Drift, mix: Mixture, unix_s: float) -> Alarm:
 
 
 def _update_alarm(state: Drift, score: float | None, unix_s: float, stake: float) -> DriftVerdict:
-    """Update an active alarm. It ends if the evidence does or, after `accept_after`, with a new baseline.
+    """Update an active alarm. It ends if the evidence does.
 
     score: None where the baseline knows too little; such a sample is no evidence that the change is over
     """
@@ -387,9 +380,6 @@ def _update_alarm(state: Drift, score: float | None, unix_s: float, stake: float
         if unix_s - alarm.since_s < DAY_S:
             state.caution, state.caution_s = min(MAX_CAUTION, CAUTION_GROWTH * state.caution), unix_s
         return present_verdict(state, "recovered")
-    if unix_s - alarm.raised_s >= state.settings.spec.accept_after:
-        _relearn(state, everything=True)
-        return present_verdict(state, "accepted")
     return present_verdict(state)
 
 
@@ -402,7 +392,8 @@ def present_verdict(state: Drift, event: Event | None = None) -> DriftVerdict:
     where = state.load_state
     if alarm is None:
         return DriftVerdict(phase, min(1.0, log1p(sum(state.slower)) * mix.unit), event=event, load=where)
-    return DriftVerdict(phase, 1.0, True, "regression" if where == "within" else "unknown", alarm.since_s, event, where)
+    cause: Cause = "unusual" if not state.covers_days else "regression" if where == "within" else "unknown"
+    return DriftVerdict(phase, 1.0, True, cause, alarm.since_s, event, where)
 
 
 def _extend(state: Drift, where: LoadState, unix_s: float) -> None:
@@ -420,7 +411,4 @@ def _paused_verdict(state: Drift, unix_s: float, event: Event | None) -> DriftVe
     state.before = None
     if unix_s - state.load_s > state.settings.spec.accept_after:
         _relearn(state, everything=True)
-    elif state.alarm is not None and unix_s - state.alarm.raised_s >= state.settings.spec.accept_after:
-        _relearn(state, everything=True)
-        event = "accepted"
     return present_verdict(state, event)

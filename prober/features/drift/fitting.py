@@ -9,8 +9,8 @@ from dataclasses import replace
 from itertools import pairwise, repeat
 from operator import mul, sub
 
-from prober.features.drift.baseline import QUANTILES, Baseline, alike, is_weekend, scores
-from prober.features.drift.blocks import BLOCK_COUNT, BLOCK_SAMPLES, DAY_SLOTS, WEEK_SLOTS, Blocks, Span
+from prober.features.drift.baseline import QUANTILES, WEEKEND_BEGIN, Baseline, alike, is_weekend, scores
+from prober.features.drift.blocks import BLOCK_COUNT, BLOCK_SAMPLES, DAY_S, DAY_SLOTS, WEEK_SLOTS, Blocks, Span
 
 MAX_CORRELATION = 0.95
 FIFTHS = 5
@@ -20,6 +20,7 @@ MIN_SLOT_SAMPLES = 10
 MAX_DAY_SHARE = 0.1  # of the variance of the season: a quiet Saturday among two workdays has 0.4
 SURE_WEEKEND = range(5 * DAY_SLOTS + 28, 6 * DAY_SLOTS + 20)  # Saturday 14:00 to Sunday 10:00 UTC, weekend everywhere
 MIN_WEEKEND_SLOTS = 16
+MAX_FRIDAY_RATIO = 0.75  # of the squares: 0.1 to 0.6 from UTC to UTC+9 where it is right, 1 or more where it is wrong
 MIN_BENDS = 48
 MIN_REPEATED = 48  # visits of a half hour on further days that show the wander of the level
 MIN_FIFTH_VISITS = 6  # of half hours that show their correlation
@@ -48,7 +49,11 @@ def fit(blocks: Blocks, *, correlation: float | None = None, thin: int = 1) -> S
     correlation: used instead of an estimate, if the order of the samples is unknown
     thin: store every `thin`-th of the sorted whitened residuals; above 1, all fifths share one reference
     """
-    model = _unfitted(blocks)
+    ahead_s = 0.0
+    if _rests_on_friday(blocks):
+        counts, logs = (of[-DAY_SLOTS:] + of[:-DAY_SLOTS] for of in (blocks.slot_counts, blocks.slot_logs))
+        blocks, ahead_s = replace(blocks, slot_counts=counts, slot_logs=logs), DAY_S
+    model = replace(_unfitted(blocks), ahead_s=ahead_s)
     if model.factor == "load":
         model = yield from _regress(blocks, model)
     model = yield from _residual_spread(model, blocks)
@@ -105,9 +110,20 @@ def _with_levels(model: Baseline, blocks: Blocks) -> Baseline:
     levels = array("f", [math.nan]) * WEEK_SLOTS
     for slot in range(WEEK_SLOTS):
         if _visits(blocks, slot):
-            counts = [blocks.slot_counts[same] for same in alike(slot)]
-            levels[slot] = sum(map(mul, counts, (blocks.slot_logs[same] for same in alike(slot)))) / sum(counts)
+            levels[slot] = _mean_of_slots(blocks, alike(slot))[1]
     return replace(model, levels=levels, level_errors=array("f", [0.0]) * WEEK_SLOTS)
+
+
+def _rests_on_friday(blocks: Blocks) -> bool:
+    """True if a week was seen whose workdays differ by clearly less if Friday is none of them and Sunday is."""
+    if len(blocks.slot_counts) < WEEK_SLOTS or sorted(blocks.slot_counts)[WEEK_SLOTS // 10] < MIN_SLOT_SAMPLES:
+        return False
+    begin_slots = range(WEEKEND_BEGIN - DAY_SLOTS, WEEKEND_BEGIN)
+    saturday, friday = (
+        sum(_mean_of_slots(blocks, [same - earlier for same in alike(slot)])[2] for slot in begin_slots)
+        for earlier in (0, DAY_SLOTS)
+    )
+    return friday < MAX_FRIDAY_RATIO * saturday
 
 
 def _visits(blocks: Blocks, slot: int) -> int:
@@ -232,9 +248,9 @@ def _with_errors(model: Baseline, blocks: Blocks, min_visits: int) -> Baseline:
     return replace(model, level_errors=errors)
 
 
-def _day_means(blocks: Blocks, slot: int) -> tuple[float, float, float]:
-    """(samples, mean log, weighted squares about the mean) of a half hour of the day over the days seen."""
-    counts, logs = blocks.slot_counts[slot::DAY_SLOTS], blocks.slot_logs[slot::DAY_SLOTS]
+def _mean_of_slots(blocks: Blocks, slots: Sequence[int]) -> tuple[float, float, float]:
+    """(samples, mean log, weighted squares about the mean) of half hours of the week."""
+    counts, logs = [blocks.slot_counts[slot] for slot in slots], [blocks.slot_logs[slot] for slot in slots]
     count = sum(counts)
     mean = sum(map(mul, counts, logs)) / count if count else 0.0
     return count, mean, sum(n * (log - mean) ** 2 for n, log in zip(counts, logs, strict=True))
@@ -242,7 +258,7 @@ def _day_means(blocks: Blocks, slot: int) -> tuple[float, float, float]:
 
 def _repeats_daily(model: Baseline, blocks: Blocks) -> bool:
     """True if the days that were seen are alike: they differ, beyond chance, little compared with the hours of a day."""
-    days = [_day_means(blocks, slot) for slot in range(DAY_SLOTS)]
+    days = [_mean_of_slots(blocks, range(slot, WEEK_SLOTS, DAY_SLOTS)) for slot in range(DAY_SLOTS)]
     visits = sum(count > 0 for count in blocks.slot_counts)
     total = sum(count for count, _, _ in days)
     if visits < MIN_VISITS * DAY_SLOTS or not all(count for count, _, _ in days):
@@ -259,7 +275,7 @@ def _with_daily_levels(model: Baseline, blocks: Blocks) -> Baseline:
     knows_weekend = sum(blocks.slot_counts[slot] >= MIN_SLOT_SAMPLES for slot in SURE_WEEKEND) >= MIN_WEEKEND_SLOTS
     levels, errors = array("f", [math.nan]) * WEEK_SLOTS, array("f", [math.nan]) * WEEK_SLOTS
     for slot in range(DAY_SLOTS):
-        count, mean, _ = _day_means(blocks, slot)
+        count, mean, _ = _mean_of_slots(blocks, range(slot, WEEK_SLOTS, DAY_SLOTS))
         for same in range(slot, WEEK_SLOTS, DAY_SLOTS):
             if knows_weekend or not is_weekend(same) or blocks.slot_counts[same] >= MIN_SLOT_SAMPLES:
                 levels[same], errors[same] = mean, model.level_error(count)
@@ -336,33 +352,23 @@ def _sorted_by_fifth(
 
 def _block_means(model: Baseline, blocks: Blocks) -> Generator[None, None, BlockMeans]:
     """Mean scores of the blocks, by the fifth in which most of a block lies (its middle)."""
-    means = _no_means()
+    means = tuple(array("f") for _ in range(FIFTHS))
     for block in range(BLOCK_COUNT):
         _add_block(model, blocks, block, means)
         yield
     return means
 
 
-def _no_means() -> BlockMeans:
-    return tuple(array("f") for _ in range(FIFTHS))
-
-
 def _add_block(model: Baseline, blocks: Blocks, block: int, means: BlockMeans) -> tuple[int, int]:
     """Add the mean score of a block to those of its fifth. Returns (high scores, those among them that follow a high one)."""
-    fifth, z = _block_scores(model, blocks, block)
-    means[fifth].append(sum(z) / BLOCK_SAMPLES)
-    above = [score > CLUSTER_SCORE for score in z]
-    return sum(above[:-1]), sum(a and b for a, b in pairwise(above))
-
-
-def _block_scores(model: Baseline, blocks: Blocks, block: int) -> tuple[int, list[float]]:
-    """(fifth of the middle of a block, its scores)."""
     fifths, z = _fifths(model, blocks, block), []
     divided = len(model.references) > 1
     for fifth, r in zip(fifths, _whitened(model, blocks, block), strict=True):
         reference = model.references[fifth if divided else 0]
         z.append(scores(len(reference))[bisect_right(reference, r)])
-    return fifths[BLOCK_SAMPLES // 2], z
+    means[fifths[BLOCK_SAMPLES // 2]].append(sum(z) / BLOCK_SAMPLES)
+    above = [score > CLUSTER_SCORE for score in z]
+    return sum(above[:-1]), sum(a and b for a, b in pairwise(above))
 
 
 def _inflation(means: Sequence[float]) -> float:
@@ -372,7 +378,7 @@ def _inflation(means: Sequence[float]) -> float:
 
 def _with_inflations(model: Baseline, blocks: Blocks) -> Slices:
     """The model with the inflation of each reference. An excess within two errors of the estimate counts as none."""
-    means, high, following = _no_means(), 0, 0
+    means, high, following = tuple(array("f") for _ in range(FIFTHS)), 0, 0
     for block in range(BLOCK_COUNT):
         of_block = _add_block(model, blocks, block, means)
         high, following = high + of_block[0], following + of_block[1]
@@ -381,12 +387,11 @@ def _with_inflations(model: Baseline, blocks: Blocks) -> Slices:
     if pooled < 1 + 2 * math.sqrt(2 / BLOCK_COUNT):
         pooled = 1.0
     if high:
-        chance = (
-            following / high - 0.1
-        ) / 0.9  # that a high score follows a high one, in excess of that of independent scores
+        # That a high score follows a high one, in excess of that of independent scores.
+        chance = (following / high - 0.1) / 0.9
         if chance > 3 * math.sqrt(0.1 / high):
             pooled = max(pooled, (1 + chance) / (1 - min(chance, MAX_CORRELATION)))
-    slow = (yield from _slow_inflations(model, blocks)) if model.factor == "hour" else _NO_INFLATIONS
+    slow = (yield from _slow_inflations(model, blocks)) if model.factor == "hour" else (1.0,) * FIFTHS
     if not model.cuts:
         return replace(model, inflations=(max(pooled, slow[0]),))
     inflations = []
@@ -397,9 +402,6 @@ def _with_inflations(model: Baseline, blocks: Blocks) -> Slices:
         else:
             inflations.append(max(least, own * (1 + error) if own / pooled > 1 + 1.5 * error else pooled))
     return replace(model, inflations=tuple(inflations))
-
-
-_NO_INFLATIONS = (1.0,) * FIFTHS
 
 
 def _slow_inflations(model: Baseline, blocks: Blocks) -> Generator[None, None, tuple[float, ...]]:

@@ -15,7 +15,8 @@ DRIFT_EVIDENCE = gauge(
 )
 DRIFT_ACTIVE = gauge(
     "llmslo_drift_active",
-    "1 while the latency is above its baseline, by cause: regression is slower at the same load.",
+    "1 while the latency is above its baseline, by cause: regression is slower at the same load; unusual is slower "
+    "than in the hours learnt so far, and raises no alert.",
     *_SIGNAL,
     "cause",
 )
@@ -71,7 +72,7 @@ def _drift(signal: str, name: str, selector: str) -> Alert:
     return Alert(
         f"LLM{name}P99Drift",
         "warning",
-        f'max by (target, workload, signal) (llmslo_drift_active{{{selector},signal="{signal}"}}) == 1\n',
+        f'max by (target, workload, signal) (llmslo_drift_active{{{selector},signal="{signal}",cause!="unusual"}}) == 1\n',
         "",
         f"{{{{ $labels.target }}}}: {name} has drifted from its baseline",
         f"{name}{of_answers} of workload {{{{ $labels.workload }}}} is slower than its own baseline"

@@ -13,7 +13,7 @@ from prober.features.drift.evidence import Mixture
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
 
 Phase = Literal["learning", "provisional", "settled"]
-Cause = Literal["regression", "unknown"]
+Cause = Literal["regression", "unknown", "unusual"]
 # Of the present load against the loads of the baseline. missing: the baseline needs it; unlearnt: the baseline does not know it.
 LoadState = Literal["within", "outside", "missing", "unlearnt", "unknown"]
 UNJUDGED: dict[LoadState, str] = {
@@ -26,11 +26,11 @@ CAUSES: dict[LoadState, str] = {
     "unlearnt": "the load was not known when the baseline was learnt, so more load may be the cause",
     "unknown": "the load is not known, so more load may be the cause",
 }
-Event = Literal["learnt", "alarm", "recovered", "improved", "accepted"]
+UNUSUAL = "three days are not learnt yet, so it may be usual"
+Event = Literal["learnt", "alarm", "unusual", "burst", "recovered", "improved", "accepted"]
 
-FALSE_ALARM_MARGIN = (
-    2.0  # the bound holds for a known baseline; half of the false alarms are reserved for errors of a learned one
-)
+# The bound holds for a known baseline; half of the false alarms are reserved for errors of a learned one.
+FALSE_ALARM_MARGIN = 2.0
 MAX_GAP_INTERVALS = 20  # mean intervals between samples: after a longer gap the predecessor is not used
 DOUBT_ERRORS = 1.0  # standard errors of the model subtracted from each sample: a rare load is weak evidence
 LOAD_SAMPLES = 60  # over which load is smoothed: noise in a regressor hides its effect
@@ -65,7 +65,7 @@ class DriftVerdict(NamedTuple):
     phase: Phase  # learning: no baseline yet; provisional: a coarse one, with an error of up to `material`
     evidence: float  # on a log scale: 0 none, 1 enough for an alarm; stays 1 while the alarm is active
     active: bool = False
-    cause: Cause | None = None  # regression: slower at a load that was learnt
+    cause: Cause | None = None  # regression: slower at a load that was learnt; unusual: than in the hours learnt so far
     since_unix_s: float | None = None
     event: Event | None = None
     load: LoadState = "unknown"
@@ -74,7 +74,7 @@ class DriftVerdict(NamedTuple):
     def why(self) -> str:
         """Text on the load during an active drift, or on why there is no verdict; else ""."""
         if self.active:
-            return CAUSES[self.load]
+            return CAUSES[self.load] if self.cause != "unusual" else UNUSUAL
         return UNJUDGED.get(self.load, "") if self.phase != "learning" else ""
 
 
@@ -162,6 +162,7 @@ class Drift:
     stretch: blocks for a provisional baseline; spread: blocks for a baseline over days
     mixture, tables, doubt: derived from baseline and settings
     allowance: possible error of a whitened residual because the baseline is provisional; derived
+    covers_days: the baseline is of days; what one of hours finds is only unusual
     slower: evidence of each bet times its weight; faster: evidence of an improvement
     judged: number of samples since the evidence was 0
     before: residual of the previous sample; None across a gap
@@ -170,7 +171,8 @@ class Drift:
     loads: number of samples in the smoothed load
     caution: inflation of the scores in addition to that of the baseline, since `caution_s`
     outside_since_s: since when the load is outside what was learnt
-    suspected_s: estimated start of a slowdown that has not lasted long enough
+    suspected_s: since when there is half of the evidence of an alarm, on a log scale
+    is_burst: there has been enough since then, and the slowdown has not lasted long enough
     boot, offset_s: boot id of the machine and wall clock less monotonic clock, at the last sample
     slowest_visit: mean log of the slowest half hour that was not learned because it is slower than all samples of the baseline
     """
@@ -186,6 +188,7 @@ class Drift:
     doubt: float = DOUBT_ERRORS
     allowance: float = 0.0
     settled: bool = False
+    covers_days: bool = False
     slower: list[float] = field(default_factory=list)
     faster: float = 0.0
     judged: int = 0
@@ -204,6 +207,7 @@ class Drift:
     visit: Visit | None = None
     outside_since_s: float | None = None
     suspected_s: float | None = None
+    is_burst: bool = False
     boot: str = ""
     offset_s: float = 0.0
     slowest_visit: float = -math.inf

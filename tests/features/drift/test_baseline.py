@@ -11,10 +11,12 @@ from prober.features.drift.baseline import QUANTILES, Baseline, scores
 from prober.features.drift.blocks import (
     BLOCK_COUNT,
     BLOCK_SAMPLES,
+    DAY_S,
     DAY_SLOTS,
     MONDAY_S,
     SPREAD_EVERY_S,
     SPREAD_S,
+    WEEK_EVERY_S,
     Blocks,
     blocks_of_samples,
 )
@@ -198,6 +200,21 @@ def test_an_hour_of_workdays_takes_two_of_them() -> None:
     baseline = from_saturday(lambda t: office(t) if t >= MONDAY_S + 7 * 86_400 else 0.0)
     assert baseline.expected(MONDAY_S + 8 * 86_400 + 13 * 3_600, 0.0)[1] == math.inf
     assert baseline.expected(MONDAY_S + 6 * 86_400 + 13 * 3_600, 0.0)[0] == pytest.approx(0.0, abs=0.05)
+
+
+@pytest.mark.parametrize("quiet", [(4, 5), (5, 6), ()])
+def test_a_week_shows_when_its_weekend_begins(quiet: tuple[int, ...]) -> None:
+    """Quiet on Friday and Saturday, on Saturday and Sunday, or never; a quiet Friday is no part of the other days' mornings."""
+    rng = Random(8)
+
+    def log(t: float) -> float:
+        return rng.gauss(-1, 0.2) + (0.0 if (t - MONDAY_S) // DAY_S % 7 in quiet else office(t))
+
+    baseline = learn_baseline(collected(log, every_s=WEEK_EVERY_S, step_s=50.0))
+    for day in range(7):
+        morning = baseline.expected(MONDAY_S + day * DAY_S + 9.25 * 3_600, 0.0)[0]
+        assert morning == pytest.approx(-1.0 if day in quiet else -0.6, abs=0.12), day
+    assert baseline.wander < 0.02
 
 
 def test_a_visit_teaches_an_hour_of_a_weekend_and_two_teach_one_of_workdays() -> None:

@@ -125,6 +125,19 @@ def test_it_learns_then_judges_roughly_then_settles() -> None:
     assert state.baseline.factor == "hour"
 
 
+def test_what_differs_from_the_first_hours_is_unusual_and_learnt() -> None:
+    """Twice as slow from the ninth hour on is no alarm, stops learning for three hours at most, and is the baseline of three days."""
+    state, draw = new_state(SETTINGS), noise(Random(21))
+    run(state, 6_000, draw, lambda _t: 20.0)
+    verdicts = run(state, 50_000, slower(2, draw), lambda _t: 20.0)
+    assert [event for _, event in events(verdicts)] == ["unusual", "learnt"]
+    (found, _), (settled_at, _) = events(verdicts)
+    assert {verdict.cause for verdict in verdicts[found:settled_at]} == {"unusual"}
+    assert not any(verdict.active for verdict in verdicts[settled_at:])
+    assert verdicts[found].why == "three days are not learnt yet, so it may be usual"
+    assert settled_at < 3 * 17_280 - 6_000 + 3_000, "learning ends as early as without it"
+
+
 @pytest.mark.parametrize("phi", [0.0, 0.6])
 def test_no_alarm_on_nothing(phi: float) -> None:
     """Two days of the same distribution, correlated or not, give no event, and no evidence near the threshold."""
@@ -402,16 +415,18 @@ def test_an_hour_that_was_not_seen_is_judged_by_the_slowest_that_was() -> None:
     assert run(state, 200, lambda: 2 * math.exp(rng.gauss(-1 + 0.4, 0.3)))[-1].active
 
 
-def test_a_burst_of_a_minute_is_no_drift_where_neighbours_depend_on_each_other() -> None:
-    """A minute at ×4 gives evidence enough, and ends before three minutes; the same for four minutes is found at the third."""
-    state, draw = settled(0.3), noise(Random(35), 0.3)
-    assert events(run(state, 12, lambda: 4 * draw())) == []
-    assert state.suspected_s is not None
-    assert events(run(state, 720, draw)) == []
-    assert state.suspected_s is None
-    verdicts = run(state, 48, lambda: 4 * draw())
+@pytest.mark.parametrize("phi", [0.0, 0.3])
+def test_a_burst_of_three_minutes_is_no_drift(phi: float) -> None:
+    """Twice in half a day ×4 gives evidence enough, and ends: two bursts and no alarm; five minutes are an alarm after three."""
+    state, draw = settled(phi), noise(Random(35), phi)
+    for _ in range(2):
+        assert events(run(state, 35, lambda: 4 * draw())) == []
+        assert state.is_burst
+        assert [event for _, event in events(run(state, 4_320, draw))] == ["burst"]
+    assert state.caution == 1
+    verdicts = run(state, 60, lambda: 4 * draw())
     assert [event for _, event in events(verdicts)] == ["alarm"]
-    assert 33 <= events(verdicts)[0][0] <= 40
+    assert 36 <= events(verdicts)[0][0] <= 42
 
 
 def test_a_load_that_becomes_known_while_a_week_is_learnt_takes_its_place() -> None:
@@ -563,8 +578,8 @@ def broken(change: Callable[[bytes], bytes]) -> bytes:
         (lambda _: b"", "not a drift state"),
         (lambda _: b"\xff\x00 nonsense", "not a drift state"),
         (
-            lambda data: data.replace(b"drift-2", b"drift-1", 1),
-            "not a drift state of format llmslo-drift-2: .*'llmslo-drift-1'",
+            lambda data: data.replace(b"drift-3", b"drift-2", 1),
+            "not a drift state of format llmslo-drift-3: .*'llmslo-drift-2'",
         ),
         (lambda data: data[:-100], "damaged"),
         (lambda data: data.replace(b'"settled":true', b'"settled":null'), "damaged"),
@@ -608,6 +623,8 @@ def test_a_seed_serves_at_once_and_gives_way_to_own_samples() -> None:
     verdicts = run(state, 720, lambda: 2 * draw())
     assert [event for _, event in events(verdicts)] == ["alarm"]
     assert verdicts[-1].phase == "provisional"
+    hours = seed(new_state(SETTINGS), values[-4_700:] + values[-4_700:])
+    assert [event for _, event in events(run(hours, 3_000, lambda: 2 * draw()))] == ["unusual"], "less than two days"
 
 
 def test_a_seed_too_small_is_refused() -> None:

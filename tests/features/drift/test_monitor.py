@@ -63,16 +63,16 @@ class Stage:
 
 
 def test_a_slower_target_is_told_with_its_shift_and_since_when() -> None:
-    """Learning, provisional, active: evidence 1, the cause unknown, the shift with its interval; gone when it has recovered."""
+    """Learning, provisional, active: evidence 1, the cause unusual, the shift with its interval; gone when it has recovered."""
     stage = Stage()
-    assert stage.value("llmslo_drift_active", "ttft", "unknown") == 0
+    assert stage.value("llmslo_drift_active", "ttft", "unusual") == 0
     stage.feed(100)
     assert stage.value("llmslo_drift_phase", "ttft", "learning") == 1
     stage.feed(6_000, start=100)
     assert stage.value("llmslo_drift_phase", "ttft", "provisional") == 1
     assert stage.value("llmslo_drift_events_total", "ttft", "learnt") == 1
-    stage.feed(400, 2.0, start=6_100)
-    assert stage.value("llmslo_drift_active", "ttft", "unknown") == 1
+    stage.feed(600, 2.0, start=6_100)
+    assert stage.value("llmslo_drift_active", "ttft", "unusual") == 1
     assert stage.value("llmslo_drift_evidence_ratio", "ttft") == 1
     since = stage.value("llmslo_drift_since_timestamp_seconds", "ttft")
     assert since is not None
@@ -81,10 +81,10 @@ def test_a_slower_target_is_told_with_its_shift_and_since_when() -> None:
     lower, estimate, upper = (bound or 0.0 for bound in bounds)
     assert lower < estimate < upper
     assert abs(estimate - 2.0) < 0.15
-    assert stage.value("llmslo_drift_shift_ratio", "ttft", "p99", "estimate") is None, "400 samples are no p99"
-    assert stage.value("llmslo_drift_active", "itl", "unknown") == 0, "its gaps are as they were"
-    stage.feed(2_000, start=6_500)
-    assert stage.value("llmslo_drift_active", "ttft", "unknown") == 0
+    assert stage.value("llmslo_drift_shift_ratio", "ttft", "p99", "estimate") is None, "600 samples are no p99"
+    assert stage.value("llmslo_drift_active", "itl", "unusual") == 0, "its gaps are as they were"
+    stage.feed(2_000, start=6_700)
+    assert stage.value("llmslo_drift_active", "ttft", "unusual") == 0
     assert stage.value("llmslo_drift_since_timestamp_seconds", "ttft") is None
     assert not stage.families["llmslo_drift_shift_ratio"].children
 
@@ -118,8 +118,8 @@ def test_states_are_taken_up_where_they_were() -> None:
     kept = dict(stage.monitor.states())
     again = Stage(kept)
     assert again.monitor.without_baseline("ttft") == []
-    again.feed(300, 2.0, start=6_000)
-    assert again.value("llmslo_drift_active", "ttft", "unknown") == 1
+    again.feed(600, 2.0, start=6_000)
+    assert again.value("llmslo_drift_active", "ttft", "unusual") == 1
     broken = Stage({json.dumps(("t", "probe", "ttft")): b"nonsense"})
     assert broken.monitor.without_baseline("ttft") == [("t", "probe", "ttft")]
 
@@ -145,8 +145,8 @@ def test_a_target_that_takes_over_a_name_goes_on_with_its_baselines() -> None:
     before, stage.target = stage.target, observed(target(), stage.monitor.observe)
     before.removed()
     assert stage.monitor.without_baseline("ttft") == []
-    stage.feed(300, 2.0, start=6_000)
-    assert stage.value("llmslo_drift_active", "ttft", "unknown") == 1
+    stage.feed(600, 2.0, start=6_000)
+    assert stage.value("llmslo_drift_active", "ttft", "unusual") == 1
     stage.target.removed()
     assert list(stage.monitor.states()) == []
     assert list(stage.monitor.changed_states()) == []
@@ -167,7 +167,7 @@ def test_a_signal_that_is_watched_no_more_has_not_drifted() -> None:
     stage, heard = Stage(), Heard()
     stage.target = observed(target(), stage.monitor.observe, lambda _: heard)
     stage.feed(6_000)
-    stage.feed(400, 2.0, start=6_000)
+    stage.feed(600, 2.0, start=6_000)
     assert heard.drifted_now == {("probe", "ttft")}
     reconfigured(stage.target, target(", stream: false"))
     assert heard.drifted_now == set()
@@ -189,12 +189,12 @@ def test_what_a_kill_could_lose_is_told_when_it_is_kept(monkeypatch: pytest.Monk
     assert stage.value("llmslo_drift_events_total", "ttft", "learnt") == 0
     saved = dict(stage.monitor.changed_states())
     assert '["t", "probe", "ttft"]' in saved
-    stage.feed(400, 2.0, start=6_100)  # an alarm, which is not in what was asked for
+    stage.feed(600, 2.0, start=6_100)  # an alarm, which is not in what was asked for
     stage.monitor.states_saved()
     assert stage.value("llmslo_drift_events_total", "ttft", "learnt") == 0
     assert len(dict(stage.monitor.changed_states())) == 1
     stage.monitor.states_saved()
     assert stage.value("llmslo_drift_events_total", "ttft", "learnt") == 1
-    assert stage.value("llmslo_drift_active", "ttft", "unknown") == 1
-    stage.feed(10, 2.0, start=6_500)
+    assert stage.value("llmslo_drift_active", "ttft", "unusual") == 1
+    stage.feed(10, 2.0, start=6_700)
     assert stage.value("llmslo_drift_evidence_ratio", "ttft") == 1
