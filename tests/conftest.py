@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import pytest
 from hypothesis import settings
 
+from tests.seeds import SeededRandom
 from tests.virtual import VirtualLoop
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
@@ -71,6 +72,11 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
     """The event loop of a test."""
     is_virtual = item.get_closest_marker("virtual_time") and not item.get_closest_marker("real_time")
     return {"loop": VirtualLoop if is_virtual else RealLoop}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    SeededRandom.test, SeededRandom.count = item.nodeid, 0
 
 
 def pytest_collection() -> None:

@@ -15,6 +15,7 @@ from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.main import COMMANDS
 from prober.config.problems import ConfigError
 from tests.commands import prober
+from tests.processes import HANG_S
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -92,7 +93,7 @@ def test_an_error_ends_the_command_with_its_message(capsys: pytest.CaptureFixtur
 def test_ctrl_c_is_not_taken_for_a_result() -> None:
     """A command that keeps nothing exits with 130, here while it waits for a server that never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(30)
+        server.settimeout(HANG_S)
         command = [sys.executable, "-m", "prober", "once", f"http://127.0.0.1:{server.getsockname()[1]}"]
         # A shell's background job ignores Ctrl-C, and so would its children.
         command = ["env", "--default-signal=INT", *command]
@@ -100,7 +101,7 @@ def test_ctrl_c_is_not_taken_for_a_result() -> None:
             connection, _ = server.accept()
             with connection:
                 process.send_signal(signal.SIGINT)
-                _, log = process.communicate(timeout=20)
+                _, log = process.communicate(timeout=HANG_S)
     assert process.returncode == ExitCode.INTERRUPTED, log
 
 

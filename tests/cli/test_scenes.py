@@ -1,13 +1,14 @@
 """The scenes of `prober demo`: that they can be shown, and that what was learnt for the scene with drift was learnt."""
 
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
+from prober.cli import simulated_past
 from prober.cli.demo import ENGINES, configuration
 from prober.cli.scenes import (
     DRIFT_LOAD_PER_S,
@@ -63,9 +64,10 @@ def test_each_scene_has_a_healthy_neighbour() -> None:
     assert list(together) == ["healthy", "dead", "slow"]
 
 
-def test_the_past_is_learnt_and_shows_a_later_slowdown(tmp_path: Path) -> None:
+def test_the_past_is_learnt_and_shows_a_later_slowdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A settled baseline of both signals of both targets; no alarm of a neighbour, and one of the engine that becomes slower."""
-    began_s = time.time()
+    began_s = 1_700_000_000.0
+    monkeypatch.setattr(simulated_past, "time", SimpleNamespace(time=lambda: began_s))
     store_past(str(tmp_path), ["a", "b"])
     with closing(Store(str(tmp_path))) as store:
         rows = store.load(DRIFT)

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.processes import HANG_S
+
 CONNECTION = (
     "prober.net.connection"  # what a command sends with: so that the list of modules is not empty for another reason
 )
@@ -24,7 +26,7 @@ def modules_of(*arguments: str) -> set[str]:
     """Modules that a command has imported when it ends."""
     code = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); from prober.cli.main import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=HANG_S, check=False
     )
     return set(done.stderr.split())
 
@@ -66,4 +68,6 @@ def test_the_collector_leaves_alone_what_was_imported() -> None:
         "cli.main()\n"
     )
     command = [sys.executable, "-c", code, "once"]
-    assert subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout == "True True True\n"
+    assert (
+        subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True).stdout == "True True True\n"
+    )

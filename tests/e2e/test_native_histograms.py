@@ -53,11 +53,12 @@ SPEC = load(
 
 @dataclass(slots=True)
 class Prober:
-    """The daemon's page: of a registry without observations when it is read first, then of one with all of them."""
+    """The daemon's page: of a registry without observations until `is_full`, then of one with all of them."""
 
     samples: list[float]
     families: Registry
     port: int = 0
+    is_full: bool = False
     forms: list[str] = field(default_factory=list)  # Content-Types of the pages served
 
 
@@ -87,8 +88,9 @@ async def prober() -> AsyncIterator[Prober]:
     site = Site(cast(Any, None), cast(Any, None), registry, cast(Any, None), "", "")
 
     async def metrics(request: web.Request) -> web.StreamResponse:
+        if prober_.is_full:
+            registry.update(prober_.families)
         answer = await site.metrics(request)
-        registry.update(prober_.families)
         prober_.forms.append(answer.headers["Content-Type"])
         return answer
 
@@ -208,6 +210,8 @@ async def test_prometheus_stores_what_it_is_set_to(
 
     def check() -> None:
         with running(request.getfixturevalue(which), tmp_path, prober.port, native, classic) as prometheus:
+            wait_for(prometheus, "up", 1)  # the page without observations is stored
+            prober.is_full = True
             for enabled, checked in ((native, check_native), (classic or not native, check_classic)):
                 if enabled:
                     checked(prometheus, prober)

@@ -42,8 +42,6 @@ def test_a_name_that_flaps_is_dns_and_one_that_moves_is_followed(tmp_path: Path,
         assert set(seen_since.outcomes) == {"ok", "dns"}
 
 
-# asyncio's server leaves a socket to the collector where a handshake is broken off.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_bad_certificate_is_tls_and_says_what_is_wrong_with_it(tmp_path: Path) -> None:
     """Expired, not yet valid, of another host, of nobody that is known; a good one is taken at once, and its end is told."""
     authority = trustme.CA()

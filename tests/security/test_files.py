@@ -182,7 +182,6 @@ def pipe(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.timeout(30)
 async def test_a_pipe_in_place_of_a_file_blocks_nothing(pipe: Path) -> None:
     discovered = DiscoveredTargets("files", lambda: None)
     await Files(FileSpec(files=(str(pipe),), interval=1.0), LABEL_NAMES, discovered).refresh()
@@ -202,7 +201,6 @@ def test_a_file_without_end_is_refused() -> None:
             read_regular(path, 1_000)
 
 
-@pytest.mark.timeout(30)
 async def test_a_pipe_as_certificate_authority_blocks_nothing(pipe: Path, tmp_path: Path) -> None:
     """Nor does an empty file mean the authorities of the system. One with comments in any language is read beside it."""
     good, empty = tmp_path / "ca.pem", tmp_path / "empty.pem"
@@ -324,7 +322,7 @@ async def test_an_odd_object_of_a_cluster_hides_no_other(caplog: pytest.LogCaptu
         discovered = DiscoveredTargets("pods", lambda: read.set() if len(addresses(discovered)) == 3 else None)
         spec = KubernetesSpec(api_server=url.rstrip("/"), namespaces=("default",))
         task = asyncio.create_task(Kubernetes(spec, LABEL_NAMES, discovered).run())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_S):
             await read.wait()
         assert not task.done()
         task.cancel()

@@ -22,6 +22,7 @@ from prober.results.result import Load, MeasuredTarget, Result, Stage, Use
 from prober.results.stage import stage_of_requests
 from prober.results.stage_parts import Reasoning, Series
 from prober.statistics.quantiles import Quantile
+from tests.processes import HANG_S
 from tests.results.samples import sweep
 
 BARE = Result("bare", "run", 0.0, 0.0, "tool", MeasuredTarget(), Load(), ())
@@ -451,7 +452,7 @@ def browse(chromium: Path, page: Path, *options: str) -> str:
         ),
         *(f"--user-data-dir={page.parent / 'profile'}", "--window-size=1280,1600", *options, f"file://{page}"),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True)
     (page.parent / "console").write_text("\n".join(line for line in done.stderr.splitlines() if ":CONSOLE" in line))
     return done.stdout
 
