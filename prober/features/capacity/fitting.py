@@ -41,7 +41,7 @@ from prober.features.capacity.replay import Background, Scene, background, build
 from prober.features.capacity.sweep_record import UNJUDGED, Record, RequestRecord
 
 MIN_ANSWERS = 20
-MAX_REPLAYED, MAX_REPLAYED_BEFORE = 1_500, 3_000  # requests of the sweep, and of others before it
+MAX_REPLAYED, MAX_REPLAYED_BEFORE = 1_000, 3_000  # requests of the sweep, and of others before it
 # Of background load before the sweep that is replayed: with the engine's own latencies, and without, when it shows next to nothing.
 BEFORE_S, BEFORE_WITHOUT_LATENCIES_S = 300.0, 10.0
 SHARES = (0.35, 0.7, 1.0)  # of the record, one after the other
@@ -59,7 +59,7 @@ KV_SHARES = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.75, 0.7)
 MAX_KV_USAGE = 0.9  # above it the cache limits the batch
 MIN_FULL_READINGS = 3  # that show a limit of sequences
 DAMPING, MAX_DAMPING_STEPS = 0.1, 3
-EVOLUTIONS = ((5, 15), (2, 60))  # number of the best structures, and generations of each
+EVOLUTIONS = ((5, 15), (2, 40))  # number of the best structures, and generations of each; more seldom gain
 RESCALE_EVERY = 10
 MIN_ROOT = 1e-9  # of a covariance, below which nothing moves
 MOVE_SIZES = (0.03, 0.3, 0.08, 0.3, 0.5, 0.05, 0.1, 0.1, 0.3)  # of log parameters
