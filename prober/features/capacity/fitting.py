@@ -12,6 +12,7 @@ scipy adds 114 MB to the image; scans and bootstrap need the step of `Objective.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 from math import exp, inf, log, sqrt
 from random import Random
 
@@ -315,12 +316,11 @@ def _slots(objective: Objective, record: Record, vector: Array) -> int:
         return peak
     peak = peak or _own_peak(record.requests)
     candidates = sorted({*(round(peak * factor) for factor in SLOT_FACTORS), peak + 1} - {0})
-    current, best = objective.slots, (inf, objective.slots)
+    best = inf, objective.slots
     for slots in (*candidates, objective.expected_slots, UNLIMITED_SLOTS):
         objective.slots = slots
         advantage = 2 if slots == objective.expected_slots else 0
         best = min(best, (objective.cost(objective.evaluate(vector)) - advantage, slots))
-    objective.slots = current
     return best[1]
 
 
@@ -329,11 +329,10 @@ def _kv_share(objective: Objective, record: Record, vector: Array) -> float:
     fullest = max((signals.kv_cache_usage_ratio_max or 0.0 for _, signals in record.readings), default=0.0)
     if fullest < MAX_KV_USAGE:
         return 1.0
-    current, best = objective.kv_share, (inf, 1.0)
+    best = inf, 1.0
     for share in KV_SHARES:
         objective.kv_share = share
         best = min(best, (objective.cost(objective.evaluate(vector)), share))
-    objective.kv_share = current
     return best[1]
 
 
@@ -341,11 +340,7 @@ def _own_peak(requests: Sequence[RequestRecord]) -> int:
     """Most requests of the sweep that decoded at once."""
     changes = [(request.first_s, 1) for request in requests if request.first_s is not None]
     changes += [(request.end_s or request.known_s, -1) for request in requests if request.first_s is not None]
-    decoding = peak = 0
-    for _, change in sorted(changes):
-        decoding += change
-        peak = max(peak, decoding)
-    return peak
+    return max(accumulate(change for _, change in sorted(changes)), default=0)
 
 
 def ttft_error(items: Observations, replayed: Sequence[Array]) -> float:
