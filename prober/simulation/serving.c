@@ -16,6 +16,7 @@ typedef struct {  /* in the order of `serving.Service` */
 } Service;
 
 typedef struct { double rounds, first_s, slope_s; } Run;  /* steps that differ by the growing context only */
+typedef struct { double value, weight; } Weighted;
 
 /* An engine. clock, begun_s: end and begin of its latest step; stalled_s: time since the last decoding while sequences waited for
  * prompts; rounds: steps that decoded, of which slow_rounds took longer than limit_s; next_finish: round of the next end; batch:
@@ -62,33 +63,42 @@ static double tokens_of(const Replica *r, int64_t i) {
     return tokens < r->outputs[i] ? tokens : r->outputs[i];
 }
 
-static int compare_runs(const void *a, const void *b) {
-    const Run *x = a, *y = b;
-    double mean_x = x->first_s + x->slope_s * (x->rounds - 1) / 2, mean_y = y->first_s + y->slope_s * (y->rounds - 1) / 2;
-    return (mean_x > mean_y) - (mean_x < mean_y);
+/* The value at which the weights, summed in ascending order of the values, reach half of their sum. room: for n points; both change */
+static double weighted_median(Weighted *points, Weighted *room, int64_t n, double half) {
+    for (;;) {
+        double pivot = points[n / 2].value, below = 0, equal = 0;
+        int64_t smaller = 0, larger = 0;
+        for (int64_t k = 0; k < n; k++) {
+            Weighted point = points[k];
+            if (point.value < pivot) below += point.weight, points[smaller++] = point;
+            else if (point.value > pivot) room[larger++] = point;
+            else equal += point.weight;
+        }
+        if (below >= half) {
+            n = smaller;
+            continue;
+        }
+        if (below + equal >= half) return pivot;
+        half -= below + equal;
+        Weighted *used = points;
+        points = room, room = used, n = larger;
+    }
 }
 
 static void record_gaps(Replica *r, int64_t i) {
     int64_t n = r->log_size - r->mark[i];
     if (n <= 0) return;
-    Run *runs = r->log + r->mark[i];
+    const Run *runs = r->log + r->mark[i];
+    Weighted *gaps = malloc(2 * n * sizeof(Weighted));
     double total = 0, most = 0;
     for (int64_t k = 0; k < n; k++) {
         double last = runs[k].first_s + fmax(0.0, runs[k].slope_s * (runs[k].rounds - 1));
         if (last > most) most = last;
         total += runs[k].rounds;
+        gaps[k] = (Weighted){runs[k].first_s + runs[k].slope_s * (runs[k].rounds - 1) / 2, runs[k].rounds};
     }
-    Run *sorted = malloc(n * sizeof(Run));
-    memcpy(sorted, runs, n * sizeof(Run));
-    qsort(sorted, n, sizeof(Run), compare_runs);
-    double remaining = total / 2, median = 0;
-    for (int64_t k = 0; k < n; k++) {
-        median = sorted[k].first_s + sorted[k].slope_s * (sorted[k].rounds - 1) / 2;
-        remaining -= sorted[k].rounds;
-        if (remaining <= 0) break;
-    }
-    free(sorted);
-    r->gap_s[i] = median;
+    r->gap_s[i] = weighted_median(gaps, gaps + n, n, total / 2);
+    free(gaps);
     if (most > r->max_gap_s[i]) r->max_gap_s[i] = most;
 }
 
@@ -269,14 +279,7 @@ static int step(Replica *r, double to_s, int64_t *ready) {
 
 static void advance(Replica *r, double to_s, int64_t *ready) {
     while (r->clock < to_s) {
-        if (!r->batch_size && r->head == r->tail) {
-            r->clock = to_s;
-            return;
-        }
-        if (!step(r, to_s, ready)) {
-            r->clock = to_s;
-            return;
-        }
+        if (!step(r, to_s, ready)) r->clock = to_s;
     }
 }
 

@@ -106,7 +106,7 @@ class CapacityModel:
     def replayed_share(self, slo: Slo, scene: Scene, requests: list[int]) -> float:
         """Share of bad events of some requests in a replay of a record. requests: their indices in the record"""
         course = serve(self.service, scene.stream, scene.until_s, array("d"), limit_s=slo.threshold_s or NO_LIMIT)
-        events, bad = self._events(slo, scene.stream, course, np.array(scene.own)[requests], scene.until_s)
+        events, bad = self._events(slo, scene.stream, course, np.asarray(scene.own)[requests], scene.until_s)
         return bad / max(1.0, events)
 
     def latency_s(self, slo: Slo, total_per_s: float, requests: int, rng: Random) -> float | None:

@@ -114,11 +114,6 @@ class Structure:
         """Number of engines."""
         return self.changes.get("replicas", 1)
 
-    @property
-    def mixed(self) -> bool:
-        """True if prompts and decodes share steps."""
-        return bool(self.changes.get("mixed", 1))
-
     def applied(self, service: Service, front_base_s: float, front_token_s: float) -> Service:
         """A copy of the service with this structure. front_*: costs of the serial front, used if the structure has one"""
         service = service._replace(**self.changes)

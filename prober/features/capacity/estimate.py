@@ -46,6 +46,8 @@ MAX_BIAS = 0.5
 LONG_STAGE_S = 20.0
 ERROR_OF_FRACTIONS = 0.14
 MIN_BREACHES = 2  # for an estimate by fractions
+# Breaches from which fractions without a knee outweigh that of a model, if its local slope is smaller.
+MIN_FLAT_BREACHES, FLAT_SLOPE = 4, 5.0
 # Of an estimate to the rates whose breaches contradict it, where chance explains them with less than this probability.
 CONTRADICTION_RATIO, MAX_CHANCE, REPLAYS = 1.25, 0.02, 10
 NEIGHBOURS = 2  # requests before a breach; if one of them breaches too, the breach is no other one
@@ -142,7 +144,8 @@ def _capacity(
     if record.cut:
         return _by_events(slo, kept_levels, levels, samples)
     by_fractions = _by_fractions(record, slo, by_stage)
-    if modelled is not None and model is not None:
+    is_flat = by_fractions is None and record.reached and sum(level.bad for level in levels) >= MIN_FLAT_BREACHES
+    if modelled is not None and model is not None and not (is_flat and slope < FLAT_SLOPE):
         # Without breaches, fractions only show that the knee is not far below; on a flat engine they are too few.
         is_held_against = slope >= MIN_STEEP_SLOPE or model.quality == "poor"
         return agreed(modelled, by_fractions) if by_fractions and is_held_against else modelled

@@ -120,7 +120,7 @@ class Objective:
         budget = max(16.0, round(costs[BUDGET]))
         step_s = max(MIN_STEP_S, step_s)
         slots = max(1.0, self.slots // self.structure.replicas)
-        slots = min(slots, budget) if self.structure.mixed else slots
+        slots = min(slots, budget) if self.structure.changes.get("mixed", 1) else slots
         service = Service(
             step_s,
             sequence_s,

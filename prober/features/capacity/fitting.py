@@ -12,6 +12,7 @@ scipy adds 114 MB to the image; scans and bootstrap need the step of `Objective.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 from math import exp, inf, log, sqrt
 from random import Random
 
@@ -41,7 +42,7 @@ from prober.features.capacity.replay import Background, Scene, background, build
 from prober.features.capacity.sweep_record import UNJUDGED, Record, RequestRecord
 
 MIN_ANSWERS = 20
-MAX_REPLAYED, MAX_REPLAYED_BEFORE = 1_500, 3_000  # requests of the sweep, and of others before it
+MAX_REPLAYED, MAX_REPLAYED_BEFORE = 1_000, 3_000  # requests of the sweep, and of others before it
 # Of background load before the sweep that is replayed: with the engine's own latencies, and without, when it shows next to nothing.
 BEFORE_S, BEFORE_WITHOUT_LATENCIES_S = 300.0, 10.0
 SHARES = (0.35, 0.7, 1.0)  # of the record, one after the other
@@ -59,7 +60,7 @@ KV_SHARES = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.75, 0.7)
 MAX_KV_USAGE = 0.9  # above it the cache limits the batch
 MIN_FULL_READINGS = 3  # that show a limit of sequences
 DAMPING, MAX_DAMPING_STEPS = 0.1, 3
-EVOLUTIONS = ((5, 15), (2, 60))  # number of the best structures, and generations of each
+EVOLUTIONS = ((5, 15), (2, 40))  # number of the best structures, and generations of each; more seldom gain
 RESCALE_EVERY = 10
 MIN_ROOT = 1e-9  # of a covariance, below which nothing moves
 MOVE_SIZES = (0.03, 0.3, 0.08, 0.3, 0.5, 0.05, 0.1, 0.1, 0.3)  # of log parameters
@@ -315,12 +316,11 @@ def _slots(objective: Objective, record: Record, vector: Array) -> int:
         return peak
     peak = peak or _own_peak(record.requests)
     candidates = sorted({*(round(peak * factor) for factor in SLOT_FACTORS), peak + 1} - {0})
-    current, best = objective.slots, (inf, objective.slots)
+    best = inf, objective.slots
     for slots in (*candidates, objective.expected_slots, UNLIMITED_SLOTS):
         objective.slots = slots
         advantage = 2 if slots == objective.expected_slots else 0
         best = min(best, (objective.cost(objective.evaluate(vector)) - advantage, slots))
-    objective.slots = current
     return best[1]
 
 
@@ -329,11 +329,10 @@ def _kv_share(objective: Objective, record: Record, vector: Array) -> float:
     fullest = max((signals.kv_cache_usage_ratio_max or 0.0 for _, signals in record.readings), default=0.0)
     if fullest < MAX_KV_USAGE:
         return 1.0
-    current, best = objective.kv_share, (inf, 1.0)
+    best = inf, 1.0
     for share in KV_SHARES:
         objective.kv_share = share
         best = min(best, (objective.cost(objective.evaluate(vector)), share))
-    objective.kv_share = current
     return best[1]
 
 
@@ -341,11 +340,7 @@ def _own_peak(requests: Sequence[RequestRecord]) -> int:
     """Most requests of the sweep that decoded at once."""
     changes = [(request.first_s, 1) for request in requests if request.first_s is not None]
     changes += [(request.end_s or request.known_s, -1) for request in requests if request.first_s is not None]
-    decoding = peak = 0
-    for _, change in sorted(changes):
-        decoding += change
-        peak = max(peak, decoding)
-    return peak
+    return max(accumulate(change for _, change in sorted(changes)), default=0)
 
 
 def ttft_error(items: Observations, replayed: Sequence[Array]) -> float:

@@ -80,14 +80,14 @@ class Observations:
 
 def ttfts_s(course: Course, scene: Scene) -> Array:
     """TTFTs of the record's requests in a replay, shape (requests,); NaN where the replay ends before."""
-    own = np.array(scene.own, dtype=np.intp)
+    own = np.asarray(scene.own)
     first_s = view(course.first_s)[own]
     return np.where(first_s >= 0, first_s - view(scene.stream.at_s)[own], np.nan)
 
 
 def _latencies_s(course: Course, scene: Scene, front_s: float) -> Array:
     """Latencies of the record's requests by kind, shape (4, requests)."""
-    own = np.array(scene.own, dtype=np.intp)
+    own = np.asarray(scene.own)
     first_s, end_s, outputs = view(course.first_s)[own], view(course.end_s)[own], view(scene.stream.outputs)[own]
     has_ended = (end_s >= 0) & (outputs > 1)
     tpot_s = np.where(has_ended, (end_s - first_s) / np.maximum(1.0, outputs - 1), np.nan)

@@ -58,7 +58,7 @@ class Scene:
     """
 
     stream: Stream
-    own: tuple[int, ...]
+    own: "array[int]"
     readings_s: Doubles
     until_s: float
 
@@ -196,7 +196,7 @@ def build_scene(record: Record, load: Background, rng: Random) -> Scene:
             array("d", [output for *_, output, _ in rows]),
             bytes(own >= 0 and own % stride == 0 for *_, own in rows),
         ),
-        tuple(places),
+        array("q", places),
         array("d", [at_s - from_s + LEAD_S for at_s, _ in record.readings]),
         record.until_s - from_s + LEAD_S,
     )
@@ -208,7 +208,7 @@ def beginning(scene: Scene, last_s: float, until_s: float) -> Scene:
     return replace(
         scene,
         stream=Stream(*(column[:count] for column in scene.stream)),  # type: ignore[arg-type]
-        own=tuple(place for place in scene.own if place < count),
+        own=array("q", (place for place in scene.own if place < count)),
         readings_s=array("d", [reading_s for reading_s in scene.readings_s if reading_s <= until_s + LEAD_S]),
         until_s=until_s + LEAD_S + GRACE_S,
     )

@@ -268,6 +268,28 @@ def test_breaches_below_the_knee_contradict_it_only_if_nothing_explains_them(mon
     assert abs(log(explained.estimate / KNEE)) < 0.2
 
 
+@pytest.mark.parametrize(("late_stages", "fit_of_estimate"), [((6,), "model"), ((6, 8), "fractions")])
+def test_a_flat_model_makes_no_knee_of_breaches_that_do_not_rise_with_the_rate(
+    monkeypatch: pytest.MonkeyPatch, late_stages: tuple[int, ...], fit_of_estimate: str
+) -> None:
+    """Two neighbours breach at the highest rate, and two more at 60% of it."""
+    engine = Service(0.02, 1e-4, 500e-6, 65e-9)
+    load = Background(0.0, (), known=False)
+    model = Fit(engine, "chunked prefill", 0.0, (), (), 0.1, None, load)
+    monkeypatch.setattr("prober.features.capacity.estimate.fit", lambda *_: model)
+    rates = [*(1.15**number for number in range(7)), 1.27, 1.4]
+    stages = [Stage(n, "ramp", per_s, 8.0 * n, 8.0 * n + 8.0) for n, per_s in enumerate(rates)]
+    requests = []
+    for stage in stages:
+        for place in range(round(8 * stage.rate_per_s)):
+            at_s, late = stage.began_s + place / stage.rate_per_s, stage.number in late_stages and place in (4, 5)
+            first_s, events = at_s + (0.7 if late else 0.35), {"ttft": (1, int(late))}
+            requests.append(RequestRecord(at_s, 300, 40, stage.number, first_s, at_s + 2, at_s + 2, events=events))
+    (found,) = estimate_capacity(Record((TTFT,), tuple(requests), tuple(stages)), effort=0.1).capacities
+    assert found.fit == fit_of_estimate
+    assert (found.verdict == "found") == (fit_of_estimate == "model")
+
+
 def test_without_a_page_the_interval_is_wide() -> None:
     """Of the load added: nobody tells what else was there."""
     (found,) = estimate_capacity(record(telemetry="none")).capacities
