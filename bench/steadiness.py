@@ -26,7 +26,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.results.steadiness import LOOKS, SteadinessTest
 
-RUNS = 200
+RUNS = 100
 REQUESTS = LOOKS[-1]
 MATERIAL = 1.2
 TTFT_S, TPOT_S, TOKENS = 0.1, 0.01, 21

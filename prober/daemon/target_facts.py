@@ -97,20 +97,21 @@ async def read_network(target: Target) -> list[Fact]:
         return []
     exchange = Exchange(None, target.clock)
     try:
-        connection = await connect(target.endpoint, exchange, CONNECT_TIMEOUT_S)
-        address = ip_address(exchange.connection.local_address if exchange.connection is not None else "")
-    except Broken:
+        await connect(target.endpoint, exchange, CONNECT_TIMEOUT_S)
+        connection = exchange.connection
+        if connection is None or (address := ip_address(connection.local_address)) is None:
+            return []
+        round_trip_s = connection.round_trip_s
+    except (Broken, OSError):  # or the server ended it at once
         return []
     finally:
         exchange.abort()
-    if address is None or connection.tcp_s is None:
-        return []
     proxy = " to the proxy" if target.endpoint.proxy else ""
     interface = "loopback" if address.is_loopback else _interface(address)
-    return [
-        Fact("network", f"IPv{address.version}{f' over {interface}' if interface else ''}{proxy}", SOURCE),
-        Fact("network_connect", f"{connection.tcp_s * 1e3:.3g} ms{proxy}", SOURCE),
-    ]
+    facts = [Fact("network", f"IPv{address.version}{f' over {interface}' if interface else ''}{proxy}", SOURCE)]
+    if round_trip_s:
+        facts.append(Fact("network_round_trip", f"{round_trip_s * 1e3:.3g} ms{proxy}", SOURCE))
+    return facts
 
 
 def storage_of(path: Path) -> str:

@@ -6,7 +6,8 @@ other connections and timers of the event loop run. With TLS, bytes have the sta
 
 import asyncio
 import ssl
-from socket import IPPROTO_TCP, TCP_NODELAY, socket
+import sys
+from socket import IPPROTO_TCP, TCP_INFO, TCP_NODELAY, socket
 from typing import Any, Protocol
 
 from prober.net.clock import ANCILLARY_BYTES, Clock
@@ -55,6 +56,11 @@ class StampedSocket:
         """Address of this end; "" for a socket without one."""
         name = self._socket.getsockname()
         return str(name[0]) if isinstance(name, tuple) else ""
+
+    @property
+    def round_trip_s(self) -> float:
+        """Round trip of this connection as the kernel measured it (`tcpi_rtt` of Linux); 0 if it has none."""
+        return int.from_bytes(self._socket.getsockopt(IPPROTO_TCP, TCP_INFO, 72)[68:], sys.byteorder) / 1e6
 
     async def connect(self, address: Any) -> None:
         """Connect and begin to read. Raises OSError."""

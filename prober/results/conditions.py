@@ -14,7 +14,7 @@ from prober.results.result import Result, Stage
 
 Conditions = Mapping[str, str | None]
 # The prober's host does not serve the requests, and amounts at the start are never the same twice.
-_NOT_COMPARED = ("prober_host", "host_ram_available", "network_connect")
+_NOT_COMPARED = ("prober_host", "host_ram_available", "network_round_trip")
 _SERVING = tuple(field.name for field in fields(Context) if field.name not in _NOT_COMPARED)
 MUST_BE_KNOWN = ("model", "prompt tokens", "output tokens")  # before two results are pooled
 

@@ -15,7 +15,7 @@ from prober.results.result import DecodeLimit, Disagreement, Result
 CONFIGURED, THE_ENGINE = "configuration", "the engine"
 NO_GPU = "none"  # as `gpu`: the engine runs on the processor
 # Facts that nobody is asked for where they are not seen.
-SEEN = ("gpu_processes", "host_ram_available", "network", "network_connect")
+SEEN = ("gpu_processes", "host_ram_available", "network", "network_round_trip")
 OF_GPUS = ("gpu_count", "gpu_memory", "interconnect", "driver", "cuda")
 REPLICA_NOTE = "facts from a path of the server are those of the replica that answered"
 LABELS = {
@@ -30,7 +30,7 @@ LABELS = {
     "max_batch": "largest batch",
     "prober_host": "prober's host",
     "network": "network of the prober",
-    "network_connect": "TCP connect",
+    "network_round_trip": "round trip of TCP",
     ENGINE_VERSION: "engine's version",
 }
 MEMORY_TOLERANCE = 0.1  # a card of 80 GB shows 79.6 GiB

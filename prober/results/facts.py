@@ -14,7 +14,7 @@ class Context:
     storage: file system, and disk if it has one, of a path in `weights` on this machine
     prober_host: processor, system and Python of the machine that measured
     network: address family, interface and link of the prober's machine on the path to the server
-    network_connect: duration of a TCP connection to the server, or to the proxy, at the start
+    network_round_trip: round trip to the server, or to the proxy, as the kernel measured it while connecting
     """
 
     gpu: str | None = None
@@ -43,7 +43,7 @@ class Context:
     streaming: str | None = None
     prober_host: str | None = None
     network: str | None = None
-    network_connect: str | None = None
+    network_round_trip: str | None = None
 
 
 CONTEXT_NAMES = tuple(field.name for field in fields(Context))
