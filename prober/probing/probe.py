@@ -13,7 +13,7 @@ from prober.measure.chat import OTHER_LIMIT
 from prober.measure.outcome import ANSWERED, ExpectedAnswer, Outcome, Verdict, checked, classify
 from prober.measure.printable import printable
 from prober.measure.recording import Recording
-from prober.measure.request import Drawer, Request
+from prober.measure.request import AssistantMessage, Drawer, Request
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import SILENT_STATES
 from prober.measure.timeline import Connection, Timeline
@@ -41,7 +41,8 @@ MAX_RECONNECTIONS = 4  # of a probe whose connections are closed before its requ
 CROSSING_NS = (
     10_000_000  # plus a round trip: a server that closes so soon after the request does so for an earlier reason
 )
-SESSION_OVER = "its session ends: the answer calls a tool, or is far longer than asked for"
+NOT_KEPT = AssistantMessage("assistant", "")  # no later turn has it
+SESSION_OVER = "its session ends: the answer is far longer than asked for, or its tool calls are no complete JSON"
 MAX_HEADER_DIGITS = 15  # of a number in a header: more are no count of requests or tokens
 RATE_LIMITS = {  # kinds of `llmslo_rate_limit_remaining` by header
     **{f"x-ratelimit-remaining-{kind}": kind for kind in ("requests", "tokens")},
@@ -115,7 +116,7 @@ class ProbeRun(ABC):
     """A probe under way, with its budget, session and result. It is sent by this process, or by a worker (`workers.WorkerRun`).
 
     may: called when the request is due; if it returns False, the request is never sent
-    answer: text of the answer for the next turn of its session; None if it calls a tool, is too long, or is not needed
+    answer: for the next turn of its session; None if it cannot be sent again (`Recording.message`), or is not needed
     first_ns: arrival of the first content; None before it
     """
 
@@ -129,12 +130,11 @@ class ProbeRun(ABC):
     async def send(self) -> ProbeResult:
         """Send the request and return its result. Its session continues with the answer, or ends without one.
 
-        An answer that calls a tool also ends it, as there is no tool result to send. Raises exceptions of the prober that occur before
-        the first byte of the answer.
+        Raises exceptions of the prober that occur before the first byte of the answer.
         """
         request, target = self.request, self._target
         reserved: tuple[dict[str, float], int] | None = None
-        answer: str | None = None
+        answer: AssistantMessage | None = None
         tokens: int | None = None
         try:
             if request.busy is not None:
@@ -146,7 +146,7 @@ class ProbeRun(ABC):
                 return self._completed(Verdict(Outcome.OVER_BUDGET, "the budget of the last 24 hours is used up"))
             result = await self._exchanged()
             if result.outcome in ANSWERED:
-                answer, usage = self.answer if request.keeps_answer else "", result.timeline.usage
+                answer, usage = self.answer if request.keeps_answer else NOT_KEPT, result.timeline.usage
                 if usage is not None and usage.completion_tokens is not None:
                     tokens = usage.completion_tokens - (usage.reasoning_tokens or 0)
                 if answer is None and request.keeps_answer:
@@ -162,7 +162,7 @@ class ProbeRun(ABC):
 
     @property
     @abstractmethod
-    def answer(self) -> str | None: ...
+    def answer(self) -> AssistantMessage | None: ...
 
     @property
     @abstractmethod
@@ -232,9 +232,8 @@ class LocalRun(ProbeRun):
         self._stopped: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()  # why it is not sent
 
     @property
-    def answer(self) -> str | None:
-        recording = self._recording
-        return None if recording.calls or recording.length_problem else recording.answer
+    def answer(self) -> AssistantMessage | None:
+        return self._recording.message
 
     @property
     def first_ns(self) -> int | None:
