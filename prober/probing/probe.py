@@ -14,7 +14,7 @@ from prober.measure.outcome import ANSWERED, ExpectedAnswer, Outcome, Verdict, c
 from prober.measure.printable import printable
 from prober.measure.recording import Recording
 from prober.measure.request import AssistantMessage, Drawer, Request
-from prober.measure.result import ProbeResult
+from prober.measure.result import ProbeResult, RetryKind
 from prober.measure.target_state import SILENT_STATES
 from prober.measure.timeline import Connection, Timeline
 from prober.net.clock import Alarm
@@ -50,6 +50,15 @@ RATE_LIMITS = {  # kinds of `llmslo_rate_limit_remaining` by header
         f"anthropic-ratelimit-{kind}-remaining": kind.replace("-", "_")
         for kind in ("requests", "tokens", "input-tokens", "output-tokens")
     },
+}
+# Headers in which gateways tell how often they tried: (kind, whether the first try counts). Sources: Envoy's router filter
+# (`include_attempt_count_in_response`), LiteLLM's and Portkey's response headers, ngrok's AI gateway.
+RETRIES: dict[str, tuple[RetryKind, bool]] = {
+    "x-envoy-attempt-count": ("retry", True),
+    "x-litellm-attempted-retries": ("retry", False),
+    "x-litellm-attempted-fallbacks": ("fallback", False),
+    "x-portkey-retry-attempt-count": ("retry", False),
+    "ngrok-aig-attempts": ("retry", True),
 }
 
 
@@ -488,6 +497,7 @@ class LocalRun(ProbeRun):
             and bool(cached and usage and cached > CACHED_SHARE * (usage.prompt_tokens or 0)),
             text=printable(target.endpoint.redactor.redact(self._recording.text)),
             rate_limit=left,
+            retries=gateway_retries(self._exchange.headers),
             retry_after_s=None if ok else requested_pause_s(self._exchange.headers, target.clock.unix_s()),
             cert_expiry_unix_s=cert_expiry(self._exchange),
         )
@@ -517,6 +527,15 @@ class LocalRun(ProbeRun):
 def begin_ns(target: Target, due_ns: int, began_ns: int) -> int:
     """Planned begin of a probe: `connect_lead` before its due time, or the due time for a probe that began only then (`began_ns`)."""
     return due_ns - round(target.spec.connect_lead * 1e9) if began_ns < due_ns else due_ns
+
+
+def gateway_retries(headers: Mapping[str, str]) -> dict[RetryKind, int]:
+    """Further tries of gateways by kind, as the headers of a response tell them. Tries of several gateways in a row are added."""
+    retries: dict[RetryKind, int] = {}
+    for header, (kind, counts_first) in RETRIES.items():
+        if (count := header_number(headers, header)) is not None:
+            retries[kind] = retries.get(kind, 0) + max(0, int(count) - counts_first)
+    return retries
 
 
 def header_number(headers: Mapping[str, str], name: str) -> float | None:

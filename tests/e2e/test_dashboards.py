@@ -76,6 +76,7 @@ REAL: dict[str, dict[str, str]] = {
         "ITL E": "its samples may be enough for a p99",
         "TTFT of the answer, after reasoning": "the model does not reason",
         "Tool calls": "no workload has tools",
+        "Retries of a gateway": "there is no gateway",
         "TTFT by vantage": NO_VANTAGE, "TTFT shared and added, p50": NO_VANTAGE,
         "TCP connect by vantage, p50": NO_VANTAGE, "State by vantage": NO_VANTAGE,
         "Failures by reason A": "none failed; all probes are there as a line",
