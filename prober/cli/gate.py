@@ -151,7 +151,8 @@ def gate(
         of_result = asdict(result.without_requests())
         document |= {"cost": price and asdict(price), "rate_per_s": probe.rate, "workload": sent.name}
         document |= {
-            name: of_result["stages"][0][name] for name in ("prompt_lengths", "reasoning", "tool_calls", "series")
+            name: of_result["stages"][0][name]
+            for name in ("prompt_lengths", "reasoning", "tool_calls", "retries", "series")
         }
         document |= {name: of_result[name] for name in ("target", "warm_up")}
         echo(json.dumps(document))

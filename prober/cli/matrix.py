@@ -62,7 +62,7 @@ COLUMNS = (("ttft", 0.5), ("ttft", 0.99), ("tpot", 0.5))
 # Fields of a stage that --json prints of its row.
 OF_STAGE = {
     *("sent", "answered", "outcomes", "refused", "shedding", "prompt_lengths", "quality", "reasoning", "tool_calls"),
-    *("series", "disturbance", "adapters", "contrast", "latencies"),
+    *("retries", "series", "disturbance", "adapters", "contrast", "latencies"),
 }
 
 

@@ -37,6 +37,8 @@ def draw(result: ProbeResult) -> None:
     if timeline.calls:
         times = f"first after {format_duration(timeline.ttft_call_s)}, its arguments after {format_duration(timeline.arguments_s)}"
         rows.append(("tool calls", f"{timeline.calls}: {times}"))
+    if any(result.retries.values()):
+        rows.append(("gateway", ", ".join(f"{kind}: {count}" for kind, count in result.retries.items())))
     gaps = sorted(timeline.chunk_gaps_s)
     rows += [("TPOT", timeline.why_no_tpot or format_duration(timeline.tpot_s))] if timeline.content_ns else []
     rows += [("E2E", format_duration(timeline.e2e_s))] if timeline.e2e_s is not None else []

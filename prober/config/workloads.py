@@ -180,7 +180,8 @@ class SessionsSpec(Block):
     )
     tool_results: Percent | None = Field(
         None,
-        description="share of the later messages that are results of a tool call, which the prober adds to the answer before",
+        description="share of the later messages that are results of a tool call, which the prober adds to the answer before "
+        "unless the server called tools itself",
     )
     turns: Annotated[int, Field(ge=2, le=20)] = Field(description="turns of a session, each with its own series")
 

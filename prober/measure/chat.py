@@ -12,7 +12,7 @@ import orjson
 
 from prober.measure.payload import Malformed, count, error_of, excerpt, json_object, shortened, text_of
 from prober.measure.printable import shown_name
-from prober.measure.request import Message, Request, ToolUse
+from prober.measure.request import AssistantMessage, Message, Request
 from prober.measure.tool_calls import CallPiece
 
 MAX_CHOICES = 128  # of an answer that are read; OpenAI's API makes no more
@@ -76,6 +76,7 @@ class Chunk(NamedTuple):
     choice: index of the choice that the chunk belongs to
     is_end: the API ends its answers with this event
     calls: pieces of tool calls
+    prose: the text without tool calls, where `text` may have them; None: `text`
     is_whole: the event repeats the whole answer, which the stream has sent in pieces
     begins_reasoning: a block of reasoning begins, whose text may never be sent
     hides_reasoning: reports reasoning whose full text is perhaps not sent: it is encrypted, redacted, summarised or signed
@@ -94,6 +95,7 @@ class Chunk(NamedTuple):
     is_whole: bool = False
     begins_reasoning: bool = False
     hides_reasoning: bool = False
+    prose: str | None = None
 
 
 def request_body(dialect: Dialect, request: Request, model: str, stream: bool, *, is_chat: bool) -> bytes:
@@ -107,7 +109,9 @@ def request_body(dialect: Dialect, request: Request, model: str, stream: bool, *
     if is_chat:
         needed["messages"] = [part for message in request.messages for part in _messages(message)]
     else:
-        texts = (message.content if isinstance(message, ToolUse) else message[1] for message in request.messages)
+        texts = (
+            message.content if isinstance(message, AssistantMessage) else message[1] for message in request.messages
+        )
         needed["prompt"] = "\n".join(texts)
     optional: dict[str, Any] = {"user": USER} if dialect.user else {}
     if stream and dialect.stream_options:
@@ -122,14 +126,16 @@ def request_body(dialect: Dialect, request: Request, model: str, stream: bool, *
     return encoded(request, model, needed, optional)
 
 
-def _messages(message: Message | ToolUse) -> list[dict[str, Any]]:
-    if not isinstance(message, ToolUse):
+def _messages(message: Message | AssistantMessage) -> list[dict[str, Any]]:
+    if not isinstance(message, AssistantMessage):
         return [{"role": message[0], "content": message[1]}]
-    function = {"name": message.name, "arguments": message.arguments}
-    calls = [{"id": message.call_id, "type": "function", "function": function}]
+    calls = [
+        {"id": tool.call_id, "type": "function", "function": {"name": tool.name, "arguments": tool.arguments}}
+        for tool in message.tools
+    ]
     return [
-        {"role": "assistant", "content": message.text, "tool_calls": calls},
-        {"role": "tool", "tool_call_id": message.call_id, "content": message.result},
+        {"role": "assistant", "content": message.text or None, "tool_calls": calls},
+        *({"role": "tool", "tool_call_id": tool.call_id, "content": tool.result} for tool in message.tools),
     ]
 
 
@@ -202,6 +208,7 @@ def _chunk(document: dict[str, Any]) -> Chunk:
         tuple(_call_pieces(message, is_complete=is_whole)) if has_calls else (),
         is_whole,
         hides_reasoning=_hides_reasoning(message),
+        prose=_content({**message, "tool_calls": None, "function_call": None})[0] if has_calls else None,
     )
 
 

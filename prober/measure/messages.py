@@ -11,7 +11,7 @@ import orjson
 from prober.measure.chat import USER, Chunk, Dialect, Usage, encoded
 from prober.measure.payload import Malformed, count, error_of, event_type, excerpt, json_object, shortened, text_of
 from prober.measure.printable import shown_name
-from prober.measure.request import Message, Request, ToolUse
+from prober.measure.request import AssistantMessage, Message, Request
 from prober.measure.tool_calls import CallPiece
 
 HEADERS = (("anthropic-version", "2023-06-01"),)
@@ -24,21 +24,23 @@ def request_body(dialect: Dialect, request: Request, model: str, stream: bool) -
         "max_tokens": request.output_tokens,
         "stream": stream,
     }
-    plain = (message for message in request.messages if not isinstance(message, ToolUse))
+    plain = (message for message in request.messages if not isinstance(message, AssistantMessage))
     if system := "\n".join(content for role, content in plain if role == "system"):
         needed["system"] = system
     return encoded(request, model, needed, {"metadata": {"user_id": USER}} if dialect.user else {})
 
 
-def _messages(message: Message | ToolUse) -> list[dict[str, Any]]:
-    if not isinstance(message, ToolUse):
+def _messages(message: Message | AssistantMessage) -> list[dict[str, Any]]:
+    if not isinstance(message, AssistantMessage):
         role, content = message
         return [{"role": role, "content": content}] if role != "system" else []
-    arguments = orjson.loads(message.arguments)
-    use = {"type": "tool_use", "id": message.call_id, "name": message.name, "input": arguments}
-    result = {"type": "tool_result", "tool_use_id": message.call_id, "content": message.result}
     text = [{"type": "text", "text": message.text}] if message.text else []  # an empty block is refused
-    return [{"role": "assistant", "content": [*text, use]}, {"role": "user", "content": [result]}]
+    uses = [
+        {"type": "tool_use", "id": tool.call_id, "name": tool.name, "input": orjson.Fragment(tool.arguments)}
+        for tool in message.tools
+    ]
+    results = [{"type": "tool_result", "tool_use_id": tool.call_id, "content": tool.result} for tool in message.tools]
+    return [{"role": "assistant", "content": [*text, *uses]}, {"role": "user", "content": results}]
 
 
 def parse_event(event_name: bytes, payload: bytes) -> Chunk:
@@ -51,13 +53,13 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
             content = _content(delta)
             text = delta.get("partial_json") if isinstance(delta, dict) else None
             if isinstance(text, str) and text:
-                content = content._replace(calls=(CallPiece(_index(document), arguments=text),))
+                content = content._replace(calls=(CallPiece(_index(document), arguments=text),), prose="")
             return content
         case "content_block_start":
             block = document.get("content_block")
             content = _content(block)
-            begins_reasoning = not content.has_content and _is_thinking(block)
-            return content._replace(calls=_calls(block, _index(document)), begins_reasoning=begins_reasoning)
+            calls, begins_reasoning = _calls(block, _index(document)), not content.has_content and _is_thinking(block)
+            return content._replace(calls=calls, begins_reasoning=begins_reasoning, prose="" if calls else None)
         case "content_block_stop":
             # A tool without input has no deltas.
             return Chunk(calls=(CallPiece(_index(document), rest="{}"),))
@@ -107,6 +109,11 @@ def _message(message: dict[str, Any]) -> Chunk:
         calls=tuple(piece for number, block in enumerate(blocks) for piece in _calls(block, number, is_complete=True)),
         is_whole=True,
         begins_reasoning=not reasoning and any(map(_is_thinking, blocks)),
+        prose="".join(
+            content.text
+            for content, block in zip(contents, blocks, strict=True)
+            if content.is_answer and not _calls(block, None)
+        ),
     )
 
 

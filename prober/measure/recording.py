@@ -5,6 +5,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import sub
 
+import orjson
+
 from prober.measure import chat
 from prober.measure.api import CHAT, Api
 from prober.measure.outcome import ObservedEnd, Verdict
@@ -20,6 +22,7 @@ from prober.measure.payload import (
 from prober.measure.printable import shown_name
 from prober.measure.quality import CHECKED_CHARS_PER_TOKEN, MIN_CHECKED_CHARS
 from prober.measure.reasoning_marks import ReasoningMarks
+from prober.measure.request import AssistantMessage, ToolUse
 from prober.measure.sse import STRAY, LineTooLong, SseDecoder, SseEvent, is_done
 from prober.measure.timeline import HiddenTokens, Timeline
 from prober.measure.tool_calls import ToolCall, ToolCalls
@@ -129,7 +132,7 @@ class Recording:
 
     @property
     def answer(self) -> str:
-        """The text without reasoning, up to the length that is checked; collected only if `keep_answer` is set."""
+        """The text without reasoning and tool calls, up to the length that is checked; collected only if `keep_answer` is set."""
         return joined_surrogates("".join(self._answers))[: self._max_answer_chars]
 
     @property
@@ -141,6 +144,26 @@ class Recording:
             f"the answer is not checked: it has more than {self._max_answer_chars:,} characters, "
             f"though {self.tokens:,} tokens were asked for"
         )
+
+    @property
+    def message(self) -> AssistantMessage | None:
+        """The answer as a message of a later request; None if it is far longer than requested, or its tool calls cannot be sent again.
+
+        The APIs, and the chat templates of engines, refuse calls whose arguments are no JSON object.
+        """
+        tools = []
+        for call in self.calls:
+            arguments = joined_surrogates(call.arguments) or "{}"
+            try:
+                is_object = isinstance(orjson.loads(arguments), dict)
+            except orjson.JSONDecodeError:
+                is_object = False
+            if not is_object:
+                return None
+            tools.append(ToolUse(call.id, call.name, arguments))
+        if self.length_problem or not self._calls.is_complete:
+            return None
+        return AssistantMessage("assistant", self.answer, tuple(tools))
 
     @property
     def calls(self) -> list[ToolCall]:
@@ -379,6 +402,8 @@ class Recording:
                 self.first_answer_ns, self._answers, self._answer_chars = None, [], 0
         if self.first_answer_ns is None and (answer or not text):
             self.first_answer_ns = at_ns
+        if chunk.prose is not None:
+            answer = chunk.prose
         if answer and self.keep_answer and self._answer_chars <= self._max_answer_chars:
             self._answers.append(answer)
             self._answer_chars += len(answer)

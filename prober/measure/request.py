@@ -8,22 +8,30 @@ from prober.measure.quality import Expectation
 
 
 class ToolUse(NamedTuple):
-    """An answer that calls a tool, and the result of the call. The APIs send it as two messages, or three.
+    """A call of a tool, and its result. arguments: JSON of an object"""
 
-    text: of the answer beside the call
-    arguments: JSON of an object
-    """
-
-    text: str
     call_id: str
     name: str
     arguments: str
-    result: str
+    result: str = ""
+
+
+class AssistantMessage(NamedTuple):
+    """An answer of the server. If it calls tools, the APIs send it as several messages: text, calls and results.
+
+    role: assistant
+    text: the answer without its calls
+    """
+
+    role: str
+    text: str
+    tools: tuple[ToolUse, ...] = ()
 
     @property
     def content(self) -> str:
         """All of it as text, for an API without messages."""
-        return f"{self.text}\n{self.name} {self.arguments}\n{self.result}"
+        uses = (f"{tool.name} {tool.arguments}\n{tool.result}" for tool in self.tools)
+        return "\n".join((self.text, *uses))
 
 
 Message = tuple[str, str]
@@ -45,8 +53,8 @@ class Conversation(Drawer, Protocol):
     think_s: float | None
     turns_left: int
 
-    def end_turn(self, answer: str | None, tokens: int | None) -> None:
-        """Record the end of a turn. answer: its text, None ends the session; tokens: length of the answer, None if unknown"""
+    def end_turn(self, answer: AssistantMessage | None, tokens: int | None) -> None:
+        """Record the end of a turn. answer: None ends the session; tokens: length of the answer, None if unknown"""
 
 
 class BusySessions(Drawer, Protocol):
@@ -64,7 +72,7 @@ class Request:
     due_ns: intended time, of the monotonic clock
     workload: value of the `workload` label
     prompt_tokens: requested length; an estimate for prompts with a text of their own
-    messages: (role, content) of each, or an answer with the result of its tool call
+    messages: (role, content) of each, or an answer with the results of its tool calls
     sampling: additional fields of the request; they replace the prober's optional fields, or remove them by null
     warm: the prompt starts with text that was sent before
     expectation: the check of the answer; None if it is not checked
@@ -82,7 +90,7 @@ class Request:
     workload: str
     prompt_tokens: int
     output_tokens: int
-    messages: tuple[Message | ToolUse, ...]
+    messages: tuple[Message | AssistantMessage, ...]
     sampling: Mapping[str, Any]
     warm: bool = False
     expectation: Expectation | None = None

@@ -10,7 +10,7 @@ from typing import Any
 from prober.measure.chat import USER, Chunk, Dialect, Usage, encoded
 from prober.measure.payload import Malformed, count, error_of, event_type, excerpt, json_object, shortened, text_of
 from prober.measure.printable import shown_name
-from prober.measure.request import Message, Request, ToolUse
+from prober.measure.request import AssistantMessage, Message, Request
 from prober.measure.tool_calls import CallPiece
 
 ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
@@ -28,16 +28,18 @@ def request_body(dialect: Dialect, request: Request, model: str, stream: bool) -
     return encoded(request, model, needed, {"store": False} | ({"user": USER} if dialect.user else {}))
 
 
-def _items(message: Message | ToolUse) -> list[dict[str, Any]]:
-    if not isinstance(message, ToolUse):
+def _items(message: Message | AssistantMessage) -> list[dict[str, Any]]:
+    if not isinstance(message, AssistantMessage):
         return [{"role": message[0], "content": message[1]}]
-    call = {"call_id": message.call_id, "name": message.name, "arguments": message.arguments}
     text = [{"role": "assistant", "content": message.text}] if message.text else []
-    return [
-        *text,
-        {"type": "function_call", **call},
-        {"type": "function_call_output", "call_id": message.call_id, "output": message.result},
+    calls = [
+        {"type": "function_call", "call_id": tool.call_id, "name": tool.name, "arguments": tool.arguments}
+        for tool in message.tools
     ]
+    results = [
+        {"type": "function_call_output", "call_id": tool.call_id, "output": tool.result} for tool in message.tools
+    ]
+    return [*text, *calls, *results]
 
 
 def parse_event(event_name: bytes, payload: bytes) -> Chunk:
@@ -52,7 +54,8 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
         piece = CallPiece(_position(document, document.get("item_id")), arguments=text)
         calls = (piece,) if kind == "response.function_call_arguments.delta" else ()
         is_answer = text != "" and "reasoning" not in kind
-        return Chunk(text != "", is_answer, text, calls=calls, hides_reasoning="summary" in kind)
+        prose = "" if calls else None
+        return Chunk(text != "", is_answer, text, calls=calls, hides_reasoning="summary" in kind, prose=prose)
     if kind in ENDS:
         response = document.get("response")
         if not isinstance(response, dict):
@@ -66,7 +69,8 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
         # A tool call begins with the name of the tool, which the model generates.
         tool = shown_name(fields.get("name")) if str(fields.get("type")).endswith("_call") else ""
         begun = tuple(_call_pieces(item, _position(document, None)))
-        return Chunk(tool != "", tool != "", tool, calls=begun, begins_reasoning=fields.get("type") == "reasoning")
+        is_reasoning, prose = fields.get("type") == "reasoning", "" if begun else None
+        return Chunk(tool != "", tool != "", tool, calls=begun, begins_reasoning=is_reasoning, prose=prose)
     if kind == "response.function_call_arguments.done":
         arguments = document.get("arguments")
         rest = arguments if isinstance(arguments, str) else ""
@@ -128,6 +132,7 @@ def _end(response: dict[str, Any], status: str) -> Chunk:
         *(text != "", answer != "", text, finish_reason, usage, None, model, 0, True, calls),
         is_whole=True,
         begins_reasoning=not reasoning and any(isinstance(it, dict) and it.get("type") == "reasoning" for it in items),
+        prose=_output([item for item in items if not any(_call_pieces(item, None))])[0],
     )
 
 

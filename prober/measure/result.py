@@ -2,10 +2,14 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.printable import shown_name
 from prober.measure.timeline import Timeline
+
+RetryKind = Literal["retry", "fallback"]
+RETRY_KINDS: tuple[RetryKind, ...] = get_args(RetryKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,8 @@ class ProbeResult:
     on_request: the probe was started by a user: it is shown, but not counted
     worker: number of the process that sent it, from 1; 0: the prober itself
     rate_limit: remaining allowance by kind, from the headers of the response
+    retries: further tries of a gateway for this response, by kind (retry: of the same model, or of which one is unknown; fallback: of
+        another model), as its headers tell them; empty if no header does
     retry_after_s: pause that a failed answer asks for, in seconds from its end
     cert_expiry_unix_s: expiry of the server's certificate, Unix time
     adapter: name of the LoRA adapter, or other model, that was requested instead of the target's `model`; "" if none
@@ -42,6 +48,7 @@ class ProbeResult:
     text: str = ""
     check: str | None = None
     rate_limit: dict[str, float] = field(default_factory=dict)
+    retries: dict[RetryKind, int] = field(default_factory=dict)
     retry_after_s: float | None = None
     cert_expiry_unix_s: float | None = None
     on_request: bool = False

@@ -103,6 +103,11 @@ class ToolCalls:
         if self._chars <= MAX_ARGUMENT_CHARS:
             call.add(at_ns, piece)
 
+    @property
+    def is_complete(self) -> bool:
+        """True if nothing of the calls was dropped."""
+        return self.count <= MAX_CALLS and self._chars <= MAX_ARGUMENT_CHARS
+
     @staticmethod
     def _begins_another(call: ToolCall, piece: CallPiece) -> bool:
         """True if the piece has the place of a complete call but another id and name, as some servers number all calls 0."""

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, cast
 
 from prober.config.target import TargetSpec
-from prober.measure.request import Request
+from prober.measure.request import AssistantMessage, Request
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
 from prober.probing.target import Identity
@@ -58,7 +58,7 @@ class Ended:
     """Message from a worker: the result of a request. answer: see `ProbeRun.answer`"""
 
     result: ProbeResult
-    answer: str | None
+    answer: AssistantMessage | None
 
 
 @dataclass(frozen=True, slots=True)

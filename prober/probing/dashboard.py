@@ -239,6 +239,16 @@ def network() -> list[Panel]:
             height=4,
             empty="too few answers to tell, or none now",
         ),
+        series(
+            "Retries of a gateway",
+            "Probes that a gateway tried again, or sent to another model, as its response headers tell; their latency has all tries in "
+            "it. Bad: above 0, the engines behind it fail or are full more often than the probes show. No data: no header tells.",
+            "short",
+            Query(increase(probe_series.RETRIED, "target, kind", select=TARGET), "{{kind}}"),
+            bars=True,
+            width=12,
+            empty="no response header tells",
+        ),
     ]
 
 

@@ -13,8 +13,8 @@ from prober.measure.chat import OTHER_LIMIT
 from prober.measure.outcome import ANSWERED, ExpectedAnswer, Outcome, Verdict, checked, classify
 from prober.measure.printable import printable
 from prober.measure.recording import Recording
-from prober.measure.request import Drawer, Request
-from prober.measure.result import ProbeResult
+from prober.measure.request import AssistantMessage, Drawer, Request
+from prober.measure.result import ProbeResult, RetryKind
 from prober.measure.target_state import SILENT_STATES
 from prober.measure.timeline import Connection, Timeline
 from prober.net.clock import Alarm
@@ -41,7 +41,8 @@ MAX_RECONNECTIONS = 4  # of a probe whose connections are closed before its requ
 CROSSING_NS = (
     10_000_000  # plus a round trip: a server that closes so soon after the request does so for an earlier reason
 )
-SESSION_OVER = "its session ends: the answer calls a tool, or is far longer than asked for"
+NOT_KEPT = AssistantMessage("assistant", "")  # no later turn has it
+SESSION_OVER = "its session ends: the answer is far longer than asked for, or its tool calls are no complete JSON"
 MAX_HEADER_DIGITS = 15  # of a number in a header: more are no count of requests or tokens
 RATE_LIMITS = {  # kinds of `llmslo_rate_limit_remaining` by header
     **{f"x-ratelimit-remaining-{kind}": kind for kind in ("requests", "tokens")},
@@ -49,6 +50,15 @@ RATE_LIMITS = {  # kinds of `llmslo_rate_limit_remaining` by header
         f"anthropic-ratelimit-{kind}-remaining": kind.replace("-", "_")
         for kind in ("requests", "tokens", "input-tokens", "output-tokens")
     },
+}
+# Headers in which gateways tell how often they tried: (kind, whether the first try counts). Sources: Envoy's router filter
+# (`include_attempt_count_in_response`), LiteLLM's and Portkey's response headers, ngrok's AI gateway.
+RETRIES: dict[str, tuple[RetryKind, bool]] = {
+    "x-envoy-attempt-count": ("retry", True),
+    "x-litellm-attempted-retries": ("retry", False),
+    "x-litellm-attempted-fallbacks": ("fallback", False),
+    "x-portkey-retry-attempt-count": ("retry", False),
+    "ngrok-aig-attempts": ("retry", True),
 }
 
 
@@ -115,7 +125,7 @@ class ProbeRun(ABC):
     """A probe under way, with its budget, session and result. It is sent by this process, or by a worker (`workers.WorkerRun`).
 
     may: called when the request is due; if it returns False, the request is never sent
-    answer: text of the answer for the next turn of its session; None if it calls a tool, is too long, or is not needed
+    answer: for the next turn of its session; None if it cannot be sent again (`Recording.message`), or is not needed
     first_ns: arrival of the first content; None before it
     """
 
@@ -129,12 +139,11 @@ class ProbeRun(ABC):
     async def send(self) -> ProbeResult:
         """Send the request and return its result. Its session continues with the answer, or ends without one.
 
-        An answer that calls a tool also ends it, as there is no tool result to send. Raises exceptions of the prober that occur before
-        the first byte of the answer.
+        Raises exceptions of the prober that occur before the first byte of the answer.
         """
         request, target = self.request, self._target
         reserved: tuple[dict[str, float], int] | None = None
-        answer: str | None = None
+        answer: AssistantMessage | None = None
         tokens: int | None = None
         try:
             if request.busy is not None:
@@ -146,7 +155,7 @@ class ProbeRun(ABC):
                 return self._completed(Verdict(Outcome.OVER_BUDGET, "the budget of the last 24 hours is used up"))
             result = await self._exchanged()
             if result.outcome in ANSWERED:
-                answer, usage = self.answer if request.keeps_answer else "", result.timeline.usage
+                answer, usage = self.answer if request.keeps_answer else NOT_KEPT, result.timeline.usage
                 if usage is not None and usage.completion_tokens is not None:
                     tokens = usage.completion_tokens - (usage.reasoning_tokens or 0)
                 if answer is None and request.keeps_answer:
@@ -162,7 +171,7 @@ class ProbeRun(ABC):
 
     @property
     @abstractmethod
-    def answer(self) -> str | None: ...
+    def answer(self) -> AssistantMessage | None: ...
 
     @property
     @abstractmethod
@@ -232,9 +241,8 @@ class LocalRun(ProbeRun):
         self._stopped: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()  # why it is not sent
 
     @property
-    def answer(self) -> str | None:
-        recording = self._recording
-        return None if recording.calls or recording.length_problem else recording.answer
+    def answer(self) -> AssistantMessage | None:
+        return self._recording.message
 
     @property
     def first_ns(self) -> int | None:
@@ -489,6 +497,7 @@ class LocalRun(ProbeRun):
             and bool(cached and usage and cached > CACHED_SHARE * (usage.prompt_tokens or 0)),
             text=printable(target.endpoint.redactor.redact(self._recording.text)),
             rate_limit=left,
+            retries=gateway_retries(self._exchange.headers),
             retry_after_s=None if ok else requested_pause_s(self._exchange.headers, target.clock.unix_s()),
             cert_expiry_unix_s=cert_expiry(self._exchange),
         )
@@ -518,6 +527,15 @@ class LocalRun(ProbeRun):
 def begin_ns(target: Target, due_ns: int, began_ns: int) -> int:
     """Planned begin of a probe: `connect_lead` before its due time, or the due time for a probe that began only then (`began_ns`)."""
     return due_ns - round(target.spec.connect_lead * 1e9) if began_ns < due_ns else due_ns
+
+
+def gateway_retries(headers: Mapping[str, str]) -> dict[RetryKind, int]:
+    """Further tries of gateways by kind, as the headers of a response tell them. Tries of several gateways in a row are added."""
+    retries: dict[RetryKind, int] = {}
+    for header, (kind, counts_first) in RETRIES.items():
+        if (count := header_number(headers, header)) is not None:
+            retries[kind] = retries.get(kind, 0) + max(0, int(count) - counts_first)
+    return retries
 
 
 def header_number(headers: Mapping[str, str], name: str) -> float | None:

@@ -140,6 +140,8 @@ class TargetProbes(TargetObserver):
                     self._registry.histogram(series.CONNECT, COARSE, self._name, phase).observe(seconds)
         for kind, left in result.rate_limit.items():
             self._registry.show(series.RATE_LIMIT, left, self._name, kind)
+        for retry_kind, count in result.retries.items():
+            self._registry.value(series.RETRIED, self._name, retry_kind).inc(count > 0)
         if result.cert_expiry_unix_s is not None:
             self._registry.show(series.CERT_EXPIRY, result.cert_expiry_unix_s, self._name)
 

@@ -81,6 +81,11 @@ SEND_LAG = histogram("llmslo_send_lag_seconds", "The prober's own lateness in se
 TOKENS = counter("llmslo_probe_tokens_total", "Tokens that probing used, as the server counts them.", *_PROBE, "kind")
 COST = counter("llmslo_probe_cost_dollars_total", "What probing cost at the configured price.", "target")
 RATE_LIMIT = gauge("llmslo_rate_limit_remaining", "Rate limit left, as the server's headers tell it.", "target", "kind")
+RETRIED = counter(
+    "llmslo_probes_retried_total",
+    "Probes that a gateway tried again (retry) or sent to another model (fallback), as its response headers tell it.",
+    *("target", "kind"),
+)
 CERT_EXPIRY = gauge("llmslo_tls_cert_expiry_timestamp_seconds", "End of the server certificate's validity.", "target")
 TASK_FAILURES = counter(
     "llmslo_task_failures_total",

@@ -17,7 +17,7 @@ from typing import Any
 from prober.config.target import TargetSpec
 from prober.config.units import counted
 from prober.measure.outcome import ANSWERED, Outcome, Verdict
-from prober.measure.request import Request
+from prober.measure.request import AssistantMessage, Request
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.probing.channel import Beat, Channel, Cut, Ended, NewTarget, Offset, Send, checked_clock
@@ -203,7 +203,7 @@ class Workers:
 class WorkerRun(ProbeRun):
     """A probe that a worker sends. This process accounts for its budgets."""
 
-    answer: str | None = None
+    answer: AssistantMessage | None = None
     first_ns: int | None = None
 
     def __init__(self, workers: Workers, target: Target, request: Request, may: Callable[[], bool]) -> None:
@@ -240,7 +240,7 @@ class WorkerRun(ProbeRun):
             await self._cut()
             raise
 
-    def end(self, result: ProbeResult, answer: str | None) -> None:
+    def end(self, result: ProbeResult, answer: AssistantMessage | None) -> None:
         """Complete the probe with the result and answer from the worker."""
         self.answer, self._timeline, self.first_ns = answer, result.timeline, result.timeline.first_ns
         if not self._ended.done():

@@ -16,7 +16,7 @@ from prober.results.disturbance import Contrast, Disturbance
 from prober.results.facts import Context
 from prober.results.refused_requests import RefusedRequests
 from prober.results.shedding import Shedding, SheddingOnset
-from prober.results.stage_parts import PromptTokens, Reasoning, Series, ToolCalls
+from prober.results.stage_parts import PromptTokens, Reasoning, Retries, Series, ToolCalls
 from prober.statistics.quantiles import Quantile
 from prober.workload.sessions import OWN_ANSWERS
 from prober.workload.workloads import Mix, Workload
@@ -206,6 +206,7 @@ class Stage:
     at_least: lower bounds of quantiles that are unknown because requests were cut in flight, by latency
     reasoning: figures of answers that began with reasoning; None without such answers
     tool_calls: figures of answers to requests with tools; None without such requests
+    retries: retries of a gateway; None if no response tells of any
     series: figures by kind of request (turns, warm and cold, workloads of a mix); empty if there is a single kind
     disturbance: effect of another load that was sent during a part of the stage; None without one
     adapters: latency of first uses of adapters compared with loaded ones; None for fewer than two adapters
@@ -241,6 +242,7 @@ class Stage:
     quality: tuple[int, int] | None = None
     reasoning: Reasoning | None = None
     tool_calls: ToolCalls | None = None
+    retries: Retries | None = None
     disturbance: Disturbance | None = None
     adapters: AdapterUse | None = None
     contrast: Contrast | None = None
@@ -310,7 +312,15 @@ class Stage:
 
     def sentences(self) -> Iterator[str]:
         """Yields sentences on series, reasoning, tool calls, shedding, disturbance, adapters and contrast, if the stage has them."""
-        parts = (self.reasoning, self.tool_calls, self.shedding, self.disturbance, self.adapters, self.contrast)
+        parts = (
+            self.reasoning,
+            self.tool_calls,
+            self.retries,
+            self.shedding,
+            self.disturbance,
+            self.adapters,
+            self.contrast,
+        )
         for part in (*self.series, *parts):
             if part is not None:
                 yield f"{self.name}: {part.text()}."

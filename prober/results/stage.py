@@ -17,7 +17,7 @@ from prober.results.delivery import Deliveries, deliveries, is_good
 from prober.results.refused_requests import refused_requests
 from prober.results.result import LATENCIES, RequestRow, Stage, Use
 from prober.results.shedding import shedding_of
-from prober.results.stage_parts import prompt_tokens_of, reasoning_of, series_of, tool_calls_of
+from prober.results.stage_parts import prompt_tokens_of, reasoning_of, retries_of, series_of, tool_calls_of
 from prober.statistics.quantiles import REPORTED_QUANTILES, Quantile, clustered_quantiles, quantile_bounds, quantiles
 
 FAR_TAIL, MIN_FAR_TAIL_SAMPLES = 0.999, 1_000  # of fewer samples that quantile is the maximum, so it is not stated
@@ -83,6 +83,7 @@ def stage_of(
         quality=quality_of(probes),
         reasoning=reasoning_of(probes),
         tool_calls=tool_calls_of(probes),
+        retries=retries_of(probes),
         series=series_of(probes),
         adapters=adapter_use_of(probes),
         refused=refused_requests(probes),

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from prober.measure.outcome import ANSWERED
-from prober.measure.result import ProbeResult
+from prober.measure.result import RETRY_KINDS, ProbeResult
 from prober.measure.timeline import Timeline, format_duration
 from prober.statistics.quantiles import REPORTED_QUANTILES, Quantile, percentile_name, quantiles
 
@@ -167,6 +167,33 @@ def tool_calls_of(probes: Iterable[ProbeResult]) -> ToolCalls | None:
         tuple(quantiles([s for timeline in timelines if (s := timeline.ttft_call_s) is not None], qs)),
         tuple(quantiles([s for timeline in timelines if (s := timeline.arguments_s) is not None], qs)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """Retries of gateways, as the headers of responses tell them. A gateway may say less: some count no retries before a fallback.
+
+    responses: number of responses, failures included, with such a header
+    retried, fell_back: number of those that the gateway tried more than once, and sent to another model
+    """
+
+    responses: int
+    retried: int
+    fell_back: int
+
+    def text(self) -> str:
+        """Number of responses after a retry and after a fallback, as a sentence."""
+        parts = [f"{self.retried:,} of {self.responses:,} responses came after a retry of the gateway"]
+        if self.fell_back:
+            parts.append(f"{self.fell_back:,} after its fallback to another model")
+        return ", ".join(parts)
+
+
+def retries_of(probes: Iterable[ProbeResult]) -> Retries | None:
+    """Retries of gateways for these probes; None if no response tells of any."""
+    told = [probe.retries for probe in probes if probe.retries]
+    retried, fell_back = (sum(retries.get(kind, 0) > 0 for retries in told) for kind in RETRY_KINDS)
+    return Retries(len(told), retried, fell_back) if told else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,6 +147,7 @@ class ProbeAnswer(EndedProbe):
     """A probe. on_request: it was sent on request, and counts in no SLI.
 
     answered_model: the model that the answer names; empty if it names none
+    retries: further tries of a gateway by kind (retry, fallback), as the headers of the response tell them
     why_no_tpot: why there is content and no TPOT, else empty; content that arrived at once has no ITL either
     why_no_ttft_answer: why there is content and no TTFT of the answer, else empty
     """
@@ -161,6 +162,7 @@ class ProbeAnswer(EndedProbe):
     finish_reason: str | None = _at("timeline", "finish_reason")
     content_chunks: Annotated[int, BeforeValidator(len)] = _at("timeline", "content_ns")
     ttft_answer_s: float | None = _at("timeline", "ttft_answer_s")
+    retries: dict[str, int]
     calls: int = _at("timeline", "calls")
     ttft_call_s: float | None = _at("timeline", "ttft_call_s")
     arguments_s: float | None = _at("timeline", "arguments_s")

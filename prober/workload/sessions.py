@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal
 
-from prober.measure.request import Drawer, Message, Request, ToolUse
+from prober.measure.request import AssistantMessage, Drawer, Message, Request, ToolUse
 from prober.workload.arrivals import derive_seed
 from prober.workload.prompt_length import PromptCalibration
 from prober.workload.prompts import filler_text
@@ -36,7 +36,8 @@ class SessionWorkload(Workload):
         None: requests continue the sessions in rotation
     own_pace: think time in place of `count` where turns can follow their answers (`at_own_pace`); None: none
     answers: what later turns have as earlier answers: the server's own, or filler of the requested length, equal in each run
-    tool_results: share of the later messages that are results of a made-up tool call in the answer before; others are the user's
+    tool_results: share of the later messages that are results of a made-up tool call in the answer before; others are the user's. If
+        the server's own answer calls tools, the next message is always their results
     """
 
     turns: int = field(kw_only=True)
@@ -101,7 +102,7 @@ class Session:
     adapter: see `Request.adapter`
     turn: number of turns composed
     prompt_tokens: number of tokens in `messages`: prompts as requested, answers as the server's usage counts them, else as requested.
-        A tool call is not counted
+        A made-up tool call is not counted
     filler: text in place of the answer to the latest turn; None: its own
     think_s: seconds from the answer to the latest turn until the next turn is due; None: the pool continues the sessions in rotation
     """
@@ -111,7 +112,7 @@ class Session:
     turns_left: int
     adapter: str = ""
     turn: int = 0
-    messages: tuple[Message | ToolUse, ...] = ()
+    messages: tuple[Message | AssistantMessage, ...] = ()
     filler: str | None = None
     prompt_tokens: int = 0
     answer_tokens: int = 0
@@ -130,12 +131,12 @@ class Session:
         if turn == 0 and part.prefix is not None and rng.random() < part.prefix.reuse:
             shared = filler_text(max(1, round(length.words(part.prefix.tokens))), derive_seed("prefix", part.name))
             self.messages, self.prompt_tokens = (("system", shared),), part.prefix.tokens
-        if turn and part.tool_results and rng.random() < part.tool_results:
-            *earlier, answer = self.messages
-            assert not isinstance(answer, ToolUse), "the last message is an answer"
+        answer = self.messages[-1] if turn else ("", "")
+        if turn and part.tool_results and rng.random() < part.tool_results and not isinstance(answer, AssistantMessage):
             tool = next(iter(tool_schemas(part.sampling)), MADE_UP_TOOL)
-            call_id = f"{rng.getrandbits(36):09x}"  # nine letters and digits, as Mistral's templates demand
-            self.messages = (*earlier, ToolUse(answer[1], call_id, tool, MADE_UP_ARGUMENTS, text))
+            answer = AssistantMessage(*answer, (ToolUse("", tool, MADE_UP_ARGUMENTS),))
+        if isinstance(answer, AssistantMessage):
+            self.messages = (*self.messages[:-1], self._with_results(answer, text))
         else:
             self.messages = (*self.messages, ("user", text if turn else f"[{nonce(number)}] {text}"))
         self.prompt_tokens += message
@@ -150,12 +151,36 @@ class Session:
             keeps_answer=self.turns_left > 0 and self.filler is None,
         )
 
-    def end_turn(self, answer: str | None, tokens: int | None) -> None:
-        """Record the end of a turn. answer: its text, None ends the session; tokens: length of the answer, None if unknown"""
+    def _with_results(self, answer: AssistantMessage, text: str) -> AssistantMessage:
+        """The answer with words of `text` as the results of its calls, at least one word each.
+
+        A missing or repeated id is replaced: the APIs refuse it, and some servers begin to count at 0 in each answer.
+        """
+        words, count = text.split(), len(answer.tools)
+        ids = {
+            tool.call_id
+            for message in self.messages[:-1]
+            if isinstance(message, AssistantMessage)
+            for tool in message.tools
+        }
+        tools: list[ToolUse] = []
+        for at, tool in enumerate(answer.tools):
+            call_id = tool.call_id
+            if not call_id or call_id in ids:
+                call_id = f"{self.rng.getrandbits(36):09x}"  # nine letters and digits, as Mistral's templates demand
+            ids.add(call_id)
+            result = words[len(words) * at // count : len(words) * (at + 1) // count] or words[:1]
+            tools.append(ToolUse(call_id, tool.name, tool.arguments, " ".join(result)))
+        return answer._replace(tools=tuple(tools))
+
+    def end_turn(self, answer: AssistantMessage | None, tokens: int | None) -> None:
+        """Record the end of a turn. answer: None ends the session; tokens: length of the answer, None if unknown"""
         if answer is None:
             self.turns_left = 0
         else:
-            self.messages = (*self.messages, ("assistant", answer if self.filler is None else self.filler))
+            if self.filler is not None:
+                answer = AssistantMessage("assistant", self.filler)
+            self.messages = (*self.messages, answer if answer.tools else answer[:2])
             self.prompt_tokens += self.answer_tokens if tokens is None or self.filler is not None else tokens
         self.pool.turn_ended(self)
 

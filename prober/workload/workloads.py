@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any, ClassVar
 
 from prober.measure.quality import Check, Expectation
-from prober.measure.request import Drawer, Message, Request, ToolUse
+from prober.measure.request import AssistantMessage, Drawer, Message, Request
 from prober.workload.arrivals import derive_seed
 from prober.workload.prompt_length import UNCALIBRATED, PromptCalibration, PromptLength
 from prober.workload.prompts import GoldenPrompt, Prompt, filler_text
@@ -183,7 +183,7 @@ class Workload:
         due_ns: int,
         series: str,
         tokens: tuple[int, int],
-        messages: tuple[Message | ToolUse, ...],
+        messages: tuple[Message | AssistantMessage, ...],
         **fields: Any,
     ) -> Request:
         """Returns a request with the fields and the check of the workload. fields: further fields of `Request`"""

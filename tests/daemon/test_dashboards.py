@@ -440,9 +440,9 @@ def test_limits_are_selected_by_signal(name: str) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_annotations_mark_possible_causes(name: str) -> None:
-    """Sweeps, drift and engine changes from the prober's series, deployments from Grafana's own store by their tag."""
+    """Sweeps, drift, changed answers and engine changes from the prober's series, deployments from Grafana's own store by their tag."""
     marks = {mark["name"]: mark for mark in board(name.removesuffix(".json"))["annotations"]["list"]}
-    assert set(marks) == {"Engine changed", "Drift", "Sweep", "Deployment"}
+    assert set(marks) == {"Engine changed", "Drift", "Changed answers", "Sweep", "Deployment"}
     assert marks["Deployment"]["datasource"] == {"type": "grafana", "uid": "-- Grafana --"}
     assert marks["Deployment"]["target"]["tags"] == ["deployment"]
 

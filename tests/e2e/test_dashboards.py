@@ -76,6 +76,7 @@ REAL: dict[str, dict[str, str]] = {
         "ITL E": "its samples may be enough for a p99",
         "TTFT of the answer, after reasoning": "the model does not reason",
         "Tool calls": "no workload has tools",
+        "Retries of a gateway": "there is no gateway",
         "TTFT by vantage": NO_VANTAGE, "TTFT shared and added, p50": NO_VANTAGE,
         "TCP connect by vantage, p50": NO_VANTAGE, "State by vantage": NO_VANTAGE,
         "Failures by reason A": "none failed; all probes are there as a line",
@@ -120,7 +121,7 @@ LABELS: dict[str, tuple[str, ...]] = {
     "point": ("00", "01", "02", "03"),
     "gpu": ("0", "1"), "state": ("failing", "ready"), "reason": ("shed", "thermal", "power_cap", "rejected", "error"),
     "cause": ("regression",), "event": ("alarm",), "check": ("regex",), "kind": ("prompt", "completion"),
-    "unit": ("requests", "tokens"), "budget": ("tokens",), "regime": ("unknown", "queueing"),
+    "unit": ("requests", "tokens"), "period": ("baseline", "since"), "budget": ("tokens",), "regime": ("unknown", "queueing"),
     "verdict": ("found",), "what": ("version",), "direction": ("sent", "received"), "source": ("process",),
 }  # fmt: skip
 VALUES = {"lower": 0.9, "estimate": 1.0, "upper": 1.1, "00": 1.0, "01": 2.0, "02": 3.0, "03": 4.0}

@@ -16,7 +16,7 @@ from prober.measure.api import APIS
 from prober.measure.quality import Expectation, answer_problem, expectation_problem
 from prober.measure.recording import Recording
 from prober.measure.timeline import Timeline
-from prober.measure.tool_calls import MAX_CALLS
+from prober.measure.tool_calls import MAX_ARGUMENT_CHARS, MAX_CALLS
 
 MS = 1_000_000
 STREAMS = Path(__file__).parent.parent / "streams"
@@ -124,8 +124,8 @@ CASES = (
 )  # fmt: skip
 
 
-def recorded(case: Case) -> Recording:
-    recording = Recording(api=APIS[case.pieces[0][1]])
+def recorded(case: Case, *, keep_answer: bool = False) -> Recording:
+    recording = Recording(api=APIS[case.pieces[0][1]], keep_answer=keep_answer)
     for at_ms, _, event in case.pieces:
         recording.feed(at_ms * MS, b"data: " + json.dumps(event).encode() + b"\n\n")
     recording.finish()
@@ -185,17 +185,45 @@ def test_an_answer_that_is_not_streamed_has_calls_and_no_times() -> None:
     """All of it came at once: the calls are judged, and no time of theirs is made up."""
     function = {"name": "weather", "arguments": PARIS}
     bodies = {
-        "chat": {"choices": [{"message": {"content": None, "tool_calls": [{"id": "a", "function": function}, {"function": {"name": "now", "arguments": "{}"}}]}, "finish_reason": "tool_calls"}]},
-        "responses": {"status": "completed", "output": [{"type": "function_call", "id": "f", **function}] * 2},
-        "messages": {"content": [{"type": "tool_use", "name": "weather", "input": {"city": "x"}}, {"type": "tool_use", "name": "now", "input": {}}], "stop_reason": "tool_use"},
+        "chat": {"choices": [{"message": {"content": "I look.", "tool_calls": [{"id": "a", "function": function}, {"function": {"name": "now", "arguments": "{}"}}]}, "finish_reason": "tool_calls"}]},
+        "responses": {"status": "completed", "output": [{"type": "message", "content": [{"type": "output_text", "text": "I look."}]}, *[{"type": "function_call", "id": "f", **function}] * 2]},
+        "messages": {"content": [{"type": "text", "text": "I look."}, {"type": "tool_use", "name": "weather", "input": {"city": "x"}}, {"type": "tool_use", "name": "now", "input": {}}], "stop_reason": "tool_use"},
     }  # fmt: skip
     for api, body in bodies.items():
-        recording = Recording(streamed=False, api=APIS[api])
+        recording = Recording(streamed=False, api=APIS[api], keep_answer=True)
         recording.feed(5, json.dumps(body).encode())
         recording.finish()
         timeline = recording.complete(Timeline(0))
         assert (timeline.calls, timeline.ttft_call_s, timeline.arguments_s) == (2, None, None), api
         assert call_problem(EXPECTATION, recording) == "", api
+        assert recording.message is not None
+        assert (recording.message.text, len(recording.message.tools)) == ("I look.", 2), api
+
+
+SHORT = '{"city":"x"}'
+
+
+@pytest.mark.parametrize(
+    ("pieces", "message"),
+    [
+        ((call(5, SHORT, "weather", 0, id="a"), call(6, "{}", "now", 1, id="b")), ("", (("a", "weather", SHORT), ("b", "now", "{}")))),
+        ((delta(5, content="I will "), delta(6, content="look."), call(7, "", "now")), ("I will look.", (("", "now", "{}"),))),
+        ((delta(5, content="It is noon."),), ("It is noon.", ())),
+        ((call(5, '{"city":"\ud83c', "weather"), call(6, '\udf39"}')), ("", (("", "weather", '{"city":"\N{ROSE}"}'),))),
+        ((call(5, '{"city":"', "weather"),), None),
+        ((call(5, '["x"]', "weather"),), None),
+        ((call(5, '{"days":NaN}', "weather"),), None),
+        (tuple(call(5, "{}", "now", index) for index in range(MAX_CALLS + 1)), None),
+        ((call(5, '{"a":"' + "x" * MAX_ARGUMENT_CHARS, "now"), call(6, '"}')), None),
+        ((added(5, "now", "f1", output_index=1), arguments(6, "{}", "f1", output_index=1)), ("", (("call_f1", "now", "{}"),))),
+        ((block(5, "start", 0, content_block={"type": "text", "text": "I"}), tool(6, 1, "now", input={}), block(7, "stop", 1)), ("I", (("t", "now", "{}"),))),
+    ],
+)  # fmt: skip
+def test_an_answer_becomes_a_message_of_a_later_request(pieces: tuple[Piece, ...], message: object) -> None:
+    """With its text apart from its calls; None if APIs or chat templates would refuse the calls, or some are not stored."""
+    seen = recorded(Case("", pieces, 0, 0, 0), keep_answer=True).message
+    calls = [(call.call_id, call.name, call.arguments) for call in seen.tools] if seen else []
+    assert (seen and (seen.text, tuple(calls))) == message
 
 
 def test_a_model_that_may_choose_needs_no_call() -> None:

@@ -755,6 +755,36 @@ async def test_a_header_that_is_no_number_is_absent_and_the_probe_is_ok() -> Non
 
 
 @pytest.mark.parametrize(
+    ("headers", "retries"),
+    [
+        ("x-envoy-attempt-count: 1", {"retry": 0}),
+        ("X-Envoy-Attempt-Count: 3", {"retry": 2}),
+        ("x-litellm-attempted-retries: 0\r\nx-litellm-attempted-fallbacks: 1", {"retry": 0, "fallback": 1}),
+        ("x-envoy-attempt-count: 2\r\nx-litellm-attempted-retries: 2", {"retry": 3}),
+        ("x-portkey-retry-attempt-count: 2", {"retry": 2}),
+        ("x-portkey-retry-attempt-count: -1", {}),
+        ("Ngrok-AIG-Attempts: 3", {"retry": 2}),
+        ("x-envoy-attempt-count: 0", {"retry": 0}),
+        ("x-litellm-attempted-retries: None", {}),
+        ("x-litellm-max-retries: 3", {}),
+    ],
+)
+@pytest.mark.parametrize("status", ["200 OK", "503 Service Unavailable"])
+async def test_retries_of_a_gateway_are_those_that_its_headers_tell(
+    headers: str, retries: dict[str, int], status: str
+) -> None:
+    """Of answers and of failures; what no header tells is no zero. Values as the gateways' own documents have them."""
+    head = f"HTTP/1.1 {status}\r\n".encode() + STREAM + headers.encode() + b"\r\n\r\n"
+    async with raw(lambda n: head + good_answer(n) + b"data: [DONE]\n\n", closes) as port:
+        clock, target = known(f"http://127.0.0.1:{port}")
+        drawer = RequestGenerator(target.spec.probes[0].workload, Random(1))
+        result = await LocalRun(target, new_request(target, drawer, clock.now_ns())).send()
+        clock.close()
+    assert result.outcome is (Outcome.OK if status == "200 OK" else Outcome.HTTP_5XX)
+    assert result.retries == retries
+
+
+@pytest.mark.parametrize(
     ("asked", "seconds"),
     [
         (b"30", 30.0),

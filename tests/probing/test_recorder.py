@@ -15,7 +15,7 @@ from prober.exposition.families import Histogram, Registry, Series, page
 from prober.features.slo.monitor import SloMonitor
 from prober.measure.chat import Usage
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
-from prober.measure.result import ProbeResult
+from prober.measure.result import ProbeResult, RetryKind
 from prober.measure.target_state import TargetState
 from prober.measure.timeline import Connection, Timeline
 from prober.probing.observer import ObservedTarget
@@ -127,6 +127,19 @@ def test_chunks_that_were_read_together_are_counted() -> None:
     found = samples(families)
     assert found[("llmslo_chunks_merged_total", ("t", "probe"))] == 2
     assert found[("llmslo_itl_seconds_count", ("t", "probe"))] == 2
+
+
+def test_retries_of_a_gateway_have_series_once_a_header_tells() -> None:
+    """A probe counts once, however often it was tried; without such headers there is no series."""
+    recorder, families = declared()
+    recorder.probe_ended(GOOD)
+    assert not [name for name, _ in samples(families) if name == "llmslo_probes_retried_total"]
+    told: list[dict[RetryKind, int]] = [{"retry": 0}, {"retry": 2}, {"retry": 0, "fallback": 1}]
+    for retries in told:
+        recorder.probe_ended(replace(GOOD, outcome=Outcome.HTTP_5XX, retries=retries))
+    found = samples(families)
+    assert found[("llmslo_probes_retried_total", ("t", "retry"))] == 1
+    assert found[("llmslo_probes_retried_total", ("t", "fallback"))] == 1
 
 
 def test_a_success_without_usage_is_told() -> None:

@@ -51,7 +51,7 @@ REFUSED = {"500": "500 Internal Server Error", "400": "400 Bad Request"}
 class Engine:
     """A server that keeps each conversation by the nonce of its first message, and writes down what is wrong with a request.
 
-    answer_s: length of an answer; failing: how turn 2 fails (a status, `cut` amid the stream, or a `call` of a tool), "" if it does not
+    answer_s: length of an answer; failing: how turn 2 fails (a status, `cut` amid the stream, or half a `call`), "" if it does not
     arrivals: when each turn of a conversation arrived; ends: when its answers had ended
     """
 
@@ -103,7 +103,7 @@ class Engine:
             await asyncio.sleep(self.answer_s / TOKENS)
             if turn == 2 and self.failing == "cut" and number == 3:
                 return None
-            call = {"index": 0, "id": "c", "function": {"name": "look", "arguments": "{}"}}
+            call = {"index": 0, "id": "c", "function": {"name": "look", "arguments": '{"path":'}}
             is_call = turn == 2 and self.failing == "call" and number == 3
             writer.write(event({"delta": {"content": word} | ({"tool_calls": [call]} if is_call else {})}))
         writer.write(event({"delta": {}, "finish_reason": "length"}) + b"data: [DONE]\n\n")
@@ -338,15 +338,18 @@ async def test_a_failed_turn_ends_its_session_with_a_think_time(failing: str) ->
     assert set(turns) == {1, 2}
 
 
-async def test_an_answer_that_calls_a_tool_ends_its_session() -> None:
-    """There is no result of the tool to send, and no text takes its place; the result says that the session ends."""
+async def test_a_call_that_cannot_be_sent_again_ends_its_session() -> None:
+    """Engines refuse a call whose arguments are no JSON object. The result says that the session ends."""
     engine = Engine(0.05, "call")
     async with serving(engine) as url:
         results = await matrix(url, ROTATION, LocalRun)
     assert engine.wrong == []
     assert set(engine.turns()) == {1, 2}
     second = {(result.outcome, result.detail) for result in results if result.workload == "talk_turn2"}
-    assert (Outcome.OK, "its session ends: the answer calls a tool, or is far longer than asked for") in second
+    assert (
+        Outcome.OK,
+        "its session ends: the answer is far longer than asked for, or its tool calls are no complete JSON",
+    ) in second
     assert {outcome for outcome, _ in second} == {Outcome.OK}
 
 

@@ -8,14 +8,14 @@ import pytest
 from prober.config.target import TargetSpec
 from prober.measure.chat import Usage
 from prober.measure.outcome import Outcome
-from prober.measure.result import ProbeResult
+from prober.measure.result import ProbeResult, RetryKind
 from prober.measure.timeline import Timeline
 from prober.mock.delays import Constant
 from prober.mock.service import Behaviour, Settings
 from prober.mock.wire import Wire
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
-from prober.results.stage_parts import reasoning_of, series_of, tool_calls_of
+from prober.results.stage_parts import reasoning_of, retries_of, series_of, tool_calls_of
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import RequestGenerator, Workload
 from tests.virtual import make_clock, running
@@ -31,6 +31,17 @@ def probe(first_answer_ms: int | None, usage: Usage | None, first_ms: int = 100)
         usage=usage,
     )
     return ProbeResult("t", "w", "id", 0.0, Outcome.OK, "", timeline)
+
+
+def test_retries_are_counted_among_the_responses_that_tell() -> None:
+    """Failures among them; without a header there is no figure."""
+    plain = probe(500, None)
+    told: list[dict[RetryKind, int]] = [{"retry": 0}, {"retry": 2, "fallback": 0}, {"retry": 0, "fallback": 1}, {}]
+    probes = [replace(plain, retries=retries) for retries in told]
+    found = retries_of([*probes, replace(plain, outcome=Outcome.HTTP_5XX, retries={"retry": 3})])
+    assert found is not None
+    assert found.text() == "2 of 4 responses came after a retry of the gateway, 1 after its fallback to another model"
+    assert retries_of([plain]) is None
 
 
 def test_reasoning_and_answer_are_counted_apart() -> None:

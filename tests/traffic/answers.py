@@ -154,8 +154,8 @@ class Exchange:
 
 
 def _words(content: object) -> str:
-    if isinstance(content, str):
-        return content
+    if isinstance(content, str | None):
+        return content or ""
     assert isinstance(content, list)
     return "".join(part.get("text", part.get("content", "")) for part in content)
 

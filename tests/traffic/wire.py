@@ -55,16 +55,9 @@ def chat(answer: Answer, exchange: Exchange, prompt_tokens: int, reasoning_field
             yield delta({reasoning_field: piece.text}), piece
         elif piece.kind == "call":
             function = {"name": piece.text, "arguments": ""}
-            yield (
-                delta(
-                    {
-                        "tool_calls": [
-                            {"index": piece.call, "id": f"call_{piece.call}", "type": "function", "function": function}
-                        ]
-                    }
-                ),
-                piece,
-            )
+            call_id = f"call_{exchange.number}_{piece.call}"
+            call = {"index": piece.call, "id": call_id, "type": "function", "function": function}
+            yield delta({"tool_calls": [call]}), piece
         elif piece.kind == "arguments":
             yield delta({"tool_calls": [{"index": piece.call, "function": {"arguments": piece.text}}]}), piece
         else:

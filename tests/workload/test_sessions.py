@@ -1,12 +1,13 @@
 """Sessions: each turn is drawn after the end of the one before it, and contains its answer."""
 
+import re
 from collections import Counter
 from itertools import pairwise
 from random import Random
 
 import pytest
 
-from prober.measure.request import Request, ToolUse
+from prober.measure.request import AssistantMessage, Request, ToolUse
 from prober.workload.sessions import SessionWorkload
 from prober.workload.shapes import Exponential, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.workloads import Mix, Prefix, RequestGenerator, Workload, sample_lengths
@@ -18,7 +19,7 @@ def conversation(first: Request) -> list[Request]:
     """All turns of a session, which answers each with its number."""
     turns = [first]
     while (session := turns[-1].session) is not None and session.turns_left:
-        session.end_turn(f"answer {len(turns)}", None)
+        session.end_turn(AssistantMessage("assistant", f"answer {len(turns)}"), None)
         turns.append(session.draw(99, 0, None))
     return turns
 
@@ -55,18 +56,45 @@ def test_lengths_are_those_of_the_texts() -> None:
     for number in range(400):
         for turn in conversation(generator.draw(number)):
             words = [
-                message.text.split() + message.result.split() if isinstance(message, ToolUse) else message[1].split()
+                message.text.split() + message.tools[0].result.split()
+                if isinstance(message, AssistantMessage)
+                else message[1].split()
                 for message in turn.messages
             ]
             lengths.append(sum(map(len, words)) - 1)
             assert turn.prompt_tokens == lengths[-1]
-        kinds.update(type(message) if isinstance(message, ToolUse) else message[0] for message in turn.messages)
+        kinds.update("result" if isinstance(message, AssistantMessage) else message[0] for message in turn.messages)
     assert kinds["system"] / 400 == pytest.approx(0.5, abs=0.1)
-    assert kinds[ToolUse] / (kinds[ToolUse] + kinds["user"] - 400) == pytest.approx(0.5, abs=0.05)
+    assert kinds["result"] / (kinds["result"] + kinds["user"] - 400) == pytest.approx(0.5, abs=0.05)
     full = SessionWorkload("a", Fixed(10), Fixed(10), Prefix(40, 0.5), turns=4, count=30)
     drawn = sample_lengths(full, Random(1), 4_000)
     assert sum(prompt for prompt, _ in drawn) / len(drawn) == pytest.approx(full.mean_tokens()[0], rel=0.02)
     assert full.mean_tokens() == (20 + 25 + 15, 10)
+
+
+def test_calls_of_the_server_share_the_next_message_as_their_results() -> None:
+    """Each gets a word at least, and another id if the server's is missing or used before. An answer without calls has none."""
+    talk = SessionWorkload("talk", Fixed(5), Fixed(9), turns=5, count=1)
+    turn = RequestGenerator(talk, Random(1)).draw(1)
+    many = tuple(ToolUse("", "look", "{}") for _ in range(7))
+    answers = [(ToolUse("a", "look", "{}"), ToolUse("a", "find", "{}")), (ToolUse("a", "look", "{}"),), many, ()]
+    shares, ids = [], []
+    for calls in answers:
+        assert turn.session is not None
+        turn.session.end_turn(AssistantMessage("assistant", "", calls), 3)
+        before, turn = turn, turn.session.draw(2, 0, None)
+        assert turn.prompt_tokens == before.prompt_tokens + 3 + 5
+        assert turn.messages[: len(before.messages)] == before.messages
+        last = turn.messages[-1]
+        if isinstance(last, AssistantMessage):
+            assert [tool[1:3] for tool in last.tools] == [call[1:3] for call in calls]
+            shares.append([len(tool.result.split()) for tool in last.tools])
+            ids += [tool.call_id for tool in last.tools]
+    assert shares == [[2, 3], [5], [1] * 7]
+    assert ids[0] == "a"
+    assert len(set(ids)) == len(ids) == 10
+    assert all(re.fullmatch("[0-9a-f]{9}", call_id) for call_id in ids[1:])
+    assert [message[0] for message in turn.messages[-2:]] == ["assistant", "user"]
 
 
 def test_the_order_of_answers_changes_no_session() -> None:
@@ -112,7 +140,7 @@ def test_a_session_that_waits_for_its_answer_is_passed_over() -> None:
     assert none.busy.busy_text == "all 3 sessions of talk waited for an answer (sessions.count)"
     assert none.busy.draw(4, 0, None).busy is not None
     assert second.session is not None
-    second.session.end_turn("yes", 7)
+    second.session.end_turn(AssistantMessage("assistant", "yes"), 7)
     later = none.busy.draw(5, 0, None)
     assert later.messages[:2] == (*second.messages, ("assistant", "yes"))
     assert (later.workload, later.prompt_tokens) == ("talk_turn2", 5 + 7 + 5)
@@ -146,7 +174,7 @@ def test_answers_change_no_request_beside_sessions() -> None:
         for number in range(40):
             drawn = generator.draw(number)
             if drawn.session is not None and number % 3 < answered:
-                drawn.session.end_turn("yes", 5)
+                drawn.session.end_turn(AssistantMessage("assistant", "yes"), 5)
             seen.append((drawn.workload == "plain" and drawn.messages, rng.random()))
         return seen
 

@@ -5,6 +5,7 @@ import json
 from prober.daemon.dashboards import overview, prober
 from prober.exposition.dashboards.board import Board, Rows, tagged_annotation
 from prober.exposition.dashboards.style import Json
+from prober.features.answers import series as answers
 from prober.features.budget import series as budget
 from prober.features.capacity import dashboard as capacity
 from prober.features.diagnosis import series as diagnosis
@@ -21,6 +22,7 @@ from prober.probing import dashboard as probes
 ANNOTATIONS = (
     engines.ANNOTATION,
     drift.ANNOTATION,
+    answers.ANNOTATION,
     capacity.ANNOTATION,
     tagged_annotation("Deployment", "green", "deployment"),
 )
@@ -88,9 +90,10 @@ def _drift() -> Board:
     rows = {
         "": [drift.baselines()],
         "Evidence": drift.evidence(),
+        "Answers": [answers.right_answers()],
         "The prober": [*prober.health(), *grafana.panels()],
         "Its probes": [*probes.schedule(), budgets, probes.rate_limits(), prober.storage()],
         "Discovery, shards and lease": [*discovery.panels(), *replicas.panels()],
     }
     text = "Latencies against their own baselines, and the health of the prober itself."
-    return Board("drift", text, rows, variables=("target", "workload", "instance"))
+    return Board("drift", text, rows, variables=("target", "workload", "window", "instance"))

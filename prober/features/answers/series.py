@@ -1,10 +1,15 @@
-"""Series and alert of the changes of checked answers."""
+"""Series, alert and panel of the changes of checked answers."""
 
 from typing import get_args
 
 from prober.exposition.alerting import Alert, Link, escaped
+from prober.exposition.dashboards.board import annotation
+from prober.exposition.dashboards.panels import Panel, Query, series
+from prober.exposition.dashboards.queries import PROBES, TARGET, WINDOW, increase
+from prober.exposition.dashboards.style import GREY, dashed, named
 from prober.exposition.families import gauge
 from prober.features.answers.change import Cause
+from prober.probing import series as probe_series
 
 _CHECK = ("target", "workload", "check")
 ANSWERS_CHANGED = gauge(
@@ -29,6 +34,42 @@ ANSWERS_WRONG = gauge(
     "period",
 )
 ANSWERS_CAUSES: tuple[Cause, ...] = get_args(Cause)
+ANNOTATION = annotation(
+    "Changed answers",
+    "red",
+    f"max by (target, workload, check, cause) ({ANSWERS_CHANGED}{{{TARGET}}}) == 1",
+    "{{target}}, {{workload}}: answers checked by {{check}} are wrong more often than in their baseline ({{cause}})",
+)
+
+
+def right_answers() -> Panel:
+    """Panel of the share of right answers by check, beside that of the baseline."""
+    check = "target, workload, check"
+    wrong, checked = (
+        increase(counter, check, window=WINDOW)
+        for counter in (probe_series.QUALITY_FAILURES, probe_series.QUALITY_CHECKS)
+    )
+
+    def learnt(period: str) -> str:
+        return f'1 - max by ({check}) ({ANSWERS_WRONG}{{{PROBES},period="{period}"}})'
+
+    return series(
+        "Right answers by check",
+        "Share of right among the checked answers of the selected window; dashed: in the baseline of this check, none while it is "
+        "learned; thick: since the start of an active change, whose annotation names the cause. Bad: below the baseline for hours. A "
+        "single dip may be chance: an alarm needs evidence. No data: no workload has golden prompts, tools or a format.",
+        "percentunit",
+        Query(f"1 - {wrong} / ({checked} > 0)", "{{target}} {{workload}} {{check}}"),
+        Query(learnt("baseline"), "{{target}} {{workload}} {{check}}, baseline"),
+        Query(learnt("since"), "{{target}} {{workload}} {{check}}, since the change"),
+        high=1,
+        width=24,
+        overrides=[
+            dashed(".*, baseline", GREY, in_legend=True),
+            named(".*, since the change", ("custom.lineWidth", 3)),
+        ],
+        empty="nothing is checked",
+    )
 
 
 def alerts(selector: str) -> tuple[Alert, ...]:

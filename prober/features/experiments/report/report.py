@@ -227,7 +227,7 @@ _CAPACITIES = Facet(
         "meaning": _meaning,
     },
 )
-PARTS = (stage_tables.SERIES, stage_tables.REASONING, stage_tables.TOOL_CALLS)
+PARTS = (stage_tables.SERIES, stage_tables.REASONING, stage_tables.TOOL_CALLS, stage_tables.RETRIES)
 
 
 def _bad_events(result: Result) -> Table | None:

@@ -211,6 +211,15 @@ TOOL_CALLS = Facet(
         **_quantile_columns("its arguments", (0.5, 0.99), "arguments"),
     },
 )
+RETRIES = Facet(
+    lambda result: ((stage, stage.retries) for stage in result.stages if stage.retries is not None),
+    {
+        "stage": lambda stage, retries: stage.name,
+        "#responses that tell": lambda stage, retries: f"{retries.responses:,}",
+        "#after a retry of the gateway": lambda stage, retries: f"{retries.retried:,}",
+        "#after its fallback to another model": lambda stage, retries: f"{retries.fell_back:,}",
+    },
+)
 _USE = {
     "running_mean": "running",
     "waiting_mean": "waiting",
