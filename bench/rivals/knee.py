@@ -169,7 +169,10 @@ def _aiperf(of: Case) -> Callable[[Load], Words]:
 
 
 def _rate_prober(folder: Path) -> float | None:
-    (capacity,) = from_json((folder / "result.json").read_text(), "result.json").capacities
+    result = from_json((folder / "result.json").read_text(), "result.json")
+    (capacity,) = result.capacities
+    if capacity.estimate is None:
+        raise ValueError(f"{capacity.verdict}, ended by {result.stop}: {result.stop_detail}")
     return capacity.estimate
 
 
