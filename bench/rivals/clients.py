@@ -22,6 +22,7 @@ from prober.results.result_file import from_json
 ROOT = Path(__file__).parents[2]
 PROMPT_TOKENS = 64
 POLL_S = 0.25
+FILES = ("rows.yaml", "config.json")  # that a command is given
 SLOWLY_PER_S = 3.0
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 # Its package imports what a server needs; the client is one library of it, and needs nothing else.
@@ -122,7 +123,11 @@ def run(client: Client, load: Load, timeout_s: float) -> Run:
         seen = sorted(client.read(load), key=lambda request: request.start)
     except (OSError, ValueError, KeyError, TypeError) as error:
         problem = f"{problem or 'no result'}: {error!r}: {log.read_text(errors='replace')[-1500:]}"
-    shown = " ".join(map(str, words)).replace(SGLANG, "…").replace(f"{load.clients}/", "")
+    shown = (
+        " ".join(map(str, words)).replace(SGLANG, "…").replace(f"{load.clients}/", "").replace(sys.executable, "python")
+    )
+    files = [load.folder / name for name in FILES if (load.folder / name).exists()]
+    shown = "; ".join([shown, *(f"{path.name}: {path.read_text()}".replace(f"{load.clients}/", "") for path in files)])
     return Run(shown, seen, problem, began_ns, wall_s, cpu_s, memory_mb)
 
 

@@ -82,10 +82,15 @@ def _truth(found: dict[str, Any]) -> str:
     for client in CLIENTS:
         of = found[client.name]
         if wrong := of.get("wrong"):
-            rows.append([client.name, *(f"{len(wrong[kind])}: {'; '.join(wrong[kind])}" for kind in wrong)])
+            rows.append(
+                [
+                    client.name,
+                    *(": ".join(filter(None, (str(len(words)), "; ".join(words)))) for words in wrong.values()),
+                ]
+            )
         else:
             rows.append([client.name, of["problem"][-300:], "", ""])
-    head = ("client", "wrong verdicts", "wrong numbers of tokens", "wrong TTFTs")
+    head = ("client", "wrong verdicts", "wrong or no numbers of tokens", "wrong or no TTFTs")
     return "\n\n".join((_headed(truth.__doc__), table(head, rows), _commands(found)))
 
 
@@ -98,6 +103,8 @@ def _continuous(found: dict[str, Any]) -> str:
     if faults := found.get("faults"):
         rows = [[f"{name}: {of['fault']}", *(of[one] or "nothing" for one in names)] for name, of in faults.items()]
         parts.append(table(("fault", *names), rows))
+    if found["left_out"]:
+        parts.append(f"For want of time not measured: {', '.join(found['left_out'])}.")
     return "\n\n".join(parts)
 
 

@@ -247,8 +247,8 @@ def play(clients: Path, deadline_s: float) -> dict[str, Any]:
 def goals(found: dict[str, Any]) -> list[dict[str, Any]]:
     """No wrong verdict, number of tokens or TTFT of ours."""
     wrong = found[OURS.name].get("wrong")
-    titles = {"verdict": "wrong verdicts", "tokens": "wrong numbers of tokens", "ttft": "wrong TTFTs"}
+    titles = {"verdict": "wrong verdicts", "tokens": "wrong or no numbers of tokens", "ttft": "wrong or no TTFTs"}
     return [
-        goal(f"truth: {title} of {len(ANSWERS)} answers", len(wrong[kind]) if wrong else float("inf"), 0, "answers")
+        goal(f"truth: {title} of {len(ANSWERS)} answers", len(wrong[kind]) if wrong else len(ANSWERS), 0, "answers")
         for kind, title in titles.items()
     ]
