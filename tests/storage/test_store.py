@@ -4,6 +4,8 @@ import logging
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,11 +31,8 @@ def test_the_latest_of_each_key_is_there_after_a_restart(tmp_path: Path) -> None
 
 def test_what_was_saved_is_there_though_the_process_was_killed(tmp_path: Path) -> None:
     """Nothing is lost that was committed: the log is read at the next start."""
-    pid = os.fork()
-    if pid == 0:
-        Store(str(tmp_path)).save("drift", [("a", b"1")], 1.0)
-        os._exit(9)
-    os.waitpid(pid, 0)
+    code = f"import os; from prober.storage.store import Store; Store({str(tmp_path)!r}).save('drift', [('a', b'1')], 1.0); os._exit(9)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
     store = Store(str(tmp_path))
     assert store.load("drift") == {"a": b"1"}
     store.close()
