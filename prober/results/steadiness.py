@@ -8,7 +8,7 @@ MAX_CHANGE at each look (Berger, Technometrics 24, 1982). What happens after the
 starts, no test can know.
 
 The change is the Hodges–Lehmann estimate of the paired differences of logarithms, which a few extreme answers do not move. Where
-successive answers are alike, pairs are means of batches, as long as the autocorrelation time (Law and Carson, Operations Research 27,
+successive answers are alike, pairs are means of batches of twice the autocorrelation time (Law and Carson, Operations Research 27,
 1979). That the test decides how much of the start to drop, and drops half or less, follows Heidelberger and Welch (Operations
 Research 31, 1983).
 """
@@ -27,6 +27,7 @@ LOOKS = (24, 36, 54, 81, 122, 183, 275, 413, 620)  # answers; each look has half
 MAX_CHANGE = 0.2
 MINOR_CHANGE = 0.02
 ERROR = 0.05
+MAX_INDEPENDENT = 1.5  # autocorrelation time that independent answers may seem to have
 MIN_LATENCY_S = 1e-6  # a shorter one, of a virtual clock or of one flush, has no meaningful logarithm
 
 
@@ -83,6 +84,7 @@ def _change(logs: Sequence[float]) -> Effect | None:
     if not third:
         return None
     differences = list(map(sub, logs[-third:], logs[-2 * third : -third]))
-    size = min(third, int(autocorrelation_time(differences)))
+    time = autocorrelation_time(differences)
+    size = 1 if time < MAX_INDEPENDENT else min(third, math.ceil(2 * time))
     means = [fmean(differences[begin : begin + size]) for begin in range(third % size, third, size)]
     return hodges_lehmann(means, 1 - 2 * ERROR / len(LOOKS))
