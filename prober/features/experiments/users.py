@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from statistics import fmean
 
-from prober.features.experiments.gate import observed
+from prober.features.experiments.gate import MOST_PER_LEAST, observed
 from prober.measure.objective import Slo, count_events, max_events_per_probe
 from prober.measure.result import ProbeResult
 from prober.results.capacity import MIN_RATE_S, Capacity, RateEvents, undecided_events
@@ -22,7 +22,6 @@ from prober.statistics.sequential_test import ERROR, Evidence, Observations, evi
 from prober.workload.workloads import Mix, Workload
 
 MAX_GAP = 0.1  # of the number that holds
-MOST_PER_LEAST = 6.0  # observations at one number, as a multiple of the fewest that show that it holds
 MIN_EFFECT, MIN_ROUNDS, MIN_FAILING_ROUNDS = (
     2.0,
     30.0,
