@@ -97,6 +97,7 @@ def run_level(queue: Queue, level: UserLevel, rng: Random, *, ends_clear: bool) 
     """Send to one engine until the evidence decides; returns the seconds that it takes."""
     results: list[ProbeResult] = []
     at_s, counts_from_s = 0.0, 0.0
+    level.begin()
     slow: deque[bool] = deque(maxlen=level.users)
     for number, (at_s, wait_s) in enumerate(queue.requests(level.users, rng)):
         if number < 2 * level.users:
@@ -110,9 +111,10 @@ def run_level(queue: Queue, level: UserLevel, rng: Random, *, ends_clear: bool) 
             level.harm = "slow"
         if number % max(5, level.users // 4) == 0 or level.harm:
             level.judge(results, {})
+            level.samples += len(results)
+            results.clear()
             if level.is_over or level.harm or (ends_clear and level.is_clear):
                 break
-    level.samples += len(results)
     return at_s - counts_from_s
 
 

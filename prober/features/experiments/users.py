@@ -46,8 +46,12 @@ class UserLevel:
         self.samples = 0
         self.evidence: dict[str, Evidence] = {slo.name: "undecided" for slo in slos}
         self.events: dict[str, RateEvents] = {}
+        self._times_s: list[float] = []
+        self._values: dict[str, list[tuple[float, float]]] = {}  # (time in s, observation) of each request
+        self._counts: dict[str, tuple[int, int]] = {}  # events, bad events
         self.is_clear = self.is_over = False
         self.harm = ""
+        self.begin()
 
     @property
     def state(self) -> Evidence:
@@ -55,31 +59,39 @@ class UserLevel:
         shown = set(self.evidence.values())
         return "fails" if "fails" in shown else "undecided" if "undecided" in shown else "holds"
 
+    def begin(self) -> None:
+        """Begin a run with this number of users, whose evidence replaces that of an earlier one."""
+        self._times_s, self._values, self.events = [], {slo.name: [] for slo in self._slos}, {}
+        self._counts = {slo.name: (0, 0) for slo in self._slos}
+
     def judge(self, results: Sequence[ProbeResult], overdue: Mapping[str, int]) -> None:
-        """Judge the results of a run with this number of users so far, in the order of their due times.
+        """Judge the next results of a run with this number of users, in the order of their due times.
 
         overdue: requests in flight that have breached an SLO already, by its name
         """
-        times_s = [result.timeline.intended_ns / 1e9 for result in results]
-        if not results or times_s[-1] <= times_s[0]:
+        for result in results:
+            at_s = result.timeline.intended_ns / 1e9
+            self._times_s.append(at_s)
+            for slo in self._slos:
+                events, bad = count_events(slo, result)
+                if events:
+                    most = max_events_per_probe(slo, self._max_output_tokens)
+                    value = observed(bad, events, float(slo.error_budget_ratio), most)
+                    self._values[slo.name].append((at_s, value))
+                    earlier = self._counts[slo.name]
+                    self._counts[slo.name] = earlier[0] + events, earlier[1] + bad
+        if not self._times_s or self._times_s[-1] <= self._times_s[0]:
             return
-        span_s, rounds = times_s[-1] - times_s[0], len(results) / self.users
+        count, span_s = len(self._times_s), self._times_s[-1] - self._times_s[0]
+        rounds = count / self.users
         is_settled = rounds >= MIN_ROUNDS and span_s >= MIN_RATE_S
         breaches, is_spent = 0, True
         for slo in self._slos:
-            budget, most = float(slo.error_budget_ratio), max_events_per_probe(slo, self._max_output_tokens)
-            counted = [
-                (at_s, *counts)
-                for at_s, counts in zip(times_s, (count_events(slo, result) for result in results), strict=True)
-                if counts[0]
-            ]
-            late = overdue.get(slo.name, 0)
-            values = [(at_s, observed(bad, events, budget, most)) for at_s, events, bad in counted]
+            budget, late, values = float(slo.error_budget_ratio), overdue.get(slo.name, 0), self._values[slo.name]
             effect = design_effect(values, span_s / rounds)
             shares = Observations([value for _, value in values] + [1.0] * late)
             effective = Observations({value: number / effect for value, number in shares.counts.items()})
-            bad = sum(bad for *_, bad in counted) + late
-            events = sum(events for _, events, _ in counted) + late
+            events, bad = (number + late for number in self._counts[slo.name])
             self.events[slo.name] = RateEvents(self.users, effective, events, bad)
             breaches += bad
             if self.evidence[slo.name] != "undecided":
@@ -89,7 +101,7 @@ class UserLevel:
                 self.evidence[slo.name] = shown
             else:
                 is_spent &= is_settled and effective.count >= MOST_PER_LEAST * min_observations(budget, ERROR)
-        self.is_clear = not breaches and len(results) >= max(CLEAR_REQUESTS, CLEAR_ROUNDS * self.users)
+        self.is_clear = not breaches and count >= max(CLEAR_REQUESTS, CLEAR_ROUNDS * self.users)
         self.is_over = self.state != "undecided" or is_spent
 
 

@@ -162,9 +162,17 @@ class UserSweepRun:
         thresholds = [slo.threshold_s for slo in sweep.slos if slo.signal == "ttft" and slo.threshold_s]
         most_per_s = level.users / run.spread_s
         guard = LoadGuard(min(thresholds, default=float("inf")), most_per_s, shed_allowed=sweep.shed_allowed)
-        run.on_result.append(lambda result: guard.result(result) if result is not None else None)
-        before, readings, is_ending = len(self._ended), len(session.readings), False
-        counting_ns: int | None = None
+
+        def ended(result: ProbeResult | None) -> None:
+            if result is not None:
+                guard.result(result)
+                self._take(result)
+
+        run.on_result.append(ended)
+        readings, is_ending = len(session.readings), False
+        counting_ns: int | None = None  # from which requests count
+        judged_ns = 0
+        level.begin()
         sending = asyncio.create_task(run.send())
         guard.began()
         try:
@@ -186,11 +194,11 @@ class UserSweepRun:
                     guard.page(at_ns / 1e9, signals)
                 readings = len(session.readings)
                 guard.tick(now_ns / 1e9)
-                self._ended[before:] = run.results
-                self._check_limits(run.results)
+                self._check_limits()
                 if counting_ns is not None:
+                    from_ns, judged_ns = max(counting_ns, judged_ns), oldest_ns
                     results = sorted(
-                        (result for result in run.results if counting_ns <= result.timeline.intended_ns < oldest_ns),
+                        (result for result in run.results if from_ns <= result.timeline.intended_ns < judged_ns),
                         key=lambda result: result.timeline.intended_ns,
                     )
                     overdue = {
@@ -211,30 +219,29 @@ class UserSweepRun:
         finally:
             sending.cancel()
             await asyncio.wait([sending])
-        self._ended[before:] = run.results
         begin_ns = counting_ns or clock.now_ns()
         run.begin_ns, run.results = begin_ns, [r for r in run.results if r.timeline.intended_ns >= begin_ns]
         level.samples += sum(result.outcome is not Outcome.CANCELLED for result in run.results)
         run.ended = level.harm or ("" if self._stop is None else self._stop[0]) or level.state
         self._stages.append(replace(run.stage(), name=counted(level.users, "user"), load=None))
 
-    def _check_limits(self, results: Sequence[ProbeResult]) -> None:
-        """End the sweep if a limit is reached, if requests are refused, or if the target asks for a pause."""
-        sweep, refused = self._sweep, refused_requests(self._ended)
+    def _take(self, result: ProbeResult) -> None:
+        """Keep a result, and end the sweep if requests are refused, or the target asks for a pause."""
+        self._ended.append(result)
+        if result.outcome is Outcome.REJECTED:
+            refused = refused_requests(self._ended)
+            others = refused.requests - refused.refused
+            if evidence(Observations({1.0: refused.refused, 0.0: others}), MAX_REFUSED_RATIO) == "fails":
+                self._end("refused", str(refused))
+        if result.retry_after_s is not None and not (self._sweep.shed_allowed and is_shed(result)):
+            self._retry_after_s = max(self._retry_after_s, result.retry_after_s)
+            self._end("retry_after", f"{result.retry_after_s:g} s")
+
+    def _check_limits(self) -> None:
+        """End the sweep if a limit is reached or the engine changed."""
         if self._session.changes:
             self._end("engine_changed", self._session.changes[-1])
         if self._clock.now_ns() >= self._end_ns:
-            self._end("time_budget", f"{sweep.time_s:g} s")
-        if sweep.requests is not None and len(self._ended) >= sweep.requests:
+            self._end("time_budget", f"{self._sweep.time_s:g} s")
+        if self._sweep.requests is not None and len(self._ended) >= self._sweep.requests:
             self._end("request_budget", counted(len(self._ended), "request"))
-        others = refused.requests - refused.refused
-        if evidence(Observations({1.0: refused.refused, 0.0: others}), MAX_REFUSED_RATIO) == "fails":
-            self._end("refused", str(refused))
-        pauses_s = [
-            result.retry_after_s
-            for result in results
-            if result.retry_after_s is not None and not (sweep.shed_allowed and is_shed(result))
-        ]
-        if pauses_s:
-            self._retry_after_s = max(pauses_s)
-            self._end("retry_after", f"{self._retry_after_s:g} s")

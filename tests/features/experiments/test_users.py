@@ -4,6 +4,7 @@ import heapq
 import math
 from decimal import Decimal
 from random import Random
+from statistics import median
 
 import pytest
 
@@ -34,30 +35,36 @@ def late_ratio(users: int) -> float:
 def run(level: UserLevel, rng: Random, *, ends_clear: bool) -> None:
     """Send to one server in the order of arrival, with exponential service and think times, until the level is over."""
     due, free_s, results = [user / level.users * THINK_S for user in range(level.users)], 0.0, list[ProbeResult]()
+    number = 0
+    level.begin()
     while not (level.is_over or (ends_clear and level.is_clear)):
         at_s = heapq.heappop(due)
         free_s = max(at_s, free_s) + rng.expovariate(1 / SERVICE_S)
         heapq.heappush(due, free_s + rng.expovariate(1 / THINK_S))
         first_ns = round(free_s * 1e9)
         timeline = Timeline(round(at_s * 1e9), first_ns=first_ns, end_ns=first_ns, content_ns=(first_ns,))
+        if (number := number + 1) <= level.users:
+            continue  # the first request of each user
         results.append(ProbeResult("t", "chat", "id", 0.0, Outcome.OK, "", timeline))
         if len(results) % 10 == 0:
-            level.judge(results[level.users :], {})
+            level.judge(results, {})
+            results.clear()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_the_interval_holds_the_number_that_fits(seed: int) -> None:
-    """14 users fit on one server of 5 requests a second, by the closed form for exponential times."""
+def test_intervals_hold_the_number_that_fits() -> None:
+    """14 users fit on one server of 5 requests a second, by the closed form for exponential times; a tenth of 40 intervals may err."""
     truth = next(users for users in range(1, 100) if late_ratio(users + 1) > 0.1)
     assert truth == 14
-    search, rng = UserSearch([SLO], WORKLOAD, 1, 200), Random(seed)
-    while (step := search.next()) is not None:
-        run(step[0], rng, ends_clear=step[1])
-    (capacity,) = search.capacities()
-    assert capacity.verdict == "found"
-    assert capacity.lower is not None
-    assert capacity.upper is not None
-    assert 7 <= capacity.lower <= truth < capacity.upper <= 28
+    held, lowest = 0, []
+    for seed in range(40):
+        search, rng = UserSearch([SLO], WORKLOAD, 1, 200), Random(seed)
+        while (step := search.next()) is not None:
+            run(step[0], rng, ends_clear=step[1])
+        (capacity,) = search.capacities()
+        lowest.append(capacity.lower or 0.0)
+        held += lowest[-1] <= truth < (capacity.upper or math.inf)
+    assert held >= 36
+    assert median(lowest) >= truth / 2
 
 
 def decided(search: UserSearch, most_that_holds: int, undecided: range = range(0), harmed: int = 10_000) -> list[int]:
