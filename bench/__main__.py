@@ -37,6 +37,7 @@ PROGRAMS = (
     "headroom_independent",
     "claims",
     "agreement",
+    "users",
     "replicas",
     "discovery",
     "web",

@@ -37,7 +37,12 @@ class _Offer:
 
 def plan(
     sweep: Annotated[list[Path], typer.Option(help="Result file of a sweep; one for each kind of instance.")],
-    peak: Annotated[str, typer.Option(help="Rate at the peak, in requests of the sweep's workload, such as 100/s.")],
+    peak: Annotated[
+        str, typer.Option(help="Rate at the peak, in requests of the sweep's workload, such as 100/s.")
+    ] = "",
+    users: Annotated[
+        int, typer.Option(min=0, help="Instead of --peak: users at once, for sweeps with --over users.")
+    ] = 0,
     gpu: Annotated[list[str] | None, typer.Option(help="Name of the GPU; one for each --sweep.")] = None,
     gpus_per_instance: Annotated[
         list[int] | None,
@@ -58,11 +63,14 @@ def plan(
     is judged, as too many of its requests were refused."""
     results = results_of(sweep)
     with exit_on(ValueError, command="plan"):
+        if bool(peak) is bool(users):
+            raise ValueError("give --peak, a rate such as 100/s, or --users, for sweeps with --over users")
         demand = Demand(
-            quantity("--peak", peak, rate),
+            quantity("--peak", peak, rate) if peak else None,
             float(quantity("--headroom", headroom, share)),
             min_instances,
             max_instances,
+            users or None,
         )
         names = _per_sweep("--gpu", gpu, len(results))
         asked = _per_sweep("--gpus-per-instance", gpus_per_instance, len(results))
@@ -120,7 +128,7 @@ def _draw(demand: Demand, offers: list[_Offer]) -> None:
     sized = [(offer, offer.answer) for offer in offers if isinstance(offer.answer, Size)]
     if sized:
         head = ("GPU", *(f"{offer.gpus} × {offer.name}" for offer, _ in sized))
-        rows = ((label, *cells) for label, cells in _rows([answer for _, answer in sized]))
+        rows = ((label, *cells) for label, cells in _rows([answer for _, answer in sized], demand))
         Terminal(highlight=False, soft_wrap=True).table(head, rows)
     for note in _notes(demand, offers):
         echo(note)
@@ -144,21 +152,26 @@ def _notes(demand: Demand, offers: list[_Offer]) -> Iterator[str]:
         if not answer.holds_without_one:
             left = answer.instances - 1
             others = (
-                f"the other {left:,} carry {left * answer.per_instance:.3g}/s of"
+                f"the other {left:,} carry {demand.text(left * answer.per_instance)} of"
                 if left
                 else "no other is there to carry"
             )
             yield (
-                f"{offer.name}: the loss of one instance breaks the SLO: {others} {demand.peak_per_s:g}/s; take "
+                f"{offer.name}: the loss of one instance breaks the SLO: {others} {demand.peak_text}; take "
                 f"{answer.instances + 1:,} (N + 1)."
             )
     if not sizes:
         return
+    carried = (
+        "number of users at all SLOs, who send and think like those of the sweep and without what others sent meanwhile: the largest "
+        "that was shown to hold."
+        if demand.users is not None
+        else "capacity at all SLOs, in requests of the sweep's shape and without what others sent during the sweep: of the interval of "
+        "the estimated knee, or with ≥ the highest rate that was shown to hold."
+    )
     yield (
-        f"instances = ceil({demand.peak_per_s:g}/s ÷ (what one carries × {1 - demand.headroom:g})): {demand.headroom:.0%} of the "
-        "capacity stays free. What one carries is the lower bound of the capacity at all SLOs, in requests of the sweep's shape and "
-        "without what others sent during the sweep: of the interval of the estimated knee, "
-        "or with ≥ the highest rate that was shown to hold."
+        f"instances = ceil({demand.peak_text} ÷ (what one carries × {1 - demand.headroom:g})): {demand.headroom:.0%} of the "
+        f"capacity stays free. What one carries is the lower bound of the {carried}"
     )
     if any(not size.reached for size in sizes):
         yield "≥: the sweep reached no knee, so fewer may do."
@@ -166,8 +179,8 @@ def _notes(demand: Demand, offers: list[_Offer]) -> Iterator[str]:
         yield "Prompt, output and all tokens at the peak each bear the whole price."
 
 
-def _rows(answers: list[Size]) -> Iterator[tuple[str, list[str]]]:
-    yield "one carries", [f"{'' if size.reached else '≥ '}{size.per_instance:.3g}/s" for size in answers]
+def _rows(answers: list[Size], demand: Demand) -> Iterator[tuple[str, list[str]]]:
+    yield "one carries", [f"{'' if size.reached else '≥ '}{demand.text(size.per_instance)}" for size in answers]
     yield "gives way first", [size.slo for size in answers]
     yield "instances", [f"{size.instances:,}" for size in answers]
     yield "GPUs", [f"{size.gpus:,}" for size in answers]

@@ -2,9 +2,10 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Annotated, Any
@@ -42,6 +43,7 @@ from prober.features.capacity.actions import Action, Estimate, Finished, Run
 from prober.features.capacity.sweep_result import result_of
 from prober.features.capacity.sweep_runner import SweepRunner
 from prober.features.engines.page_reader import PageReader
+from prober.measure.objective import Slo
 from prober.measure.outcome import BAD
 from prober.measure.target_state import WarmUpLength
 from prober.net.clock import Clock
@@ -54,6 +56,7 @@ from prober.results.context import sentences as context_sentences
 from prober.results.result import CONTENT_AT_ONCE, Delivered, Result
 from prober.results.stage_parts import pooled, quantile_text
 from prober.results.stop_reason import ending
+from prober.workload.workloads import Mix, Workload
 
 EXIT = {
     "found": ExitCode.OK,
@@ -68,6 +71,8 @@ EXIT = {
 WORST_FIRST = (ExitCode.FAILED, ExitCode.NO_ESTIMATE, ExitCode.NOT_JUDGED, ExitCode.OK)  # of several sweeps
 DEFAULT_SLO = "ttft<500ms:99%"
 OF_RATES = ("min_rate", "max_rate")
+OF_USERS = ("think", "max_users")
+USERS_IGNORE = ("mode", *OF_RATES, "rates", "max_in_flight", "step", "repeat")
 OF_SWEEPS = ("mode", "shed_allowed", *OF_RATES, "rates", "max_in_flight", "max_requests", "max_time", "repeat")
 
 
@@ -91,6 +96,15 @@ def sweep(
             help="Instead of rates: requests kept in flight, such as 1,4,16. A closed loop, which hides queueing."
         ),
     ] = "",
+    over: Annotated[
+        str, typer.Option(help="users: find how many users at once fit, each of whom waits, thinks and sends again.")
+    ] = "rates",
+    think: Annotated[
+        str, typer.Option(help="Mean time that a user thinks after an answer, such as 10s; with --over users.")
+    ] = "",
+    max_users: Annotated[
+        int, typer.Option(min=1, max=2_000, help="Most users to send at once; with --over users.")
+    ] = 256,
     step: Annotated[str, RareOption(help="Length of a stage; default: 4s, in a grid 60s.")] = "",
     warm_up: WarmUpOption = "20s",
     max_in_flight: Annotated[int, RareOption(min=1, help="Requests in flight that count as saturation.")] = 2_000,
@@ -113,17 +127,19 @@ def sweep(
         exit_on(ConfigError, BadEndpoint, ValueError, command="sweep"),
         exit_on(UnidentifiedTarget, WorkersUnavailable, command="sweep", code=ExitCode.NOT_JUDGED),
     ):
-        _check_combination(call, concurrency, rates)
+        _check_combination(call, concurrency, rates, over)
         if output:
             check_writable("--output", Path(output))
         slos = parse_objectives(slo or [DEFAULT_SLO])
         warm = warm_up_length(warm_up)
-        sent = workload_of(workload_options)
-        if concurrency:
+        sent = workload_of(workload_options, of_users=over == "users")
+        limits = {"time": quantity("--max-time", max_time, duration), "requests": max_requests or None}
+        ended: list[tuple[ExitCode, Result]] = []
+        measure: Callable[[], Coroutine[Any, Any, None]]
+        if concurrency or over == "users":
             from prober.cli.matrix import PAGE_INTERVAL_S, closed_rows, measure_rows  # here, as rates send no rows
             from prober.config.rows import MAX_CONCURRENCY
 
-            rows = closed_rows(concurrency, sent, step, slos)
             spec = target(
                 "sweep",
                 url,
@@ -134,38 +150,49 @@ def sweep(
                 metrics={"interval": PAGE_INTERVAL_S},
                 **context.fields("sweep"),
             )
-            file = Path(output) if output else None
-            measure_rows("sweep", spec, rows, warm, "", workers, output=file, as_json=as_json)
-        block = {
-            "mode": mode or ("grid" if rates else "adaptive"),
-            "workload": sent,
-            "slos": slos,
-            "min_rate": quantity("--min-rate", min_rate, rate),
-            "max_rate": quantity("--max-rate", max_rate, rate),
-            "rates": tuple(
-                quantity("--rates", text.strip() if "/" in text else f"{text.strip()}/s", rate)
-                for text in rates.split(",")
-                if rates
-            ),
-            "step": quantity("--step", step, positive_duration) if step else None,
-            "max_in_flight": max_in_flight,
-            "workers": workers.count(),
-            "limits": {"time": quantity("--max-time", max_time, duration), "requests": max_requests or None},
-        }
-        probe = {"workload": sent, "slos": tuple(slo for slo in slos if slo.signal != "quality")}
-        spec = target(
-            "sweep",
-            url,
-            endpoint,
-            metrics_url=metrics_url,
-            probes=[probe],
-            sweep=block,
-            **context.fields("sweep"),
-        )
-        ended: list[tuple[Finished, Result]] = []
+            if concurrency:
+                rows, file = closed_rows(concurrency, sent, step, slos), Path(output) if output else None
+                measure_rows("sweep", spec, rows, warm, "", workers, output=file, as_json=as_json)
+            pause_s = quantity("--think", think, duration) if think else None
+            measure = partial(
+                _over_users,
+                *(spec, sent, slos, pause_s, max_users, limits, warm, workers, ended),
+                shed_allowed=shed_allowed,
+                quiet=as_json,
+            )
+        else:
+            block = {
+                "mode": mode or ("grid" if rates else "adaptive"),
+                "workload": sent,
+                "slos": slos,
+                "min_rate": quantity("--min-rate", min_rate, rate),
+                "max_rate": quantity("--max-rate", max_rate, rate),
+                "rates": tuple(
+                    quantity("--rates", text.strip() if "/" in text else f"{text.strip()}/s", rate)
+                    for text in rates.split(",")
+                    if rates
+                ),
+                "step": quantity("--step", step, positive_duration) if step else None,
+                "max_in_flight": max_in_flight,
+                "workers": workers.count(),
+                "limits": limits,
+            }
+            probe = {"workload": sent, "slos": tuple(slo for slo in slos if slo.signal != "quality")}
+            spec = target(
+                "sweep",
+                url,
+                endpoint,
+                metrics_url=metrics_url,
+                probes=[probe],
+                sweep=block,
+                **context.fields("sweep"),
+            )
+            measure = partial(
+                _repeated, spec, warm, repeat, workers.ray, ended, shed_allowed=shed_allowed, quiet=as_json
+            )
         try:
             with only_load("sweep", spec.url):
-                asyncio.run(_repeated(spec, warm, repeat, workers.ray, ended, shed_allowed=shed_allowed, quiet=as_json))
+                asyncio.run(measure())
         finally:  # a later run that cannot begin loses none before it
             for number, (_, result) in enumerate(ended, 1):
                 text = ""
@@ -186,19 +213,22 @@ def sweep(
     if len(knees) > 1 and not as_json:
         mean, runs = fmean(knees), f"{len(knees)} of {len(ended)} runs"
         echo(f"{runs} estimated a knee: mean {mean:.3g}/s, spread {pstdev(knees) / mean:.1%} of it")
-    sys.exit(min((EXIT[finished.verdict] for finished, _ in ended), key=WORST_FIRST.index))
+    sys.exit(min((code for code, _ in ended), key=WORST_FIRST.index))
 
 
-def _check_combination(call: typer.Context, concurrency: str, rates: str) -> None:
-    """Check that no option is given that has no effect with `concurrency` or `rates`. Raises ValueError."""
-    if concurrency and (unused := named_options(call, OF_SWEEPS)):
-        raise ValueError(
-            f"--concurrency sends no rates, so {', '.join(unused)} would not be used; leave one or the other out"
-        )
-    if rates and (unused := named_options(call, OF_RATES)):
-        raise ValueError(
-            f"--rates names all rates, so {', '.join(unused)} would not be used; leave one or the other out"
-        )
+def _check_combination(call: typer.Context, concurrency: str, rates: str, over: str) -> None:
+    """Check `over`, and that no option is given that has no effect with it, `concurrency` or `rates`. Raises ValueError."""
+    if over not in ("rates", "users"):
+        raise ValueError(f"--over {over!r}: write rates or users")
+    unused_by = {
+        "--concurrency sends no rates": (*OF_SWEEPS, "over", *OF_USERS) if concurrency else (),
+        "--rates names all rates": OF_RATES if rates else (),
+        "--over users sends no rates": USERS_IGNORE if over == "users" else (),
+        "--over rates has no users": OF_USERS if over == "rates" else (),
+    }
+    for why, names in unused_by.items():
+        if unused := named_options(call, names):
+            raise ValueError(f"{why}, so {', '.join(unused)} would not be used; leave one or the other out")
 
 
 async def _repeated(
@@ -206,7 +236,7 @@ async def _repeated(
     warm_up: WarmUpLength,
     times: int,
     ray: str,
-    ended: list[tuple[Finished, Result]],
+    ended: list[tuple[ExitCode, Result]],
     *,
     shed_allowed: bool,
     quiet: bool,
@@ -246,9 +276,45 @@ async def _repeated(
                     "workers": workers.count or 1,
                 }
                 result = result_of(run, session, spec.sweep, f"sweep-{int(session.started_unix_s)}", additions)
-                ended.append((run.finished, replace(result, differs=(*result.differs, *workers.clocks()))))
+                ended.append(
+                    (EXIT[run.finished.verdict], replace(result, differs=(*result.differs, *workers.clocks())))
+                )
                 if interrupted.is_set() or run.quiet_s or workers.losses:
                     break  # on request, or the target asked to be left alone
+
+
+async def _over_users(
+    spec: TargetSpec,
+    sent: Workload | Mix,
+    slos: Sequence[Slo],
+    think_s: float | None,
+    most: int,
+    limits: Mapping[str, Any],
+    warm_up: WarmUpLength,
+    worker_options: WorkerOptions,
+    ended: list[tuple[ExitCode, Result]],
+    *,
+    shed_allowed: bool,
+    quiet: bool,
+) -> None:
+    """Find how many users fit, and add the result to `ended`. think_s: mean think time. Raises ValueError and WorkersUnavailable."""
+    from prober.features.experiments.users_run import UserSweepRun, user_sweep  # here, as rates need none of it
+
+    sweep = user_sweep(sent, slos, think_s, most, limits["requests"], limits["time"], shed_allowed=shed_allowed)
+    columns = TextColumn("{task.description}"), TimeElapsedColumn()
+    with closing(Clock()) as clock, Progress(*columns, console=Terminal(stderr=True), disable=quiet) as progress:
+        task = progress.add_task("looking at the target", total=None)
+        async with (
+            open_workers(worker_options.count(), ray=worker_options.ray) as workers,
+            Session(spec, clock, PageReader, read_facts, read_gpus, workers.launch) as session,
+        ):
+            run = UserSweepRun(session, sweep, lambda text: progress.update(task, description=text))
+            workers.on_loss = run.stop
+            on_interrupt(lambda: run.stop("interrupted"))
+            result = await run.run(warm_up)
+    verdicts = {capacity.verdict for capacity in result.capacities} or {"not_enough_data"}
+    code = min((EXIT[verdict] for verdict in verdicts), key=WORST_FIRST.index)
+    ended.append((code, replace(result, differs=(*result.differs, *workers.clocks()))))
 
 
 def _description(action: Action) -> str:
@@ -293,13 +359,14 @@ def _sentences(result: Result) -> Iterator[str]:
     """Sentences on the sweep, which are printed below its stages."""
     if result.warm_up is not None:
         yield f"Warm-up: {result.warm_up}, which do not count."
-    if result.stages:
+    is_over_users = any(stage.users for stage in result.stages)
+    if result.stages and not is_over_users:
         yield "done/s and tok/s: received during the stage; while the rate rises, less than it asks for."
     if result.content_came_at_once:
         yield f"{CONTENT_AT_ONCE}."
     for interference in result.interference or ():
         yield f"There was {interference}."
-    if result.interference is None:
+    if result.interference is None and not is_over_users:
         yield "Nobody tells what else the target served: rates are those of the sweep alone."
     for stage in result.stages:
         yield from stage.sentences()
@@ -307,8 +374,8 @@ def _sentences(result: Result) -> Iterator[str]:
         yield f"Prompts: {prompts.text()}."
     advice, ends = "", {capacity.verdict for capacity in result.capacities} if result.stop == "highest_rate" else set()
     if ends == {"not_reached"}:
-        lower_per_s = min(capacity.lower or 0.0 for capacity in result.capacities)
-        advice = f" The knee is above {lower_per_s:.3g}/s: raise --max-rate."
+        lowest = min(result.capacities, key=lambda capacity: capacity.lower or 0.0)
+        advice = f" The knee is above {lowest.text(lowest.lower)}: raise --max-rate."
     elif ends and ends <= {"not_reached", "not_enough_data"}:
         advice = " A higher --max-rate may reach the knee."
     yield f"{result.capacity_words()}.{advice}"

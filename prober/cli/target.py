@@ -104,11 +104,11 @@ def _expanded_url(option: str, url: str) -> str:
         raise ValueError(f"{option}: {problem}") from None
 
 
-def workload(options: WorkloadOptions) -> Workload | Mix:
-    """The workload to send. Raises ValueError, ConfigError."""
+def workload(options: WorkloadOptions, *, of_users: bool = False) -> Workload | Mix:
+    """The workload to send. of_users: sessions may have a think time. Raises ValueError, ConfigError."""
     known = known_workloads(options.config_file)
     sent = _described(options) or _known("--workload", options.workload, known)
-    if sent.think_time is not None:
+    if sent.think_time is not None and not of_users:
         raise ValueError(f"--workload {options.workload}: {THINK_TIME_REFUSED}")
     if options.sampling:
         sent = with_sampling(sent, "--sampling", options.sampling)

@@ -27,10 +27,11 @@ from prober.config.problems import unknown_key
 from prober.config.server import Headers
 from prober.config.slos import objective, renamed
 from prober.config.target import Timeouts, threshold_problem
-from prober.config.workloads import Shape
+from prober.config.workloads import Shape, ThinkTime
 from prober.measure.objective import Slo
 from prober.workload.built_in import BUILT_IN
 from prober.workload.sessions import SessionWorkload
+from prober.workload.shapes import LengthDistribution
 from prober.workload.workloads import Mix, Workload
 
 MAX_CONCURRENCY = 2_000
@@ -63,6 +64,8 @@ class Row(Shape):
 
     named: a workload, in place of lengths, model and adapters
     rate: requests per second of an open loop, or concurrency: number of requests in flight of a closed loop; the other one is None
+    think_time: in ms, between an answer and the next request of a closed loop, which then is one of `concurrency` users. None: that
+        of its sessions, or none
     requests: number of requests to send, or duration: seconds of sending; the other one is None
     accept: objectives that must all hold; different objectives in a file have different names
     max_cost: most dollars per million output tokens, which `accept` has as `cost<2.50`; None: no such target
@@ -77,6 +80,7 @@ class Row(Shape):
     named: NamedWorkload | None = Field(None, alias="workload")
     rate: Rate | None = None
     concurrency: _Concurrency | None = None
+    think_time: ThinkTime | None = None
     requests: PositiveCount | None = None
     duration: Duration | None = None
     beside: str | None = None
@@ -135,9 +139,11 @@ class Row(Shape):
         has_think_time = self.workload.think_time is not None
         if has_think_time and self.requests is not None:
             mistakes.add("requests", "sessions with a think time are sent for a time; write `duration`")
-        if has_think_time and self.concurrency is not None:
-            mistakes.add("concurrency", "sessions with a think time begin by a schedule; write `rate`")
-        elif self.concurrency is not None and (fewest := min(counts, default=self.concurrency)) < self.concurrency:
+        if self.think_time is not None and (has_think_time or self.concurrency is None):
+            mistakes.add(
+                "think_time", "is that of users without sessions: write `concurrency`, and no other think time"
+            )
+        if self.concurrency is not None and (fewest := min(counts, default=self.concurrency)) < self.concurrency:
             mistakes.add("concurrency", f"is more than `sessions.count` ({fewest}); raise that, or lower it")
 
     @field_validator("accept")
@@ -167,6 +173,11 @@ class Row(Shape):
         workload = self.named if self.named is not None else self.named_workload(self.name)
         has_schedule = self.rate is not None and self.duration is not None
         return workload.at_own_pace() if has_schedule and isinstance(workload, SessionWorkload) else workload
+
+    @property
+    def think_time_of_users(self) -> LengthDistribution | None:
+        """Think time in ms of each of `concurrency` users; None for an open loop, and for a closed loop without pauses."""
+        return (self.think_time or self.workload.think_time) if self.closed else None
 
     @property
     def closed(self) -> bool:

@@ -156,7 +156,14 @@ _DURATION: TypeAdapter[float] = TypeAdapter(OptionalDuration)
 def _think_time(value: object, info: ValidationInfo) -> LengthDistribution:
     if isinstance(value, dict):
         return ThinkTimeSpec.model_validate(value, context=info.context).distribution()
+    if isinstance(value, Fixed | Exponential):
+        return value
     return Fixed(_ms(_DURATION.validate_python(value, context=info.context)))
+
+
+ThinkTime = Annotated[
+    LengthDistribution, PlainValidator(_think_time, json_schema_input_type=OptionalDuration | ThinkTimeSpec)
+]
 
 
 class SessionsSpec(Block):
@@ -164,12 +171,7 @@ class SessionsSpec(Block):
         None,
         description="sessions at a time; two turns of one are about count ÷ rate apart, and never before its answer",
     )
-    think_time: (
-        Annotated[
-            LengthDistribution, PlainValidator(_think_time, json_schema_input_type=OptionalDuration | ThinkTimeSpec)
-        ]
-        | None
-    ) = Field(
+    think_time: ThinkTime | None = Field(
         None,
         description="time from an answer to the next turn, 200ms, {uniform: {min, max}}, {exponential: {mean, max}} or "
         "{lognormal: {median, sigma, min, max}}: for rows of `prober matrix` with a rate and a duration; all else uses `count`",

@@ -142,7 +142,7 @@ class LoadGuard:
     ttft_s: TTFT threshold of the requests beside the load
     rate_per_s: of all requests
     shed_allowed: requests that the target sheds are no harm
-    harm: why the load must end, "" if it may go on
+    harm: why the load must end, "" if it may go on; reason: its name
     """
 
     def __init__(self, ttft_s: float, rate_per_s: float, *, shed_allowed: bool = False) -> None:
@@ -151,7 +151,7 @@ class LoadGuard:
         self._late: deque[bool] = deque(maxlen=LATE_RESULTS)
         self._ended = self._failed = 0
         self._is_sending = False
-        self.harm = ""
+        self.harm = self.reason = ""
 
     def began(self) -> None:
         """Mark the start of the load; pages read earlier are the baseline."""
@@ -169,30 +169,33 @@ class LoadGuard:
         late = sum(self._late)
         if self._failed > 1 and self._failed > FAILED_RATIO * self._ended and failed:
             consent = "; with shed_allowed it goes on" if is_shed(result) else ""
-            self._end(f"{self._failed} of {self._ended} requests failed, the last with {result.outcome.value}{consent}")
+            self._end(
+                "failed",
+                f"{self._failed} of {self._ended} requests failed, the last with {result.outcome.value}{consent}",
+            )
         elif late > 2 and late > LATE_RATIO * len(self._late):
-            self._end(f"the prober was late in {late} of the last {len(self._late)} requests")
+            self._end("prober_late", f"the prober was late in {late} of the last {len(self._late)} requests")
 
     def waited(self, ttft_s: float) -> None:
         """Judge the TTFT of a request beside the load, or its wait so far."""
         if ttft_s > TTFT_FACTOR * self._ttft_s:
-            self._end(f"a TTFT of {format_duration(ttft_s)} or more, over {TTFT_FACTOR:g} times the threshold")
+            self._end("slow", f"a TTFT of {format_duration(ttft_s)} or more, over {TTFT_FACTOR:g} times the threshold")
 
     def page(self, at_s: float, signals: EngineSignals) -> None:
         """Judge a reading of the engine's page."""
         change = self._conditions.change(signals)
         condition = self._conditions.reading(at_s, signals, self._rate_per_s, [], TTFT_FACTOR)
         if change is not None:
-            self._end(f"the engine's page shows {change[0].replace('_', ' ')}: {change[1]}")
+            self._end(change[0], f"the engine's page shows {change[0].replace('_', ' ')}: {change[1]}")
         elif condition is not None:
-            self._end(f"the engine's page shows too much {condition.replace('_', ' ')}")
+            self._end(condition, f"the engine's page shows too much {condition.replace('_', ' ')}")
 
     def tick(self, at_s: float) -> None:
         """Check that a page that was readable still is."""
         read_s = self._conditions.last_s
         if read_s is not None and at_s - read_s > PAGE_LOST_S:
-            self._end(f"no reading of the engine's page for {at_s - read_s:.1f} s")
+            self._end("page_lost", f"no reading of the engine's page for {at_s - read_s:.1f} s")
 
-    def _end(self, harm: str) -> None:
+    def _end(self, reason: str, harm: str) -> None:
         if self._is_sending and not self.harm:
-            self.harm = harm
+            self.reason, self.harm = reason, harm

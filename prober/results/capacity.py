@@ -88,6 +88,7 @@ class Capacity:
     samples: number of requests whose events count
     fit: source of the estimate: the engine model, or shares of bad events alone
     curve: (requests per second, seconds): the latency quantile of the SLO by rate, by the engine model; empty without a model
+    users: rates are numbers of users at once, by their own requests: "found" at `upper` is shown to fail, and `lower` to hold
     own: capacity in requests of the sweep's shape, without background load; None if that load is unknown
     shapes: the same for a grid of other shapes, in rising order of prompt and output tokens; empty if unknown
     """
@@ -104,6 +105,11 @@ class Capacity:
     curve: tuple[tuple[float, float], ...] = ()
     own: ShapeCapacity | None = None
     shapes: tuple[ShapeCapacity, ...] = ()
+    users: bool = False
+
+    def text(self, load: float | None) -> str:
+        """A rate, or a number of users, as text."""
+        return f"{load or 0:.3g}/s" if not self.users else f"{load or 0:,.0f} user{'' if load == 1 else 's'}"
 
     def of_shape(self, shape: ShapeCapacity) -> "Capacity":
         """Returns the capacity in requests of this shape, on an engine without other load."""
@@ -288,6 +294,10 @@ def words(capacities: Sequence[Capacity]) -> str:
     texts = []
     for capacity in capacities:
         match capacity:
+            case Capacity(slo, "found", float() as lower, _, float() as upper, samples=samples, users=True):
+                texts.append(
+                    f"{slo}: holds for {capacity.text(lower)} and fails for {capacity.text(upper)}, by {samples:,} requests"
+                )
             case Capacity(slo, "found", float() as lower, float() as estimate, float() as upper):
                 texts.append(
                     f"{slo}: estimated knee {estimate:.3g}/s, {capacity.confidence:.0%} interval {lower:.3g} to {upper:.3g}"
@@ -295,19 +305,19 @@ def words(capacities: Sequence[Capacity]) -> str:
             case Capacity(slo, "between", float() as lower, _, float() as upper, samples=samples):
                 texts.append(f"{slo}: knee between {lower:.3g} and {upper:.3g}/s by {samples:,} requests, wide")
             case Capacity(slo, "not_reached", float() as lower):
-                texts.append(f"{slo} holds at {lower:.3g}/s; no knee was reached")
+                texts.append(f"{slo} holds at {capacity.text(lower)}; no knee was reached")
             case Capacity(slo, "below", upper=float() as upper, samples=samples):
-                texts.append(f"{slo}: knee below {upper:.3g}/s by {samples:,} requests")
+                texts.append(f"{slo}: knee below {capacity.text(upper)} by {samples:,} requests")
             case _:
-                texts.append(f"{capacity.slo}: not enough data{_lacking(capacity.evidence)}")
+                texts.append(f"{capacity.slo}: not enough data{_lacking(capacity)}")
     return "; ".join(texts) or "nothing can be said"
 
 
-def _lacking(evidence: UndecidedEvents | None) -> str:
+def _lacking(capacity: Capacity) -> str:
     """Text on the events so far and those needed, such as `: 127 events at 1/s, about 390 needed`."""
-    if evidence is None:
+    if (evidence := capacity.evidence) is None:
         return ""
     bad = f", {evidence.bad:,} of them bad" if evidence.bad else ""
     needed = f"about {evidence.needed:,} needed" if evidence.needed is not None else "too many for the objective"
     noun = "event" if evidence.events == 1 else "events"
-    return f": {evidence.events:,} {noun} at {evidence.rate_per_s:.3g}/s{bad}, {needed}"
+    return f": {evidence.events:,} {noun} at {capacity.text(evidence.rate_per_s)}{bad}, {needed}"

@@ -92,9 +92,14 @@ def priced_stage(result: Result) -> Stage | None:
         stage
         for stage in result.stages
         if stage.output_tokens_per_s is not None
-        and (math.inf if stage.rate_per_s is None else stage.rate_per_s + (stage.demand_per_s or 0.0)) <= limit
+        and (stage.users or (math.inf if stage.rate_per_s is None else stage.rate_per_s + (stage.demand_per_s or 0.0)))
+        <= limit
     ]
-    return max(stages, key=lambda stage: (stage.rate_per_s or 0.0, stage.output_tokens_per_s or 0.0), default=None)
+    return max(
+        stages,
+        key=lambda stage: (stage.users or stage.rate_per_s or 0.0, stage.output_tokens_per_s or 0.0),
+        default=None,
+    )
 
 
 def sentences(result: Result) -> Iterator[str]:

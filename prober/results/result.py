@@ -189,6 +189,7 @@ class Stage:
     """A part of an experiment with one request rate, and its figures.
 
     rate_per_s: intended rate of the prober's requests
+    users: number of users at once, each of whom thinks between an answer and the next request; None: no such loop
     begin_s: seconds since the start of the result
     sending_s: duration of sending; duration_s: from the begin to the end of the last answer
     sent, answered: numbers of requests, and of properly answered ones
@@ -252,6 +253,7 @@ class Stage:
     shedding: Shedding | None = None
     at_least: Mapping[str, tuple[Quantile, ...]] = field(default_factory=dict)
     reported: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    users: int | None = None
     requests: tuple[RequestRow, ...] = ()
 
     def quantile(self, latency: str, q: float) -> Quantile | None:

@@ -192,7 +192,7 @@ def test_a_plan_for_machines(file: Path) -> None:
     """The document has the demand and each answer."""
     done = prober("plan", "--sweep", file, "--peak", "100/s", "--headroom", "0%", "--gpus-per-instance", "1", "--json")
     document = json.loads(done.stdout)
-    assert document["demand"] == {"peak_per_s": 100.0, "headroom": 0.0, "fewest": 1, "most": None}
+    assert document["demand"] == {"peak_per_s": 100.0, "headroom": 0.0, "fewest": 1, "most": None, "users": None}
     (plan,) = document["plans"]
     assert (plan["gpu"], plan["instances"], plan["gpus"], plan["slo"]) == ("NVIDIA L4", 10, 10, "ttft")
     assert plan["dollars_per_hour"] == 20.0  # the price that the sweep was told

@@ -1,8 +1,11 @@
 """`prober sweep`: its sentences on a result, and a sweep beside a mock engine in virtual time."""
 
 import json
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
@@ -88,3 +91,59 @@ def test_with_consent_a_grid_measures_the_overload_to_its_end(tmp_path: Path) ->
     samples = len(server.log) - sum(stage["sent"] for stage in stages)  # sent before the sweep
     assert answers + cut + samples == statuses.count(200)
     assert [stage["shedding"]["stated_s"] for stage in stages] == [[2.0, 2.0, 2.0]] * 2
+
+
+@dataclass(frozen=True)
+class ExponentialDelay:
+    """A delay with an exponential distribution, for which the response times of a closed queue are known."""
+
+    mean_s: float
+
+    def draw_ns(self, rng: Random) -> int:
+        return round(rng.expovariate(1 / self.mean_s) * 1e9)
+
+
+def test_how_many_users_fit(tmp_path: Path) -> None:
+    """An engine that serves one at a time in 200 ms: of the requests of 5 users who think for 1 s, 17% take over 700 ms
+    in theory, and of 6 users 24%. Report and plan read the file, and a plan by rate refuses it.
+    """
+    delay: Any = ExponentialDelay(0.2)
+    behaviour = Behaviour(ttft=delay, itl=Constant(0.0), slots=1)
+    saved = tmp_path / "users.json"
+    arguments = ("--over", "users", "--think", "1s", "--slo", "ttft<700ms:80%", "--output", str(saved))
+    with beside(mock(Settings(behaviour=behaviour, seed=1))) as (url,):
+        done = prober("sweep", url, *arguments, "--prompt-tokens", "8", "--output-tokens", "1", "--warm-up", "2")
+    assert done.returncode == 0, done.stderr
+    result = read(saved.read_text(), "users.json")
+    (capacity,) = result.capacities
+    assert capacity.users
+    assert capacity.lower is not None
+    assert capacity.upper is not None
+    assert capacity.lower <= 5 < capacity.upper
+    assert (
+        f"ttft: holds for {capacity.text(capacity.lower)} and fails for {capacity.text(capacity.upper)}" in done.stdout
+    )
+    assert all(stage.users and stage.name.startswith(f"{stage.users} user") for stage in result.stages)
+    report = prober("report", str(saved)).stdout
+    assert f"| ttft | {capacity.lower:g} | {capacity.upper:g} |" in report
+    planned = prober("plan", "--sweep", str(saved), "--users", "100", "--headroom", "0%", "--gpu-price", "2")
+    assert planned.returncode == 0, planned.stderr
+    assert f"{math.ceil(100 / capacity.lower)}" in planned.stdout
+    by_rate = prober("plan", "--sweep", str(saved), "--peak", "9/s")
+    assert by_rate.returncode == 1
+    assert "name the peak with --users" in by_rate.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--over", "users"), "--over users needs --think"),
+        (("--over", "users", "--think", "1s", "--max-rate", "5/s"), "--over users sends no rates, so --max-rate"),
+        (("--over", "sessions"), "write rates or users"),
+        (("--think", "1s"), "--over rates has no users, so --think"),
+    ],
+)
+def test_options_that_users_need(arguments: tuple[str, ...], text: str) -> None:
+    """A wrong call is refused before anything is sent, with what to write."""
+    done = prober("sweep", "http://127.0.0.1:9", *arguments)
+    assert (done.returncode, text in done.stderr) == (2, True), done.stderr

@@ -269,8 +269,10 @@ def test_think_time_is_a_distribution_of_the_file() -> None:
         assert loaded.workload is talk
         with pytest.raises(ConfigError, match="sent for a time; write `duration`"):
             load_rows(rows % "rate: 6/s, requests: 30", source="f", workloads={"talk": talk})
-        with pytest.raises(ConfigError, match="begin by a schedule; write `rate`"):
-            load_rows(rows % "concurrency: 6, duration: 30s", source="f", workloads={"talk": talk})
+        (of_users,) = load_rows(rows % "concurrency: 6, duration: 30s", source="f", workloads={"talk": talk})
+        assert of_users.think_time_of_users == distribution
+        with pytest.raises(ConfigError, match="no other think time"):
+            load_rows(rows % "concurrency: 6, duration: 30s, think_time: 1s", source="f", workloads={"talk": talk})
 
 
 @pytest.mark.parametrize(

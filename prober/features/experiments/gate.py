@@ -123,6 +123,15 @@ class GateVerdict:
     refused: RefusedRequests = RefusedRequests()
 
 
+def observed(bad: float, events: int, budget: float, most: int) -> float:
+    """The value of a result for the test, budget + (bad − budget · events) ÷ most. most: largest number of events of one result
+
+    It is between 0 and 1, and its mean is above the budget where the ratio of the sums is. So the gaps of one answer need not be
+    independent.
+    """
+    return budget + (bad - budget * events) / max(most, events)
+
+
 class Question:
     """The question whether a share of bad events is within its budget, and the evidence on it.
 
@@ -146,18 +155,13 @@ class Question:
         self._for_holds, self._for_fails = Observations(), Observations()
 
     def take(self, result: ProbeResult | None) -> None:
-        """Add the next result to the open block; None: the engine is loading or shutting down.
-
-        A result of several events has one value, budget + (bad − budget · events) ÷ most: between 0 and 1, and its mean is above
-        the budget where the ratio of the sums is. So the gaps of one answer need not be independent.
-        """
+        """Add the next result to the open block; None: the engine is loading or shutting down."""
         events, bad, surely_bad = self._judge(result)
         if not events:
             return
-        scale = max(self._max_events, events)
         self._requests += 1
         self._events, self._bad = self._events + events, self._bad + bad
-        for_holds, for_fails = (self.budget + (number - self.budget * events) / scale for number in (bad, surely_bad))
+        for_holds, for_fails = (observed(number, events, self.budget, self._max_events) for number in (bad, surely_bad))
         self._block.append((for_holds, for_fails))
 
     @property

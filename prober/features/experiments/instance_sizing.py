@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from prober.results.capacity import Capacity
-from prober.results.cost import HOUR_S, MILLION
+from prober.results.cost import HOUR_S, MILLION, priced_stage
 from prober.results.result import Result
 from prober.results.stage import total
 from prober.results.stop_reason import ending
@@ -21,15 +21,31 @@ from prober.results.stop_reason import ending
 class Demand:
     """A load for which instances are counted.
 
-    peak_per_s: requests of the sweep's shape per second
+    peak_per_s: requests of the sweep's shape per second; None if the peak is given as users
     headroom: share of the capacity that must stay free, 0 to 1
     fewest, most: limits of the number of instances
+    users: users at once at the peak; None if it is given as requests
     """
 
-    peak_per_s: float
+    peak_per_s: float | None
     headroom: float = 0.2
     fewest: int = 1
     most: int | None = None
+    users: int | None = None
+
+    @property
+    def peak(self) -> float:
+        """The peak in its unit."""
+        return (self.peak_per_s if self.users is None else self.users) or 0.0
+
+    @property
+    def peak_text(self) -> str:
+        """The peak as text."""
+        return f"{self.peak_per_s:g}/s" if self.users is None else f"{self.users:,} users"
+
+    def text(self, load: float) -> str:
+        """A load in the unit of the peak."""
+        return f"{load:.3g}/s" if self.users is None else f"{load:,.4g} users"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +88,8 @@ def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: floa
 
     gpu_price: dollars per hour of a GPU. Raises ValueError for an invalid demand or price.
     """
-    if not demand.peak_per_s > 0:
-        raise ValueError(f"a peak of {demand.peak_per_s:g}/s: it must be above 0")
+    if not demand.peak > 0:
+        raise ValueError(f"a peak of {demand.peak_text}: it must be above 0")
     if not 0 <= demand.headroom < 1:
         raise ValueError(
             f"a headroom of {demand.headroom:.0%}: it is the free share of the capacity, at least 0%, below 100%"
@@ -85,30 +101,30 @@ def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: floa
     if gpu_price is not None and not 0 <= gpu_price < math.inf:
         raise ValueError(f"a GPU for {gpu_price:g} dollars per hour: a price is a finite number, 0 or more")
     alone = [capacity if capacity.own is None else capacity.of_shape(capacity.own) for capacity in result.capacities]
-    if reason := _why_unsizable(result, alone):
+    if reason := _why_unsizable(result, alone, demand):
         return Refused(reason)
     least = min(alone, key=lambda capacity: (capacity.lower or 0.0, capacity.slo))
     per_instance = least.lower or 0.0
-    needed = max(demand.fewest, math.ceil(demand.peak_per_s / (per_instance * (1 - demand.headroom)) - 1e-9))
+    needed = max(demand.fewest, math.ceil(demand.peak / (per_instance * (1 - demand.headroom)) - 1e-9))
     if demand.most is not None and needed > demand.most:
         return Refused(
             f"{needed} instances are needed, {demand.most} are allowed: by the lower bound of {least.slo} they carry "
-            f"{demand.most * per_instance * (1 - demand.headroom):.3g}/s with the headroom, not {demand.peak_per_s:g}/s"
+            f"{demand.text(demand.most * per_instance * (1 - demand.headroom))} with the headroom, not {demand.peak_text}"
         )
     answer = Size(
         instances=needed,
         gpus=needed * gpus_per_instance,
         per_instance=per_instance,
         slo=least.slo,
-        free=1 - demand.peak_per_s / (needed * per_instance),
+        free=1 - demand.peak / (needed * per_instance),
         reached=least.estimate is not None,
-        holds_without_one=demand.peak_per_s <= (needed - 1) * per_instance,
+        holds_without_one=demand.peak <= (needed - 1) * per_instance,
         is_alone=all(capacity.own is not None for capacity in result.capacities),
     )
-    return answer if gpu_price is None else _priced(result, answer, demand.peak_per_s, gpu_price)
+    return answer if gpu_price is None else _priced(result, answer, demand, gpu_price)
 
 
-def _why_unsizable(result: Result, alone: Sequence[Capacity]) -> str:
+def _why_unsizable(result: Result, alone: Sequence[Capacity], demand: Demand) -> str:
     """Text on why the sweep has no capacity of an instance for all SLOs, with the remedy; "" if it has one.
 
     alone: capacities without other load, where they are known
@@ -122,19 +138,27 @@ def _why_unsizable(result: Result, alone: Sequence[Capacity]) -> str:
         )
     if result.stop == "prober_late":
         return "the prober itself was late, so the sweep shows the limit of its machine: sweep again from one with a core free for it"
+    if (is_over_users := result.capacities[0].users) is (demand.users is None):
+        if is_over_users:
+            return "it is a sweep over users: name the peak with --users, or sweep over rates (`prober sweep URL --output FILE`)"
+        return (
+            "it is a sweep over rates, which does not show how many users fit: run "
+            "`prober sweep URL --over users --think 10s --output FILE`, or name the peak with --peak"
+        )
     judged = {capacity.slo for capacity in result.capacities}
     for slo in result.slos:
         if slo.name not in judged:
             return f"the sweep says nothing of the SLO {slo.name!r}: sweep again with it"
     for capacity in alone:
         if capacity.verdict == "below":
-            return f"the SLO {capacity.slo!r} fails at {capacity.upper or 0:.3g}/s, and no lower rate is shown to hold"
+            lower = "number" if capacity.users else "rate"
+            return f"the SLO {capacity.slo!r} fails at {capacity.text(capacity.upper)}, and no lower {lower} is shown to hold"
         if capacity.lower is None or capacity.lower <= 0:
             return _missing_data(capacity)
         if capacity.upper is not None and capacity.lower > capacity.upper:
             return (
-                f"the capacity of the SLO {capacity.slo!r} is damaged: its lower bound {capacity.lower:g}/s is above the upper, "
-                f"{capacity.upper:g}/s: sweep again"
+                f"the capacity of the SLO {capacity.slo!r} is damaged: its lower bound {capacity.text(capacity.lower)} is above the "
+                f"upper, {capacity.text(capacity.upper)}: sweep again"
             )
     return ""
 
@@ -144,7 +168,7 @@ def _missing_data(capacity: Capacity) -> str:
     data, needed, evidence = f"{capacity.samples:,} requests", "", capacity.evidence
     remedy = "sweep longer (raise --max-requests, --max-time or --max-rate), or with a laxer objective"
     if evidence is not None:
-        data = f"{evidence.events:,} events at {evidence.rate_per_s:.3g}/s, {evidence.bad:,} of them bad"
+        data = f"{evidence.events:,} events at {capacity.text(evidence.rate_per_s)}, {evidence.bad:,} of them bad"
         needed = f"; about {evidence.needed:,} needed" if evidence.needed is not None else ""
         if evidence.needed is None:
             needed = ", too many for its objective"
@@ -152,7 +176,7 @@ def _missing_data(capacity: Capacity) -> str:
     return f"the sweep has not enough data for the SLO {capacity.slo!r} ({data}{needed}): {remedy}"
 
 
-def _priced(result: Result, answer: Size, peak_per_s: float, gpu_price: float) -> Size | Refused:
+def _priced(result: Result, answer: Size, demand: Demand, gpu_price: float) -> Size | Refused:
     stages = [stage for stage in result.stages if stage.answered]
     prompt, output = total(stage.prompt_tokens for stage in stages), total(stage.output_tokens for stage in stages)
     if prompt is None or output is None:
@@ -160,6 +184,9 @@ def _priced(result: Result, answer: Size, peak_per_s: float, gpu_price: float) -
             "a price needs tokens, and the sweep's answers had no usage: let the server report it, or leave it out"
         )
     dollars, answers = answer.gpus * gpu_price, sum(stage.answered for stage in stages)
+    peak_per_s, stage = demand.peak_per_s or 0.0, priced_stage(result)
+    if demand.users is not None and stage is not None and stage.users and stage.requests_per_s is not None:
+        peak_per_s = demand.users * stage.requests_per_s / stage.users
 
     def per_million(tokens: float) -> float | None:
         tokens_per_s = peak_per_s * tokens / answers

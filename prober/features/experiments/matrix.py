@@ -39,6 +39,10 @@ CLOSED_LOOP = (
 )
 
 UNDECIDED: frozenset[State] = frozenset({"not_enough_data", "not_judged"})
+USERS = (
+    "each user waits for an answer, then thinks, so a slow target is asked less: users who come whatever the target does are another "
+    "question (`prober sweep` over rates)"
+)
 THINK_TIME = (
     "sessions begin by the schedule, at the rate ÷ their turns, whatever the target does; a later turn is due its think time after "
     "the answer before it, so a slow target gets later turns later"
@@ -185,8 +189,8 @@ def limits_of(row: Row) -> Iterator[str]:
     """Sentences, without a full stop, on latencies that the row's loop cannot show, and on answers that are not checked."""
     yield from unchecked_formats(row.workload)
     if row.closed:
-        yield CLOSED_LOOP
-    if row.workload.think_time is not None:
+        yield CLOSED_LOOP if row.think_time_of_users is None else USERS
+    elif row.workload.think_time is not None:
         yield THINK_TIME
     if Load.of(row.workload, arrivals="").has_own_answers:
         yield OWN_ANSWERS_DIFFER
@@ -243,7 +247,13 @@ def warming(workload: Workload | Mix) -> Workload | Mix:
 
 def loop(row: Row) -> str:
     """Rate or concurrency as text."""
-    return f"{row.rate:g}/s" if row.rate is not None else f"closed loop of {row.concurrency}"
+    if row.rate is not None:
+        return f"{row.rate:g}/s"
+    return (
+        f"closed loop of {row.concurrency}"
+        if row.think_time_of_users is None
+        else counted(row.concurrency or 0, "user")
+    )
 
 
 def amount(row: Row) -> str:

@@ -55,7 +55,8 @@ from prober.workload.arrivals import derive_seed
 from prober.workload.workloads import RequestGenerator
 
 GUARD_INTERVAL_S = 0.25  # between judgements of a load by the requests in flight
-RETRY_PAUSE_NS = 100_000_000  # of a closed loop after an unanswered request, to spare a target that is down
+MIN_SPREAD_S = 1.0  # in which the users of a row begin, so that not all send at once
+RETRY_PAUSE_S = 0.1  # of a closed loop after an unanswered request, to spare a target that is down
 
 
 async def run_rows(
@@ -207,6 +208,10 @@ class RowRun:
             self._target, session.launch, on_end=self._ended, cut_text="cut when the row was interrupted"
         )
         self._drawer = RequestGenerator(row.workload, self._rng)
+        # Of its own too, as the order of the answers must not change the requests.
+        self._think_time = row.think_time_of_users
+        self._think_rng = Random(derive_seed(str(session.seed), row.name, "think time"))
+        self.spread_s = 0.0 if self._think_time is None else max(MIN_SPREAD_S, self._think_time.mean() / 1e3)
         self._started = 0  # of a closed loop
         self._latest_ns: dict[str, float] = {}  # by request id; see `as_sent`
         self.begin_ns: int | None = None
@@ -237,8 +242,8 @@ class RowRun:
         self._end_due_ns = math.inf if row.duration is None else self.begin_ns + row.duration * 1e9
         try:
             async with self.sender:
-                for _ in range(row.concurrency or 0):
-                    self._begin_next(self.begin_ns)
+                for user in range(row.concurrency or 0):
+                    self._begin_next(self._drawer, self.begin_ns, user / (row.concurrency or 1) * self.spread_s)
                 if not row.closed:
                     async for _ in self.sender.results(self._drawer, due_times(row, self._rng, self.begin_ns)):
                         pass  # `_ended` takes them, as soon as they are there
@@ -276,14 +281,23 @@ class RowRun:
             good = partial(is_good, slos=host.row.accept)
             stage = replace(stage, shedding=shedding_of(meanwhile, sending_s, good, both, beside))
         load = shape_of(row, session.spec.max_in_flight)
-        return replace(stage, load=load, disturbance=self.disturbance)
+        users = row.concurrency if self._think_time is not None else None
+        return replace(stage, load=load, disturbance=self.disturbance, users=users)
 
-    def _begin_next(self, due_ns: int) -> None:
-        """Send the next request of the closed loop, unless the loop has ended."""
-        row = self.row
+    def end(self) -> None:
+        """End the loop: requests that are due later are not sent, and those in flight go on."""
+        self._end_due_ns = self._clock.now_ns()
+        for task, sending in self.sender.under_way.items():
+            if not sending.is_due:
+                task.cancel()
+
+    def _begin_next(self, drawer: Drawer, now_ns: int, pause_s: float) -> None:
+        """Send the next request of the closed loop after a pause, unless the loop has ended by then."""
+        row, due_ns = self.row, now_ns + round(pause_s * 1e9)
         if self._started < row.requests if row.requests is not None else due_ns < self._end_due_ns:
             self._started += 1
-            self._begin(self._drawer, due_ns, math.inf)
+            ready_ns = max(due_ns, now_ns + self._lead_ns)
+            self._begin(drawer, due_ns, math.inf if self._think_time is None else ready_ns)
 
     def _begin(self, drawer: Drawer, due_ns: int, latest_ns: float) -> None:
         """Send a request. latest_ns: up to this time, waiting for the connection does not count as latency"""
@@ -308,7 +322,13 @@ class RowRun:
             return
         if self.row.closed:
             is_answered = result is not None and result.outcome in ANSWERED
-            self._begin_next(now_ns if is_answered else now_ns + RETRY_PAUSE_NS)
+            pause_s, drawer = 0.0 if is_answered else RETRY_PAUSE_S, self._drawer
+            if session is not None and session.think_s is not None:
+                self._begin_next(session if session.turns_left else drawer, now_ns, max(pause_s, session.think_s))
+            elif self._think_time is not None:
+                self._begin_next(drawer, now_ns, max(pause_s, self._think_time.draw(self._think_rng) / 1e3))
+            else:
+                self._begin_next(drawer, now_ns, pause_s)
         elif result is not None and session is not None and session.think_s is not None and session.turns_left:
             due_ns = max((result.timeline.end_ns or now_ns) + round(session.think_s * 1e9), now_ns)
             if due_ns < self._end_due_ns:

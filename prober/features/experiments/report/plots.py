@@ -257,7 +257,11 @@ def _thresholds(drawn: Sequence[Line], latency: str) -> list[tuple[float, str]]:
 
 def _knees(result: Result, latency: str) -> list[Capacity]:
     names = {slo.name for slo in result.slos if slo.signal == latency}
-    return [capacity for capacity in result.capacities if capacity.slo in names and capacity.verdict == "found"]
+    return [
+        capacity
+        for capacity in result.capacities
+        if capacity.slo in names and capacity.verdict == "found" and not capacity.users
+    ]
 
 
 def _fits(result: Result, latency: str, tail_q: float) -> list[tuple[tuple[float, float], ...]]:

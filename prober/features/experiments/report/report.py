@@ -79,13 +79,14 @@ def _sections(results: NamedResults) -> list[Section]:
     is_unread = any(stage.use == Use() for _, result in results for stage in result.stages)
     differences = dict.fromkeys(f"{result.tool}: {text}" for _, result in results for text in result.differs)
     is_of_replica = any(source.startswith("/") for _, result in results for source in result.context_sources.values())
-    capacities, use = of_all(_CAPACITIES.table), of_all(stage_tables.USE.table)
+    capacities, users, use = of_all(_CAPACITIES.table), of_all(_USERS.table), of_all(stage_tables.USE.table)
     sections = [
         Section(
             "Verdict",
             [
                 *notes(lambda result: filter(None, [" ".join(_verdict(result))]), lead=True),
                 *([capacities] if capacities else []),
+                *([users] if users else []),
                 *([main] if main else []),
             ],
         ),
@@ -167,7 +168,7 @@ def _verdict(result: Result) -> Iterator[str]:
     if result.capacities or result.refused.is_too_many or result.shedding is not None:
         highest_per_s = _highest_rate(result)
         yield f"{result.capacity_words()}."
-        if any(0 < highest_per_s < (capacity.estimate or 0) for capacity in result.capacities):
+        if any(0 < highest_per_s < (capacity.estimate or 0) and not capacity.users for capacity in result.capacities):
             yield f"No rate above {highest_per_s:.3g}/s was sent: a knee above it is an extrapolation."
     first = binding(result.capacities)
     open_slos = undecided(result.capacities)
@@ -195,10 +196,11 @@ def _highest_rate(result: Result) -> float:
 
 def _meaning(capacity: Capacity, result: Result) -> str:
     if capacity.verdict == "not_reached":
-        return f"it holds at {capacity.lower or 0:.3g}/s, as its events show; no knee was reached"
+        return f"it holds at {capacity.text(capacity.lower)}, as its events show; no knee was reached"
     if capacity.verdict == "below":
-        return f"it fails at {capacity.upper or 0:.3g}/s, and no lower rate is shown to hold"
-    if capacity.verdict == "found":
+        lower = "number" if capacity.users else "rate"
+        return f"it fails at {capacity.text(capacity.upper)}, and no lower {lower} is shown to hold"
+    if capacity.verdict == "found" and not capacity.users:
         highest_per_s, fit = _highest_rate(result), {"model": "engine model", "fractions": "shares of bad events"}
         is_beyond = 0 < highest_per_s < (capacity.estimate or 0)
         beyond = f"; an extrapolation, as no rate above {highest_per_s:.3g}/s was sent" if is_beyond else ""
@@ -214,7 +216,7 @@ _VERDICTS = {
     "not_enough_data": Cell("not enough data", "unknown"),
 }
 _CAPACITIES = Facet(
-    lambda result: ((capacity, result) for capacity in result.capacities),
+    lambda result: ((capacity, result) for capacity in result.capacities if not capacity.users),
     {
         "SLO": lambda capacity, _: capacity.slo,
         "capacity": lambda capacity, _: _VERDICTS[capacity.verdict],
@@ -225,6 +227,15 @@ _CAPACITIES = Facet(
         "#interval": lambda capacity, _: f"{capacity.confidence:.0%}",
         "#requests": lambda capacity, _: f"{capacity.samples:,}",
         "meaning": _meaning,
+    },
+)
+_USERS = Facet(
+    lambda result: ((capacity,) for capacity in result.capacities if capacity.users),
+    {
+        "SLO": lambda capacity: capacity.slo,
+        "#users that fit": lambda capacity: number(capacity.lower),
+        "#users that do not": lambda capacity: number(capacity.upper),
+        "#requests": lambda capacity: f"{capacity.samples:,}",
     },
 )
 PARTS = (stage_tables.SERIES, stage_tables.REASONING, stage_tables.TOOL_CALLS, stage_tables.RETRIES)

@@ -341,7 +341,7 @@ def capacities(results: plots.NamedResults) -> Table | None:
     """Table of the capacities by SLO that several sweeps of one configuration found; None for fewer than two sweeps."""
     runs: dict[tuple[object, ...], list[Result]] = {}
     for place, (_, result) in enumerate(results):
-        if result.capacities:
+        if result.capacities and not result.capacities[0].users:
             key = tuple(_pooled(line) for line in lines(results) if line.place == place)
             runs.setdefault(key, []).append(result)
     rows: list[tuple[int, list[Capacity]]] = []

@@ -86,7 +86,7 @@ class _SetUp:
     def of(result: Result) -> "_SetUp":
         """The figures of the configuration that a result measured."""
         capacity, stage, gpus = combined(result.capacities), priced_stage(result), gpus_of(result)
-        knee_per_s = capacity.estimate if capacity is not None else None
+        knee_per_s = capacity.estimate if capacity is not None and not capacity.users else None
         dollars_per_s = gpus.dollars_per_hour / HOUR_S if gpus.dollars_per_hour else None
         cost = stage_cost(stage, result.prices) if stage is not None else None
         checked = [stage.quality for stage in result.stages if stage.quality is not None]

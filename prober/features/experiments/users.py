@@ -1,0 +1,180 @@
+"""Search for the largest number of users at which every SLO holds: which number to try next, and what its requests show.
+
+Numbers are doubled while a few clean requests of each user show no breach. Then the gap between the largest number that holds and the
+smallest that does not is halved, until it is `MAX_GAP` or one user.
+
+The evidence is that of `statistics.sequential_test`, an observation for each request. Users who wait in the same queue are slow
+together, so their requests are no independent observations. All counts are divided by the design effect (Rao and Scott, "A simple
+method for the analysis of clustered binary data", Biometrics 48, 1992): the variance of the sums over rounds ÷ that of independent
+observations, where a round is as long as a mean user takes from one request to the next. Without bad requests the effect does not show,
+so it is `MIN_EFFECT` at least, and nothing holds before `MIN_ROUNDS` rounds, or fails before `MIN_FAILING_ROUNDS`.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from statistics import fmean
+
+from prober.features.experiments.gate import MOST_PER_LEAST, observed
+from prober.measure.objective import Slo, count_events, max_events_per_probe
+from prober.measure.result import ProbeResult
+from prober.results.capacity import MIN_RATE_S, Capacity, RateEvents, undecided_events
+from prober.statistics.sequential_test import ERROR, Evidence, Observations, evidence, min_observations
+from prober.workload.workloads import Mix, Workload
+
+MAX_GAP = 0.1  # of the number that holds
+MIN_EFFECT, MIN_ROUNDS, MIN_FAILING_ROUNDS = (
+    2.0,
+    30.0,
+    8.0,
+)  # a wrong "holds" at twice the budget is rare then: `bench/users.py`
+CLEAR_REQUESTS, CLEAR_ROUNDS = 8, 2.0  # without a breach, after which the number is doubled
+
+
+class UserLevel:
+    """A number of users, and the evidence of their requests on each SLO.
+
+    samples: number of requests that count
+    is_clear: a few requests of each user showed no breach
+    harm: why it had to end before the evidence decided; "" if it need not
+    evidence: by name of the SLO; a decision stays
+    is_over: the evidence has decided, or more requests would hardly decide
+    """
+
+    def __init__(self, users: int, slos: Sequence[Slo], workload: Workload | Mix) -> None:
+        self.users, self._slos = users, slos
+        self._max_output_tokens = max(part.max_output_tokens for part, _ in workload.parts)
+        self.samples = 0
+        self.evidence: dict[str, Evidence] = {slo.name: "undecided" for slo in slos}
+        self.events: dict[str, RateEvents] = {}
+        self._times_s: list[float] = []
+        self._values: dict[str, list[tuple[float, float]]] = {}  # (time in s, observation) of each request
+        self._counts: dict[str, tuple[int, int]] = {}  # events, bad events
+        self.is_clear = self.is_over = False
+        self.harm = ""
+        self.begin()
+
+    @property
+    def state(self) -> Evidence:
+        """Evidence on all SLOs together."""
+        shown = set(self.evidence.values())
+        return "fails" if "fails" in shown else "undecided" if "undecided" in shown else "holds"
+
+    def begin(self) -> None:
+        """Begin a run with this number of users, whose evidence replaces that of an earlier one."""
+        self._times_s, self._values, self.events = [], {slo.name: [] for slo in self._slos}, {}
+        self._counts = {slo.name: (0, 0) for slo in self._slos}
+
+    def judge(self, results: Sequence[ProbeResult], overdue: Mapping[str, int]) -> None:
+        """Judge the next results of a run with this number of users, in the order of their due times.
+
+        overdue: requests in flight that have breached an SLO already, by its name
+        """
+        for result in results:
+            at_s = result.timeline.intended_ns / 1e9
+            self._times_s.append(at_s)
+            for slo in self._slos:
+                events, bad = count_events(slo, result)
+                if events:
+                    most = max_events_per_probe(slo, self._max_output_tokens)
+                    value = observed(bad, events, float(slo.error_budget_ratio), most)
+                    self._values[slo.name].append((at_s, value))
+                    earlier = self._counts[slo.name]
+                    self._counts[slo.name] = earlier[0] + events, earlier[1] + bad
+        if not self._times_s or self._times_s[-1] <= self._times_s[0]:
+            return
+        count, span_s = len(self._times_s), self._times_s[-1] - self._times_s[0]
+        rounds = count / self.users
+        is_settled = rounds >= MIN_ROUNDS and span_s >= MIN_RATE_S
+        breaches, is_spent = 0, True
+        for slo in self._slos:
+            budget, late, values = float(slo.error_budget_ratio), overdue.get(slo.name, 0), self._values[slo.name]
+            effect = design_effect(values, span_s / rounds)
+            shares = Observations([value for _, value in values] + [1.0] * late)
+            effective = Observations({value: number / effect for value, number in shares.counts.items()})
+            events, bad = (number + late for number in self._counts[slo.name])
+            self.events[slo.name] = RateEvents(self.users, effective, events, bad)
+            breaches += bad
+            if self.evidence[slo.name] != "undecided":
+                continue
+            shown = evidence(effective, budget, fails_error=ERROR / len(self._slos))
+            if (shown == "fails" and rounds >= MIN_FAILING_ROUNDS) or (shown == "holds" and is_settled):
+                self.evidence[slo.name] = shown
+            else:
+                is_spent &= is_settled and effective.count >= MOST_PER_LEAST * min_observations(budget, ERROR)
+        self.is_clear = not breaches and count >= max(CLEAR_REQUESTS, CLEAR_ROUNDS * self.users)
+        self.is_over = self.state != "undecided" or is_spent
+
+
+def design_effect(values: Sequence[tuple[float, float]], round_s: float) -> float:
+    """Variance of the sums of (time in s, value) over rounds of `round_s` ÷ that of independent values; `MIN_EFFECT` at least."""
+    mean = fmean(value for _, value in values) if values else 0.0
+    within = sum((value - mean) ** 2 for _, value in values)
+    sums = (
+        sum(value - mean for _, value in of_round)
+        for _, of_round in groupby(values, key=lambda timed: timed[0] // round_s)
+    )
+    return max(MIN_EFFECT, sum(total**2 for total in sums) / within if within else 0.0)
+
+
+class UserSearch:
+    """The numbers of users that were tried, and the next one.
+
+    levels: by number of users
+    """
+
+    def __init__(self, slos: Sequence[Slo], workload: Workload | Mix, fewest: int, most: int) -> None:
+        self._slos, self._workload, self._fewest, self._most = slos, workload, fewest, most
+        self.levels: dict[int, UserLevel] = {}
+
+    def next(self) -> tuple[UserLevel, bool] | None:
+        """(level to run, whether it is over once it is clear); None at the end of the search."""
+        levels = [self.levels[users] for users in sorted(self.levels)]
+        barred = next((level.users for level in levels if level.state == "fails" or level.harm), None)
+        below = [level for level in levels if barred is None or level.users < barred]
+        good = max((level.users for level in below if level.is_clear or level.state == "holds"), default=0)
+        doubtful = [level.users for level in below if level.users > good]
+        if barred is None and not doubtful and good < self._most:
+            return self._level(min(max(self._fewest, 2 * good), self._most)), True
+        above = doubtful[0] if doubtful else barred
+        if above is not None and (between := _between(good, above)) is not None:
+            return self._level(between), False
+        if good and self.levels[good].state != "holds":
+            return self._level(good), False
+        if doubtful and barred is None and doubtful[-1] < self._most:
+            return self._level(min(self._most, 2 * doubtful[-1])), False
+        if doubtful and (between := _between(doubtful[-1], barred or self._most)) is not None:
+            return self._level(between), False
+        return None
+
+    def _level(self, users: int) -> UserLevel:
+        return self.levels.setdefault(users, UserLevel(users, self._slos, self._workload))
+
+    def capacities(self) -> tuple[Capacity, ...]:
+        """The number of users for each SLO."""
+        return tuple(map(self._capacity, self._slos))
+
+    def _capacity(self, slo: Slo) -> Capacity:
+        shown = {users: level.evidence[slo.name] for users, level in self.levels.items()}
+        upper = min((float(users) for users in shown if shown[users] == "fails"), default=None)
+        holding = [float(users) for users in shown if shown[users] == "holds" and (upper is None or users < upper)]
+        lower = max(holding, default=None)
+        events = [level.events[slo.name] for level in self.levels.values() if slo.name in level.events]
+        samples = sum(level.samples for level in self.levels.values())
+        if lower is None and upper is None:
+            undecided = undecided_events(events, float(slo.error_budget_ratio))
+            return Capacity(slo.name, "not_enough_data", samples=samples, evidence=undecided, users=True)
+        if lower is None or upper is None:
+            return Capacity(
+                slo.name,
+                "below" if lower is None else "not_reached",
+                lower=lower,
+                upper=upper,
+                samples=samples,
+                users=True,
+            )
+        return Capacity(slo.name, "found", lower, (lower * upper) ** 0.5, upper, samples=samples, users=True)
+
+
+def _between(low: int, high: int) -> int | None:
+    """The middle of a gap between two numbers of users; None if the gap is small enough."""
+    return (low + high) // 2 if high - low > max(1.0, MAX_GAP * low) else None

@@ -1,0 +1,247 @@
+"""Sends the requests of a search for the largest number of users. Each user waits for an answer, thinks, and sends again."""
+
+import asyncio
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from prober.config.rows import Row
+from prober.config.units import counted
+from prober.features.experiments.matrix import limits_of
+from prober.features.experiments.matrix_run import RowRun
+from prober.features.experiments.users import UserLevel, UserSearch
+from prober.measure.objective import Slo
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.target_state import WarmUpLength
+from prober.probing.session import Session, UnidentifiedTarget
+from prober.probing.stop_conditions import VOID, LoadGuard
+from prober.results.refused_requests import MAX_REFUSED_RATIO, refused_requests
+from prober.results.result import Load, Result, Stage
+from prober.results.shedding import is_shed
+from prober.statistics.sequential_test import Observations, evidence
+from prober.workload.sessions import SessionWorkload
+from prober.workload.shapes import Exponential, Fixed, LengthDistribution
+from prober.workload.workloads import Mix, Workload
+
+TICK_NS = 500_000_000  # between judgements
+MAX_HARMED_RATIO = (
+    0.1  # of the users, who may wait as long as the guard allows none; a long search meets single outliers
+)
+NOT_OF_TARGET = frozenset(
+    {"prober_late", "page_lost", *VOID}
+)  # reasons of the guard that end the search, and not only a number of users
+
+
+@dataclass(frozen=True, slots=True)
+class UserSweep:
+    """A sweep over numbers of users.
+
+    think_time: in ms; None: that of the sessions of the workload
+    fewest, most: numbers of users
+    requests: limit of requests, None for none; time_s: limit of the time of sending
+    """
+
+    workload: Workload | Mix
+    slos: Sequence[Slo]
+    think_time: LengthDistribution | None
+    fewest: int
+    most: int
+    requests: int | None
+    time_s: float
+    shed_allowed: bool = False
+
+    def row(self, users: int, duration_s: float) -> Row:
+        """The requests of so many users for a time."""
+        return Row.model_validate(
+            {
+                "name": self.workload.name,
+                "workload": self.workload,
+                "concurrency": users,
+                "think_time": self.think_time,
+                "duration": duration_s,
+                "accept": tuple(self.slos),
+            }
+        )
+
+
+def user_sweep(
+    sent: Workload | Mix,
+    slos: Sequence[Slo],
+    think_s: float | None,
+    most: int,
+    requests: int | None,
+    time_s: float,
+    *,
+    shed_allowed: bool,
+) -> UserSweep:
+    """The sweep that options describe. think_s: mean of an exponential think time, None: not given. Raises ValueError."""
+    thinking: LengthDistribution | None = None
+    if think_s is not None:
+        thinking = Exponential(think_s * 1e3, round(think_s * 1e4)) if think_s else Fixed(0)
+    if isinstance(sent, SessionWorkload):
+        own = sent.at_own_pace()
+        if own.think_time is not None and thinking is not None:
+            raise ValueError(f"--think: the sessions of {sent.name} have a think time; leave it out")
+        sent = replace(own, count=0, think_time=own.think_time or thinking)
+    if sent.think_time is None and thinking is None:
+        raise ValueError(
+            "--over users needs --think, the mean time that a user thinks after an answer: 10s, or 0s for a client without pauses"
+        )
+    thinking = None if sent.think_time is not None else thinking
+    return UserSweep(sent, slos, thinking, 1, most, requests, time_s, shed_allowed)
+
+
+class UserSweepRun:
+    """One sweep over numbers of users. on_level: called with text on what is sent now"""
+
+    def __init__(self, session: Session, sweep: UserSweep, on_level: Callable[[str], None]) -> None:
+        self._session, self._clock, self._sweep, self._on_level = session, session.clock, sweep, on_level
+        self._search = UserSearch(sweep.slos, sweep.workload, sweep.fewest, sweep.most)
+        self._stages: list[Stage] = []
+        self._ended: list[ProbeResult] = []  # of all levels, for refused requests
+        self._stop: tuple[str, str] | None = None
+        self._retry_after_s = 0.0
+        self._end_ns = 0
+
+    def stop(self, why: str) -> None:
+        """End the sweep from outside, and keep what was measured."""
+        self._end("guard", why)
+
+    async def run(self, warm_up: WarmUpLength) -> Result:
+        """Sweep to the end. Raises UnidentifiedTarget."""
+        session, sweep = self._session, self._sweep
+        if session.failure is not None:
+            raise UnidentifiedTarget(f"{session.spec.url}: {session.failure.detail}")
+        first = RowRun(session, sweep.row(1, sweep.time_s), warm_up)
+        self._on_level("warm-up")
+        await first.warm_up()
+        self._end_ns = self._clock.now_ns() + round(sweep.time_s * 1e9)
+        while self._stop is None and (step := self._search.next()) is not None:
+            level, ends_clear = step
+            self._on_level(counted(level.users, "user"))
+            await self._run_level(level, ends_clear=ends_clear)
+        refused = refused_requests(self._ended)
+        stop, detail = self._stop or ("complete", "")
+        is_judged = not refused.is_too_many and stop not in VOID
+        return session.result(
+            "sweep",
+            Load.of(sweep.workload, arrivals="closed", max_in_flight=max(self._search.levels, default=0)),
+            self._stages,
+            configuration=json.dumps(
+                {
+                    "over": "users",
+                    "workload": sweep.workload.name,
+                    "think_time": None if sweep.think_time is None else f"{sweep.think_time.text} ms",
+                    "slos": [slo.name for slo in sweep.slos],
+                    "min_users": sweep.fewest,
+                    "max_users": sweep.most,
+                    "limits": {"requests": sweep.requests, "time_s": sweep.time_s},
+                },
+                sort_keys=True,
+            ),
+            slos=tuple(sweep.slos),
+            warm_up=first.warmed,
+            capacities=self._search.capacities() if is_judged else (),
+            stop=stop,
+            stop_detail=detail,
+            refused=refused,
+            retry_after_s=self._retry_after_s,
+            differs=tuple(limits_of(first.row)),
+        )
+
+    def _end(self, reason: str, detail: str) -> None:
+        self._stop = self._stop or (reason, detail)
+
+    async def _run_level(self, level: UserLevel, *, ends_clear: bool) -> None:
+        """Send with so many users until the evidence decides, it does harm, or the sweep ends."""
+        session, clock, sweep = self._session, self._clock, self._sweep
+        left_s = max(0.1, (self._end_ns - clock.now_ns()) / 1e9)
+        run = RowRun(session, sweep.row(level.users, left_s), WarmUpLength(requests=0))
+        thresholds = [slo.threshold_s for slo in sweep.slos if slo.signal == "ttft" and slo.threshold_s]
+        most_per_s = level.users / run.spread_s
+        guard = LoadGuard(min(thresholds, default=float("inf")), most_per_s, shed_allowed=sweep.shed_allowed)
+
+        def ended(result: ProbeResult | None) -> None:
+            if result is not None:
+                guard.result(result)
+                self._take(result)
+
+        run.on_result.append(ended)
+        readings, is_ending = len(session.readings), False
+        counting_ns: int | None = None  # from which requests count
+        judged_ns = 0
+        level.begin()
+        sending = asyncio.create_task(run.send())
+        guard.began()
+        try:
+            while not sending.done():
+                await clock.sleep_until(clock.now_ns() + TICK_NS)
+                now_ns = clock.now_ns()
+                under_way = [request for request in run.sender.under_way.values() if request.is_due]
+                oldest_ns = min((request.request.due_ns for request in under_way), default=now_ns)
+                if counting_ns is None and run.begin_ns is not None and oldest_ns > run.begin_ns + run.spread_s * 1e9:
+                    counting_ns = now_ns  # the first request of each user has ended
+                waits_s = [
+                    ((request.run.first_ns or now_ns) - request.request.due_ns) / 1e9
+                    for request in under_way
+                    if request.run is not None
+                ]
+                too_many = math.floor(MAX_HARMED_RATIO * level.users)
+                guard.waited(sorted([*waits_s, *[0.0] * level.users], reverse=True)[too_many])
+                for at_ns, signals in session.readings[readings:]:
+                    guard.page(at_ns / 1e9, signals)
+                readings = len(session.readings)
+                guard.tick(now_ns / 1e9)
+                self._check_limits()
+                if counting_ns is not None:
+                    from_ns, judged_ns = max(counting_ns, judged_ns), oldest_ns
+                    results = sorted(
+                        (result for result in run.results if from_ns <= result.timeline.intended_ns < judged_ns),
+                        key=lambda result: result.timeline.intended_ns,
+                    )
+                    overdue = {
+                        slo.name: sum(wait_s > (slo.threshold_s or 0.0) for wait_s in waits_s)
+                        for slo in sweep.slos
+                        if slo.signal == "ttft"
+                    }
+                    level.judge(results, overdue)
+                if guard.reason in NOT_OF_TARGET:
+                    self._end(guard.reason, guard.harm)
+                elif not is_ending and level.state != "fails":
+                    level.harm = guard.harm
+                if self._stop is not None or level.harm or level.state == "fails":
+                    break
+                if not is_ending and (level.is_over or (ends_clear and level.is_clear)):
+                    is_ending = True
+                    run.end()
+        finally:
+            sending.cancel()
+            await asyncio.wait([sending])
+        begin_ns = counting_ns or clock.now_ns()
+        run.begin_ns, run.results = begin_ns, [r for r in run.results if r.timeline.intended_ns >= begin_ns]
+        level.samples += sum(result.outcome is not Outcome.CANCELLED for result in run.results)
+        run.ended = level.harm or ("" if self._stop is None else self._stop[0]) or level.state
+        self._stages.append(replace(run.stage(), name=counted(level.users, "user"), load=None))
+
+    def _take(self, result: ProbeResult) -> None:
+        """Keep a result, and end the sweep if requests are refused, or the target asks for a pause."""
+        self._ended.append(result)
+        if result.outcome is Outcome.REJECTED:
+            refused = refused_requests(self._ended)
+            others = refused.requests - refused.refused
+            if evidence(Observations({1.0: refused.refused, 0.0: others}), MAX_REFUSED_RATIO) == "fails":
+                self._end("refused", str(refused))
+        if result.retry_after_s is not None and not (self._sweep.shed_allowed and is_shed(result)):
+            self._retry_after_s = max(self._retry_after_s, result.retry_after_s)
+            self._end("retry_after", f"{result.retry_after_s:g} s")
+
+    def _check_limits(self) -> None:
+        """End the sweep if a limit is reached or the engine changed."""
+        if self._session.changes:
+            self._end("engine_changed", self._session.changes[-1])
+        if self._clock.now_ns() >= self._end_ns:
+            self._end("time_budget", f"{self._sweep.time_s:g} s")
+        if self._sweep.requests is not None and len(self._ended) >= self._sweep.requests:
+            self._end("request_budget", counted(len(self._ended), "request"))
