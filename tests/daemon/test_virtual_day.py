@@ -29,7 +29,6 @@ from tests.virtual_daemon import MIDNIGHT, Daemon, virtual_clock
 pytestmark = [
     pytest.mark.virtual_time,
     pytest.mark.usefixtures("garbage_collector"),
-    pytest.mark.timeout(1200),  # on a busy machine
 ]
 MINUTE_S, HOUR_S = 60, 3600
 PROBES_PER_S = 0.08  # a baseline takes 5,000 samples, which are 17.4 hours

@@ -27,7 +27,6 @@ from tests.virtual_daemon import MIDNIGHT, Daemon, virtual_clock
 pytestmark = [
     pytest.mark.virtual_time,
     pytest.mark.usefixtures("garbage_collector"),
-    pytest.mark.timeout(1200),  # on a busy machine
 ]
 TROUBLE_S, SCRAPE_S = 60, 15
 DRIFT = "drift"

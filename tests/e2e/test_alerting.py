@@ -30,8 +30,6 @@ from tests import commands, processes
 from tests.processes import Process, Program, Prometheus, free_port, get, value
 from tests.serving import serving
 
-pytestmark = pytest.mark.timeout(1200)  # alerts fire and resolve in real time
-
 ROOT = Path(__file__).parents[2]
 FASTER = 20
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

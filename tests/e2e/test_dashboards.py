@@ -15,7 +15,6 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from aiohttp import web
 
@@ -31,8 +30,6 @@ from tests.processes import Program, Prometheus, free_port
 from tests.serving import serving
 from tools.dashboard_lint.rules import expressions
 from tools.dashboard_lint.rules import panels as all_panels
-
-pytestmark = pytest.mark.timeout(1200)  # a busy machine scrapes late
 
 DCGM_PAGE = Path(__file__).parents[1] / "daemon/dcgm_exporter.prom"
 CONFIG = """

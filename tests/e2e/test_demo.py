@@ -23,8 +23,6 @@ from prober.cli.scenes import SCENES
 from tests.commands import prober
 from tests.processes import HANG_S, get, until
 
-pytestmark = pytest.mark.timeout(600)  # it shows minutes of real time
-
 TROUBLE_S = 20.0
 COMPARED = ("healthy", "regressing")
 COMMAND = [sys.executable, "-m", "prober", "demo"]

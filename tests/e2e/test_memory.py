@@ -82,7 +82,6 @@ def past(tmp_path: Path, prometheus_binary: Path, promtool: Path) -> Iterator[st
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(700)  # three minutes of a slowdown, and more where it is hard to see
 def test_a_new_pod_compares_with_what_was_before_it(daemon: Callable[..., Daemon], mock_port: int, past: str) -> None:
     """Without a store the baseline comes from Prometheus, and a slower engine after a rollout is found.
 

@@ -18,8 +18,6 @@ from prober.storage.store import Store
 from tests.processes import Daemon, Mock, Prometheus, fetch, get, until
 from tests.results.samples import sweep
 
-pytestmark = pytest.mark.timeout(1200)  # a sweep on a busy machine is repeated
-
 CONFIG = """
 defaults: {{rate: 5/s, max_send_lag: 5s, warmup: 0}}
 slos: {{quick: {{signal: ttft, threshold: 500ms, objective: 90%}}}}

@@ -28,7 +28,7 @@ from tests.seeds import seeds
 from tests.serving import serving
 from tests.virtual import VirtualClock, VirtualLoop
 
-pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("garbage_collector"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("garbage_collector")]
 CONFIG = """
 defaults: {rate: 1/s, warmup: 0}
 slos: {ttft: {signal: ttft, threshold: 2s, objective: 99%}}
