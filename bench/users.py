@@ -130,7 +130,7 @@ def search(queue: Queue, rng: Random) -> tuple[UserSearch, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--engines", type=int, default=16)
+    parser.add_argument("--engines", type=int, default=20)
     parser.add_argument("--seed", type=int, default=2)
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
