@@ -85,14 +85,14 @@ def sweep(
     mode: Annotated[
         str, typer.Option(help="adaptive, grid, or gentle (ends before an SLO is breached); default: adaptive.")
     ] = "",
-    min_rate: Annotated[str, typer.Option(help="First rate.")] = "1/s",
+    min_rate: Annotated[str, RareOption(help="First rate.")] = "1/s",
     max_rate: Annotated[str, typer.Option(help="Highest rate.")] = "50/s",
     rates: Annotated[
         str, RareOption(help="Rates of a grid, rising, such as 1,2,5,8,10 per second; implies --mode grid.")
     ] = "",
     concurrency: Annotated[
         str,
-        typer.Option(
+        RareOption(
             help="Instead of rates: requests kept in flight, such as 1,4,16. A closed loop, which hides queueing."
         ),
     ] = "",
@@ -103,7 +103,7 @@ def sweep(
         str, typer.Option(help="Mean time that a user thinks after an answer, such as 10s; with --over users.")
     ] = "",
     max_users: Annotated[
-        int, typer.Option(min=1, max=2_000, help="Most users to send at once; with --over users.")
+        int, RareOption(min=1, max=2_000, help="Most users to send at once; with --over users.")
     ] = 256,
     step: Annotated[str, RareOption(help="Length of a stage; default: 4s, in a grid 60s.")] = "",
     warm_up: WarmUpOption = "20s",

@@ -142,7 +142,7 @@ def test_a_broken_dashboard_is_reported(name: str) -> None:
         (lambda d: panel(d)["targets"][0].update(expr=""), "$.panels[0].targets[0].expr: '' should be non-empty"),
         (lambda d: panel(d)["fieldConfig"]["defaults"]["thresholds"]["steps"][0].update(value=0), "steps[0].value"),
         (lambda d: d.update(uid="a b"), "$.uid: 'a b' does not match"),
-        (lambda d: d["annotations"]["list"][3]["datasource"].update(uid="x"), "'-- Grafana --' was expected"),
+        (lambda d: d["annotations"]["list"][-1]["datasource"].update(uid="x"), "'-- Grafana --' was expected"),
     ],
 )
 def test_a_violation_of_the_schema_is_reported_with_its_place(
