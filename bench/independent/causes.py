@@ -30,9 +30,8 @@ SINGLES_PER_CAUSE = 3
 SCENES_PER_PAIR = 3
 MIN_RISE = 1.15  # of the SLO's quantile, else the scene is no breach
 MAX_UNANSWERED_SHARE = 0.25
-FAILING_SHARE = (
-    0.02  # of probes without an answer in time; from there on it is true, and no answer, that the service fails
-)
+# Of probes without an answer in time; from there on it is true, and no answer, that the service fails.
+FAILING_SHARE = 0.02
 DRAWS = 20  # of engine and users, until one is slow enough to breach
 
 

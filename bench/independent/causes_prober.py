@@ -17,9 +17,8 @@ INTERVAL_S = 5.0  # of readings, and of probes where nothing else is stated
 WARM_UP_S = 180.0  # of the service, before the first window
 CONNECT_LEAD_S = 1.0
 MAX_SEND_LAG_S = 0.01
-HELD_UP_S = (
-    0.025  # a probe during which the prober stood still for so long has no latency, nor one that is sent too late
-)
+# A probe during which the prober stood still for so long has no latency, nor one that is sent too late.
+HELD_UP_S = 0.025
 FIRST_TOKEN_TIMEOUT_S = 30.0
 START_NS = 10**15  # of the monotonic clock
 START_UNIX_S = 1_795_000_000.0

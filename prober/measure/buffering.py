@@ -17,9 +17,8 @@ from prober.measure.timeline import Timeline
 MIN_CHUNKS = 4  # in a flush. Speculative decoding may write the two or three tokens of a step as events of their own
 # A busy machine stops prober or server for up to 20 ms at a time (`bench/buffering.py`), which releases tokens together too.
 MIN_FLUSH_GAP_NS = 30_000_000
-MIN_TOKENS_AT_ONCE = (
-    12  # of an answer that came at once; an engine takes longer for them than such a stop, unless it is very fast
-)
+# Of an answer that came at once; an engine takes longer for them than such a stop, unless it is very fast.
+MIN_TOKENS_AT_ONCE = 12
 WINDOW = 10  # answers
 MIN_ANSWERS = 5
 CONSEQUENCE = (

@@ -39,9 +39,8 @@ MAX_OBJECTS = 100_000  # of a list
 MAX_RESPONSE_BYTES = 16 << 20
 MAX_VALUES = 500_000  # of a response: an object has some hundreds, and a value takes up to 60 bytes of memory
 MAX_EVENT_BYTES = 4 << 20  # etcd holds no object above 1.5 MiB
-MAX_RETRY_AFTER_S = (
-    30.0  # API servers ask for a second; one that asks for an hour would stop discovery and leases as long
-)
+# API servers ask for a second; one that asks for an hour would stop discovery and leases as long.
+MAX_RETRY_AFTER_S = 30.0
 MAX_MESSAGE_CHARS = 500  # of a server's error message
 _PIECE_BYTES = 1 << 16
 _SECONDS = re.compile(r"[0-9]{1,6}")

@@ -38,9 +38,8 @@ STOPPED = {  # outcomes that a standstill of the prober can cause; all others ar
 DISK_NS = 1_000_000_000  # longest wait of a request until the checkpoint of its cost is saved
 IDLE_TIMEOUT = 408  # status with which a server ends a connection on which no request came
 MAX_RECONNECTIONS = 4  # of a probe whose connections are closed before its request was written
-CROSSING_NS = (
-    10_000_000  # plus a round trip: a server that closes so soon after the request does so for an earlier reason
-)
+# Plus a round trip: a server that closes so soon after the request does so for an earlier reason.
+CROSSING_NS = 10_000_000
 NOT_KEPT = AssistantMessage("assistant", "")  # no later turn has it
 SESSION_OVER = "its session ends: the answer is far longer than asked for, or its tool calls are no complete JSON"
 MAX_HEADER_DIGITS = 15  # of a number in a header: more are no count of requests or tokens

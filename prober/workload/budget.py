@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 HOUR_NS = 3600 * 10**9
 WINDOW_HOURS = 24
 DEMAND_SIGMAS = 4.0  # above the mean spending of requests at random times
-CHECKPOINT_MARGIN_RATIO = (
-    0.001  # of the limit: a checkpoint every minute or so; a kill costs a minute and a half of the day
-)
+# Of the limit: a checkpoint every minute or so; a kill costs a minute and a half of the day.
+CHECKPOINT_MARGIN_RATIO = 0.001
 
 
 @dataclass(frozen=True, slots=True)

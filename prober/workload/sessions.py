@@ -15,10 +15,8 @@ from prober.workload.shapes import LengthDistribution
 from prober.workload.workloads import TEXT_PLACES, Workload, known_length, nonce
 
 Answers = Literal["own", "filler"]
-OWN_ANSWERS, FILLER_ANSWERS = (
-    "the server's own answers",
-    "filler in place of answers",
-)  # in `prompt_text`, which results have
+# In `prompt_text`, which results have.
+OWN_ANSWERS, FILLER_ANSWERS = "the server's own answers", "filler in place of answers"
 MADE_UP_TOOL, MADE_UP_ARGUMENTS = "read_file", '{"path":"src/main.py"}'
 
 

@@ -7,9 +7,8 @@ import pytest
 
 from tests.processes import HANG_S
 
-CONNECTION = (
-    "prober.net.connection"  # what a command sends with: so that the list of modules is not empty for another reason
-)
+# What a command sends with: so that the list of modules is not empty for another reason.
+CONNECTION = "prober.net.connection"
 HEAVY = (
     *("aiohttp", "bcrypt", "jinja2", "jsonschema", "numpy", "prometheus_client", "yaml"),
     *(

@@ -27,9 +27,8 @@ TRAFFIC = "target_slo:llmslo_slo_traffic"
 # Of targets, by increasing severity.
 STATES = ("ready", "pending", "starting", "draining", "over_budget", "rejected", "failing")
 MIN_P99_SAMPLES = 1000
-WHOLE_GPUS = (
-    f'group by (target, gpu) (llmslo_gpu_info{{{TARGET},gpu!~".+:.+"}})'  # a partition is listed beside its GPU
-)
+# A partition is listed beside its GPU.
+WHOLE_GPUS = f'group by (target, gpu) (llmslo_gpu_info{{{TARGET},gpu!~".+:.+"}})'
 ALERTING = f'alertname=~"LLM.+",alertstate="firing",{TARGET}'
 FIRING = f"ALERTS{{{ALERTING}}}"
 

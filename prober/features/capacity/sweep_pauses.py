@@ -18,9 +18,8 @@ from prober.storage.store import Store
 
 STARTS, QUIET = "swept", "quiet"  # kinds of the rows in the store
 MAX_AGE_S = 90 * 86_400.0  # of a start before the last save
-MIN_EXTENSION_S = (
-    1.0  # a later end of a pause is saved if it is later by this much, so that many answers cost few writes
-)
+# A later end of a pause is saved if it is later by this much, so that many answers cost few writes.
+MIN_EXTENSION_S = 1.0
 log = logging.getLogger(__name__)
 
 

@@ -47,9 +47,8 @@ QUICK_LOAD_SAMPLES = 10  # smoothed less: if it differs, the load is changing an
 PROVISIONAL_DOUBT_ERRORS = 4.0
 RECOVERY_EVIDENCE = math.log(1e4)  # log evidence against the change that ends an alarm
 MAX_ENDING_ERROR = 0.25  # of the model, in material changes, with which a sample counts in that evidence
-PROVISIONAL_THINNING = (
-    10  # every tenth reference value is stored, as the samples of the next baseline are in memory too
-)
+# Every tenth reference value is stored, as the samples of the next baseline are in memory too.
+PROVISIONAL_THINNING = 10
 UNSEEN_CHANGES = 6.0  # material changes by which half an hour not seen may be slower than all others
 MIN_VISIT_SHARE = 0.25  # of the samples of a half hour that make its level known
 EXTEND_AFTER_S = 3_600.0  # that the load is outside what was learnt: then a week is learnt beside the baseline in use

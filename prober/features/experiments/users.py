@@ -22,11 +22,8 @@ from prober.statistics.sequential_test import ERROR, Evidence, Observations, evi
 from prober.workload.workloads import Mix, Workload
 
 MAX_GAP = 0.1  # of the number that holds
-MIN_EFFECT, MIN_ROUNDS, MIN_FAILING_ROUNDS = (
-    2.0,
-    30.0,
-    8.0,
-)  # a wrong "holds" at twice the budget is rare then: `bench/users.py`
+# A wrong "holds" at twice the budget is rare then: `bench/users.py`.
+MIN_EFFECT, MIN_ROUNDS, MIN_FAILING_ROUNDS = 2.0, 30.0, 8.0
 CLEAR_REQUESTS, CLEAR_ROUNDS = 8, 2.0  # without a breach, after which the number is doubled
 
 
