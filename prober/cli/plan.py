@@ -146,8 +146,8 @@ def _notes(demand: Demand, offers: list[_Offer]) -> Iterator[str]:
             yield f"{offer.name}: the number of GPUs of an instance is not known, and 1 is assumed; name it with --gpus-per-instance."
         if not answer.is_alone:
             yield (
-                f"{offer.name}: what others sent during the sweep is not known, as the engine's page did not show it: one instance "
-                "carries this beside them, and more without them."
+                f"{offer.name}: how much others sent during the sweep is not known: one instance carries this beside them, and more "
+                "without them."
             )
         if not answer.holds_without_one:
             left = answer.instances - 1

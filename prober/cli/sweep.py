@@ -357,7 +357,7 @@ def _draw(result: Result) -> None:
 
 def _sentences(result: Result) -> Iterator[str]:
     """Sentences on the sweep, which are printed below its stages."""
-    if result.warm_up is not None:
+    if result.warm_up is not None and result.warm_up.requests:
         yield f"Warm-up: {result.warm_up}, which do not count."
     is_over_users = any(stage.users for stage in result.stages)
     if result.stages and not is_over_users:

@@ -50,7 +50,7 @@ class Observations:
     @property
     def mean(self) -> float:
         """Mean of the observations; 0 without any."""
-        return sum(value * number for value, number in self.counts.items()) / max(1, self.count)
+        return sum(value * number for value, number in self.counts.items()) / (self.count or 1)
 
 
 ALL_GOOD = Observations([0.0])

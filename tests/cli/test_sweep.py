@@ -134,6 +134,18 @@ def test_how_many_users_fit(tmp_path: Path) -> None:
     assert "name the peak with --users" in by_rate.stdout
 
 
+def test_users_whose_requests_all_fail_are_shown() -> None:
+    """The requests that ended the only number of users are in its row, and why it ended is the last sentence."""
+    shape = ("--prompt-tokens", "20", "--output-tokens", "4", "--header", "X-Mock-Fault: http:500", "--warm-up", "0")
+    with beside(mock(Settings())) as (url,):
+        done = prober("sweep", url, "--over", "users", "--think", "0s", "--slo", "itl<50ms:99%", *shape)
+    assert done.returncode == 4, done.stdout + done.stderr
+    (row,) = (line.split() for line in done.stdout.splitlines() if line.startswith("1 user"))
+    assert int(row[2]) >= int(row[3]) >= 2
+    assert "It ended: complete: 1 user: 2 of " in done.stdout
+    assert "http_5xx" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -108,3 +108,8 @@ def test_repeated_evaluation_does_not_raise_the_error() -> None:
         naive += naive_claimed
     assert max(wrong) <= 27, wrong  # 20 are allowed on average; 27 is 95% of Binomial(400, 0.05)
     assert naive > 150, "a fixed test evaluated repeatedly must fail, or this test proves nothing"
+
+
+def test_the_mean_of_less_than_one_observation_is_their_mean() -> None:
+    """Counts that are divided by a design effect may be below one; a mean that is too small asks for observations without end."""
+    assert Observations({0.0: 0.25, 0.012: 0.25}).mean == pytest.approx(0.006)

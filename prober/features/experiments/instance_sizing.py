@@ -119,7 +119,9 @@ def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: floa
         free=1 - demand.peak / (needed * per_instance),
         reached=least.estimate is not None,
         holds_without_one=demand.peak <= (needed - 1) * per_instance,
-        is_alone=all(capacity.own is not None for capacity in result.capacities),
+        is_alone=result.interference == ()
+        if demand.users is not None
+        else all(capacity.own is not None for capacity in result.capacities),
     )
     return answer if gpu_price is None else _priced(result, answer, demand, gpu_price)
 
@@ -167,12 +169,18 @@ def _missing_data(capacity: Capacity) -> str:
     """Text on why a capacity has no lower bound, with the remedy."""
     data, needed, evidence = f"{capacity.samples:,} requests", "", capacity.evidence
     remedy = "sweep longer (raise --max-requests, --max-time or --max-rate), or with a laxer objective"
+    if capacity.users:
+        remedy = "sweep longer (raise --max-requests or --max-time), or with a laxer objective"
     if evidence is not None:
         data = f"{evidence.events:,} events at {capacity.text(evidence.rate_per_s)}, {evidence.bad:,} of them bad"
         needed = f"; about {evidence.needed:,} needed" if evidence.needed is not None else ""
         if evidence.needed is None:
             needed = ", too many for its objective"
-            remedy = "sweep from a lower --min-rate, or with a laxer objective"
+            remedy = (
+                "sweep with a laxer objective"
+                if capacity.users
+                else "sweep from a lower --min-rate, or with a laxer objective"
+            )
     return f"the sweep has not enough data for the SLO {capacity.slo!r} ({data}{needed}): {remedy}"
 
 

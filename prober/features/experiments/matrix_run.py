@@ -94,7 +94,7 @@ async def run_rows(
         if (load_row := loads.get(row.name)) is not None:
             say(f"beside it after {load_row.start:g} s: {_line(load_row)}")
             load = LoadBeside(run, RowRun(session, load_row, warm_up))
-        is_complete = await _unless(interrupted, _send(run, load))
+        is_complete = await unless(interrupted, _send(run, load))
         progress.remove_task(bar)
         run.ended = "complete" if is_complete else "interrupted"
         if run.begin_ns is not None:
@@ -127,7 +127,7 @@ async def _send(run: "RowRun", load: "LoadBeside | None") -> None:
             rows.create_task(load.send())
 
 
-async def _unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+async def unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
     """Run `work` until it ends or `interrupted` is set. Returns True if it ended by itself."""
     working, waiting = asyncio.create_task(work), asyncio.create_task(interrupted.wait())
     try:
@@ -290,6 +290,12 @@ class RowRun:
         for task, sending in self.sender.under_way.items():
             if not sending.is_due:
                 task.cancel()
+
+    def wait_s(self, sending: Sending, now_ns: int) -> float:
+        """Time that a request has waited for its first token so far, in s; 0 before it counts (`as_sent`)."""
+        first_ns = sending.run.first_ns if sending.run is not None else None
+        from_ns = max(sending.request.due_ns, self._latest_ns.get(sending.request.request_id, 0))
+        return max(0.0, ((first_ns or now_ns) - from_ns) / 1e9)
 
     def _begin_next(self, drawer: Drawer, now_ns: int, pause_s: float) -> None:
         """Send the next request of the closed loop after a pause, unless the loop has ended by then."""

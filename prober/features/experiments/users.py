@@ -10,7 +10,9 @@ observations, where a round is as long as a mean user takes from one request to 
 so it is `MIN_EFFECT` at least, and nothing holds before `MIN_ROUNDS` rounds, or fails before `MIN_FAILING_ROUNDS`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from statistics import fmean
 
@@ -30,7 +32,7 @@ CLEAR_REQUESTS, CLEAR_ROUNDS = 8, 2.0  # without a breach, after which the numbe
 class UserLevel:
     """A number of users, and the evidence of their requests on each SLO.
 
-    samples: number of requests that count
+    samples: number of requests that count; times_s: due times of those that were judged in this run
     is_clear: a few requests of each user showed no breach
     harm: why it had to end before the evidence decided; "" if it need not
     evidence: by name of the SLO; a decision stays
@@ -43,7 +45,7 @@ class UserLevel:
         self.samples = 0
         self.evidence: dict[str, Evidence] = {slo.name: "undecided" for slo in slos}
         self.events: dict[str, RateEvents] = {}
-        self._times_s: list[float] = []
+        self.times_s: list[float] = []
         self._values: dict[str, list[tuple[float, float]]] = {}  # (time in s, observation) of each request
         self._counts: dict[str, tuple[int, int]] = {}  # events, bad events
         self.is_clear = self.is_over = False
@@ -58,7 +60,7 @@ class UserLevel:
 
     def begin(self) -> None:
         """Begin a run with this number of users, whose evidence replaces that of an earlier one."""
-        self._times_s, self._values, self.events = [], {slo.name: [] for slo in self._slos}, {}
+        self.times_s, self._values, self.events = [], {slo.name: [] for slo in self._slos}, {}
         self._counts = {slo.name: (0, 0) for slo in self._slos}
 
     def judge(self, results: Sequence[ProbeResult], overdue: Mapping[str, int]) -> None:
@@ -68,7 +70,7 @@ class UserLevel:
         """
         for result in results:
             at_s = result.timeline.intended_ns / 1e9
-            self._times_s.append(at_s)
+            self.times_s.append(at_s)
             for slo in self._slos:
                 events, bad = count_events(slo, result)
                 if events:
@@ -77,9 +79,9 @@ class UserLevel:
                     self._values[slo.name].append((at_s, value))
                     earlier = self._counts[slo.name]
                     self._counts[slo.name] = earlier[0] + events, earlier[1] + bad
-        if not self._times_s or self._times_s[-1] <= self._times_s[0]:
+        if not self.times_s or self.times_s[-1] <= self.times_s[0]:
             return
-        count, span_s = len(self._times_s), self._times_s[-1] - self._times_s[0]
+        count, span_s = len(self.times_s), self.times_s[-1] - self.times_s[0]
         rounds = count / self.users
         is_settled = rounds >= MIN_ROUNDS and span_s >= MIN_RATE_S
         breaches, is_spent = 0, True
@@ -159,6 +161,10 @@ class UserSearch:
         samples = sum(level.samples for level in self.levels.values())
         if lower is None and upper is None:
             undecided = undecided_events(events, float(slo.error_budget_ratio))
+            if undecided is not None and undecided.needed is not None:
+                level = self.levels[round(undecided.rate_per_s)]
+                of_rounds = math.ceil(MIN_ROUNDS * level.users * undecided.events / len(level.times_s))
+                undecided = replace(undecided, needed=max(undecided.needed, of_rounds))
             return Capacity(slo.name, "not_enough_data", samples=samples, evidence=undecided, users=True)
         if lower is None or upper is None:
             return Capacity(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from prober.config.rows import Row
 from prober.config.units import counted
 from prober.features.experiments.matrix import limits_of
-from prober.features.experiments.matrix_run import RowRun
+from prober.features.experiments.matrix_run import RowRun, unless
 from prober.features.experiments.users import UserLevel, UserSearch
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
@@ -89,6 +89,11 @@ def user_sweep(
             "--over users needs --think, the mean time that a user thinks after an answer: 10s, or 0s for a client without pauses"
         )
     thinking = None if sent.think_time is not None else thinking
+    for part, _ in sent.parts:
+        if part.max_concurrency is not None and part.max_concurrency < most:
+            raise ValueError(
+                f"--max-users {most}: {part.name} has only {part.max_concurrency} sessions at once; raise its `count`, or lower it"
+            )
     return UserSweep(sent, slos, thinking, 1, most, requests, time_s, shed_allowed)
 
 
@@ -101,6 +106,7 @@ class UserSweepRun:
         self._stages: list[Stage] = []
         self._ended: list[ProbeResult] = []  # of all levels, for refused requests
         self._stop: tuple[str, str] | None = None
+        self._is_over = asyncio.Event()
         self._retry_after_s = 0.0
         self._end_ns = 0
 
@@ -115,14 +121,17 @@ class UserSweepRun:
             raise UnidentifiedTarget(f"{session.spec.url}: {session.failure.detail}")
         first = RowRun(session, sweep.row(1, sweep.time_s), warm_up)
         self._on_level("warm-up")
-        await first.warm_up()
+        await unless(self._is_over, first.warm_up())
         self._end_ns = self._clock.now_ns() + round(sweep.time_s * 1e9)
         while self._stop is None and (step := self._search.next()) is not None:
             level, ends_clear = step
             self._on_level(counted(level.users, "user"))
             await self._run_level(level, ends_clear=ends_clear)
         refused = refused_requests(self._ended)
-        stop, detail = self._stop or ("complete", "")
+        harms = (
+            f"{counted(level.users, 'user')}: {level.harm}" for level in self._search.levels.values() if level.harm
+        )
+        stop, detail = self._stop or ("complete", "; ".join(harms))
         is_judged = not refused.is_too_many and stop not in VOID
         return session.result(
             "sweep",
@@ -152,6 +161,7 @@ class UserSweepRun:
 
     def _end(self, reason: str, detail: str) -> None:
         self._stop = self._stop or (reason, detail)
+        self._is_over.set()
 
     async def _run_level(self, level: UserLevel, *, ends_clear: bool) -> None:
         """Send with so many users until the evidence decides, it does harm, or the sweep ends."""
@@ -182,11 +192,7 @@ class UserSweepRun:
                 oldest_ns = min((request.request.due_ns for request in under_way), default=now_ns)
                 if counting_ns is None and run.begin_ns is not None and oldest_ns > run.begin_ns + run.spread_s * 1e9:
                     counting_ns = now_ns  # the first request of each user has ended
-                waits_s = [
-                    ((request.run.first_ns or now_ns) - request.request.due_ns) / 1e9
-                    for request in under_way
-                    if request.run is not None
-                ]
+                waits_s = [run.wait_s(request, now_ns) for request in under_way]
                 too_many = math.floor(MAX_HARMED_RATIO * level.users)
                 guard.waited(sorted([*waits_s, *[0.0] * level.users], reverse=True)[too_many])
                 for at_ns, signals in session.readings[readings:]:
@@ -218,7 +224,9 @@ class UserSweepRun:
         finally:
             sending.cancel()
             await asyncio.wait([sending])
-        begin_ns = counting_ns or clock.now_ns()
+        if not sending.cancelled():
+            sending.result()  # a fault of the prober ends the sweep
+        begin_ns = counting_ns or run.begin_ns or clock.now_ns()  # what failed from the start is shown
         run.begin_ns, run.results = begin_ns, [r for r in run.results if r.timeline.intended_ns >= begin_ns]
         level.samples += sum(result.outcome is not Outcome.CANCELLED for result in run.results)
         run.ended = level.harm or ("" if self._stop is None else self._stop[0]) or level.state
