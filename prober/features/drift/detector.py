@@ -134,8 +134,8 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
     log = _log(value)
     linked = abs(unix_s - state.last_s) <= state.gap_s  # probes may end in another order than they began
     state.last_s = unix_s
-    if not linked:
-        state.before = state.load = None
+    if not linked:  # what was not seen did not last
+        state.before = state.load = state.suspected_s = None
     if load is not None or state.load is not None:
         _smooth(state, unix_s, load)
     alarm = state.alarm

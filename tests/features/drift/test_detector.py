@@ -429,6 +429,17 @@ def test_a_burst_of_three_minutes_is_no_drift(phi: float) -> None:
     assert 36 <= events(verdicts)[0][0] <= 42
 
 
+def test_a_pause_is_no_part_of_the_three_minutes() -> None:
+    """A minute ×4, an hour without samples, one sample ×1.3: no alarm. Three more minutes of ×4 are one."""
+    state, draw = settled(), noise(Random(35))
+    assert events(run(state, 20, lambda: 4 * draw())) == []
+    assert not step(state, Observation(state.last_s + 3_600, 1.3 * math.exp(-1)))[1].active
+    assert state.suspected_s is not None, "the evidence is held"
+    (at, event), *more = events(run(state, 60, lambda: 4 * draw()))
+    assert (event, more) == ("alarm", [])
+    assert 34 <= at <= 37
+
+
 def test_a_load_that_becomes_known_while_a_week_is_learnt_takes_its_place() -> None:
     """The blocks of the week have no load, so they are given up for three days that have it."""
     state, draw = new_state(SETTINGS), noise(Random(36))
