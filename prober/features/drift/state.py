@@ -71,6 +71,11 @@ class DriftVerdict(NamedTuple):
     load: LoadState = "unknown"
 
     @property
+    def is_drift(self) -> bool:
+        """True if the latency has drifted; what is only unusual may be usual."""
+        return self.active and self.cause != "unusual"
+
+    @property
     def why(self) -> str:
         """Text on the load during an active drift, or on why there is no verdict; else ""."""
         if self.active:
