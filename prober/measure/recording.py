@@ -161,7 +161,8 @@ class Recording:
             if not is_object:
                 return None
             tools.append(ToolUse(call.id, call.name, arguments))
-        if self.length_problem or not self._calls.is_complete:
+        length = self._answer_chars + sum(len(tool.arguments) for tool in tools)
+        if length > self._max_answer_chars or not self._calls.is_complete:
             return None
         return AssistantMessage("assistant", self.answer, tuple(tools))
 
