@@ -382,7 +382,9 @@ class Recording:
     def _record_content(self, at_ns: int, chunk: chat.Chunk) -> None:
         if len(self._stamps) >= MAX_CHUNKS:
             raise Malformed(f"more than {MAX_CHUNKS} content chunks in one stream")
-        text = answer = chunk.text
+        text = chunk.text
+        answer = text if chunk.prose is None else chunk.prose
+        has_call = bool(chunk.calls) or answer != text
         self._stamps.append(at_ns)
         self.last_ns = at_ns
         if self.first_ns is None and self.streamed:
@@ -396,15 +398,13 @@ class Recording:
             if not chunk.hides_reasoning:
                 self._hidden_tokens = self._hidden_before_block
             return
-        if not chunk.calls and (self._marks.has_reasoning or not self.streams_reasoning):
-            was_reasoning, answer = self._marks.feed(text)
+        if answer and (self._marks.has_reasoning or not self.streams_reasoning):
+            was_reasoning, answer = self._marks.feed(answer)
             if was_reasoning:
                 self.streams_reasoning = True
                 self.first_answer_ns, self._answers, self._answer_chars = None, [], 0
-        if self.first_answer_ns is None and (answer or not text):
+        if self.first_answer_ns is None and (answer or has_call or not text):
             self.first_answer_ns = at_ns
-        if chunk.prose is not None:
-            answer = chunk.prose
         if answer and self.keep_answer and self._answer_chars <= self._max_answer_chars:
             self._answers.append(answer)
             self._answer_chars += len(answer)

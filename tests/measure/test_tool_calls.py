@@ -182,16 +182,17 @@ def test_tokens_that_are_not_sent_make_no_quick_ones(
 
 
 def test_an_answer_that_is_not_streamed_has_calls_and_no_times() -> None:
-    """All of it came at once: the calls are judged, and no time of theirs is made up."""
+    """All of it came at once: the calls are judged, and no time of theirs is made up. Marked reasoning is no text of a later request."""
     function = {"name": "weather", "arguments": PARIS}
     bodies = {
         "chat": {"choices": [{"message": {"content": "I look.", "tool_calls": [{"id": "a", "function": function}, {"function": {"name": "now", "arguments": "{}"}}]}, "finish_reason": "tool_calls"}]},
         "responses": {"status": "completed", "output": [{"type": "message", "content": [{"type": "output_text", "text": "I look."}]}, *[{"type": "function_call", "id": "f", **function}] * 2]},
         "messages": {"content": [{"type": "text", "text": "I look."}, {"type": "tool_use", "name": "weather", "input": {"city": "x"}}, {"type": "tool_use", "name": "now", "input": {}}], "stop_reason": "tool_use"},
     }  # fmt: skip
-    for api, body in bodies.items():
+    marked = "<think>Which city?</think>\n\nI look."
+    for api, body, text in ((api, body, text) for api, body in bodies.items() for text in ("I look.", marked)):
         recording = Recording(streamed=False, api=APIS[api], keep_answer=True)
-        recording.feed(5, json.dumps(body).encode())
+        recording.feed(5, json.dumps(body).replace('"I look."', json.dumps(text)).encode())
         recording.finish()
         timeline = recording.complete(Timeline(0))
         assert (timeline.calls, timeline.ttft_call_s, timeline.arguments_s) == (2, None, None), api
