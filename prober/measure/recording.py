@@ -161,7 +161,8 @@ class Recording:
             if not is_object:
                 return None
             tools.append(ToolUse(call.id, call.name, arguments))
-        if self.length_problem or not self._calls.is_complete:
+        length = self._answer_chars + sum(len(tool.arguments) for tool in tools)
+        if length > self._max_answer_chars or not self._calls.is_complete:
             return None
         return AssistantMessage("assistant", self.answer, tuple(tools))
 
@@ -381,7 +382,9 @@ class Recording:
     def _record_content(self, at_ns: int, chunk: chat.Chunk) -> None:
         if len(self._stamps) >= MAX_CHUNKS:
             raise Malformed(f"more than {MAX_CHUNKS} content chunks in one stream")
-        text = answer = chunk.text
+        text = chunk.text
+        answer = text if chunk.prose is None else chunk.prose
+        has_call = bool(chunk.calls) or answer != text
         self._stamps.append(at_ns)
         self.last_ns = at_ns
         if self.first_ns is None and self.streamed:
@@ -395,15 +398,13 @@ class Recording:
             if not chunk.hides_reasoning:
                 self._hidden_tokens = self._hidden_before_block
             return
-        if not chunk.calls and (self._marks.has_reasoning or not self.streams_reasoning):
-            was_reasoning, answer = self._marks.feed(text)
+        if answer and (self._marks.has_reasoning or not self.streams_reasoning):
+            was_reasoning, answer = self._marks.feed(answer)
             if was_reasoning:
                 self.streams_reasoning = True
                 self.first_answer_ns, self._answers, self._answer_chars = None, [], 0
-        if self.first_answer_ns is None and (answer or not text):
+        if self.first_answer_ns is None and (answer or has_call or not text):
             self.first_answer_ns = at_ns
-        if chunk.prose is not None:
-            answer = chunk.prose
         if answer and self.keep_answer and self._answer_chars <= self._max_answer_chars:
             self._answers.append(answer)
             self._answer_chars += len(answer)

@@ -14,7 +14,7 @@ import pytest
 
 from prober.measure.api import APIS
 from prober.measure.quality import Expectation, answer_problem, expectation_problem
-from prober.measure.recording import Recording
+from prober.measure.recording import MAX_CHUNKS, Recording
 from prober.measure.timeline import Timeline
 from prober.measure.tool_calls import MAX_ARGUMENT_CHARS, MAX_CALLS
 
@@ -124,8 +124,8 @@ CASES = (
 )  # fmt: skip
 
 
-def recorded(case: Case, *, keep_answer: bool = False) -> Recording:
-    recording = Recording(api=APIS[case.pieces[0][1]], keep_answer=keep_answer)
+def recorded(case: Case, *, keep_answer: bool = False, tokens: int = MAX_CHUNKS) -> Recording:
+    recording = Recording(api=APIS[case.pieces[0][1]], tokens=tokens, keep_answer=keep_answer)
     for at_ms, _, event in case.pieces:
         recording.feed(at_ms * MS, b"data: " + json.dumps(event).encode() + b"\n\n")
     recording.finish()
@@ -182,16 +182,17 @@ def test_tokens_that_are_not_sent_make_no_quick_ones(
 
 
 def test_an_answer_that_is_not_streamed_has_calls_and_no_times() -> None:
-    """All of it came at once: the calls are judged, and no time of theirs is made up."""
+    """All of it came at once: the calls are judged, and no time of theirs is made up. Marked reasoning is no text of a later request."""
     function = {"name": "weather", "arguments": PARIS}
     bodies = {
         "chat": {"choices": [{"message": {"content": "I look.", "tool_calls": [{"id": "a", "function": function}, {"function": {"name": "now", "arguments": "{}"}}]}, "finish_reason": "tool_calls"}]},
         "responses": {"status": "completed", "output": [{"type": "message", "content": [{"type": "output_text", "text": "I look."}]}, *[{"type": "function_call", "id": "f", **function}] * 2]},
         "messages": {"content": [{"type": "text", "text": "I look."}, {"type": "tool_use", "name": "weather", "input": {"city": "x"}}, {"type": "tool_use", "name": "now", "input": {}}], "stop_reason": "tool_use"},
     }  # fmt: skip
-    for api, body in bodies.items():
+    marked = "<think>Which city?</think>\n\nI look."
+    for api, body, text in ((api, body, text) for api, body in bodies.items() for text in ("I look.", marked)):
         recording = Recording(streamed=False, api=APIS[api], keep_answer=True)
-        recording.feed(5, json.dumps(body).encode())
+        recording.feed(5, json.dumps(body).replace('"I look."', json.dumps(text)).encode())
         recording.finish()
         timeline = recording.complete(Timeline(0))
         assert (timeline.calls, timeline.ttft_call_s, timeline.arguments_s) == (2, None, None), api
@@ -224,6 +225,15 @@ def test_an_answer_becomes_a_message_of_a_later_request(pieces: tuple[Piece, ...
     seen = recorded(Case("", pieces, 0, 0, 0), keep_answer=True).message
     calls = [(call.call_id, call.name, call.arguments) for call in seen.tools] if seen else []
     assert (seen and (seen.text, tuple(calls))) == message
+
+
+@pytest.mark.parametrize(("text_chars", "is_kept"), [(0, True), (1_000, False)])
+def test_the_calls_of_a_message_count_in_its_length(text_chars: int, is_kept: bool) -> None:
+    """As its text does: the bound for 400 tokens is 4,800 characters, of which two calls have 4,000."""
+    calls = (call(5, json.dumps({"a": "x" * 1_991}), "now", index) for index in (0, 1))
+    recording = recorded(Case("", (delta(4, content="x" * text_chars), *calls), 0, 0, 0), keep_answer=True, tokens=400)
+    assert recording.length_problem == ""
+    assert (recording.message is not None) == is_kept
 
 
 def test_a_model_that_may_choose_needs_no_call() -> None:

@@ -81,7 +81,8 @@ def adopt(state: Drift, baseline: Baseline, *, settled: bool) -> None:
     if settled:
         is_of_days = state.spread is not None and state.spread.every_s < WEEK_EVERY_S
         state.spread = Blocks(WEEK_EVERY_S) if is_of_days and baseline.factor == "hour" else None
-    state.baseline, state.settled, state.covers_days = baseline, settled, settled
+    state.baseline, state.settled = baseline, settled
+    state.covers_days = settled or (state.covers_days and baseline.busiest < math.inf)
     state.before = state.stretch = state.alarm = None
     state.caution = 1.0
     state.slowest_visit = -math.inf
@@ -134,13 +135,13 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
     log = _log(value)
     linked = abs(unix_s - state.last_s) <= state.gap_s  # probes may end in another order than they began
     state.last_s = unix_s
-    if not linked:
-        state.before = state.load = None
+    if not linked:  # what was not seen did not last
+        state.before = state.load = state.suspected_s = None
     if load is not None or state.load is not None:
         _smooth(state, unix_s, load)
     alarm = state.alarm
     if alarm is not None and unix_s - alarm.raised_s >= state.settings.spec.accept_after:
-        _relearn(state, everything=True)
+        _relearn(state, everything=state.covers_days)
         return state, present_verdict(state, "accepted")
     learns = alarm is None or (not state.covers_days and unix_s - alarm.raised_s > MAX_PAUSE_S)
     event = _learn(state, unix_s, log, linked=linked) if state.spread is not None and learns else None
@@ -322,7 +323,11 @@ def start_fit(state: Drift, *, spread: bool) -> Fit:
 
 
 def _relearn(state: Drift, *, everything: bool) -> None:
-    """Discard the baseline and learn again. Samples collected over days are discarded only with `everything`."""
+    """Discard the baseline and learn again. Samples collected over days are discarded only with `everything`.
+
+    If the load explained days, it explains the hours that the next baseline has not seen: what that one finds is more than unusual.
+    """
+    state.covers_days = state.covers_days and state.load_state == "within"
     state.baseline = state.mixture = None
     state.settled, state.caution = False, 1.0
     state.stretch = Blocks(0.0)

@@ -175,7 +175,7 @@ class TargetDrift(TargetObserver):
             self.detectors[key] = detector
             self._declare(key)
         for key, dropped in before.items():
-            if key not in rates and dropped.verdict is not None and dropped.verdict.active:
+            if key not in rates and dropped.verdict is not None and dropped.verdict.is_drift:
                 self._observed.drifted(*key, active=False)
 
     def probe_ended(self, result: ProbeResult) -> None:
@@ -266,12 +266,12 @@ class TargetDrift(TargetObserver):
     def _publish(
         self, key: SignalKey, detector: Detector, unix_s: float, verdict: DriftVerdict, moved: tuple[Shift, ...]
     ) -> None:
-        was_active = detector.verdict is not None and detector.verdict.active
+        was_drift = detector.verdict is not None and detector.verdict.is_drift
         detector.verdict, detector.shifts = verdict, moved
         self._show(key, verdict, moved)
         workload, signal = key
-        if verdict.active != was_active:
-            self._observed.drifted(workload, signal, active=verdict.active)
+        if verdict.is_drift != was_drift:
+            self._observed.drifted(workload, signal, active=verdict.is_drift)
         if verdict.event:
             text = f"{signal} of {workload}: {verdict.event}" + (f", {verdict.why}" if verdict.active else "")
             log.info("target=%s drift: %s", self.name, text)

@@ -71,6 +71,11 @@ class DriftVerdict(NamedTuple):
     load: LoadState = "unknown"
 
     @property
+    def is_drift(self) -> bool:
+        """True if the latency has drifted; what is only unusual may be usual."""
+        return self.active and self.cause != "unusual"
+
+    @property
     def why(self) -> str:
         """Text on the load during an active drift, or on why there is no verdict; else ""."""
         if self.active:
@@ -162,7 +167,7 @@ class Drift:
     stretch: blocks for a provisional baseline; spread: blocks for a baseline over days
     mixture, tables, doubt: derived from baseline and settings
     allowance: possible error of a whitened residual because the baseline is provisional; derived
-    covers_days: the baseline is of days; what one of hours finds is only unusual
+    covers_days: the baseline is of days, or follows one whose load explained days; what one of hours finds is only unusual
     slower: evidence of each bet times its weight; faster: evidence of an improvement
     judged: number of samples since the evidence was 0
     before: residual of the previous sample; None across a gap

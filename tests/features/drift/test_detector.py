@@ -211,6 +211,23 @@ def test_an_improvement_makes_a_new_baseline_and_no_alarm() -> None:
     assert verdicts[-1].phase == "provisional"
 
 
+@pytest.mark.parametrize(("has_load", "cause"), [(True, "regression"), (False, "unusual")])
+def test_a_regression_after_an_improvement_is_no_news_of_the_hour(has_load: bool, cause: str) -> None:
+    """The load explained days, so a slowdown at loads that are learnt again is an alarm at once; not if the load is not known now."""
+    state, draw = settled(loaded=True), noise(Random(7))
+
+    def load(t: float) -> float | None:
+        return day(t) if has_load or state.settled else None
+
+    def at_load(factor: float) -> Callable[[], float]:
+        return lambda: factor * draw() * math.exp(0.02 * (day(state.last_s + 5) - 20))
+
+    verdicts = run(state, 36_000, at_load(0.7), load)
+    assert [event for _, event in events(verdicts)] == ["improved", "learnt"]
+    verdicts = run(state, 300, at_load(4), load)
+    assert {(verdict.phase, verdict.cause) for verdict in verdicts if verdict.active} == {("provisional", cause)}
+
+
 def test_an_engine_with_less_to_do_than_ever_is_no_improvement() -> None:
     """At a quarter of the lowest load of the baseline it is 30% faster, for two days: no event; then the same at its loads is one."""
     state, draw = settled(loaded=True), noise(Random(7))
@@ -231,6 +248,7 @@ def test_without_its_load_an_improvement_lasts_three_days() -> None:
     verdicts = run(state, 60_000, lambda: 0.7 * draw())
     assert [event for _, event in events(verdicts)] == ["improved", "learnt"]
     assert not any(verdict.active for verdict in verdicts)
+    assert [event for _, event in events(run(state, 100, lambda: 20 * draw()))] == ["unusual"]
 
 
 def test_an_hour_that_is_not_known_ends_no_alarm() -> None:
@@ -268,6 +286,15 @@ def test_a_change_that_stays_becomes_the_baseline() -> None:
     verdicts = run(state, 8_000, lambda: 1.5 * draw())
     assert [event for _, event in events(verdicts)] == ["alarm", "accepted", "learnt"]
     assert not verdicts[-1].active
+
+
+def test_what_was_unusual_and_is_accepted_keeps_the_days_of_before() -> None:
+    """The baseline of three days is learnt when it would have been."""
+    state, draw = new_state(Settings(RATE, DriftSpec(accept_after=4 * 3_600.0))), noise(Random(21))
+    run(state, 6_000, draw, lambda _t: 20.0)
+    verdicts = run(state, 50_000, slower(2, draw), lambda _t: 20.0)
+    assert [event for _, event in events(verdicts)] == ["unusual", "accepted", "learnt", "learnt"]
+    assert events(verdicts)[-1][0] < 3 * 17_280 - 6_000 + 3_000
 
 
 def test_a_slowdown_at_the_same_load_is_a_regression() -> None:
@@ -427,6 +454,17 @@ def test_a_burst_of_three_minutes_is_no_drift(phi: float) -> None:
     verdicts = run(state, 60, lambda: 4 * draw())
     assert [event for _, event in events(verdicts)] == ["alarm"]
     assert 36 <= events(verdicts)[0][0] <= 42
+
+
+def test_a_pause_is_no_part_of_the_three_minutes() -> None:
+    """A minute ×4, an hour without samples, one sample ×1.3: no alarm. Three more minutes of ×4 are one."""
+    state, draw = settled(), noise(Random(35))
+    assert events(run(state, 20, lambda: 4 * draw())) == []
+    assert not step(state, Observation(state.last_s + 3_600, 1.3 * math.exp(-1)))[1].active
+    assert state.suspected_s is not None, "the evidence is held"
+    (at, event), *more = events(run(state, 60, lambda: 4 * draw()))
+    assert (event, more) == ("alarm", [])
+    assert 34 <= at <= 37
 
 
 def test_a_load_that_becomes_known_while_a_week_is_learnt_takes_its_place() -> None:

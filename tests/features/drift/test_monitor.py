@@ -163,11 +163,16 @@ class Heard(TargetObserver):
 
 
 def test_a_signal_that_is_watched_no_more_has_not_drifted() -> None:
-    """Whoever heard of its drift hears that it has ended."""
+    """Whoever heard of its drift hears that it has ended. What is only unusual is none."""
     stage, heard = Stage(), Heard()
     stage.target = observed(target(), stage.monitor.observe, lambda _: heard)
     stage.feed(6_000)
     stage.feed(600, 2.0, start=6_000)
+    assert stage.value("llmslo_drift_active", "ttft", "unusual") == 1
+    assert heard.drifted_now == set()
+    (watched,) = stage.monitor._targets.values()
+    watched.detectors["probe", "ttft"].state.covers_days = True
+    stage.feed(1, 2.0, start=6_600)
     assert heard.drifted_now == {("probe", "ttft")}
     reconfigured(stage.target, target(", stream: false"))
     assert heard.drifted_now == set()
