@@ -41,7 +41,9 @@ MAX_RECONNECTIONS = 4  # of a probe whose connections are closed before its requ
 # Plus a round trip: a server that closes so soon after the request does so for an earlier reason.
 CROSSING_NS = 10_000_000
 NOT_KEPT = AssistantMessage("assistant", "")  # no later turn has it
-SESSION_OVER = "its session ends: the answer is far longer than asked for, or its tool calls are no complete JSON"
+SESSION_OVER = (
+    "its session ends: the answer is far longer than asked for, or its tool calls are too many or no JSON objects"
+)
 MAX_HEADER_DIGITS = 15  # of a number in a header: more are no count of requests or tokens
 RATE_LIMITS = {  # kinds of `llmslo_rate_limit_remaining` by header
     **{f"x-ratelimit-remaining-{kind}": kind for kind in ("requests", "tokens")},

@@ -185,7 +185,7 @@ class DriftAnswer(Answer):
         """The size of an active drift as texts, one for each quantile."""
         if not self.active or self.shifts:
             return [shift.words for shift in self.shifts if self.active]
-        return ["not stated" if self.load in ("outside", "missing") else "too few samples since the alarm for its size"]
+        return ["not stated" if self.load in ("outside", "missing") else "too few samples yet for its size"]
 
 
 class BudgetAnswer(Answer):

@@ -173,7 +173,7 @@ def test_unknown_headroom_and_drift_say_why() -> None:
         "TTFT: slower, not stated; the load is outside what was learnt, so neither": replace(
             view, drift=scenes.at_other_load(active=True)
         ),
-        "? TTFT: unusual since 11:00:00, too few samples since the alarm for its size; three days are not learnt yet": replace(
+        "? TTFT: unusual since 11:00:00, too few samples yet for its size; three days are not learnt yet": replace(
             view, drift=scenes.unusual()
         ),
     }

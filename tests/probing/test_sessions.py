@@ -348,7 +348,7 @@ async def test_a_call_that_cannot_be_sent_again_ends_its_session() -> None:
     second = {(result.outcome, result.detail) for result in results if result.workload == "talk_turn2"}
     assert (
         Outcome.OK,
-        "its session ends: the answer is far longer than asked for, or its tool calls are no complete JSON",
+        "its session ends: the answer is far longer than asked for, or its tool calls are too many or no JSON objects",
     ) in second
     assert {outcome for outcome, _ in second} == {Outcome.OK}
 

@@ -362,7 +362,7 @@ def test_a_drift_at_a_load_that_was_not_learnt_has_no_size() -> None:
     for active, words in ((True, "so neither cause nor size is stated"), (False, "? no verdict: the load is outside")):
         text = Read(html([replace(SCENES["healthy"]()[0], drift=at_other_load(active=active))])).text
         assert words in text
-        assert "too few samples since" not in text
+        assert "too few samples yet" not in text
         assert "no drift found" not in text
 
 

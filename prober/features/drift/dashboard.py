@@ -92,7 +92,8 @@ def baselines() -> Panel:
     return table(
         "Latencies against their baselines",
         "Phase of each baseline (learning: not judged yet; provisional: judged with a wide margin; settled), the evidence of drift "
-        "(100% raises an alarm), and for an active drift its cause, start, and median relative to the baseline with a 95% interval; "
+        "(an alarm takes 100%, and a slowdown that lasted three minutes), and "
+        "for an active drift its cause, start, and median relative to the baseline with a 95% interval; "
         f"{OF_ANSWERS}. Bad: red evidence. A dash: no active drift.",
         columns,
         row(f"max by ({SIGNAL}, phase) ({drift_series.DRIFT_PHASE}{{{PROBES}}}) == 1"),
