@@ -93,14 +93,14 @@ SCENES = (
 
 
 @contextmanager
-def serving(folder: Path, itl_ms: float, certificate: Path | None) -> Iterator[int]:
-    """Port of a server that writes its notes into `folder`/truth when it ends."""
+def serving(folder: Path, itl_ms: float, certificate: Path | None, *more: str) -> Iterator[int]:
+    """Port of a server that writes its notes into `folder`/truth when it ends. more: words of its command"""
     program, port = folder / "server", free_port()
     options = ["-DWITH_TLS", "-lssl", "-lcrypto"] if certificate else []
     subprocess.run(["gcc", "-O2", "-o", program, SOURCE, *options], check=True)
     environment = os.environ | {"STREAM_NOTES": "1"} | ({"STREAM_CERT": str(certificate)} if certificate else {})
     with (folder / "truth").open("wb") as out:
-        server = subprocess.Popen([program, str(port), str(TTFT_MS), str(itl_ms)], stdout=out, env=environment)
+        server = subprocess.Popen([program, str(port), str(TTFT_MS), str(itl_ms), *more], stdout=out, env=environment)
         try:
             time.sleep(0.3)
             yield port

@@ -8,23 +8,18 @@ processes of a client. The start is the time from the call to the first request 
 
 import contextlib
 import os
-import signal
-import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bench.accuracy import process, spin
+from bench.accuracy import TOKENS, process, serving, spin
 from bench.report import goal, percentile
 from bench.rivals.clients import CLIENTS, OURS, Client, Load, Run, Seen, run
-from bench.stage import free_port
-from bench.workers import SOURCE
 
-TTFT_MS, ITL_MS, TOKENS = 50, 10, 64
+ITL_MS = 10
 TIMEOUT_S = 120.0
 MISSING = 1e9  # of a figure that ours has not
 
@@ -55,22 +50,6 @@ class Answer:
     gaps_s: tuple[float, ...]
 
 
-@contextlib.contextmanager
-def serving(folder: Path) -> Iterator[int]:
-    """Port of a server; when it has ended its notes are complete in `folder`/truth."""
-    program, port = folder / "server", free_port()
-    subprocess.run(["gcc", "-O2", "-o", program, SOURCE], check=True)
-    words = [str(program), str(port), str(TTFT_MS), str(ITL_MS), "0"]
-    with (folder / "truth").open("wb") as out:
-        server = subprocess.Popen(words, stdout=out, env=os.environ | {"STREAM_NOTES": "1"})
-        try:
-            time.sleep(0.3)
-            yield port
-        finally:
-            server.send_signal(signal.SIGTERM)
-            server.wait(10)
-
-
 def notes(folder: Path) -> list[Answer]:
     """The server's notes, by arrival."""
     answers = []
@@ -89,7 +68,7 @@ def measure(client: Client, clients: Path, scene: Scene, timeout_s: float) -> di
         if scene.has_neighbours:
             stack.enter_context(process(spin))
             stack.enter_context(process(spin))
-        with serving(folder) as port:
+        with serving(folder, ITL_MS, None, "0") as port:  # "0": in chunks, on connections that stay
             requests = round(scene.rate_per_s * scene.seconds)
             load = Load(clients, folder, f"http://127.0.0.1:{port}", scene.rate_per_s, requests, TOKENS)
             done = run(client, load, timeout_s)

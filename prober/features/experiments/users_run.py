@@ -98,7 +98,7 @@ def user_sweep(
 
 
 class UserSweepRun:
-    """One sweep over numbers of users. on_level: called with text on what is sent now"""
+    """A run of a sweep over numbers of users. on_level: called with text on what is sent now"""
 
     def __init__(self, session: Session, sweep: UserSweep, on_level: Callable[[str], None]) -> None:
         self._session, self._clock, self._sweep, self._on_level = session, session.clock, sweep, on_level
