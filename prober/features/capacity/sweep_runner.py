@@ -53,6 +53,9 @@ BUDGET_REASONS: dict[str, LimitReason] = {
 }  # by daily budget of the target
 DRAWN_LENGTHS = 3_000  # of the workload: the knee rests on the longest requests
 LEASE_LOST = "another prober may sweep now"
+# Of the time, the most that the fastest reading of the page may take, as an engine on one core answers nobody meanwhile (vLLM 0.32: 6
+# to 15 ms); and the longest rest that this asks for, as the machine takes a page for lost when it has seen none for 3 s.
+MAX_PAGE_SHARE, MAX_PAGE_REST_NS = 0.01, 1_500_000_000
 BEFORE_S = 3.0  # how long the page is read before the first request, for the load that is there already
 
 
@@ -218,12 +221,18 @@ class SweepRunner:
                 await asyncio.wait([page])
 
     async def _read(self, page: PageSource) -> None:
-        """Read the page as often as the machine wants, which may change meanwhile."""
+        """Read the page as often as the machine wants, which may change meanwhile, but so seldom that it does not load the engine."""
+        rest_ns, began_ns = MAX_PAGE_REST_NS, self._clock.now_ns()
         while await page.read():
             read_ns = now_ns = self._clock.now_ns()
-            while now_ns < (due_ns := read_ns + round((self._sweep.page_every_s if self._sweep else PAGE_S) * 1e9)):
+            rest_ns = min(rest_ns, round((read_ns - began_ns) / MAX_PAGE_SHARE))
+            while now_ns < (due_ns := read_ns + max(rest_ns, self._page_every_ns())):
                 await self._clock.sleep_until(min(due_ns, now_ns + round(PAGE_NEAR_S * 1e9)))
                 now_ns = self._clock.now_ns()
+            began_ns = now_ns
+
+    def _page_every_ns(self) -> int:
+        return round((self._sweep.page_every_s if self._sweep else PAGE_S) * 1e9)
 
     async def _carry_out(self, sweep: Sweep) -> Finished:
         """Carry out the actions of the machine until it has finished."""

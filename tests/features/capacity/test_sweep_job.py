@@ -6,9 +6,12 @@ import os
 import re
 import signal
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -25,6 +28,7 @@ from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
 from prober.mock.delays import Constant
 from prober.mock.faults import parse_fault
+from prober.mock.server import create_app
 from prober.mock.service import Behaviour, Settings
 from prober.probing.session import UnidentifiedTarget
 from prober.results.capacity import Capacity
@@ -35,9 +39,34 @@ from prober.workload.workloads import GoldenWorkload
 from tests.features.capacity.stage import SLOTS, Stage, behind_a_gateway, staged, until
 from tests.results.samples import sweep
 from tests.serving import serving
-from tests.virtual import running
+from tests.virtual import make_clock, running
 
 pytestmark = pytest.mark.virtual_time
+
+
+@pytest.mark.parametrize(
+    ("page_s", "near_s"), [(0.0, (0.09, 0.2)), (0.006, (0.6, 0.7)), (0.2, (1.5, 1.8))], ids=["free", "vllm", "slow"]
+)
+async def test_the_page_is_read_as_seldom_as_its_cost_asks(page_s: float, near_s: tuple[float, float]) -> None:
+    """An engine on one core answers nobody while it writes its page. Close to the knee a free page is read ten times a second."""
+    reads: list[float] = []
+
+    @web.middleware
+    async def slow_page(request: web.Request, handler: Callable[[web.Request], Any]) -> web.StreamResponse:
+        if request.path == "/metrics":
+            reads.append(asyncio.get_running_loop().time())
+            await asyncio.sleep(page_s)
+        response: web.StreamResponse = await handler(request)
+        return response
+
+    app = create_app(SLOTS, make_clock)
+    app.middlewares.append(slow_page)
+    async with serving(app) as url, staged(url) as stage:
+        stage.sweeps.start("t")
+        await until(stage.is_swept)
+    gaps_s = [after - before for before, after in pairwise(reads)]
+    assert len(gaps_s) > 10
+    assert near_s[0] < min(gaps_s) < near_s[1]
 
 
 async def test_a_sweep_that_is_refused_changes_no_headroom_and_says_why() -> None:
