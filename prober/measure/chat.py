@@ -13,7 +13,7 @@ import orjson
 from prober.measure.payload import Malformed, count, error_of, excerpt, json_object, shortened, text_of
 from prober.measure.printable import shown_name
 from prober.measure.request import AssistantMessage, Message, Request
-from prober.measure.tool_calls import CallPiece
+from prober.measure.tool_calls import CallPiece, argument_text
 
 MAX_CHOICES = 128  # of an answer that are read; OpenAI's API makes no more
 USER = "llm-slo-prober"  # field `user` of requests
@@ -232,7 +232,7 @@ def _call_pieces(message: dict[str, Any], *, is_complete: bool) -> Iterator[Call
                 number if is_complete else index if type(index) is int else None,
                 shown_name(call.get("id")),
                 shown_name(function.get("name")),
-                arguments if isinstance(arguments := function.get("arguments"), str) else "",
+                argument_text(function.get("arguments")),
             )
 
 

@@ -11,7 +11,7 @@ from prober.measure.chat import USER, Chunk, Dialect, Usage, encoded
 from prober.measure.payload import Malformed, count, error_of, event_type, excerpt, json_object, shortened, text_of
 from prober.measure.printable import shown_name
 from prober.measure.request import AssistantMessage, Message, Request
-from prober.measure.tool_calls import CallPiece
+from prober.measure.tool_calls import CallPiece, argument_text
 
 ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 
@@ -72,8 +72,7 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
         is_reasoning, prose = fields.get("type") == "reasoning", "" if begun else None
         return Chunk(tool != "", tool != "", tool, calls=begun, begins_reasoning=is_reasoning, prose=prose)
     if kind == "response.function_call_arguments.done":
-        arguments = document.get("arguments")
-        rest = arguments if isinstance(arguments, str) else ""
+        rest = argument_text(document.get("arguments"))
         return Chunk(calls=(CallPiece(_position(document, document.get("item_id")), rest=rest),))
     if kind in ("response.created", "response.in_progress", "response.queued"):
         response = document.get("response")
@@ -104,12 +103,11 @@ def _position(document: dict[str, Any], item_id: object) -> int | str | None:
 def _call_pieces(item: Any, position: int | str | None) -> Iterator[CallPiece]:
     """Yields the tool call that an item begins, if any. Calls that the server makes itself, or that take text, have other types."""
     if isinstance(item, dict) and item.get("type") == "function_call":
-        arguments = item.get("arguments")
         yield CallPiece(
             position if position is not None else shown_name(item.get("id")) or None,
             shown_name(item.get("call_id")),
             shown_name(item.get("name")),
-            arguments if isinstance(arguments, str) else "",
+            argument_text(item.get("arguments")),
         )
 
 

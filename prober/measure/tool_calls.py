@@ -11,6 +11,11 @@ MAX_ARGUMENT_CHARS = 1 << 16  # of all calls: parsed in one step of about a mill
 _STRUCTURE = re.compile(r'["\\{}\[\]]')
 
 
+def argument_text(arguments: object) -> str:
+    """Arguments of a call. A value that is no text, which no API allows, becomes a text that is no JSON: such a call is not sent again."""
+    return arguments if isinstance(arguments, str) else "" if arguments is None else "(no text)"
+
+
 class CallPiece(NamedTuple):
     """A piece of a tool call.
 

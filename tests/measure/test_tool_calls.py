@@ -213,6 +213,8 @@ SHORT = '{"city":"x"}'
         ((call(5, '{"city":"\ud83c', "weather"), call(6, '\udf39"}')), ("", (("", "weather", '{"city":"\N{ROSE}"}'),))),
         ((call(5, '{"city":"', "weather"),), None),
         ((call(5, '["x"]', "weather"),), None),
+        ((call(5, {"city": "x"}, "weather"),), None),
+        ((added(5, "now", "f1"), response(6, "function_call_arguments.done", item_id="f1", arguments={})), None),
         ((call(5, '{"days":NaN}', "weather"),), None),
         (tuple(call(5, "{}", "now", index) for index in range(MAX_CALLS + 1)), None),
         ((call(5, '{"a":"' + "x" * MAX_ARGUMENT_CHARS, "now"), call(6, '"}')), None),
