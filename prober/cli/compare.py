@@ -40,7 +40,7 @@ from prober.features.engines.page_reader import PageReader
 from prober.features.experiments.compare import (
     BY_REQUEST,
     NO_GPUS,
-    Half,
+    PlannedRound,
     Round,
     axes,
     per_gpu_and_dollar,
@@ -146,18 +146,18 @@ def compare(
                 )
                 for side, url, options, sent in (("A", a, endpoint, chosen), ("B", b, endpoint_b, of_b))
             ]
-            halves = plan(rates, rounds, requests, Random())
+            planned = plan(rates, rounds, requests, Random())
             pause_s, warm = quantity("--cool-down", cool_down, duration), warm_up_length(warm_up)
             if warm.is_over(0, 0.0):
                 raise ValueError(
                     "--warm-up 0: a turn needs a request before it, which shows that the side answers; give 1 or more"
                 )
             worker_processes = workers.count()
-            lasts_s = sum(half.offsets_ns[-1] / 1e9 + pause_s + 1 for half in halves)
+            lasts_s = 2 * sum(turns.offsets_ns[-1] / 1e9 + pause_s + 1 for turns in planned)
             minutes = max(1, round(lasts_s / 60))
-            echo(f"{len(halves)} turns, about {minutes} minute{'' if minutes == 1 else 's'}", err=True)
+            echo(f"{2 * len(planned)} turns, about {minutes} minute{'' if minutes == 1 else 's'}", err=True)
             comparison, measured = asyncio.run(
-                _measure(specs, halves, pause_s, warm, level, slos, worker_processes, workers.ray)
+                _measure(specs, planned, pause_s, warm, level, slos, worker_processes, workers.ray)
             )
             settings_sent = {
                 "rates_per_s": rates,
@@ -193,7 +193,7 @@ def compare(
 
 async def _measure(
     specs: Sequence[TargetSpec],
-    halves: Sequence[Half],
+    planned: Sequence[PlannedRound],
     pause_s: float,
     warm_up: WarmUpLength,
     error: float,
@@ -209,7 +209,7 @@ async def _measure(
                 # B gets the texts of A, even if its server counts other tokens for them.
                 b.target.prompt_calibration = a.target.prompt_calibration
                 async with b:
-                    comparison, rounds = await compare_targets({"a": a, "b": b}, halves, pause_s, warm_up, error, slos)
+                    comparison, rounds = await compare_targets({"a": a, "b": b}, planned, pause_s, warm_up, error, slos)
         return replace(comparison, said=(*comparison.said, *workers.clocks(), *workers.losses)), rounds
 
 

@@ -22,7 +22,7 @@ from prober.probing.sender import Sender
 from prober.probing.target import Target
 from prober.results.context import with_context
 from prober.results.facts import Fact
-from prober.results.result import Kind, Load, MeasuredTarget, Result, Stage, result_url
+from prober.results.result import Kind, Load, MeasuredTarget, Result, Stage, WarmUp, result_url
 from prober.results.steadiness import SteadinessTest
 from prober.workload.workloads import RequestGenerator
 
@@ -55,6 +55,7 @@ class Session:
     facts: about the target, read at the start
     readings, gpus: (ns of the monotonic clock, signals of the metrics page) and (ns, devices), in the order of time
     changes: restarts and changes of the engine during the session, as text
+    warmed: the latest warm-up, so far
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Session:
         self.failure: Verdict | None = None
         self.facts: list[Fact] = []
         self.changes: list[str] = []
+        self.warmed = WarmUp(0)
         self.readings: list[tuple[int, EngineSignals]] = []
         self.gpus: list[tuple[int, Sequence[GpuReading]]] = []
         self._open_page, self._read_facts, self._read_gpus = open_page, read_facts, read_gpus
@@ -178,15 +180,16 @@ class Session:
         return (f"other load of {others / (last_ns - first_ns) * 1e9:.3g} requests/s or more, by the engine's page",)
 
     async def warm_up(
-        self, drawer: RequestGenerator, length: WarmUpLength, steadiness: SteadinessTest, target: Target | None = None
+        self, drawer: RequestGenerator, length: WarmUpLength, target: Target | None = None
     ) -> AsyncGenerator[ProbeResult | None, None]:
         """Yields results of probes sent one after the other, so that a cold engine delays only one request. Their latencies do not
         count.
 
-        steadiness: the test to feed with them
         target: a copy with its own headers; None: the target of the session
         """
-        target, began_ns, sent = target or self.target, self.clock.now_ns(), 0
+        target, began_ns, steadiness = target or self.target, self.clock.now_ns(), SteadinessTest()
+        sent = ended = 0
+        self.warmed = WarmUp(0, 0.0)
         lead_ns = min(round(self.spec.connect_lead * 1e9), MAX_WARM_UP_LEAD_NS)
         while not (
             length.is_over(sent, (self.clock.now_ns() - began_ns) / 1e9)
@@ -194,8 +197,9 @@ class Session:
         ):
             async with Sender(target, self.launch) as sender:
                 result = await sender.begin(new_request(target, drawer, self.clock.now_ns() + lead_ns))
-            sent += 1
+            sent, ended = sent + 1, ended + (result is not None)
             steadiness.add(result)
+            self.warmed = steadiness.warm_up(ended, (self.clock.now_ns() - began_ns) / 1e9)
             yield None if result is None else replace(result, warm_up=result.outcome in ANSWERED)
 
 

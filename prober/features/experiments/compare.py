@@ -9,7 +9,7 @@ the pairs are means of several rounds.
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from random import Random
@@ -52,16 +52,18 @@ SHAPE_ERROR = 0.001  # chance that lengths of one distribution are called those 
 
 
 @dataclass(frozen=True, slots=True)
-class Half:
-    """Turn of a side in a round. The other side's turn has the same rate, seed and offsets.
+class PlannedRound:
+    """A round before it is sent: both sides get the same requests, one after the other.
 
+    number: from 0, for each rate
+    sides: in the order of their turns
     seed: of the random requests
-    offsets_ns: due times of the requests, from the start of the turn
+    offsets_ns: due times of the requests, from the start of a turn
     """
 
-    side: Side
     rate_per_s: float
-    round: int
+    number: int
+    sides: tuple[Side, Side]
     seed: int
     offsets_ns: tuple[int, ...]
 
@@ -117,24 +119,15 @@ class _Row:
         return (student_effect if self.are_batches else hodges_lehmann)(self.figures, confidence)
 
 
-def plan(rates_per_s: Sequence[float], rounds: int, requests: int, rng: Random) -> tuple[Half, ...]:
-    """All turns in order, with Poisson arrivals that differ between rounds."""
-    halves: list[Half] = []
+def plan(rates_per_s: Sequence[float], rounds: int, requests: int, rng: Random) -> list[PlannedRound]:
+    """All rounds in order, with Poisson arrivals that differ between them."""
+    planned: list[PlannedRound] = []
     for number in range(rounds):
+        sides: tuple[Side, Side] = ("a", "b") if number % 2 == 0 else ("b", "a")
         for rate_per_s in rates_per_s:
             offsets_ns = tuple(islice(poisson(rate_per_s, rng, 0), requests))
-            seed = rng.getrandbits(64)
-            sides: tuple[Side, Side] = ("a", "b") if number % 2 == 0 else ("b", "a")
-            halves += [Half(side, rate_per_s, number, seed, offsets_ns) for side in sides]
-    return tuple(halves)
-
-
-def rounds_of(halves: Mapping[Half, Requests]) -> list[Round]:
-    """The rounds in which both sides had their turn."""
-    by_round: dict[tuple[float, int], dict[Side, Requests]] = {}
-    for half, requests in halves.items():
-        by_round.setdefault((half.rate_per_s, half.round), {})[half.side] = requests
-    return [Round(rate, sides["a"], sides["b"]) for (rate, _), sides in by_round.items() if len(sides) == 2]
+            planned.append(PlannedRound(rate_per_s, number, sides, rng.getrandbits(64), offsets_ns))
+    return planned
 
 
 def stored_rounds(a: Result, b: Result, rounds: int) -> list[Round]:

@@ -12,14 +12,13 @@ from statistics import fmean
 
 from prober import __version__
 from prober.features.experiments.compare import (
-    Half,
+    PlannedRound,
     Round,
     compare,
     compare_answers,
     differences,
     incomparable,
     reservations,
-    rounds_of,
     stored_refused,
     stored_rounds,
 )
@@ -36,7 +35,6 @@ from prober.results.refused_requests import refused_requests
 from prober.results.result import Load, MeasuredTarget, RequestRow, Result, WarmUp
 from prober.results.stage import quality_of, request_of, use_of
 from prober.results.stage_parts import tool_calls_of
-from prober.results.steadiness import SteadinessTest
 from prober.workload.workloads import Mix, RequestGenerator
 
 OTHER_PROMPTS = (
@@ -107,7 +105,7 @@ def compare_stored(
 
 async def compare_targets(
     sessions: Mapping[Side, Session],
-    halves: Sequence[Half],
+    plan: Sequence[PlannedRound],
     pause_s: float,
     warm_up: WarmUpLength,
     error: float,
@@ -116,24 +114,26 @@ async def compare_targets(
     """Send the requests of two targets in turns; returns (comparison, its rounds). Raises UnansweredSide, RefusingSide."""
     gpus: dict[Side, list[Sequence[GpuReading]]] = {"a": [], "b": []}
     pages: dict[Side, list[EngineSignals]] = {"a": [], "b": []}
-    measured: dict[Half, Sequence[RequestRow]] = {}
+    rounds: list[Round] = []
     answers: dict[Side, list[ProbeResult | None]] = {"a": [], "b": []}  # to the same requests, in the same order
     by_rate: dict[str, list[ProbeResult]] = {}
     warm_ups: list[WarmUp] = []
-    for number, half in enumerate(halves):
-        if number:
-            await asyncio.sleep(pause_s)
-        session = sessions[half.side]
-        begin_ns = session.clock.now_ns()
-        measured[half], ended, warmed = await _turn(session, half, warm_up)
-        answers[half.side] += ended
-        by_rate.setdefault(f"{half.side.upper()} at {half.rate_per_s:g}/s", []).extend(filter(None, ended))
-        warm_ups.append(warmed)
-        pages[half.side] += [signals for at_ns, signals in session.readings if at_ns >= begin_ns]
-        local = session if session.gpus else sessions["b" if half.side == "a" else "a"]
-        gpus[half.side] += [devices for at_ns, devices in local.gpus if at_ns >= begin_ns]
+    for planned in plan:
+        rows: dict[Side, Sequence[RequestRow]] = {}
+        for side in planned.sides:
+            if warm_ups:
+                await asyncio.sleep(pause_s)
+            session = sessions[side]
+            begin_ns = session.clock.now_ns()
+            rows[side], ended = await _turn(session, side, planned, warm_up)
+            answers[side] += ended
+            by_rate.setdefault(f"{side.upper()} at {planned.rate_per_s:g}/s", []).extend(filter(None, ended))
+            warm_ups.append(session.warmed)
+            pages[side] += [signals for at_ns, signals in session.readings if at_ns >= begin_ns]
+            local = session if session.gpus else sessions["b" if side == "a" else "a"]
+            gpus[side] += [devices for at_ns, devices in local.gpus if at_ns >= begin_ns]
+        rounds.append(Round(planned.rate_per_s, rows["a"], rows["b"]))
     a, b = sessions["a"].described(), sessions["b"].described()
-    rounds = rounds_of(measured)
     compared = compare(rounds, error, slos)
     remarks = [*reservations(a, b, rounds, compared), gpu_text(gpus), *_engine_texts(pages)]
     counts = [warmed.requests for warmed in warm_ups]
@@ -210,29 +210,27 @@ def _checked_texts(answers: Mapping[Side, Sequence[ProbeResult | None]]) -> Iter
 
 
 async def _turn(
-    session: Session, half: Half, warm_up: WarmUpLength
-) -> tuple[list[RequestRow], list[ProbeResult | None], WarmUp]:
+    session: Session, side: Side, planned: PlannedRound, warm_up: WarmUpLength
+) -> tuple[list[RequestRow], list[ProbeResult | None]]:
     """A turn of one side: warm-up, then the requests of the round in an open loop.
 
-    Returns the requests, their results (None if the side was loading), and the warm-up.
+    Returns the requests and their results (None if the side was loading).
     """
-    workload, steadiness, warm_ns = session.spec.probes[0].workload, SteadinessTest(), session.clock.now_ns()
-    async with aclosing(session.warm_up(RequestGenerator(workload, Random()), warm_up, steadiness)) as first:
+    workload = session.spec.probes[0].workload
+    async with aclosing(session.warm_up(RequestGenerator(workload, Random()), warm_up)) as first:
         warm = [result async for result in first]
     is_answered = any(result is not None and result.outcome in ANSWERED for result in warm)
-    if warm and not is_answered and half.round == 0:
+    if warm and not is_answered and planned.number == 0:
         last = warm[-1]
         if (refused := refused_requests(result for result in warm if result is not None)).is_too_many:
-            raise RefusingSide(f"{half.side.upper()} ({session.spec.url}): {refused}")
+            raise RefusingSide(f"{side.upper()} ({session.spec.url}): {refused}")
         why = last.reason if last is not None else "it says it is loading or shutting down"
-        raise UnansweredSide(f"{half.side.upper()} ({session.spec.url}) answers nothing: {why}")
-    begin_ns = session.clock.now_ns()
-    warmed = steadiness.warm_up(sum(result is not None for result in warm), (begin_ns - warm_ns) / 1e9)
-    start_ns = begin_ns + round(session.spec.connect_lead * 1e9)
-    drawer = RequestGenerator(workload, Random(half.seed))
+        raise UnansweredSide(f"{side.upper()} ({session.spec.url}) answers nothing: {why}")
+    start_ns = session.clock.now_ns() + round(session.spec.connect_lead * 1e9)
+    drawer = RequestGenerator(workload, Random(planned.seed))
     async with Sender(session.target, session.launch) as sender:
-        due_times = (start_ns + offset for offset in half.offsets_ns)
+        due_times = (start_ns + offset for offset in planned.offsets_ns)
         ended = [result async for result in sender.results(drawer, due_times)]
     loading = RequestRow(start_s=0.0, outcome="http_5xx", error="it says it is loading or shutting down")
     rows = [request_of(result, start_ns) if result is not None else loading for result in ended]
-    return rows, ended, warmed
+    return rows, ended

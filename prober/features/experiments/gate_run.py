@@ -13,7 +13,6 @@ from prober.probing.sender import Sender
 from prober.probing.session import Session
 from prober.results.result import Load, Result
 from prober.results.stage import stage_of
-from prober.results.steadiness import SteadinessTest
 from prober.workload.workloads import RequestGenerator
 
 NO_LISTENER = frozenset({Outcome.CONNECT_REFUSED, Outcome.DNS})
@@ -45,8 +44,8 @@ async def ask(session: Session, judge: Gate, length: WarmUpLength) -> tuple[Gate
                     return sent, verdict
         return sent, None
 
-    drawer, warm_ns, steadiness = RequestGenerator(probe.workload, session.rng), clock.now_ns(), SteadinessTest()
-    warm, verdict = await fed(session.warm_up(drawer, length, steadiness))
+    drawer = RequestGenerator(probe.workload, session.rng)
+    _, verdict = await fed(session.warm_up(drawer, length))
     begin_ns, results = clock.now_ns(), list[ProbeResult]()
     if verdict is None:
         times = due_times(probe, session.rng, begin_ns + round(session.spec.connect_lead * 1e9))
@@ -67,6 +66,6 @@ async def ask(session: Session, judge: Gate, length: WarmUpLength) -> tuple[Gate
         Load.of(probe.workload, arrivals="poisson"),
         [stage],
         slos=probe.slos,
-        warm_up=steadiness.warm_up(len(warm), (begin_ns - warm_ns) / 1e9),
+        warm_up=session.warmed,
     )
     return verdict or judge.verdict(), result

@@ -50,7 +50,6 @@ from prober.results.refused_requests import refused_requests
 from prober.results.result import Result, Stage, WarmUp
 from prober.results.shedding import shedding_of
 from prober.results.stage import stage_of
-from prober.results.steadiness import SteadinessTest
 from prober.workload.arrivals import derive_seed
 from prober.workload.workloads import RequestGenerator
 
@@ -229,11 +228,10 @@ class RowRun:
         """Send the warm-up, which does not count."""
         rng = Random(derive_seed(str(self.session.seed), self.row.name, "warm-up"))
         warm = RequestGenerator(warming(self.row.workload), rng)
-        warm_ns = self._clock.now_ns()
-        steadiness = SteadinessTest()
-        async with aclosing(self.session.warm_up(warm, self._warm_up, steadiness, self._target)) as first:
-            sent = [result async for result in first if result is not None]
-        self.warmed = steadiness.warm_up(len(sent), (self._clock.now_ns() - warm_ns) / 1e9)
+        async with aclosing(self.session.warm_up(warm, self._warm_up, self._target)) as results:
+            async for _ in results:
+                pass
+        self.warmed = self.session.warmed
 
     async def send(self) -> None:
         """Send the requests that count. If cancelled, it keeps the results so far and leaves no request in flight."""

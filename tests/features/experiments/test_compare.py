@@ -12,7 +12,6 @@ import pytest
 
 from prober.features.experiments.compare import (
     AXES,
-    Half,
     Round,
     compare,
     compare_answers,
@@ -22,7 +21,6 @@ from prober.features.experiments.compare import (
     plan,
     reservations,
     risks,
-    rounds_of,
     stored_rounds,
 )
 from prober.features.experiments.report import comparison_report
@@ -68,28 +66,14 @@ def by_axis(found: list[Compared]) -> dict[str, Compared]:
 
 
 def test_a_plan_gives_both_the_same_and_takes_turns() -> None:
-    """Same seed and due times in a round, new ones in the next; who goes first alternates; Poisson from 0."""
-    halves = plan([1.0, 4.0], 4, 20, Random(1))
-    assert len(halves) == 16
-    pairs = [(halves[i], halves[i + 1]) for i in range(0, 16, 2)]
-    for one, other in pairs:
-        assert {one.side, other.side} == {"a", "b"}
-        assert (one.rate_per_s, one.round, one.seed, one.offsets_ns) == (
-            other.rate_per_s,
-            other.round,
-            other.seed,
-            other.offsets_ns,
-        )
-    assert [one.side for one, _ in pairs] == ["a", "a", "b", "b", "a", "a", "b", "b"]
-    assert len({one.seed for one, _ in pairs}) == 8
-    assert plan([1.0, 4.0], 4, 20, Random(1)) == halves
-
-
-def test_rounds_need_both_halves() -> None:
-    """A request that was cut is none."""
-    halves = plan([1.0], 2, 5, Random(1))
-    measured = {half: side(Random(2), count=5) for half in halves[:3]}
-    assert len(rounds_of(measured)) == 1
+    """A seed and due times for both sides of a round, new ones in the next; the side that goes first alternates."""
+    planned = plan([1.0, 4.0], 4, 20, Random(1))
+    assert [(row.rate_per_s, row.number, "".join(row.sides)) for row in planned] == [
+        (rate, number, order) for number, order in enumerate(("ab", "ba", "ab", "ba")) for rate in (1.0, 4.0)
+    ]
+    assert len({row.seed for row in planned}) == len({row.offsets_ns for row in planned}) == 8
+    assert {len(row.offsets_ns) for row in planned} == {20}
+    assert plan([1.0, 4.0], 4, 20, Random(1)) == planned
 
 
 def test_slower_by_30_percent_is_found_on_every_axis_it_is_on() -> None:
@@ -305,7 +289,6 @@ def test_axes_are_what_the_docs_name() -> None:
         "output_tokens_per_s",
         "failures",
     ]
-    assert isinstance(plan([1.0], 1, 2, Random(1))[0], Half)
 
 
 def test_throughput_per_gpu_and_per_dollar() -> None:
