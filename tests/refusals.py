@@ -6,11 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from prober.cli import gate as gate_command
-from prober.cli import matrix as matrix_command
 from prober.cli import once as once_command
-from prober.cli import sweep as sweep_command
-from prober.cli.exit_codes import ExitCode
+from prober.cli.exit_codes import OF_VERDICT, ExitCode
 from prober.config.load import load
 from prober.config.rows import Row
 from prober.features.capacity.actions import Estimate, Finished, Run
@@ -126,9 +123,9 @@ def verdicts(refused: int) -> dict[str, tuple[str, ExitCode]]:
     words = {ExitCode.OK: "done", ExitCode.NOT_JUDGED: "not_judged"}
     return {
         "run": (f"{events} events of an SLO", ExitCode.OK),
-        "matrix": (row.state, matrix_command.EXIT[matrix.overall([row])]),
-        "gate": (gated_.state, gate_command.EXIT[gated_.state]),
-        "sweep": (finished.verdict, sweep_command.EXIT[finished.verdict]),
+        "matrix": (row.state, OF_VERDICT[matrix.overall([row])]),
+        "gate": (gated_.state, OF_VERDICT[gated_.state]),
+        "sweep": (finished.verdict, OF_VERDICT[finished.verdict]),
         "compare": (words[ExitCode(compared.returncode)], ExitCode(compared.returncode)),
         "plan": (words[ExitCode(planned.returncode)], ExitCode(planned.returncode)),
         "report": (

@@ -1,7 +1,7 @@
 """The exit codes of all commands, and how a command ends with one."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import IntEnum, unique
 from typing import NoReturn
@@ -36,6 +36,15 @@ class ExitCode(IntEnum):
     def colour(self) -> str:
         """Colour on the terminal for a verdict that gives this exit code."""
         return {ExitCode.OK: "green", ExitCode.FAILED: "red"}.get(self, "yellow")
+
+
+OF_VERDICT: Mapping[str, ExitCode] = {
+    **dict.fromkeys(("ready", "accepted", "found", "between", "not_reached"), ExitCode.OK),
+    **dict.fromkeys(("not_ready", "rejected", "below"), ExitCode.FAILED),
+    "degraded": ExitCode.DEGRADED,
+    **dict.fromkeys(("not_enough_data", "not_judged", "void"), ExitCode.NOT_JUDGED),
+    "no_estimate": ExitCode.NO_ESTIMATE,
+}
 
 
 def fail(message: str, code: ExitCode) -> NoReturn:

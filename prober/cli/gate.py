@@ -14,7 +14,7 @@ import typer
 
 from prober.cli.console import Terminal
 from prober.cli.context import ContextOptions
-from prober.cli.exit_codes import ExitCode, exit_on
+from prober.cli.exit_codes import OF_VERDICT, exit_on
 from prober.cli.options import (
     AsJson,
     EndpointOptions,
@@ -42,7 +42,6 @@ from prober.features.experiments.gate import (
     Gate,
     GateVerdict,
     Reference,
-    State,
     decision,
     reference,
     with_cost,
@@ -58,13 +57,6 @@ from prober.results.result import NO_REQUESTS, Load, Result
 from prober.results.result_file import to_json
 from prober.workload.workloads import Mix
 
-EXIT: dict[State, ExitCode] = {
-    "ready": ExitCode.OK,
-    "not_ready": ExitCode.FAILED,
-    "degraded": ExitCode.DEGRADED,
-    "not_enough_data": ExitCode.NOT_JUDGED,
-    "not_judged": ExitCode.NOT_JUDGED,
-}
 PAGE_INTERVAL_S = 10.0
 MAX_IN_FLIGHT = 256  # far above need, so that a slow target shows as slow instead of shedding requests
 
@@ -146,7 +138,7 @@ def gate(
             remarks += _as_baseline(result, save)
     stage = result.stages[0]
     if as_json:
-        document = {**asdict(verdict), "exit_code": EXIT[verdict.state], "reservations": remarks}
+        document = {**asdict(verdict), "exit_code": OF_VERDICT[verdict.state], "reservations": remarks}
         price = stage_cost(stage, result.prices)
         of_result = asdict(result.without_requests())
         document |= {"cost": price and asdict(price), "rate_per_s": probe.rate, "workload": sent.name}
@@ -159,7 +151,7 @@ def gate(
     else:
         lengths = [f"Prompts: {stage.prompt_lengths.text()}."] if stage.prompt_lengths else []
         _draw(verdict, result, [*remarks, *stage.sentences(), *lengths, *stage_sentences(result, stage)])
-    sys.exit(EXIT[verdict.state])
+    sys.exit(OF_VERDICT[verdict.state])
 
 
 def _announce(judge: Gate, rate_per_s: float) -> None:
@@ -254,7 +246,7 @@ def _draw(verdict: GateVerdict, result: Result, remarks: Sequence[str]) -> None:
     console = Terminal(highlight=False, soft_wrap=True)
     plural = "" if verdict.requests == 1 else "s"
     requests = f"{verdict.requests} request{plural} of workload {result.load.workload}"
-    console.print(f"[bold {EXIT[verdict.state].colour}]{verdict.state}[/]  {requests}")
+    console.print(f"[bold {OF_VERDICT[verdict.state].colour}]{verdict.state}[/]  {requests}")
     echo(verdict.why)
     if verdict.findings:
         columns = ("question", "evidence", "bad", "of", "share", "allowed", "error at most")
