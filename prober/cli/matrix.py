@@ -16,7 +16,7 @@ from rich.text import Text
 
 from prober.cli.console import Terminal, on_interrupt
 from prober.cli.context import ContextOptions
-from prober.cli.exit_codes import ExitCode, exit_on
+from prober.cli.exit_codes import OF_VERDICT, ExitCode, exit_on
 from prober.cli.options import (
     AsJson,
     EndpointOptions,
@@ -29,14 +29,14 @@ from prober.cli.options import (
     warm_up_length,
 )
 from prober.cli.output import echo
-from prober.cli.target import check_writable, known_workloads, only_load, target, validated
+from prober.cli.target import check_writable, file_text, known_workloads, only_load, target, validated
 from prober.config.problems import ConfigError
 from prober.config.rows import MAX_CONCURRENCY, Row, load_rows
 from prober.config.target import TargetSpec
 from prober.config.units import positive_duration
 from prober.daemon.target_facts import read_facts, read_gpus
 from prober.features.engines.page_reader import PageReader
-from prober.features.experiments.matrix import RowVerdict, State, loop, overall, reservations, sentences, wrong_answers
+from prober.features.experiments.matrix import RowVerdict, loop, overall, reservations, sentences, wrong_answers
 from prober.features.experiments.matrix_run import run_rows
 from prober.measure.objective import Slo
 from prober.measure.target_state import WarmUpLength
@@ -48,15 +48,8 @@ from prober.results.cost import stage_sentences
 from prober.results.result import Result, Stage
 from prober.results.result_file import to_json
 from prober.results.stage_parts import quantile_text
-from prober.storage.watched_file import read_text
 from prober.workload.workloads import Mix, Workload
 
-EXIT: dict[State, ExitCode] = {
-    "accepted": ExitCode.OK,
-    "rejected": ExitCode.FAILED,
-    "not_enough_data": ExitCode.NOT_JUDGED,
-    "not_judged": ExitCode.NOT_JUDGED,
-}
 PAGE_INTERVAL_S = 0.5
 COLUMNS = (("ttft", 0.5), ("ttft", 0.99), ("tpot", 0.5))
 # Fields of a stage that --json prints of its row.
@@ -85,7 +78,7 @@ def matrix(
     """Send and judge each row; Ctrl-C keeps what was measured. Exit codes: 0 all accepted, 1 a row rejected, 4 not judged: not
     enough data, or too many requests refused, 2 wrong call."""
     with exit_on(ConfigError, ValueError, command="matrix"):
-        text, warm = _read(file), warm_up_length(warm_up)
+        text, warm = file_text("--file", file), warm_up_length(warm_up)
         rows = load_rows(text, source=str(file), workloads=known_workloads(config_file), environ=os.environ)
         if shed_allowed:
             rows = tuple(row if row.beside is None else row.model_copy(update={"shed_allowed": True}) for row in rows)
@@ -147,7 +140,7 @@ def measure_rows(
         echo(json.dumps(_object(rows, verdicts, result)))
     else:
         _draw(rows, verdicts, result)
-    sys.exit(EXIT[overall(verdicts)])
+    sys.exit(OF_VERDICT[overall(verdicts)])
 
 
 async def _measure(
@@ -179,7 +172,7 @@ def _object(rows: Sequence[Row], verdicts: Sequence[RowVerdict], result: Result)
     stages = [*result.without_requests().stages, *[not_begun_stage] * (len(rows) - len(result.stages))]
     return {
         "state": state,
-        "exit_code": EXIT[state],
+        "exit_code": OF_VERDICT[state],
         "target": asdict(result.target),
         "rows": [
             {
@@ -208,7 +201,7 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[RowVerdict], result: Result) -
         counts = (stage.answered, stage.sent) if stage else ("–", "–")
         line = Text(f"{row.name:{width}}  {loop(row):{width}}  ")
         line.append(
-            f"{verdict.state.replace('_', ' '):15}", "" if verdict.state == "load" else EXIT[verdict.state].colour
+            f"{verdict.state.replace('_', ' '):15}", "" if verdict.state == "load" else OF_VERDICT[verdict.state].colour
         )
         line.append("".join(f"{count:>7}" for count in counts))
         latencies = (stage.quantile(*column) if stage else None for column in COLUMNS)
@@ -229,13 +222,3 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[RowVerdict], result: Result) -
             echo(sentence)
     for text in result.differs:
         echo(f"{text}.")
-
-
-def _read(file: Path) -> str:
-    """Text of the file with the rows. Raises ValueError."""
-    try:
-        return read_text(file)
-    except OSError as problem:
-        raise ValueError(f"--file {file}: cannot be read: {problem.strerror}; name an existing file") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"--file {file}: is not text; name a YAML file of rows") from None

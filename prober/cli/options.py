@@ -114,8 +114,8 @@ class WorkerOptions:
         return count
 
 
-def quantity(option: str, text: str, parse: Callable[[object], T]) -> T:
-    """The value of an option. parse: a function of `config.units`. Raises ValueError that names the option."""
+def quantity(option: str, text: str, parse: Callable[[str], T]) -> T:
+    """The value of an option. parse: such as a function of `config.units`. Raises ValueError that names the option."""
     try:
         return parse(text)
     except ValueError as problem:

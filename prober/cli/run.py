@@ -1,20 +1,17 @@
 """`prober run`: the daemon. Flags follow the naming of Prometheus."""
 
 import os
-from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
 from prober.cli.daemon import OF_URLS, run_app, url_configuration
 from prober.cli.exit_codes import ExitCode, fail
-from prober.cli.options import ConfigFile, RareOption, split_file
+from prober.cli.options import ConfigFile, RareOption, quantity, split_file
 from prober.cli.output import echo
 from prober.config.units import count, duration
 from prober.net.log_lines import Format, Level, log_to_stderr
 from prober.probing.replicas import Shard
-
-T = TypeVar("T")
 
 
 def run(
@@ -111,14 +108,17 @@ def run(
     from prober.features.replicas.leadership import LeaseOptions
     from prober.web.site import host_and_port
 
-    own_shard = _checked("--shard", lambda: Shard.parse(shard, os.environ.get("POD_NAME")))
-    own_vantage = _checked("--vantage", lambda: vantage_name(vantage))
-    _checked("--web.listen-address", lambda: host_and_port(listen_address))
-    if grafana_url and (problem := url_problem(grafana_url)):
-        fail(f"prober: --web.grafana-url: {problem}", ExitCode.WRONG_CALL)
-    lease_s = _checked("--lease.duration", lambda: duration(lease_duration))
-    max_bytes = None if storage_max_size is None else _checked("--storage.max-size", lambda: count(storage_max_size))
-    drain_s = _checked("--shutdown.timeout", lambda: patience_s(shutdown_timeout))
+    try:
+        own_shard = quantity("--shard", shard, lambda text: Shard.parse(text, os.environ.get("POD_NAME")))
+        own_vantage = quantity("--vantage", vantage, vantage_name)
+        quantity("--web.listen-address", listen_address, host_and_port)
+        if grafana_url and (wrong := url_problem(grafana_url)):
+            raise ValueError(f"--web.grafana-url: {wrong}")
+        lease_s = quantity("--lease.duration", lease_duration, duration)
+        max_bytes = None if storage_max_size is None else quantity("--storage.max-size", storage_max_size, count)
+        drain_s = quantity("--shutdown.timeout", shutdown_timeout, patience_s)
+    except ValueError as problem:
+        fail(f"prober: {problem}", ExitCode.WRONG_CALL)
     text = url_configuration("run", urls) if urls else None
     if text:
         echo(f"# Configuration in use. Save it as prober.yaml, with slos:, to change it.\n{text.rstrip()}")
@@ -147,10 +147,3 @@ def run(
 def patience_s(text: str) -> float:
     """Parses a duration such as `30`, `30s` or `2m`; a bare number is in seconds. Raises ValueError."""
     return duration(f"{text}s" if text.replace(".", "", 1).isdecimal() else text)
-
-
-def _checked(flag: str, value: Callable[[], T]) -> T:
-    try:
-        return value()
-    except ValueError as problem:
-        fail(f"prober: {flag}: {problem}", ExitCode.WRONG_CALL)

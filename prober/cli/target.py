@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,6 +55,7 @@ def target(
     command: str, url: str, endpoint: EndpointOptions, *, metrics_url: str = "auto", **fields: Any
 ) -> TargetSpec:
     """The target that these options describe. fields: further fields of the target. Raises ValueError, ConfigError."""
+    page_url = quantity("--metrics-url", metrics_url, partial(expand_url, environment=os.environ))
     return validated(
         command,
         TargetSpec,
@@ -67,7 +69,7 @@ def target(
             "tls": {"ca_file": endpoint.ca_file} if endpoint.ca_file else None,
             "max_send_lag": quantity("--max-send-lag", endpoint.max_send_lag, duration),
             "headers": dict(_header(line) for line in endpoint.header or ()),
-            "metrics": {"url": _expanded_url("--metrics-url", metrics_url), **fields.pop("metrics", {})},
+            "metrics": {"url": page_url, **fields.pop("metrics", {})},
             **fields,
         },
     )
@@ -75,33 +77,23 @@ def target(
 
 def validated(command: str, model: type[M], fields: Mapping[str, Any], context: Document | None = None) -> M:
     """A model made from the values of options. Raises ConfigError, which names the options."""
+
+    def option(path: str) -> str:
+        path = path.removeprefix(".")
+        return next((name + path[len(key) :] for key, name in OPTIONS.items() if path.startswith(key)), path)
+
     try:
         return model.model_validate(fields, context=context)
     except ValidationError as error:
         mistakes = explain(error, model, fields).items()
-        raise ConfigError("\n".join(f"prober {command}: {_option(path)}: {text}" for path, text in mistakes)) from None
-
-
-def _option(path: str) -> str:
-    path = path.removeprefix(".")
-    return next((name + path[len(key) :] for key, name in OPTIONS.items() if path.startswith(key)), path)
+        raise ConfigError("\n".join(f"prober {command}: {option(path)}: {text}" for path, text in mistakes)) from None
 
 
 def _header(line: str) -> tuple[str, str]:
     name, colon, value = line.partition(":")
     if not colon:
         raise ValueError("--header: one has no colon; write 'name: value'")  # its value may be a secret
-    try:
-        return name.strip(), expand(value.strip(), os.environ)
-    except ValueError as problem:
-        raise ValueError(f"--header {name.strip()}: {problem}") from None
-
-
-def _expanded_url(option: str, url: str) -> str:
-    try:
-        return expand_url(url, os.environ)
-    except ValueError as problem:
-        raise ValueError(f"{option}: {problem}") from None
+    return name.strip(), quantity(f"--header {name.strip()}", value.strip(), partial(expand, environment=os.environ))
 
 
 def workload(options: WorkloadOptions, *, of_users: bool = False) -> Workload | Mix:
@@ -123,7 +115,7 @@ def workload(options: WorkloadOptions, *, of_users: bool = False) -> Workload | 
 
 def with_sampling(sent: Workload | Mix, option: str, text: str) -> Workload | Mix:
     """The workload with further request fields from an option. Raises ValueError."""
-    document = _text(option, text[1:]) if text.startswith("@") else text
+    document = file_text(option, text[1:]) if text.startswith("@") else text
     try:
         fields = json.loads(document)
     except ValueError as problem:
@@ -159,22 +151,24 @@ def _described(options: WorkloadOptions) -> Workload | None:
     if options.trace:
         if options.output_tokens:
             raise ValueError("--trace has output lengths of its own; leave --output-tokens out")
-        trace = parse_trace(_text("--trace", options.trace), options.trace)
+        trace = parse_trace(file_text("--trace", options.trace), options.trace)
         return TraceWorkload("trace", Fixed(1), Fixed(1), trace=trace)
     if not options.output_tokens:
         raise ValueError(f"{sources[0]} and --output-tokens go together; give both")
     output = Fixed(options.output_tokens)
     if options.prompts:
-        prompts = parse_prompts(_text("--prompts", options.prompts), options.prompts)
+        prompts = parse_prompts(file_text("--prompts", options.prompts), options.prompts)
         return FileWorkload("prompts", Fixed(1), output, prompts=prompts)
     return Workload("asked", Fixed(options.prompt_tokens), output)
 
 
-def _text(option: str, path: str) -> str:
+def file_text(option: str, path: str | Path) -> str:
+    """Text of the file that an option names. Raises ValueError."""
     try:
         return read_text(path)
     except (OSError, UnicodeDecodeError) as problem:
-        raise ValueError(f"{option} {path}: cannot be read: {problem}; name a file that is there") from None
+        why = "is not text" if isinstance(problem, UnicodeDecodeError) else f"cannot be read: {problem.strerror}"
+        raise ValueError(f"{option} {path}: {why}; name a text file that is there") from None
 
 
 def known_workloads(config_file: str) -> Mapping[str, Workload | Mix]:

@@ -82,7 +82,9 @@ def watch(
             raise ValueError(f"--interval {interval}: at least 500ms")
         duration_s = quantity("--duration", run_for, duration) if run_for else None
         if listen_address:
-            _check_address(listen_address)
+            from prober.web.site import host_and_port
+
+            quantity("--web.listen-address", listen_address, host_and_port)
         text = _configuration(urls, endpoint, probe_rate, slo) if urls else None
     if as_json:
         from prober.daemon.app import App, Options
@@ -100,16 +102,6 @@ def watch(
             sys.exit(ExitCode.INTERRUPTED)
     else:
         _show(interval_s, is_screen=is_screen)
-
-
-def _check_address(listen_address: str) -> None:
-    """Check the listen address. Raises ValueError that names the option."""
-    from prober.web.site import host_and_port
-
-    try:
-        host_and_port(listen_address)
-    except ValueError as problem:
-        raise ValueError(f"--web.listen-address: {problem}") from None
 
 
 def _configuration(urls: list[str], endpoint: EndpointOptions, probe_rate: str, slos: list[str] | None) -> str:
