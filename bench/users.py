@@ -121,7 +121,7 @@ def run_level(queue: Queue, level: UserLevel, rng: Random, *, ends_clear: bool) 
 def search(queue: Queue, rng: Random) -> tuple[UserSearch, float]:
     """The finished search, and the seconds of sending."""
     slo = Slo("ttft", "ttft", queue.threshold_s, Decimal(1) - Decimal(str(queue.budget)), 2_592_000.0)
-    found, seconds = UserSearch([slo], WORKLOAD, 1, MOST_USERS), 0.0
+    found, seconds = UserSearch([slo], WORKLOAD, MOST_USERS), 0.0
     while (step := found.next()) is not None:
         level, ends_clear = step
         seconds += run_level(queue, level, rng, ends_clear=ends_clear)

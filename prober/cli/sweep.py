@@ -2,20 +2,20 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from prober.cli.console import Terminal, on_interrupt
 from prober.cli.context import ContextOptions
-from prober.cli.exit_codes import ExitCode, exit_on
+from prober.cli.exit_codes import OF_VERDICT, ExitCode, exit_on
 from prober.cli.options import (
     AsJson,
     EndpointOptions,
@@ -43,7 +43,6 @@ from prober.features.capacity.actions import Action, Estimate, Finished, Run
 from prober.features.capacity.sweep_result import result_of
 from prober.features.capacity.sweep_runner import SweepRunner
 from prober.features.engines.page_reader import PageReader
-from prober.measure.objective import Slo
 from prober.measure.outcome import BAD
 from prober.measure.target_state import WarmUpLength
 from prober.net.clock import Clock
@@ -56,18 +55,10 @@ from prober.results.context import sentences as context_sentences
 from prober.results.result import CONTENT_AT_ONCE, Delivered, Result
 from prober.results.stage_parts import pooled, quantile_text
 from prober.results.stop_reason import ending
-from prober.workload.workloads import Mix, Workload
 
-EXIT = {
-    "found": ExitCode.OK,
-    "between": ExitCode.OK,
-    "not_reached": ExitCode.OK,
-    "below": ExitCode.FAILED,
-    "not_enough_data": ExitCode.NOT_JUDGED,
-    "not_judged": ExitCode.NOT_JUDGED,
-    "void": ExitCode.NOT_JUDGED,
-    "no_estimate": ExitCode.NO_ESTIMATE,
-}
+if TYPE_CHECKING:
+    from prober.features.experiments.users_run import UserSweep
+
 WORST_FIRST = (ExitCode.FAILED, ExitCode.NO_ESTIMATE, ExitCode.NOT_JUDGED, ExitCode.OK)  # of several sweeps
 DEFAULT_SLO = "ttft<500ms:99%"
 OF_RATES = ("min_rate", "max_rate")
@@ -133,12 +124,13 @@ def sweep(
         slos = parse_objectives(slo or [DEFAULT_SLO])
         warm = warm_up_length(warm_up)
         sent = workload_of(workload_options, of_users=over == "users")
-        limits = {"time": quantity("--max-time", max_time, duration), "requests": max_requests or None}
+        most_requests, most_s = max_requests or None, quantity("--max-time", max_time, duration)
         ended: list[tuple[ExitCode, Result]] = []
         measure: Callable[[], Coroutine[Any, Any, None]]
         if concurrency or over == "users":
             from prober.cli.matrix import PAGE_INTERVAL_S, closed_rows, measure_rows  # here, as rates send no rows
             from prober.config.rows import MAX_CONCURRENCY
+            from prober.features.experiments.users_run import user_sweep
 
             spec = target(
                 "sweep",
@@ -154,12 +146,8 @@ def sweep(
                 rows, file = closed_rows(concurrency, sent, step, slos), Path(output) if output else None
                 measure_rows("sweep", spec, rows, warm, "", workers, output=file, as_json=as_json)
             pause_s = quantity("--think", think, duration) if think else None
-            measure = partial(
-                _over_users,
-                *(spec, sent, slos, pause_s, max_users, limits, warm, workers, ended),
-                shed_allowed=shed_allowed,
-                quiet=as_json,
-            )
+            over_users = user_sweep(sent, slos, pause_s, max_users, most_requests, most_s, shed_allowed=shed_allowed)
+            measure = partial(_over_users, spec, over_users, warm, workers, ended, quiet=as_json)
         else:
             block = {
                 "mode": mode or ("grid" if rates else "adaptive"),
@@ -175,7 +163,7 @@ def sweep(
                 "step": quantity("--step", step, positive_duration) if step else None,
                 "max_in_flight": max_in_flight,
                 "workers": workers.count(),
-                "limits": limits,
+                "limits": {"time": most_s, "requests": most_requests},
             }
             probe = {"workload": sent, "slos": tuple(slo for slo in slos if slo.signal != "quality")}
             spec = target(
@@ -276,31 +264,24 @@ async def _repeated(
                     "workers": workers.count or 1,
                 }
                 result = result_of(run, session, spec.sweep, f"sweep-{int(session.started_unix_s)}", additions)
-                ended.append(
-                    (EXIT[run.finished.verdict], replace(result, differs=(*result.differs, *workers.clocks())))
-                )
+                result = replace(result, differs=(*result.differs, *workers.clocks()))
+                ended.append((OF_VERDICT[run.finished.verdict], result))
                 if interrupted.is_set() or run.quiet_s or workers.losses:
                     break  # on request, or the target asked to be left alone
 
 
 async def _over_users(
     spec: TargetSpec,
-    sent: Workload | Mix,
-    slos: Sequence[Slo],
-    think_s: float | None,
-    most: int,
-    limits: Mapping[str, Any],
+    sweep: "UserSweep",
     warm_up: WarmUpLength,
     worker_options: WorkerOptions,
     ended: list[tuple[ExitCode, Result]],
     *,
-    shed_allowed: bool,
     quiet: bool,
 ) -> None:
-    """Find how many users fit, and add the result to `ended`. think_s: mean think time. Raises ValueError and WorkersUnavailable."""
-    from prober.features.experiments.users_run import UserSweepRun, user_sweep  # here, as rates need none of it
+    """Find how many users fit, and add the result to `ended`. Raises WorkersUnavailable."""
+    from prober.features.experiments.users_run import UserSweepRun
 
-    sweep = user_sweep(sent, slos, think_s, most, limits["requests"], limits["time"], shed_allowed=shed_allowed)
     columns = TextColumn("{task.description}"), TimeElapsedColumn()
     with closing(Clock()) as clock, Progress(*columns, console=Terminal(stderr=True), disable=quiet) as progress:
         task = progress.add_task("looking at the target", total=None)
@@ -313,7 +294,7 @@ async def _over_users(
             on_interrupt(lambda: run.stop("interrupted"))
             result = await run.run(warm_up)
     verdicts = {capacity.verdict for capacity in result.capacities} or {"not_enough_data"}
-    code = min((EXIT[verdict] for verdict in verdicts), key=WORST_FIRST.index)
+    code = min((OF_VERDICT[verdict] for verdict in verdicts), key=WORST_FIRST.index)
     ended.append((code, replace(result, differs=(*result.differs, *workers.clocks()))))
 
 

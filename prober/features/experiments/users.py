@@ -121,8 +121,8 @@ class UserSearch:
     levels: by number of users
     """
 
-    def __init__(self, slos: Sequence[Slo], workload: Workload | Mix, fewest: int, most: int) -> None:
-        self._slos, self._workload, self._fewest, self._most = slos, workload, fewest, most
+    def __init__(self, slos: Sequence[Slo], workload: Workload | Mix, most: int) -> None:
+        self._slos, self._workload, self._most = slos, workload, most
         self.levels: dict[int, UserLevel] = {}
 
     def next(self) -> tuple[UserLevel, bool] | None:
@@ -133,7 +133,7 @@ class UserSearch:
         good = max((level.users for level in below if level.is_clear or level.state == "holds"), default=0)
         doubtful = [level.users for level in below if level.users > good]
         if barred is None and not doubtful and good < self._most:
-            return self._level(min(max(self._fewest, 2 * good), self._most)), True
+            return self._level(min(max(1, 2 * good), self._most)), True
         above = doubtful[0] if doubtful else barred
         if above is not None and (between := _between(good, above)) is not None:
             return self._level(between), False

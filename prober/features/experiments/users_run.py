@@ -38,14 +38,13 @@ class UserSweep:
     """A sweep over numbers of users.
 
     think_time: in ms; None: that of the sessions of the workload
-    fewest, most: numbers of users
+    most: number of users
     requests: limit of requests, None for none; time_s: limit of the time of sending
     """
 
     workload: Workload | Mix
     slos: Sequence[Slo]
     think_time: LengthDistribution | None
-    fewest: int
     most: int
     requests: int | None
     time_s: float
@@ -53,15 +52,13 @@ class UserSweep:
 
     def row(self, users: int, duration_s: float) -> Row:
         """The requests of so many users for a time."""
-        return Row.model_validate(
-            {
-                "name": self.workload.name,
-                "workload": self.workload,
-                "concurrency": users,
-                "think_time": self.think_time,
-                "duration": duration_s,
-                "accept": tuple(self.slos),
-            }
+        return Row(
+            name=self.workload.name,
+            workload=self.workload,
+            concurrency=users,
+            think_time=self.think_time,
+            duration=duration_s,
+            accept=tuple(self.slos),
         )
 
 
@@ -94,7 +91,7 @@ def user_sweep(
             raise ValueError(
                 f"--max-users {most}: {part.name} has only {part.max_concurrency} sessions at once; raise its `count`, or lower it"
             )
-    return UserSweep(sent, slos, thinking, 1, most, requests, time_s, shed_allowed)
+    return UserSweep(sent, slos, thinking, most, requests, time_s, shed_allowed)
 
 
 class UserSweepRun:
@@ -102,7 +99,7 @@ class UserSweepRun:
 
     def __init__(self, session: Session, sweep: UserSweep, on_level: Callable[[str], None]) -> None:
         self._session, self._clock, self._sweep, self._on_level = session, session.clock, sweep, on_level
-        self._search = UserSearch(sweep.slos, sweep.workload, sweep.fewest, sweep.most)
+        self._search = UserSearch(sweep.slos, sweep.workload, sweep.most)
         self._stages: list[Stage] = []
         self._ended: list[ProbeResult] = []  # of all levels, for refused requests
         self._stop: tuple[str, str] | None = None
@@ -143,7 +140,7 @@ class UserSweepRun:
                     "workload": sweep.workload.name,
                     "think_time": None if sweep.think_time is None else f"{sweep.think_time.text} ms",
                     "slos": [slo.name for slo in sweep.slos],
-                    "min_users": sweep.fewest,
+                    "min_users": 1,
                     "max_users": sweep.most,
                     "limits": {"requests": sweep.requests, "time_s": sweep.time_s},
                 },

@@ -57,7 +57,7 @@ def test_intervals_hold_the_number_that_fits() -> None:
     assert truth == 14
     held, lowest = 0, []
     for seed in range(40):
-        search, rng = UserSearch([SLO], WORKLOAD, 1, 200), Random(seed)
+        search, rng = UserSearch([SLO], WORKLOAD, 200), Random(seed)
         while (step := search.next()) is not None:
             run(step[0], rng, ends_clear=step[1])
         (capacity,) = search.capacities()
@@ -89,7 +89,7 @@ def decided(search: UserSearch, most_that_holds: int, undecided: range = range(0
 
 def test_numbers_are_doubled_then_the_gap_is_halved() -> None:
     """A number is proven to hold before it is a lower bound, and the gap is a tenth at the end."""
-    search = UserSearch([SLO], WORKLOAD, 1, 256)
+    search = UserSearch([SLO], WORKLOAD, 256)
     assert decided(search, 35) == [1, 2, 4, 8, 16, 32, 64, 48, 40, 36, 34]
     (capacity,) = search.capacities()
     assert (capacity.verdict, capacity.lower, capacity.upper) == ("found", 34, 36)
@@ -111,7 +111,7 @@ def test_what_is_shown(
     most_that_holds: int, undecided: range, harmed: int, verdict: str, lower: float | None, upper: float | None
 ) -> None:
     """Bounds are numbers that evidence decided; doubts and harm only bound the search."""
-    search = UserSearch([SLO], WORKLOAD, 1, 100)
+    search = UserSearch([SLO], WORKLOAD, 100)
     decided(search, most_that_holds, undecided, harmed)
     (capacity,) = search.capacities()
     assert (capacity.verdict, capacity.lower, capacity.upper) == (verdict, lower, upper)
