@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from glob import glob, has_magic
+from math import isnan, nan
+from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 from urllib.parse import urlsplit
 
 import typer
@@ -194,11 +196,6 @@ class _Fleet:
         """True if no target is probed by two probers."""
         return self.shards > 1 and self.only is None
 
-    @property
-    def probers_per_target(self) -> int:
-        """Number of probers that probe the same target."""
-        return 1 if self.alone else self.replicas
-
     def has(self, spec: TargetSpec) -> bool:
         """True if any prober probes the target."""
         shard = shard_of(spec.key, self.shards)
@@ -250,8 +247,7 @@ class _Fleet:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Declared:
+class _Declared(NamedTuple):
     """A target whose series `prober check` counts."""
 
     name: str
@@ -278,15 +274,15 @@ def _costs(specs: Configuration, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]
         TargetProbes(families, declared), SloMonitor(families).observe(declared)
         lines = sum(child.text(False).count("\n") for family in families.values() for child in family.children.values())
         rate = sum(probe.rate for probe in spec.probes)
-        cost = _Cost(rate, use.prompt_tokens, use.completion_tokens, use.dollars, lines)
+        cost = _Cost(rate, use.prompt_tokens, use.completion_tokens, nan if use.dollars is None else use.dollars, lines)
         if (sweep := sweeps.get(spec.key)) is not None:
             swept.append((name, sweep))
             tokens = sweep.amount_per_day("tokens")
             prompt = tokens * sweep.prompt_tokens / (sweep.prompt_tokens + sweep.completion_tokens)
-            dollars = sweep.amount_per_day("cost") if sweep.has_price else None
-            cost = cost.plus(_Cost(0.0, prompt, tokens - prompt, dollars))
-        cost = cost.times(fleet.probers_per_target)
-        total = total.plus(cost)
+            dollars = sweep.amount_per_day("cost") if sweep.has_price else nan
+            cost = _Cost(*map(add, cost, _Cost(0.0, prompt, tokens - prompt, dollars)))
+        cost = _Cost(*((1 if fleet.alone else fleet.replicas) * amount for amount in cost))
+        total = _Cost(*map(add, total, cost))
         echo(f"{name:32} {cost}")
     if fleet.is_explicit and mine and not specs.discovery:
         echo(f"{'all of ' + counted(fleet.replicas, 'replica'):32} {total}")
@@ -321,43 +317,22 @@ def _on_request(specs: Sequence[TargetSpec]) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Cost:
+class _Cost(NamedTuple):
     """Cost of one target or of all targets.
 
     rate_per_s: probes per second
-    prompt_tokens, completion_tokens, dollars: per day; dollars is None if no price is known
+    prompt_tokens, completion_tokens, dollars: per day; dollars is NaN if no price is known
     series: number of exported series
     """
 
     rate_per_s: float = 0.0
     prompt_tokens: float = 0.0
     completion_tokens: float = 0.0
-    dollars: float | None = 0.0
-    series: int = 0
-
-    def times(self, count: int) -> "_Cost":
-        dollars = self.dollars * count if self.dollars is not None else None
-        return _Cost(
-            count * self.rate_per_s,
-            count * self.prompt_tokens,
-            count * self.completion_tokens,
-            dollars,
-            count * self.series,
-        )
-
-    def plus(self, other: "_Cost") -> "_Cost":
-        dollars = self.dollars + other.dollars if self.dollars is not None and other.dollars is not None else None
-        return _Cost(
-            self.rate_per_s + other.rate_per_s,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            dollars,
-            self.series + other.series,
-        )
+    dollars: float = 0.0
+    series: float = 0
 
     def __str__(self) -> str:
-        dollars = f"{self.dollars:.2f}" if self.dollars is not None else "–"
+        dollars = "–" if isnan(self.dollars) else f"{self.dollars:.2f}"
         tokens = f"{self.prompt_tokens:18,.0f} {self.completion_tokens:18,.0f}"
         return f"{self.rate_per_s:9.3g} {tokens} {dollars:>8} {self.series:7}"
 
