@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice, pairwise
 from random import Random
 from statistics import fmean, median
@@ -412,35 +413,26 @@ def _pooled(axis: Axis, requests: Requests) -> Quantile | None:
     return None if axis.latency is None else next(iter(quantiles_of(axis.latency, requests, (axis.q,))), None)
 
 
-def _quantile(latency: str, q: float) -> Callable[[Round], float | None]:
-    """Function for `Axis.of`: ln(quantile of B ÷ quantile of A) of a round."""
-
-    def log_ratio(row: Round) -> float | None:
-        of_a, of_b = (next(iter(quantiles_of(latency, side, (q,))), None) for side in (row.a, row.b))
-        if of_a is None or of_b is None or of_a.estimate <= 0 or of_b.estimate <= 0:
-            return None
-        return math.log(of_b.estimate / of_a.estimate)
-
-    return log_ratio
+def _quantile(latency: str, q: float, row: Round) -> float | None:
+    """ln(quantile of B ÷ quantile of A) of a round."""
+    of_a, of_b = (next(iter(quantiles_of(latency, side, (q,))), None) for side in (row.a, row.b))
+    if of_a is None or of_b is None or of_a.estimate <= 0 or of_b.estimate <= 0:
+        return None
+    return math.log(of_b.estimate / of_a.estimate)
 
 
-def _typical(latency: str) -> Callable[[Round], float | None]:
-    """Function for `Axis.of`: median of ln(B ÷ A) over equal requests, or ln of the ratio of medians if the requests differ."""
-    log_ratio_of_medians = _quantile(latency, 0.5)
-
-    def log_ratio(row: Round) -> float | None:
-        if not row.alike:
-            return log_ratio_of_medians(row)
-        pairs = [(a.latency(latency), b.latency(latency)) for a, b in zip(row.a, row.b, strict=False)]
-        ratios = [math.log(of_b / of_a) for of_a, of_b in pairs if of_a and of_b]
-        return median(ratios) if ratios else None
-
-    return log_ratio
+def _typical(latency: str, row: Round) -> float | None:
+    """Median of ln(B ÷ A) over equal requests of a round, or ln of the ratio of medians if the requests differ."""
+    if not row.alike:
+        return _quantile(latency, 0.5, row)
+    pairs = [(a.latency(latency), b.latency(latency)) for a, b in zip(row.a, row.b, strict=False)]
+    ratios = [math.log(of_b / of_a) for of_a, of_b in pairs if of_a and of_b]
+    return median(ratios) if ratios else None
 
 
-def _log(latency: str) -> Callable[[RequestRow], float | None]:
-    """Function for `Axis.of_request`: ln of a latency of a request."""
-    return lambda request: math.log(value) if (value := request.latency(latency)) else None
+def _log(latency: str, request: RequestRow) -> float | None:
+    """ln of a latency of a request."""
+    return math.log(value) if (value := request.latency(latency)) else None
 
 
 def _throughput(row: Round) -> float | None:
@@ -477,21 +469,17 @@ def _is_failed(request: RequestRow) -> bool | None:
     return None if request.outcome in NEUTRAL else not request.is_answered
 
 
-def _breaches(slo: Slo) -> Callable[[RequestRow], bool | None]:
-    """Function that returns whether a request breaches an objective of TTFT, TPOT or E2E; None if it does not count."""
-
-    def is_bad(request: RequestRow) -> bool | None:
-        if not (failed := _is_failed(request)):
-            latency_s = request.latency(slo.signal)
-            return None if failed is None or latency_s is None else latency_s > (slo.threshold_s or 0.0)
-        return None if slo.signal == "tpot" else True
-
-    return is_bad
+def _is_breach(slo: Slo, request: RequestRow) -> bool | None:
+    """True if a request breaches an objective of TTFT, TPOT or E2E; None if it does not count."""
+    if not (failed := _is_failed(request)):
+        latency_s = request.latency(slo.signal)
+        return None if failed is None or latency_s is None else latency_s > (slo.threshold_s or 0.0)
+    return None if slo.signal == "tpot" else True
 
 
 def axes(slos: Sequence[Slo] = ()) -> tuple[Axis, ...]:
     """The axes of a comparison: AXES, and for each SLO of `slos` the share of requests that miss it."""
-    return (*AXES, *(_share(f"missed {slo.name}", _breaches(slo)) for slo in slos))
+    return (*AXES, *(_share(f"missed {slo.name}", partial(_is_breach, slo)) for slo in slos))
 
 
 def per_gpu_and_dollar(compared: Sequence[Compared], a: Gpus, b: Gpus) -> Iterator[str]:
@@ -516,12 +504,12 @@ def per_gpu_and_dollar(compared: Sequence[Compared], a: Gpus, b: Gpus) -> Iterat
 
 
 AXES = (
-    Axis("ttft_p50", True, True, _typical("ttft"), _log("ttft"), "ttft"),
-    Axis("ttft_p99", True, True, _quantile("ttft", 0.99), _log("ttft"), "ttft", 0.99),
-    Axis("tpot_p50", True, True, _typical("tpot"), _log("tpot"), "tpot"),
-    Axis("itl_p99", True, True, _quantile("itl", 0.99), _log("tpot"), "itl", 0.99),
-    Axis("e2e_p50", True, True, _typical("e2e"), _log("e2e"), "e2e"),
-    Axis("output_tokens_per_s", True, False, _throughput, _log("e2e")),
+    Axis("ttft_p50", True, True, partial(_typical, "ttft"), partial(_log, "ttft"), "ttft"),
+    Axis("ttft_p99", True, True, partial(_quantile, "ttft", 0.99), partial(_log, "ttft"), "ttft", 0.99),
+    Axis("tpot_p50", True, True, partial(_typical, "tpot"), partial(_log, "tpot"), "tpot"),
+    Axis("itl_p99", True, True, partial(_quantile, "itl", 0.99), partial(_log, "tpot"), "itl", 0.99),
+    Axis("e2e_p50", True, True, partial(_typical, "e2e"), partial(_log, "e2e"), "e2e"),
+    Axis("output_tokens_per_s", True, False, _throughput, partial(_log, "e2e")),
     _share("failures", _is_failed),
 )
 

@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from itertools import count
 from statistics import fmean
 from typing import Literal
@@ -65,14 +66,12 @@ class Reference:
 
     sure_s: the lower end of the baseline's confidence interval plus the material change; requests below it are surely not slower
     slower_s: the same for the upper end; requests above it surely are
-    count: requests of the baseline
     """
 
     latency: Latency
     q: float
     sure_s: float
     slower_s: float
-    count: int
 
     @property
     def name(self) -> str:
@@ -265,7 +264,7 @@ class Gate:
         self._results: list[ProbeResult | None] = []
         self._objectives = [
             *_slo_questions(slos),
-            *(Question(limits.name, round(1 - limits.q, 6), _slower(limits)) for limits in baseline),
+            *(Question(limits.name, round(1 - limits.q, 6), partial(_slower, limits)) for limits in baseline),
         ]
         self._error = error
         self._fails_error = error / (1 + len(self._objectives))
@@ -440,7 +439,7 @@ def reference(baseline: Sequence[RequestRow], latency: Latency, q: float, materi
         raise ValueError(
             f"the baseline's {len(values)} requests with a {latency.upper()} {why}; keep one of {max(needed, 300)} or more"
         )
-    return Reference(latency, q, quantile.lower * (1 + material), quantile.upper * (1 + material), quantile.count)
+    return Reference(latency, q, quantile.lower * (1 + material), quantile.upper * (1 + material))
 
 
 def least_samples(q: float) -> int:
@@ -506,15 +505,12 @@ def _refused(result: ProbeResult | None) -> Judged:
     return (0, 0, 0) if result is None or result.outcome in NOT_COUNTED else (1, is_refused, is_refused)
 
 
-def _slower(limits: Reference) -> Callable[[ProbeResult | None], Judged]:
-    def judge(result: ProbeResult | None) -> Judged:
-        if result is None:
-            return 0, 0, 0
-        if result.outcome in BAD:
-            return 1, 1, 1
-        value = result.timeline.ttft_s if limits.latency == "ttft" else result.timeline.tpot_s
-        if value is None or result.outcome not in ANSWERED or result.warm_up or result.cached:
-            return 0, 0, 0
-        return 1, value > limits.sure_s, value > limits.slower_s
-
-    return judge
+def _slower(limits: Reference, result: ProbeResult | None) -> Judged:
+    if result is None:
+        return 0, 0, 0
+    if result.outcome in BAD:
+        return 1, 1, 1
+    value = result.timeline.ttft_s if limits.latency == "ttft" else result.timeline.tpot_s
+    if value is None or result.outcome not in ANSWERED or result.warm_up or result.cached:
+        return 0, 0, 0
+    return 1, value > limits.sure_s, value > limits.slower_s

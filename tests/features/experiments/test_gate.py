@@ -316,7 +316,6 @@ def test_a_baselines_uncertainty_is_on_the_side_of_caution() -> None:
     found = reference(rows, "ttft", 0.5, 0.0)
     middle = sorted(each.ttft_s or 9.0 for each in rows)[52]
     assert found.sure_s < middle < found.slower_s
-    assert found.count == 105
     assert isinstance(found, Reference)
     with pytest.raises(ValueError, match="10 requests with a TTFT are too few for its p90; keep one of 300 or more"):
         reference(baseline(10), "ttft", 0.9, 0.2)

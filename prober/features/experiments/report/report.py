@@ -64,7 +64,13 @@ def _named(results: Sequence[Result]) -> NamedResults:
 
 def _sections(results: NamedResults) -> list[Section]:
     def of_all(table: Callable[[Result], Table | None]) -> Table | None:
-        return _joined([(name, table(result)) for name, result in results])
+        """A single table for all results. With several, it has the columns of all of them, after one with the name of the result."""
+        tables = [(name, of_result) for name, result in results if (of_result := table(result)) is not None]
+        if len(results) == 1 or not tables:
+            return tables[0][1] if tables else None
+        head = list(dict.fromkeys(column for _, of_result in tables for column in of_result.head))
+        named = ((name, dict(zip(part.head, row, strict=True))) for name, part in tables for row in part.rows)
+        return Table(["result", *head], [[name, *(cells.get(column, "–") for column in head)] for name, cells in named])
 
     def notes(sentences: Callable[[Result], Iterable[str]], *, lead: bool = False) -> list[Note]:
         """A note for each sentence, which names its result if there are several."""
@@ -92,9 +98,11 @@ def _sections(results: NamedResults) -> list[Section]:
         ),
         _section("Changes and trade-offs", *map(Note, changes(results)), trade_offs(results), Note(TRADE_OFFS_NOTE)),
         Section("Throughput against latency", plots.frontiers(results)),
-        Section("Cost", notes(_costs)),
+        Section(
+            "Cost", notes(lambda r: cost.sentences(r) if r.prices.gpu_per_hour is not None or r.decode_limit else ())
+        ),
         Section("Comparisons within the run", _comparisons(results)),
-        _section("Parts of the load", *(of_all(facet.table) for facet in PARTS)),
+        _section("Parts of the load", *(of_all(facet.table) for facet in stage_tables.PARTS)),
         _section(
             "Repeats", stage_tables.capacities(results), stage_tables.repeats(results), Note(stage_tables.REPEATS_NOTE)
         ),
@@ -130,16 +138,6 @@ def _sections(results: NamedResults) -> list[Section]:
     return [section for section in sections if section.blocks]
 
 
-def _joined(tables: Sequence[tuple[str, Table | None]]) -> Table | None:
-    """A single table for all results. With several, it has the columns of all of them, after one with the name of the result."""
-    present = [(name, table) for name, table in tables if table is not None]
-    if len(tables) == 1 or not present:
-        return present[0][1] if present else None
-    head = list(dict.fromkeys(column for _, table in present for column in table.head))
-    rows = ((name, dict(zip(table.head, row, strict=True))) for name, table in present for row in table.rows)
-    return Table(["result", *head], [[name, *(cells.get(column, "–") for column in head)] for name, cells in rows])
-
-
 def _section(title: str, *blocks: Table | Note | None) -> Section:
     """A section with the blocks that are not None; an empty section if all of them are notes."""
     present = [block for block in blocks if block is not None]
@@ -155,10 +153,6 @@ def _comparisons(results: NamedResults) -> list[Note]:
         for part in (stage.shedding, stage.disturbance, stage.adapters, stage.contrast)
         if part is not None
     ]
-
-
-def _costs(result: Result) -> Iterable[str]:
-    return cost.sentences(result) if result.prices.gpu_per_hour is not None or result.decode_limit else ()
 
 
 def _verdict(result: Result) -> Iterator[str]:
@@ -238,7 +232,6 @@ _USERS = Facet(
         "#requests": lambda capacity: f"{capacity.samples:,}",
     },
 )
-PARTS = (stage_tables.SERIES, stage_tables.REASONING, stage_tables.TOOL_CALLS, stage_tables.RETRIES)
 
 
 def _bad_events(result: Result) -> Table | None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean, median
 from typing import Any
 
@@ -135,10 +136,10 @@ def _duration(seconds: float | None) -> Cell | str:
 def _quantile_columns(name: str, qs: Sequence[float], attribute: str) -> Columns:
     """A column for each quantile in `qs`. attribute: the attribute of a stage's part that holds the quantiles"""
 
-    def column(q: float) -> Callable[..., Cell]:
-        return lambda stage, part: quantile_cell(next((of_q for of_q in getattr(part, attribute) if of_q.q == q), None))
+    def cell(q: float, stage: Stage, part: object) -> Cell:
+        return quantile_cell(next((quantile for quantile in getattr(part, attribute) if quantile.q == q), None))
 
-    return {f"#{name} {percentile_name(q)}": column(q) for q in qs}
+    return {f"#{name} {percentile_name(q)}": partial(cell, q) for q in qs}
 
 
 THROUGHPUT = Facet(
@@ -220,6 +221,7 @@ RETRIES = Facet(
         "#after its fallback to another model": lambda stage, retries: f"{retries.fell_back:,}",
     },
 )
+PARTS = (SERIES, REASONING, TOOL_CALLS, RETRIES)
 _USE = {
     "running_mean": "running",
     "waiting_mean": "waiting",
@@ -237,23 +239,17 @@ _USE = {
 }
 
 
-def _use_column(name: str) -> Callable[[Stage], Cell | str]:
-    """Function that makes a stage's cell for one usage metric, from the engine's metrics page or from the GPUs."""
-
-    def column(stage: Stage) -> Cell | str:
-        value: float | None = getattr(stage.use, name)
-        if value is None:
-            return UNKNOWN
-        if name.endswith("_s"):
-            return format_duration(value)
-        return f"{value * 100:.3g}%" if name.endswith("_ratio") else number(value)
-
-    return column
+def _use(name: str, stage: Stage) -> Cell | str:
+    """A stage's cell for one usage metric, from the engine's metrics page or from the GPUs."""
+    value: float | None = getattr(stage.use, name)
+    if value is not None and name.endswith("_ratio"):
+        return f"{value * 100:.3g}%"
+    return _duration(value) if name.endswith("_s") else number(value)
 
 
 USE = Facet(
     lambda result: zip(result.stages if any(stage.use != Use() for stage in result.stages) else ()),
-    {"stage": lambda stage: stage.name, **{f"#{label}": _use_column(name) for name, label in _USE.items()}},
+    {"stage": lambda stage: stage.name, **{f"#{label}": partial(_use, name) for name, label in _USE.items()}},
     "Unknown where it is not shown: neither the engine's page nor its GPUs were read.",
 )
 SHAPES = Facet(
@@ -316,14 +312,10 @@ def repeats(results: plots.NamedResults) -> Table | None:
     return table_of(_REPEATS, (zip(*group, strict=True) for group in repeated))
 
 
-def _p99_ms(latency: str) -> Callable[..., Cell | str]:
-    """Function that makes a cell with the p99 of a latency in milliseconds, over repeated stages."""
-
-    def column(places: Sequence[int], stages: Sequence[Stage]) -> Cell | str:
-        p99s = (stage.quantile(latency, 0.99) for stage in stages)
-        return spread([None if p99 is None else p99.estimate * 1e3 for p99 in p99s])
-
-    return column
+def _p99_ms(latency: str, places: Sequence[int], stages: Sequence[Stage]) -> Cell | str:
+    """A cell with the p99 of a latency in milliseconds, over repeated stages."""
+    p99s = (stage.quantile(latency, 0.99) for stage in stages)
+    return spread([None if p99 is None else p99.estimate * 1e3 for p99 in p99s])
 
 
 _REPEATS: Columns = {
@@ -331,8 +323,8 @@ _REPEATS: Columns = {
     "#rate /s": lambda places, stages: number(stages[0].rate_per_s),
     "#times": lambda places, stages: str(len(stages)),
     "#results": lambda places, stages: str(len(set(places))),
-    "#TTFT p99 ms": _p99_ms("ttft"),
-    "#TPOT p99 ms": _p99_ms("tpot"),
+    "#TTFT p99 ms": partial(_p99_ms, "ttft"),
+    "#TPOT p99 ms": partial(_p99_ms, "tpot"),
     "#output tokens/s": lambda places, stages: spread([stage.output_tokens_per_s for stage in stages]),
 }
 
