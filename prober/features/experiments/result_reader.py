@@ -46,12 +46,10 @@ def _read(text: str, source: str) -> Result | Comparison:
         return flat.read_sglang(exported_objects)
     if nvidia.recognises_aiperf_line(first):
         return nvidia.read_aiperf_lines(exported_objects)
-    for recognises, reader in (
-        (flat.VLLM.recognises, flat.read_vllm),
-        (nvidia.recognises_aiperf, nvidia.read_aiperf),
-    ):
-        if recognises(first):
-            return reader(exported_objects[0])
+    if flat.VLLM.recognises(first) and "input_throughput" not in first:
+        return flat.read_vllm(exported_objects[0])
+    if "aiperf_version" in first and "combined" not in first:
+        return nvidia.read_aiperf(exported_objects[0])
     keys = ", ".join(list(first)[:5]) or "none"
     raise Unreadable(f"{source}: is a file of no tool that is known ({KNOWN}); its first keys: {keys}")
 

@@ -66,10 +66,6 @@ class ExportedObject:
         value = self.get(*path)
         return ExportedObject(self.source, value if isinstance(value, Mapping) else {})
 
-    def first(self, *paths: tuple[str | int, ...]) -> str | None:
-        """The value at the first of the paths that has one, as text."""
-        return next((value for path in paths if (value := self.text(*path)) is not None), None)
-
     def unix_s(self, key: str) -> float | None:
         """Seconds of an ISO time, or of vLLM's `20261120-101500`; without a zone it is read as UTC."""
         text = self.text(key) or ""
@@ -126,11 +122,6 @@ def stage_of_figures(
         outcomes={} if failed is None else {"ok": answered, **({"failed": failed} if failed > 0 else {})},
         latencies={latency: values for latency, values in quantiles.items() if values},
     )
-
-
-def times(factor: float, value: float | None) -> float | None:
-    """The product of `factor` and `value`; None if `value` is None."""
-    return None if value is None else factor * value
 
 
 def without_secrets(url: str | None) -> str | None:

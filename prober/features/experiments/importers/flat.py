@@ -19,19 +19,18 @@ class Flat:
     """A tool that writes flat files.
 
     names: the tool's name of each latency
-    must: keys of every file of the tool; must_not: keys that no file of it has
+    must: keys of every file of the tool
     differs: see `Result`
     """
 
     tool: str
     names: Mapping[str, str]
     must: tuple[str, ...]
-    must_not: tuple[str, ...]
     differs: tuple[str, ...]
 
     def recognises(self, values: Mapping[str, Any]) -> bool:
         """True if the object has this tool's keys."""
-        return all(key in values for key in self.must) and not any(key in values for key in self.must_not)
+        return values.keys() >= set(self.must)
 
     def stage(self, exported: ExportedObject) -> Stage:
         """Stage with the figures of one run."""
@@ -125,7 +124,6 @@ SGLANG = Flat(
     tool="sglang.bench_serving",
     names={"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2e_latency"},
     must=("input_throughput", "output_throughput", "mean_e2e_latency_ms", "completed"),
-    must_not=(),
     differs=(
         "TTFT and E2E count from when the request was sent, not from when it was due; its waits add up, so that fewer "
         "requests are sent than asked for.",
@@ -159,7 +157,6 @@ VLLM = Flat(
     tool="vllm bench serve",
     names={"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"},
     must=("request_throughput", "total_input_tokens", "output_throughput", "model_id"),
-    must_not=("input_throughput",),
     differs=(
         "TTFT and E2E count from when the request was sent, not from when it was due.",
         "In chat the first chunk counts as first token even if it carries a role alone: TTFT is too low there.",
@@ -181,7 +178,7 @@ def read_vllm(exported: ExportedObject) -> Result:
         arrivals = "all at once" if exported.get("request_rate") == "inf" else None
     else:
         arrivals = "poisson" if burstiness in (None, 1.0) else "gamma"
-    load = Load(arrivals=arrivals, max_in_flight=cap, dataset=exported.first(("dataset_name",), ("dataset",)))
+    load = Load(arrivals=arrivals, max_in_flight=cap, dataset=exported.text("dataset_name") or exported.text("dataset"))
     result = VLLM.result([exported], load)
     lengths = {
         name: [length for request in result.requests if request.outcome == "ok" and (length := getattr(request, name))]

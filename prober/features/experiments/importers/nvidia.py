@@ -12,7 +12,6 @@ from prober.features.experiments.importers.exported_object import (
     ExportedObject,
     reported,
     stage_of_figures,
-    times,
     without_secrets,
 )
 from prober.results.result import Load, MeasuredTarget, RequestRow, Result, Stage, WarmUp
@@ -39,7 +38,8 @@ def _unit_s(exported: ExportedObject, key: str) -> float:
 
 def _seconds(exported: ExportedObject, key: str, figure: str) -> float | None:
     """A statistic of a metric, such as `p99`, in seconds."""
-    return times(_unit_s(exported, key), exported.number(key, "avg" if figure == "mean" else figure))
+    unit_s, value = _unit_s(exported, key), exported.number(key, "avg" if figure == "mean" else figure)
+    return None if value is None else unit_s * value
 
 
 def _stage(exported: ExportedObject, rate_per_s: float | None, concurrency: int | None) -> Stage:
@@ -64,8 +64,8 @@ def _stage(exported: ExportedObject, rate_per_s: float | None, concurrency: int 
         counts[latency] = count if count is not None else 0 if latency == "itl" else completed
     tokens = []
     for total, per_request in (("total_isl", "input_sequence_length"), ("total_osl", "output_sequence_length")):
-        of_all = exported.number(total, "avg")
-        tokens.append(times(float(completed), exported.number(per_request, "avg")) if of_all is None else of_all)
+        of_all, mean = exported.number(total, "avg"), exported.number(per_request, "avg")
+        tokens.append(completed * mean if of_all is None and mean is not None else of_all)
     return replace(
         stage_of_figures(name, rate_per_s, duration_s, completed, failed, figures, counts),
         reported={latency: values for latency, values in figures.items() if values},
@@ -81,11 +81,6 @@ AIPERF_DIFFERS = (
     "TTFT and E2E count from when the request was sent; it moves its schedule when it is late.",
     "A stream that was cut, or that carries an error inside a 200, counts as a success.",
 )
-
-
-def recognises_aiperf(values: Mapping[str, Any]) -> bool:
-    """True if the object has the keys of an AIPerf export of any version."""
-    return "aiperf_version" in values and "combined" not in values
 
 
 def recognises_aiperf_line(values: Mapping[str, Any]) -> bool:
@@ -119,8 +114,10 @@ def read_aiperf(exported: ExportedObject) -> Result:
         ended_unix_s=ended if ended is not None else started + (stage.duration_s or 0.0),
         tool=f"aiperf {exported.text('aiperf_version')}",
         target=MeasuredTarget(
-            url=without_secrets(config.first(("endpoint", "urls"), ("endpoint", "url"))),
-            model=config.first(("endpoint", "model_names"), ("models", "items", 0, "name"), ("models",)),
+            url=without_secrets(config.text("endpoint", "urls") or config.text("endpoint", "url")),
+            model=config.text("endpoint", "model_names")
+            or config.text("models", "items", 0, "name")
+            or config.text("models"),
             api=config.text("endpoint", "type"),
         ),
         load=Load(
