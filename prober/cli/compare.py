@@ -112,7 +112,11 @@ def compare(
         level = share("--error", error)
         rates = [quantity("--rate", text, parse_rate) for text in rate or ["2/s"]]
         slos, material = _objectives(slo or []), share("--margin", margin)
-        _check_rounds(rounds, len(axes(slos)), len(rates), error, level)
+        if rounds < (needed := min_pairs(len(axes(slos)) * len(rates), level)):
+            raise ValueError(
+                f"--rounds {rounds}: no difference, however large, can be told in fewer than {needed}, as {len(axes(slos))} axes at "
+                f"each of {len(rates)} rate(s) share an error of {error}"
+            )
         files, of_files = _files(a, b), (NO_GPUS, NO_GPUS)
         if save:
             check_writable("--save", Path(save))
@@ -222,16 +226,6 @@ def _objectives(texts: Sequence[str]) -> tuple[Slo, ...]:
                 f"--slo: {slo.signal} is not compared by objective; name one of {', '.join(BY_REQUEST)}, failures are always compared"
             )
     return slos
-
-
-def _check_rounds(rounds: int, axes: int, rates: int, error: str, level: float) -> None:
-    """Check that the number of rounds can show a difference. Raises ValueError with the number needed."""
-    needed = min_pairs(axes * rates, level)
-    if rounds < needed:
-        raise ValueError(
-            f"--rounds {rounds}: no difference, however large, can be told in fewer than {needed}, as {axes} axes at each of "
-            f"{rates} rate(s) share an error of {error}"
-        )
 
 
 def _files(a: str, b: str) -> tuple[Path, Path] | None:

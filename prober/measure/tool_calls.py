@@ -12,7 +12,7 @@ _STRUCTURE = re.compile(r'["\\{}\[\]]')
 
 
 def argument_text(arguments: object) -> str:
-    """Arguments of a call. A value that is no text, which no API allows, becomes a text that is no JSON: such a call is not sent again."""
+    """Arguments of a call. A value that is no text, which no API allows, becomes text that is no JSON, so that it is not sent again."""
     return arguments if isinstance(arguments, str) else "" if arguments is None else "(no text)"
 
 

@@ -105,7 +105,7 @@ async def run_rows(
             say(sentences([run.verdict]))
         if load is not None and load.run_beside.begin_ns is not None:
             load.run_beside.verdict = judge(load.run_beside.row, load.run_beside.results, error=1.0)
-            load.run_beside.ended = load.harm or run.ended
+            load.run_beside.ended = load.guard.harm or run.ended
             sent.append(load.run_beside)
     return _judged(session, rows, sent, configuration)
 
@@ -340,7 +340,7 @@ class RowRun:
 
 
 class LoadBeside:
-    """Sends a row, `run_beside`, beside another row from the start of that row on, and stops if it does harm."""
+    """Sends a row, `run_beside`, beside another row from the start of that row on, and stops if it does harm, as its `guard` says."""
 
     def __init__(self, host: RowRun, run_beside: RowRun) -> None:
         slo = host.row.ttft
@@ -349,15 +349,10 @@ class LoadBeside:
         self._host, self.run_beside, self._slo = host, run_beside, slo
         run_beside.host = host
         rate_per_s = (host.row.rate or 0.0) + (run_beside.row.rate or 0.0)
-        self._guard = LoadGuard(slo.threshold_s, rate_per_s, shed_allowed=run_beside.row.shed_allowed)
+        self.guard = LoadGuard(slo.threshold_s, rate_per_s, shed_allowed=run_beside.row.shed_allowed)
         self._end_ns: int | None = None
         host.on_result.append(partial(self._judge_result, is_of_host=True))
         run_beside.on_result.append(partial(self._judge_result, is_of_host=False))
-
-    @property
-    def harm(self) -> str:
-        """Text on the harm that ended the load early; "" if there was none."""
-        return self._guard.harm
 
     def disturbance(self) -> Disturbance | None:
         """The effect of the load on the other row, which must have ended. None if the load never began or was interrupted, or if too
@@ -371,7 +366,7 @@ class LoadBeside:
             self._slo,
             self._host.results,
             name=self.run_beside.row.name,
-            ended=self.harm,
+            ended=self.guard.harm,
             stage_begin_ns=self._host.begin_ns,
             begin_ns=self.run_beside.begin_ns,
             end_ns=self._end_ns,
@@ -379,7 +374,7 @@ class LoadBeside:
 
     async def send(self) -> None:
         """Send the load, from its start to its end or until it does harm."""
-        clock, guard = self._host.session.clock, self._guard
+        clock, guard = self._host.session.clock, self.guard
         lead_s = self._host.session.spec.connect_lead
         readings = len(self._host.session.readings)
         sending: asyncio.Task[None] | None = None
@@ -403,18 +398,18 @@ class LoadBeside:
 
     def _judge_result(self, result: ProbeResult | None, *, is_of_host: bool) -> None:
         if result is not None:
-            self._guard.result(result)
-            self._guard.waited((result.timeline.ttft_s or 0.0) if is_of_host else 0.0)
+            self.guard.result(result)
+            self.guard.waited((result.timeline.ttft_s or 0.0) if is_of_host else 0.0)
 
     def _judge(self, readings: int) -> int:
         """Pass the readings after the first `readings`, and the longest wait, to the guard. Returns the number of readings so far."""
         for at_ns, signals in self._host.session.readings[readings:]:
-            self._guard.page(at_ns / 1e9, signals)
+            self.guard.page(at_ns / 1e9, signals)
         now_ns = self._host.session.clock.now_ns()
         runs = [sending.run for sending in self._host.sender.under_way.values() if sending.run is not None]
         waited_ns = ((run.first_ns or now_ns) - run.request.due_ns for run in runs)
-        self._guard.waited(max(waited_ns, default=0) / 1e9)
-        self._guard.tick(now_ns / 1e9)
+        self.guard.waited(max(waited_ns, default=0) / 1e9)
+        self.guard.tick(now_ns / 1e9)
         return len(self._host.session.readings)
 
 
