@@ -8,6 +8,7 @@ Everything in it is derived from the results; missing values are marked `unknown
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from prober.features.experiments.audit import audit
 from prober.features.experiments.report import plots, stage_tables
@@ -237,21 +238,18 @@ _USERS = Facet(
 def _bad_events(result: Result) -> Table | None:
     """Table of the share of bad events of each SLO by stage. It has no verdict, which covers all stages."""
 
-    def bad(slo: Slo) -> Callable[[Stage], Cell]:
-        def cell(stage: Stage) -> Cell:
-            events, bad_events = stage.slos.get(slo.name, (0, 0))
-            if slo not in contracted(result, stage):
-                return Cell("–")
-            if not events:
-                return Cell("no event", "unknown")
-            return Cell(f"{100 * bad_events / events:.3g}% bad", "", f"{bad_events:,} of {events:,}")
-
-        return cell
+    def bad(slo: Slo, stage: Stage) -> Cell:
+        events, bad_events = stage.slos.get(slo.name, (0, 0))
+        if slo not in contracted(result, stage):
+            return Cell("–")
+        if not events:
+            return Cell("no event", "unknown")
+        return Cell(f"{100 * bad_events / events:.3g}% bad", "", f"{bad_events:,} of {events:,}")
 
     columns: dict[str, Callable[[Stage], Cell | str]] = {"stage": lambda stage: stage.name}
     for slo in result.slos:
         within = f" within {format_duration(slo.threshold_s)}" if slo.threshold_s is not None else ""
-        columns[f"{slo.name}: {format_percent(slo.objective)} of {slo.signal}{within}"] = bad(slo)
+        columns[f"{slo.name}: {format_percent(slo.objective)} of {slo.signal}{within}"] = partial(bad, slo)
     return table_of(columns, ((stage,) for stage in result.stages)) if result.slos else None
 
 
@@ -302,15 +300,12 @@ _FACTS: Mapping[str, Fact] = {
 def _known_context(results: NamedResults) -> dict[str, Fact]:
     """The context values that at least one result knows, with their source, or with all values if sources disagree."""
 
-    def fact(name: str) -> Fact:
-        def cell(result: Result) -> Cell | None:
-            for disagreement in result.disagreements:
-                if disagreement.name == name:
-                    return Cell(disagreement_text(disagreement), "bad")
-            value, source = getattr(result.context, name), result.context_sources.get(name)
-            return None if value is None else Cell(value, "", f"({source})" if source else "")
-
-        return cell
+    def fact(name: str, result: Result) -> Cell | None:
+        for disagreement in result.disagreements:
+            if disagreement.name == name:
+                return Cell(disagreement_text(disagreement), "bad")
+        value, source = getattr(result.context, name), result.context_sources.get(name)
+        return None if value is None else Cell(value, "", f"({source})" if source else "")
 
     def interference(result: Result) -> Cell | None:
         if result.interference is None:
@@ -318,7 +313,7 @@ def _known_context(results: NamedResults) -> dict[str, Fact]:
         return Cell("; ".join(result.interference), "bad") if result.interference else Cell("none seen")
 
     names = [name for name in CONTEXT_NAMES if any(getattr(result.context, name) is not None for _, result in results)]
-    return {label(name): fact(name) for name in names} | {"interference": interference}
+    return {label(name): partial(fact, name) for name in names} | {"interference": interference}
 
 
 def _audits(results: NamedResults) -> Table:

@@ -1,7 +1,7 @@
 """Several configurations side by side: the settings that changed, and the capacity and cost of each configuration."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from prober.features.experiments.report import plots
 from prober.features.experiments.report.document import Cell, Table
@@ -9,7 +9,7 @@ from prober.features.experiments.report.stage_tables import Row, number, quantil
 from prober.results.capacity import combined
 from prober.results.conditions import Line, lines
 from prober.results.cost import HOUR_S, gpus_of, priced_stage, stage_cost, tokens_per_s_per_user
-from prober.results.result import Result, Stage
+from prober.results.result import Result
 from prober.statistics.quantiles import Quantile
 
 MAX_SETTINGS = 3  # that one sentence spells out
@@ -45,26 +45,13 @@ def trade_offs(results: plots.NamedResults) -> Table | None:
     """
     if len(results) < 2:
         return None
-    set_ups = [_SetUp.of(result) for _, result in results]
+    set_ups = [_figures(result) for _, result in results]
     rows: list[Row] = []
-    for (name, _), set_up in zip(results, set_ups, strict=True):
-        figures = [_against(*pair) for pair in zip(set_up.shown, set_ups[0].shown, strict=True)]
-        better = [other for (other, _), rival in zip(results, set_ups, strict=True) if rival.dominates(set_up)]
-        place = plots.rate_of(set_up.stage) if set_up.stage is not None else None
-        verdict = Cell(", ".join(better), "bad") if better else Cell("–")
-        rows.append(
-            [
-                name,
-                *figures[:3],
-                number(place),
-                *figures[3:],
-                *(replace(quantile_cell(p99), aside="") for p99 in set_up.p99s),
-                verdict,
-            ]
-        )
-    head = ["", "#capacity at all SLOs /s", "#capacity /s a GPU", "#requests a dollar at capacity", "#figures at /s"]
-    head += ["#output tokens/s a GPU", "#tokens/s a user", "#$ a million output tokens", "#wrong of checked answers, %"]
-    return Table([*head, "#TTFT p99", "#TPOT p99", "dominated by"], rows)
+    for (name, _), figures in zip(results, set_ups, strict=True):
+        better = [other for (other, _), rival in zip(results, set_ups, strict=True) if _dominates(rival, figures)]
+        cells = (_cell(column, value, set_ups[0][column]) for column, value in figures.items())
+        rows.append([name, *cells, Cell(", ".join(better), "bad") if better else Cell("–")])
+    return Table(["", *set_ups[0], "dominated by"], rows)
 
 
 TRADE_OFFS_NOTE = (
@@ -72,59 +59,68 @@ TRADE_OFFS_NOTE = (
     "Latencies, throughput and cost are those at the highest rate up to the lower bound of the capacity. Dominated: the other set-up "
     "is worse in none of the figures that both have, and better in one or more; the others are the frontier."
 )
+# Columns
+CAPACITY, CAPACITY_PER_GPU, RATE = "#capacity at all SLOs /s", "#capacity /s a GPU", "#figures at /s"
+DOLLARS, WRONG = "#$ a million output tokens", "#wrong of checked answers, %"
+P99S = {"#TTFT p99": "ttft", "#TPOT p99": "tpot"}
+Figures = dict[str, float | Quantile | None]  # by column; None: not known
 
 
-@dataclass(frozen=True, slots=True)
-class _SetUp:
-    """Figures of one configuration. shown: values of the columns, None if not known; p99s: of TTFT and TPOT"""
-
-    stage: Stage | None
-    shown: tuple[float | None, ...]
-    p99s: tuple[Quantile | None, ...]
-
-    @staticmethod
-    def of(result: Result) -> "_SetUp":
-        """The figures of the configuration that a result measured."""
-        capacity, stage, gpus = combined(result.capacities), priced_stage(result), gpus_of(result)
-        knee_per_s = capacity.estimate if capacity is not None and not capacity.users else None
-        dollars_per_s = gpus.dollars_per_hour / HOUR_S if gpus.dollars_per_hour else None
-        cost = stage_cost(stage, result.prices) if stage is not None else None
-        checked = [stage.quality for stage in result.stages if stage.quality is not None]
-        judged = sum(count for count, _ in checked)
-        shown = (
-            knee_per_s,
-            knee_per_s / gpus.count if knee_per_s is not None and gpus.count else None,
-            knee_per_s / dollars_per_s if knee_per_s is not None and dollars_per_s else None,
-            stage.output_tokens_per_s_per_gpu if stage is not None else None,
-            tokens_per_s_per_user(stage) if stage is not None else None,
-            cost.output if cost is not None else None,
-            100 * sum(wrong for _, wrong in checked) / judged if judged else None,
-        )
-        p99s = tuple(stage.quantile(latency, 0.99) if stage is not None else None for latency in ("ttft", "tpot"))
-        return _SetUp(stage, shown, p99s)
-
-    def dominates(self, other: "_SetUp") -> bool:
-        """True if this configuration is worse in no figure that both have, and better in one. Capacity is per GPU if possible."""
-        pairs = [(a, b) for a, b in zip(self._gains(), other._gains(), strict=True) if a is not None and b is not None]
-        return len(pairs) > 1 and all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
-
-    def _gains(self) -> list[float | None]:
-        """The figures, negated where less is better."""
-        capacity, *of_gpus, cost, wrong = self.shown
-        losses = [cost, wrong, *(p99.estimate if p99 is not None else None for p99 in self.p99s)]
-        return [
-            capacity if of_gpus[0] is None else None,
-            *of_gpus,
-            *(None if loss is None else -loss for loss in losses),
-        ]
+def _figures(result: Result) -> Figures:
+    """The figures of the configuration that a result measured."""
+    capacity, stage, gpus = combined(result.capacities), priced_stage(result), gpus_of(result)
+    knee_per_s = capacity.estimate if capacity is not None and not capacity.users else None
+    dollars_per_s = gpus.dollars_per_hour / HOUR_S if gpus.dollars_per_hour else None
+    cost = stage_cost(stage, result.prices) if stage is not None else None
+    checked = [stage.quality for stage in result.stages if stage.quality is not None]
+    judged = sum(count for count, _ in checked)
+    return {
+        CAPACITY: knee_per_s,
+        CAPACITY_PER_GPU: knee_per_s / gpus.count if knee_per_s is not None and gpus.count else None,
+        "#requests a dollar at capacity": knee_per_s / dollars_per_s
+        if knee_per_s is not None and dollars_per_s
+        else None,
+        RATE: plots.rate_of(stage) if stage is not None else None,
+        "#output tokens/s a GPU": stage.output_tokens_per_s_per_gpu if stage is not None else None,
+        "#tokens/s a user": tokens_per_s_per_user(stage) if stage is not None else None,
+        DOLLARS: cost.output if cost is not None else None,
+        WRONG: 100 * sum(wrong for _, wrong in checked) / judged if judged else None,
+        **{name: stage.quantile(latency, 0.99) if stage is not None else None for name, latency in P99S.items()},
+    }
 
 
-def _against(value: float | None, first: float | None) -> Cell | str:
-    """Cell with the value, and its difference from the value of the first result."""
+def _cell(column: str, value: float | Quantile | None, first: float | Quantile | None) -> Cell | str:
+    """Cell with a figure, and its difference from that of the first result."""
+    if isinstance(value, Quantile):
+        return replace(quantile_cell(value), aside="")
     text = number(value)
-    if value is None or not first or value == first or isinstance(text, Cell):
+    if (
+        column == RATE
+        or isinstance(text, Cell)
+        or isinstance(first, Quantile)
+        or not first
+        or not value
+        or value == first
+    ):
         return text
     return Cell(text, "", f"{(value / first - 1) * 100:+.3g}%")
+
+
+def _dominates(figures: Figures, other: Figures) -> bool:
+    """True if a configuration is worse in no figure that both have, and better in one. Capacity is per GPU if possible."""
+    pairs = [(a, b) for a, b in zip(_gains(figures), _gains(other), strict=True) if a is not None and b is not None]
+    return len(pairs) > 1 and all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
+
+
+def _gains(figures: Figures) -> list[float | None]:
+    """The figures that are compared, negated where less is better."""
+    left_out = (RATE,) if figures[CAPACITY_PER_GPU] is None else (RATE, CAPACITY)
+    gains: list[float | None] = []
+    for column, value in figures.items():
+        amount = value.estimate if isinstance(value, Quantile) else value
+        is_loss = column in (DOLLARS, WRONG, *P99S)
+        gains.append(None if amount is None or column in left_out else -amount if is_loss else amount)
+    return gains
 
 
 def _first_lines(results: plots.NamedResults) -> list[Line]:
