@@ -111,7 +111,11 @@ def compare(
     ):
         level = share("--error", error)
         rates = [quantity("--rate", text, parse_rate) for text in rate or ["2/s"]]
-        slos, material = _objectives(slo or []), share("--margin", margin)
+        slos, material = parse_objectives(slo or []), share("--margin", margin)
+        if others := [one.signal for one in slos if one.signal not in BY_REQUEST]:
+            raise ValueError(
+                f"--slo: {others[0]} is not compared by objective; name one of {', '.join(BY_REQUEST)}, failures are always compared"
+            )
         if rounds < (needed := min_pairs(len(axes(slos)) * len(rates), level)):
             raise ValueError(
                 f"--rounds {rounds}: no difference, however large, can be told in fewer than {needed}, as {len(axes(slos))} axes at "
@@ -215,17 +219,6 @@ async def _measure(
                 async with b:
                     comparison, rounds = await compare_targets({"a": a, "b": b}, planned, pause_s, warm_up, error, slos)
         return replace(comparison, said=(*comparison.said, *workers.clocks(), *workers.losses)), rounds
-
-
-def _objectives(texts: Sequence[str]) -> tuple[Slo, ...]:
-    """The SLOs of `--slo`. Raises ValueError for an SLO that a single request does not decide."""
-    slos = parse_objectives(texts)
-    for slo in slos:
-        if slo.signal not in BY_REQUEST:
-            raise ValueError(
-                f"--slo: {slo.signal} is not compared by objective; name one of {', '.join(BY_REQUEST)}, failures are always compared"
-            )
-    return slos
 
 
 def _files(a: str, b: str) -> tuple[Path, Path] | None:

@@ -139,7 +139,10 @@ def _credential(token_file: str, user: str, password_file: str) -> "Credential":
     if bool(user) != bool(password_file) or (user and token_file):
         _fail("--user and --password-file go together, and instead of --token-file")
     if user:
-        return user, _password(password_file)
+        try:
+            return user, Path(password_file).read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            _fail(f"--password-file {password_file}: {error}", code=ExitCode.FAILED)
     if token_file:
         secret = Secret(token_file)
         token = secret.read()
@@ -150,13 +153,6 @@ def _credential(token_file: str, user: str, password_file: str) -> "Credential":
     if not token or not token.isascii() or any(character.isspace() for character in token):
         _fail("no token: give --token-file, or one without blanks in the environment's GRAFANA_TOKEN")
     return token
-
-
-def _password(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        _fail(f"--password-file {path}: {error}", code=ExitCode.FAILED)
 
 
 def _push(server: "Server", documents: list[dict[str, Any]], options: "PushOptions") -> ExitCode:

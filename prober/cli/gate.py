@@ -123,7 +123,11 @@ def gate(
         )
         if save:
             check_writable("--save", Path(save))
-        _announce(judge, probe.rate)
+        least_s, most_s = (f"{count / probe.rate:,.0f} s" for count in (judge.least, judge.most))
+        least = f"{judge.least:,} requests (about {least_s})"
+        if judge.block_s:
+            least = f"{judge.least_blocks:,} blocks of {judge.block_s:g} s ({least_s}, about {judge.least:,} requests)"
+        echo(f"to be ready takes {least} at least; it ends after at most {judge.most:,} requests ({most_s})", err=True)
         verdict, result = asyncio.run(_measure(spec, judge, warm))
         if max_cost is not None:
             verdict = with_cost(verdict, judge_cost(result.stages[0], result.prices, max_cost))
@@ -152,16 +156,6 @@ def gate(
         lengths = [f"Prompts: {stage.prompt_lengths.text()}."] if stage.prompt_lengths else []
         _draw(verdict, result, [*remarks, *stage.sentences(), *lengths, *stage_sentences(result, stage)])
     sys.exit(OF_VERDICT[verdict.state])
-
-
-def _announce(judge: Gate, rate_per_s: float) -> None:
-    """Print on standard error how long the gate may take."""
-    least_s, most_s = (f"{count / rate_per_s:,.0f} s" for count in (judge.least, judge.most))
-    if judge.block_s:
-        least = f"{judge.least_blocks:,} blocks of {judge.block_s:g} s ({least_s}, about {judge.least:,} requests)"
-    else:
-        least = f"{judge.least:,} requests (about {least_s})"
-    echo(f"to be ready takes {least} at least; it ends after at most {judge.most:,} requests ({most_s})", err=True)
 
 
 def _judged(verdict: GateVerdict, slos: Sequence[Slo], references: Sequence[Reference]) -> str:

@@ -13,7 +13,7 @@ from prober.cli.console import Terminal
 from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.options import AsJson, quantity
 from prober.cli.output import echo
-from prober.cli.report import results_of
+from prober.cli.report import all_of, result_of
 from prober.config.units import rate, share
 from prober.features.experiments.instance_sizing import Demand, Refused, Size, size
 from prober.results.context import disagreement_text
@@ -61,7 +61,7 @@ def plan(
     """Size a deployment for a peak by the lower bound of the capacity of one instance at all SLOs. Exit codes: 0 sized, 1 it
     cannot be sized (with the reason) or a file cannot be read, 2 wrong call, 4 no sweep
     is judged, as too many of its requests were refused."""
-    results = results_of(sweep)
+    results = all_of(sweep, result_of)
     with exit_on(ValueError, command="plan"):
         if bool(peak) is bool(users):
             raise ValueError("give --peak, a rate such as 100/s, or --users, for sweeps with --over users")

@@ -59,7 +59,7 @@ def report(
         fail(f"--format json: writes one result, {len(files)} files are named; name one at a time", ExitCode.WRONG_CALL)
     with exit_on(ConfigError, command="report"):
         spec = context.spec("report")
-    documents = _all_of(files, lambda path: read_any(_text(path), str(path)))
+    documents = all_of(files, lambda path: read_any(_text(path), str(path)))
     comparisons = [document for document in documents if isinstance(document, Comparison)]
     results = [_with_options(document, spec, context) for document in documents if isinstance(document, Result)]
     if comparisons and results:
@@ -109,17 +109,13 @@ def _with_options(result: Result, spec: ContextSpec, options: ContextOptions) ->
     )
 
 
-def results_of(files: Sequence[Path]) -> list[Result]:
-    """The results in the files. Exits with FAILED and a line for each file that cannot be read."""
-    return _all_of(files, result_of)
-
-
 def result_of(path: Path) -> Result:
     """The result in the file. Raises Unreadable."""
     return read(_text(path), str(path))
 
 
-def _all_of(files: Sequence[Path], open_: Callable[[Path], T]) -> list[T]:
+def all_of(files: Sequence[Path], open_: Callable[[Path], T]) -> list[T]:
+    """What `open_` reads of the files. Exits with FAILED and a line for each file that cannot be read."""
     documents, problems = [], []
     for path in files:
         try:

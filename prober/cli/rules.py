@@ -79,6 +79,12 @@ def rules(
             f"--slow-interval {slow_interval}: write whole seconds from 1s to 299s, as Prometheus looks back 5m",
             ExitCode.WRONG_CALL,
         )
+    for name in group_label or ():
+        if not LABEL_NAME.fullmatch(name) or name in OWN_LABELS:
+            fail(
+                f"--group-label {name!r}: write the name of a label that the prober itself does not give, such as cluster",
+                ExitCode.WRONG_CALL,
+            )
     options = RuleOptions(
         selector,
         _labels(label or []),
@@ -86,7 +92,7 @@ def rules(
         dashboard_url.rstrip("/"),
         prober_url.rstrip("/"),
         int(seconds),
-        _group_labels(group_label or []),
+        tuple(dict.fromkeys(group_label or ())),
         configuration.label_names,
     )
     rule_groups = groups(uses, options, configuration.traffic_slos())
@@ -98,16 +104,6 @@ def rules(
         output.write_text(text, encoding="utf-8")
     elif not output.exists() or output.read_text(encoding="utf-8") != text:
         fail(f"{output} is out of date with {config_file}; write it again without --check", ExitCode.FAILED)
-
-
-def _group_labels(names: list[str]) -> tuple[str, ...]:
-    for name in names:
-        if not LABEL_NAME.fullmatch(name) or name in OWN_LABELS:
-            fail(
-                f"--group-label {name!r}: write the name of a label that the prober itself does not give, such as cluster",
-                ExitCode.WRONG_CALL,
-            )
-    return tuple(dict.fromkeys(names))
 
 
 def _labels(pairs: list[str]) -> tuple[tuple[str, str], ...]:

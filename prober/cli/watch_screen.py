@@ -39,6 +39,7 @@ MIN_DETAIL = 9  # lines in which a further target is shown
 MAX_NOT_OK, MIN_NOT_OK = 8, 2  # lines of probes that were not ok
 COLUMN, COUNT = 9, 8  # cells of a percentile and of a number of samples
 NAME, MIN_WORDS = 28, 20  # cells of a target's name at most, and of its concern at least
+MARKS: dict[str, Kind] = {"✗+": "bad", "•+": "good", "─+": "few"}  # in the chart
 STYLES: dict[Kind, str] = {"good": "green", "bad": "bold red", "few": "yellow", "unknown": "cyan"}
 
 
@@ -68,7 +69,11 @@ def screen(watched: Watched, width: int, height: int, now_unix_s: float, *, is_u
             if (room := height - len(lines)) < MIN_DETAIL and target is not ranked[0][0]:
                 break
             lines += [*_detail(snapshot, watched, target, fact, width, room - 1), Text()]
-    return [_fitted(line, width, is_utf8=is_utf8) for line in lines[:height]]
+    for line in lines[:height]:
+        line.truncate(width, overflow="ellipsis")
+        if not is_utf8:
+            line.plain = as_ascii(line.plain)
+    return lines[:height]
 
 
 def chart(
@@ -101,8 +106,10 @@ def chart(
         cells[place][column] = mark
     lines = [Text(title, "dim")]
     for number, drawn in enumerate(cells):
-        label = "" if number else top
-        lines.append(Text(f"{label.rjust(left)}{'┤' if label else '│'}") + _coloured("".join(drawn)))
+        label, line = "" if number else top, Text("".join(drawn))
+        for marks, kind in MARKS.items():
+            line.highlight_regex(marks, STYLES[kind])
+        lines.append(Text(f"{label.rjust(left)}{'┤' if label else '│'}") + line)
     axis = f"{'0'.rjust(left)}└{duration_text(span_s)} ago"
     return [*lines, Text(f"{set_cell_size(axis, max(0, width - 3))}now")]
 
@@ -113,14 +120,6 @@ def _scale(largest_s: float) -> float:
         return 1.0
     power = 10.0 ** math.floor(math.log10(largest_s))
     return next((step * power for step in (1, 2, 5) if largest_s <= step * power), 10 * power)
-
-
-def _coloured(row: str) -> Text:
-    line = Text(row)
-    line.highlight_regex("✗+", STYLES["bad"])
-    line.highlight_regex("•+", STYLES["good"])
-    line.highlight_regex("─+", STYLES["few"])
-    return line
 
 
 def _head(snapshot: Snapshot, now_unix_s: float) -> list[Text]:
@@ -269,11 +268,3 @@ def _sized(text: str, width: int) -> str:
     """The text in exactly `width` cells, with an ellipsis if it is cut."""
     words = one_line(text)
     return set_cell_size(words, width) if cell_len(words) <= width else set_cell_size(words, width - 1) + "…"
-
-
-def _fitted(line: Text, width: int, *, is_utf8: bool) -> Text:
-    """The line, cut to the width, in ASCII if the terminal shows only that."""
-    line.truncate(width, overflow="ellipsis")
-    if not is_utf8:
-        line.plain = as_ascii(line.plain)
-    return line
