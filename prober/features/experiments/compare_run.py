@@ -141,7 +141,12 @@ async def compare_targets(
     tested = [warmed.is_steady for warmed in warm_ups if warmed.is_steady is not None]
     steady = f"; {sum(tested)} of {len(tested)} warm-ups tested were shown to be steady" if tested else ""
     remarks.append(f"warm-up before each turn: {sent} request{'' if sent == '1' else 's'}, which do not count{steady}")
-    remarks += _checked_texts(answers)
+    for side, ended in answers.items():
+        results = list(filter(None, ended))
+        if quality := quality_of(results):
+            remarks.append(f"{quality[1]:,} of {quality[0]:,} checked answers of {side.upper()} are wrong")
+        if calls := tool_calls_of(results):
+            remarks.append(f"{side.upper()}: {calls.text()}")
     workloads = [session.spec.probes[0].workload for session in sessions.values()]
     if isinstance(workloads[0], Mix):
         remarks.append(f"quantiles are those of the whole mix {workloads[0].name!r}, not of each of its workloads")
@@ -197,16 +202,6 @@ def _engine_texts(pages: Mapping[Side, Sequence[EngineSignals]]) -> Iterator[str
         ]
         if values:
             yield f"the engine of {side.upper()} during its turns, by its page: {', '.join(values)}"
-
-
-def _checked_texts(answers: Mapping[Side, Sequence[ProbeResult | None]]) -> Iterator[str]:
-    """Sentences on the checked answers and the tool calls of each side."""
-    for side, ended in answers.items():
-        results = list(filter(None, ended))
-        if quality := quality_of(results):
-            yield f"{quality[1]:,} of {quality[0]:,} checked answers of {side.upper()} are wrong"
-        if calls := tool_calls_of(results):
-            yield f"{side.upper()}: {calls.text()}"
 
 
 async def _turn(

@@ -47,7 +47,6 @@ from prober.statistics.sequential_test import (
 )
 
 State = Literal["ready", "degraded", "not_ready", "not_enough_data", "not_judged"]
-UNDECIDED: frozenset[State] = frozenset({"not_enough_data", "not_judged"})
 Latency = Literal["ttft", "tpot"]
 # Events; bad events counted when showing that they are few, and when showing that they are many.
 Judged = tuple[int, float, float]
@@ -271,8 +270,9 @@ class Gate:
         self.block_s = burst_s / BLOCKS_PER_BURST
         self._first_s, self._block_end_s = math.inf, -math.inf
         per_block = rate_per_s * self.block_s
-        least = {
-            question: question.least(error) * _requests_per_block(per_block, question.share)
+        least = {  # requests of those blocks that have a judged one (Poisson), in the mean
+            question: question.least(error)
+            * (per_block / -math.expm1(-per_block * question.share) if per_block else 1.0 / question.share)
             for question in self._questions
         }
         hardest = max(least, key=lambda question: least[question])
@@ -400,7 +400,7 @@ def decision(verdict: GateVerdict, rollback_risk: str | None) -> Decision | None
 
     rollback_risk: needs and risks of going back, as a person stated them
     """
-    if verdict.state in UNDECIDED:
+    if verdict.state in ("not_enough_data", "not_judged"):
         return None
     return Decision(verdict.state == "ready", verdict.why, rollback_risk)
 
@@ -487,11 +487,6 @@ def _slo_questions(slos: Sequence[tuple[Slo, JudgedStream]]) -> list[Question]:
         slo_question(slo, stream.max_tokens, stream.mean_tokens, stream.workload, stream.rate_per_s / total_per_s)
         for slo, stream in slos
     ]
-
-
-def _requests_per_block(mean: float, share: float = 1.0) -> float:
-    """Mean requests in those blocks that have a judged request. mean: of requests per block (Poisson); share: of judged requests"""
-    return mean / -math.expm1(-mean * share) if mean else 1.0 / share
 
 
 def _answered(result: ProbeResult | None) -> Judged:

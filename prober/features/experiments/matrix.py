@@ -37,8 +37,6 @@ CLOSED_LOOP = (
     "a closed loop asks a slow target less, so that its queue is not seen (coordinated omission): to compare with other tools, "
     "not what users feel"
 )
-
-UNDECIDED: frozenset[State] = frozenset({"not_enough_data", "not_judged"})
 USERS = (
     "each user waits for an answer, then thinks, so a slow target is asked less: users who come whatever the target does are another "
     "question (`prober sweep` over rates)"
@@ -147,7 +145,7 @@ def sentences(verdicts: Sequence[RowVerdict]) -> str:
 def decision(verdicts: Sequence[RowVerdict]) -> Decision | None:
     """Decision to store with the result: accepted if all rows are, else rejected; None if neither is decided."""
     state = overall(verdicts)
-    return None if state in UNDECIDED else Decision(state == "accepted", sentences(verdicts))
+    return Decision(state == "accepted", sentences(verdicts)) if state in ("accepted", "rejected") else None
 
 
 def reservations(row: Row) -> list[str]:

@@ -44,7 +44,7 @@ def _read(text: str, source: str) -> Result | Comparison:
     exported_objects = [ExportedObject(source, values) for values in objects]
     if flat.SGLANG.recognises(first):
         return flat.read_sglang(exported_objects)
-    if nvidia.recognises_aiperf_line(first):
+    if exported_objects[0].get("metadata", "request_start_ns") is not None and "metrics" in first:
         return nvidia.read_aiperf_lines(exported_objects)
     if flat.VLLM.recognises(first) and "input_throughput" not in first:
         return flat.read_vllm(exported_objects[0])

@@ -6,7 +6,6 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from prober.features.experiments.importers.exported_object import (
     ExportedObject,
@@ -81,12 +80,6 @@ AIPERF_DIFFERS = (
     "TTFT and E2E count from when the request was sent; it moves its schedule when it is late.",
     "A stream that was cut, or that carries an error inside a 200, counts as a success.",
 )
-
-
-def recognises_aiperf_line(values: Mapping[str, Any]) -> bool:
-    """True if the object is a line of AIPerf's `profile_export.jsonl`."""
-    metadata = values.get("metadata")
-    return isinstance(metadata, Mapping) and "request_start_ns" in metadata and "metrics" in values
 
 
 def read_aiperf(exported: ExportedObject) -> Result:

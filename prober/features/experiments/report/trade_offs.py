@@ -46,10 +46,11 @@ def trade_offs(results: plots.NamedResults) -> Table | None:
     if len(results) < 2:
         return None
     set_ups = [_figures(result) for _, result in results]
+    firsts: Figures = {**set_ups[0], RATE: None}
     rows: list[Row] = []
     for (name, _), figures in zip(results, set_ups, strict=True):
         better = [other for (other, _), rival in zip(results, set_ups, strict=True) if _dominates(rival, figures)]
-        cells = (_cell(column, value, set_ups[0][column]) for column, value in figures.items())
+        cells = (_cell(value, firsts[column]) for column, value in figures.items())
         rows.append([name, *cells, Cell(", ".join(better), "bad") if better else Cell("–")])
     return Table(["", *set_ups[0], "dominated by"], rows)
 
@@ -89,19 +90,12 @@ def _figures(result: Result) -> Figures:
     }
 
 
-def _cell(column: str, value: float | Quantile | None, first: float | Quantile | None) -> Cell | str:
-    """Cell with a figure, and its difference from that of the first result."""
+def _cell(value: float | Quantile | None, first: float | Quantile | None) -> Cell | str:
+    """Cell with a figure, and its difference from `first`, that of the first result; None: no comparison."""
     if isinstance(value, Quantile):
         return replace(quantile_cell(value), aside="")
     text = number(value)
-    if (
-        column == RATE
-        or isinstance(text, Cell)
-        or isinstance(first, Quantile)
-        or not first
-        or not value
-        or value == first
-    ):
+    if value is None or isinstance(text, Cell) or isinstance(first, Quantile) or not first or value == first:
         return text
     return Cell(text, "", f"{(value / first - 1) * 100:+.3g}%")
 
