@@ -5,6 +5,7 @@
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (
     FINISH_REASONS,
+    ComputedSource,
     EngineTable,
     Extra,
     HistogramSource,
@@ -13,7 +14,6 @@ from prober.measure.engine_signals import (
     OfModel,
     PageShape,
     SampleSource,
-    SumSource,
     signals,
 )
 
@@ -88,9 +88,12 @@ _SIGNALS = signals(
     kv_transfer_seconds=(Extra("vllm:nixl_xfer_time_seconds"), Extra("vllm:mooncake_xfer_time_seconds")),
     kv_transfer_failures_total=(
         Extra("vllm:nixl_num_failed_transfers_total"),
-        SumSource(
-            SampleSource("vllm:mooncake_num_failed_transfers_total"),
-            (SampleSource("vllm:mooncake_num_failed_recvs_total"),),
+        ComputedSource(
+            "sum",
+            (
+                SampleSource("vllm:mooncake_num_failed_transfers_total"),
+                SampleSource("vllm:mooncake_num_failed_recvs_total"),
+            ),
             expected=False,
         ),
     ),

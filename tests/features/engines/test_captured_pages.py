@@ -123,12 +123,8 @@ def parts(source: Source) -> list[tuple[str, Any]]:
             return [(source.metric, source.labels)]
         case engine_signals.HistogramSource():
             return [(source.family, sorted(source.where.items()))]
-        case engine_signals.SumSource():
-            return [part for value in (source.required, *source.optional) for part in parts(value)]
-        case engine_signals.ProductSource():
-            return [part for value in source.factors for part in parts(value)]
-        case engine_signals.RatioSource():
-            return [*parts(source.part), *parts(source.total)]
+        case engine_signals.ComputedSource():
+            return [part for value in source.parts for part in parts(value)]
     raise TypeError(source)
 
 
