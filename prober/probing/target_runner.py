@@ -108,10 +108,14 @@ class TargetRunner:
         self._schedules: list[asyncio.Task[None]] = []
         self._launches: dict[str, Callable[[int], None]] = {}  # by workload: starts a probe that is due then
         self._probes: set[asyncio.Task[None]] = set()
-        if before is not None:
-            self._inherit(before)
-        else:
+        if before is None:
             self.target.has_answered = context.has_answered_before(self.target)
+        else:
+            self._observed, before._observed = before._observed, None
+            self.target.inherit(before.target)
+            if before.spec.url == spec.url:
+                self._models = before._models
+                self._logged_state, self._logged_workloads = before.target.state, before._logged_workloads
         context.budgets.enter(self.target)
         if self._observed is not None:
             self._observed.retarget(self.target)
@@ -227,22 +231,6 @@ class TargetRunner:
     def _supervise(self, task: str, work: Callable[[], Awaitable[None]]) -> None:
         of = f"target={self.name or self.target.spec.key}"
         self._schedules.append(self._context.supervisor.start(task, work, of))
-
-    def _inherit(self, before: "TargetRunner") -> None:
-        """Take over observers, budgets, warm-up and pause from the runner of the previous configuration."""
-        self._observed, before._observed = before._observed, None
-        self.target.paused_unix_s = before.target.paused_unix_s
-        for kind, budget in self.target.budgets.items():
-            if kind in before.target.budgets:
-                self.target.budgets[kind] = before.target.budgets[kind].with_limit(budget.limit)
-        if before.target.spec.url == self.target.spec.url:
-            self._models = before._models
-            self.target.warm_up = replace(before.target.warm_up, count=self.target.spec.warmup)
-            if self.target.spec.model == before.target.spec.model:
-                self.target.refused_fields = before.target.refused_fields
-                self.target.prompt_calibration = before.target.prompt_calibration or self.target.prompt_calibration
-            self._logged_state, self._logged_workloads = before.target.state, before._logged_workloads
-        self.target.inherit(before.target)
 
     def _take_name(self, name: str) -> None:
         """Use this name for the series. A new name gets new observers."""
