@@ -69,7 +69,6 @@ class EngineSignals:
     ranks: number of series of running requests, that is of ranks or replicas
     context_tokens: maximum length of prompt and answer together
     requests_waiting: all waiting requests
-    requests_waiting_for_capacity: those that wait for memory or a slot, if the engine distinguishes them
     kv_cache_usage_ratio_*: 0 to 1, of the fullest rank and on average
     kv_cache_capacity_tokens: of all ranks together
     prefix_cache_*: prompt tokens looked up, and prompt tokens found
@@ -94,7 +93,6 @@ class EngineSignals:
     context_tokens: float | None = None
     requests_running: float | None = None
     requests_waiting: float | None = None
-    requests_waiting_for_capacity: float | None = None
     kv_cache_usage_ratio_max: float | None = None
     kv_cache_usage_ratio_mean: float | None = None
     kv_cache_capacity_tokens: float | None = None

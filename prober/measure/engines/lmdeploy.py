@@ -20,7 +20,6 @@ TABLES = (
                 "sum",
                 (SampleSource("lmdeploy:num_requests_waiting"), SampleSource("lmdeploy:num_api_requests_waiting")),
             ),
-            requests_waiting_for_capacity="lmdeploy:num_requests_waiting",
             kv_cache_usage_ratio="lmdeploy:gpu_cache_usage_perc",
             prefix_cache_queries_tokens_total="lmdeploy:prompt_tokens_total",
             prefix_cache_hits_tokens_total="lmdeploy:cached_tokens_total",

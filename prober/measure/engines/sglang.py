@@ -40,7 +40,6 @@ SIGNALS = signals(
             SampleSource("sglang:num_decode_transfer_queue_reqs", where=_TOTAL),
         ),
     ),
-    requests_waiting_for_capacity=SampleSource("sglang:num_queue_reqs", where=_TOTAL),
     # Tokens that only the prefix cache holds are free.
     kv_cache_usage_ratio=SampleSource("sglang:token_usage", where=_TOTAL),
     kv_cache_capacity_tokens=(

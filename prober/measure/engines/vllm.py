@@ -53,9 +53,6 @@ _EVERY_RELEASE = signals(
 # nowhere. `iteration_tokens_total` is a histogram, `lora_requests_info` has a time as its value: neither is a signal.
 _SIGNALS = signals(
     **_EVERY_RELEASE,
-    requests_waiting_for_capacity=SampleSource(
-        "vllm:num_requests_waiting_by_reason", where={"reason": ("capacity",)}, since="0.20.0"
-    ),
     # Blocks that only the prefix cache holds count as free.
     kv_cache_usage_ratio=(
         SampleSource("vllm:kv_cache_usage_perc", since="0.9.2"),

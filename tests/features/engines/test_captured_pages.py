@@ -100,7 +100,7 @@ def test_nim_2_is_read_by_its_own_table_from_a_page_like_vllms() -> None:
     assert table is not None
     reading = read(page, table, version="2.0.0")
     assert reading.missing == ()
-    assert (reading.signals.info.engine, reading.signals.requests_waiting_for_capacity) == ("nim", 29.0)
+    assert (reading.signals.info.engine, reading.signals.requests_waiting) == ("nim", 29.0)
 
 
 def test_sglang_under_ray_is_sglang_with_another_prefix() -> None:
