@@ -181,15 +181,10 @@ class Target:
         other.in_flight, other.warm_up = 0, WarmUp(0)
         other.workloads, other._leading_workloads, other._answers = {}, [], WorkloadState("")
         other._identifying = other._asking = other._preparing = None
-        other.prompt_calibration = self.settled_calibration
+        if self.prompt_calibration is not None and self.prompt_calibration.is_due:
+            other.prompt_calibration = None  # the probe is no sample prompt
         other.identity, other._is_doubtful = self.probed_identity, False  # nothing is looked up beside its probe
         return other
-
-    @property
-    def settled_calibration(self) -> PromptCalibration | None:
-        """Calibration for requests that are no sample prompts; None while sample prompts are still needed."""
-        calibration = self.prompt_calibration
-        return None if calibration is not None and calibration.is_due else calibration
 
     @property
     def probed_identity(self) -> Identity | None:
