@@ -44,7 +44,7 @@ from prober.probing.fleet import Fleet
 from prober.probing.history import EventLog, ProbeHistory
 from prober.probing.recorder import TargetProbes
 from prober.probing.supervisor import Supervisor
-from prober.probing.target_runner import Names, RunnerContext
+from prober.probing.target_runner import RunnerContext
 from prober.storage.saved_rows import SavedRows
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import pod
@@ -71,7 +71,7 @@ def fleet(clock: Clock) -> tuple[Fleet, Registry]:
         Sweeps(families, events, headroom, trust, clock, None, PageReader).observe,
     )
     return Fleet(
-        RunnerContext(clock, trust, events, features, families.remove, "bench", Names(), Ledger(), Supervisor(families))
+        RunnerContext(clock, trust, events, features, families.remove, "bench", Ledger(), Supervisor(families))
     ), families
 
 

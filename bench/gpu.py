@@ -242,8 +242,9 @@ def main() -> None:
     differing = processes_that_differ(reader)
     has_fault = fault_seen(reader)
     shown = daemon_shows()
-    peak = memory_bandwidth(runs["idle"]["readings"][-1][1].name)
-    peak_bytes = float("nan") if isinstance(peak, UnknownFigure) else peak
+    peak_bytes = float("nan")
+    with contextlib.suppress(UnknownFigure):
+        peak_bytes = memory_bandwidth(runs["idle"]["readings"][-1][1].name)
     idle, copy, half, product, host, allocation = (runs[name] for name in WORKERS)
     allocated = mean(allocation, "memory_used_bytes") - mean(idle, "memory_used_bytes")
     goals = [
@@ -317,7 +318,7 @@ def main() -> None:
         goals,
         driver=message,
         hardware=[asdict(fact) for fact in read_hardware()],
-        peak_bytes_per_s=str(peak),
+        peak_bytes_per_s=str(peak_bytes),
         costs=costs(took, spans),
         refused=reader.refused,
         daemon=shown,

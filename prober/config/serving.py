@@ -32,7 +32,7 @@ from prober.config.fields import (
 )
 from prober.config.server import http_url
 from prober.config.units import shortened
-from prober.measure.bandwidth_bound import DecodeModel, ModelOverrides, UnknownFigure, decode_model, memory_bandwidth
+from prober.measure.bandwidth_bound import DecodeModel, UnknownFigure, decode_model, memory_bandwidth
 from prober.measure.objective import TRAFFIC_SIGNALS, Slo
 from prober.results.facts import CONTEXT_NAMES, ENGINE_VERSION, Fact
 
@@ -130,8 +130,10 @@ class ContextSpec(Block):
     @property
     def decode_model(self) -> DecodeModel | None:
         """The data that a decode step reads; None without `config_file`, or if the file does not determine it."""
-        model = decode_model(self._config) if self._config is not None else None
-        return None if isinstance(model, UnknownFigure) else model
+        try:
+            return decode_model(self._config)
+        except UnknownFigure:
+            return None
 
 
 def _quantization(block: object) -> str | None:
@@ -229,20 +231,26 @@ class DecodeBoundSpec(Block):
         "absent: the visible ones, divided by the ranks behind the page, or 1",
     )
     _model: DecodeModel = PrivateAttr()
+    _bandwidth: float | None = PrivateAttr(None)
 
     @model_validator(mode="after")
     def _read(self, info: ValidationInfo) -> Self:
         config = None if self.config_file is None else read_model_config(self.config_file, info)
-        model = decode_model(
-            config, ModelOverrides(self.active_parameters, self.bytes_per_weight, self.kv_bytes_per_token)
-        )
-        if isinstance(model, UnknownFigure):
-            raise mistake(model.reason)
-        self._model = model
-        if self.memory_bandwidth is None and self.gpu is not None:
-            bandwidth = memory_bandwidth(self.gpu)
-            if isinstance(bandwidth, UnknownFigure):
-                raise mistake(f"{bandwidth.reason} with `memory_bandwidth`, in bytes/s", "gpu")
+        try:
+            self._model = decode_model(
+                config,
+                active_parameters=self.active_parameters,
+                bytes_per_weight=self.bytes_per_weight,
+                kv_bytes_per_token=self.kv_bytes_per_token,
+            )
+        except UnknownFigure as unknown:
+            raise mistake(str(unknown)) from None
+        self._bandwidth = self.memory_bandwidth
+        if self._bandwidth is None and self.gpu is not None:
+            try:
+                self._bandwidth = memory_bandwidth(self.gpu)
+            except UnknownFigure as unknown:
+                raise mistake(f"{unknown} with `memory_bandwidth`, in bytes/s", "gpu") from None
         return self
 
     @property
@@ -253,7 +261,4 @@ class DecodeBoundSpec(Block):
     @property
     def memory_bandwidth_bytes_per_s(self) -> float | None:
         """Bandwidth of one GPU: the configured one, or that of `gpu`; None if both are absent."""
-        if self.memory_bandwidth is not None or self.gpu is None:
-            return self.memory_bandwidth
-        bandwidth = memory_bandwidth(self.gpu)
-        return None if isinstance(bandwidth, UnknownFigure) else bandwidth
+        return self._bandwidth

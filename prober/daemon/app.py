@@ -62,7 +62,7 @@ from prober.probing.history import EventLog, ProbeHistory
 from prober.probing.recorder import TargetBuffering, TargetProbes
 from prober.probing.replicas import Shard
 from prober.probing.supervisor import Supervisor
-from prober.probing.target_runner import Names, RunnerContext
+from prober.probing.target_runner import RunnerContext
 from prober.storage.saved_rows import SavedRows, moment
 from prober.storage.store import FILE_NAME, Store, UnusableStore, network_file_system
 from prober.storage.watched_file import WatchedFile
@@ -144,7 +144,7 @@ Work = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the daemon. work: runs until the daemon ends, and again after a failure; name: one of `series.TASKS` if it has work"""
+    """A part of the daemon. work: runs until the daemon ends, and again after a failure; name: label `task` of its failures"""
 
     name: str
     start: Work | None = None
@@ -308,7 +308,6 @@ class App:
             features,
             families.remove,
             instance,
-            Names(),
             ledger,
             supervisor,
             END_NOTICE_S if os.environ.get("KUBERNETES_SERVICE_HOST") else 0.0,

@@ -4,19 +4,15 @@ A decode step reads every active weight once and the KV cache of every sequence 
 
     tokens/s ≤ memory bandwidth ÷ (active parameters × bytes per weight + KV bytes per token × tokens of context)
 
-Unknown inputs are never guessed: functions return UnknownFigure with the reason.
+Unknown inputs are never guessed: functions raise UnknownFigure with the reason.
 
-    model = decode_model(config)
-    bandwidth = memory_bandwidth("NVIDIA H100 80GB HBM3")
-    if not isinstance(model, UnknownFigure) and not isinstance(bandwidth, UnknownFigure):
-        bound_per_s = decode_bound_tokens_per_s(model, bandwidth)
-        print(measured_to_bound_ratio(tpot_s=0.009, bound_per_s=bound_per_s))
+    print(decode_bound_tokens_per_s(decode_model(config), memory_bandwidth("NVIDIA H100 80GB HBM3")))
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 # NVML device name → (bytes/s, source). NVIDIA data sheets unless noted. Variants with different memory but the same name are
 # not listed.
@@ -68,10 +64,8 @@ EXPERT_SIZE_KEYS = {
 _DTYPES_16_BIT = frozenset({"float16", "bfloat16"})
 
 
-class UnknownFigure(NamedTuple):
-    """A figure that cannot be computed. `reason` says why, and what to configure."""
-
-    reason: str
+class UnknownFigure(ValueError):
+    """A figure that cannot be computed; the message says why, and what to configure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,53 +89,45 @@ class DecodeModel:
             raise ValueError(f"{self}: KV bytes must be 0 or more")
 
 
-@dataclass(frozen=True, slots=True)
-class ModelOverrides:
-    """Configured values that override the model's config.json; None: use config.json.
-
-    bytes_per_weight: 2 for 16 bit, 1 for 8 bit, 0.5 plus the group scales for 4 bit
-    kv_bytes: bytes per element of the KV cache
-    """
-
-    active_parameters: float | None = None
-    bytes_per_weight: float | None = None
-    kv_bytes_per_token: float | None = None
-    kv_bytes: float | None = None
-
-
-def memory_bandwidth(name: str, overrides: Mapping[str, float] | None = None) -> float | UnknownFigure:
-    """Returns the bytes/s of a GPU by its NVML name. `overrides` take precedence over the data sheets."""
-    known = {**{gpu: figure for gpu, (figure, _) in DATASHEET_BANDWIDTHS.items()}, **(overrides or {})}
-    bandwidth = known.get(name)
-    if bandwidth is not None:
-        return bandwidth
+def memory_bandwidth(name: str) -> float:
+    """Returns the bytes/s of a GPU by its NVML name, from its data sheet. Raises UnknownFigure."""
+    if name in DATASHEET_BANDWIDTHS:
+        return DATASHEET_BANDWIDTHS[name][0]
     reason = "a partition has only a share of its GPU's bandwidth" if " MIG " in name else "no data sheet entry"
-    return UnknownFigure(f"the memory bandwidth of {name!r} is unknown ({reason}): configure it")
-
-
-def kv_bytes_per_token(layers: int, kv_heads: int, head_size: int, element_bytes: float) -> float:
-    """Returns the bytes of KV cache per token of context: one key and one value per layer and KV head, over all GPUs together."""
-    return 2 * layers * kv_heads * head_size * element_bytes
+    raise UnknownFigure(f"the memory bandwidth of {name!r} is unknown ({reason}): configure it")
 
 
 def decode_model(
-    config: Mapping[str, Any] | None, overrides: ModelOverrides | None = None
-) -> DecodeModel | UnknownFigure:
-    """Builds the model from a Hugging Face config.json and the configured overrides.
+    config: Mapping[str, Any] | None,
+    *,
+    active_parameters: float | None = None,
+    bytes_per_weight: float | None = None,
+    kv_bytes_per_token: float | None = None,
+) -> DecodeModel:
+    """Builds the model from a Hugging Face config.json. A configured value takes precedence; None: derived from `config`.
 
-    Returns UnknownFigure if the size of a weight or the architecture would have to be guessed: checkpoints quantised by another method
+    bytes_per_weight: 2 for 16 bit, 1 for 8 bit, 0.5 plus the group scales for 4 bit
+
+    Raises UnknownFigure if the size of a weight or the architecture would have to be guessed: checkpoints quantised by another method
     than AWQ, GPTQ or FP8, float32 checkpoints (engines load them as 16 bit), unknown model types.
     """
-    overrides = overrides or ModelOverrides()
-    parts = (
-        overrides.active_parameters or _active_parameters(config),
-        overrides.bytes_per_weight or _bytes_per_weight(config),
-        overrides.kv_bytes_per_token or _kv_bytes_per_token(config, overrides.kv_bytes),
-    )
-    parameters, weight, kv = parts
-    if isinstance(parameters, UnknownFigure) or isinstance(weight, UnknownFigure) or isinstance(kv, UnknownFigure):
-        return UnknownFigure("; ".join(part.reason for part in parts if isinstance(part, UnknownFigure)))
-    return DecodeModel(parameters, weight, kv, _window_tokens(config))
+    figures, unknown = list[float](), list[str]()
+    for name, configured, derived in (
+        ("active parameters", active_parameters, _active_parameters),
+        ("bytes per weight", bytes_per_weight, _bytes_per_weight),
+        ("KV bytes per token", kv_bytes_per_token, _kv_bytes_per_token),
+    ):
+        if not configured and config is None:
+            unknown.append(f"no config.json: configure the {name}")
+            continue
+        try:
+            figures.append(configured or derived(config or {}))
+        except UnknownFigure as problem:
+            unknown.append(str(problem))
+    if unknown:
+        raise UnknownFigure("; ".join(unknown))
+    parameters, weight, kv = figures
+    return DecodeModel(parameters, weight, kv, _window_tokens(config or {}))
 
 
 def decode_bound_tokens_per_s(
@@ -171,68 +157,49 @@ def decode_bound_tokens_per_s(
     return gpus * bandwidth_bytes_per_s / read
 
 
-def measured_to_bound_ratio(tpot_s: float, bound_per_s: float) -> float:
-    """Returns measured tokens/s ÷ bound. Above 1 an assumption is wrong, or decoding is speculative. Raises ValueError."""
-    if not 0 < tpot_s < math.inf or not 0 < bound_per_s < math.inf:
-        raise ValueError(f"TPOT {tpot_s} s, bound {bound_per_s} tokens/s: both must be above 0")
-    return 1 / tpot_s / bound_per_s
-
-
-def _active_parameters(config: Mapping[str, Any] | None) -> float | UnknownFigure:
+def _active_parameters(config: Mapping[str, Any]) -> float:
     """Returns the number of weights of attention, of the MLP or the routed experts, and of the output matrix."""
-    weights = _active_weights(config)
-    return weights if isinstance(weights, UnknownFigure) else float(sum(weights))
+    return float(sum(_active_weights(config)))
 
 
-def _active_weights(config: Mapping[str, Any] | None) -> tuple[int, int] | UnknownFigure:
+def _active_weights(config: Mapping[str, Any]) -> tuple[int, int]:
     """Returns the numbers of active weights (that quantisation may shrink, that it leaves alone: output matrix and routers)."""
-    if config is None:
-        return UnknownFigure("no config.json: configure the active parameters")
     kind = config.get("model_type")
     if kind in LATENT_MODEL_TYPES:
         return _latent_weights(config)
     if kind not in DENSE_MODEL_TYPES and kind not in EXPERT_SIZE_KEYS:
-        return UnknownFigure(f"the active parameters of model type {kind!r} are unknown: configure them")
+        raise UnknownFigure(f"the active parameters of model type {kind!r} are unknown: configure them")
     if kind == "qwen3_moe" and (config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1):
-        return UnknownFigure("some layers have no experts: configure the active parameters")
+        raise UnknownFigure("some layers have no experts: configure the active parameters")
     expert = EXPERT_SIZE_KEYS.get(str(kind))
     names = ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", expert or "intermediate_size"]
     if expert:
         names += ["num_experts_per_tok", "num_local_experts" if kind == "mixtral" else "num_experts"]
-    sizes = _sizes(config, *names)
-    attention = _attention(config)
-    if isinstance(sizes, UnknownFigure):
-        return sizes
-    if isinstance(attention, UnknownFigure):
-        return attention
-    hidden, layers, heads, vocabulary, inner = sizes[:5]
-    active_experts, experts = sizes[5:] or (1, 0)
-    _, kv_heads, head_size = attention
+    hidden, layers, heads, vocabulary, inner, *of_experts = _sizes(config, *names)
+    active_experts, experts = of_experts or (1, 0)
+    _, kv_heads, head_size = _attention(config)
     per_layer = 2 * hidden * head_size * (heads + kv_heads) + active_experts * 3 * hidden * inner
     return layers * per_layer, vocabulary * hidden + layers * hidden * experts
 
 
-def _latent_weights(config: Mapping[str, Any]) -> tuple[int, int] | UnknownFigure:
+def _latent_weights(config: Mapping[str, Any]) -> tuple[int, int]:
     """Returns what `_active_weights` does, for multi-head latent attention with shared and routed experts.
 
     Source: DeepSeek-V2 (arXiv:2405.04434), section 2.1.2 and appendix C; the first layers have no experts.
     """
     if config.get("moe_layer_freq", 1) != 1:
-        return UnknownFigure("some layers between have no experts: configure the active parameters")
-    sizes = _sizes(
+        raise UnknownFigure("some layers between have no experts: configure the active parameters")
+    hidden, layers, heads, vocabulary, inner, kv_rank, plain, rotary, value, expert, routed, shared, experts = _sizes(
         config,
         *("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size"),
         *("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
         *("moe_intermediate_size", "num_experts_per_tok", "n_shared_experts", "n_routed_experts"),
     )
     dense_layers, query_rank = config.get("first_k_dense_replace"), config.get("q_lora_rank")
-    if isinstance(sizes, UnknownFigure):
-        return sizes
-    hidden, layers, heads, vocabulary, inner, kv_rank, plain, rotary, value, expert, routed, shared, experts = sizes
     if type(dense_layers) is not int or not 0 <= dense_layers <= layers:
-        return UnknownFigure("config.json has no valid first_k_dense_replace: configure the model")
+        raise UnknownFigure("config.json has no valid first_k_dense_replace: configure the model")
     if query_rank is not None and (type(query_rank) is not int or query_rank < 1):
-        return UnknownFigure("config.json has no valid q_lora_rank: configure the model")
+        raise UnknownFigure("config.json has no valid q_lora_rank: configure the model")
     queries = heads * (plain + rotary)
     attention = (
         (query_rank * (hidden + queries) if query_rank else hidden * queries)
@@ -245,82 +212,69 @@ def _latent_weights(config: Mapping[str, Any]) -> tuple[int, int] | UnknownFigur
     return layers * attention + mlp, vocabulary * hidden + expert_layers * hidden * experts
 
 
-def _attention(config: Mapping[str, Any]) -> tuple[int, int, int] | UnknownFigure:
+def _attention(config: Mapping[str, Any]) -> tuple[int, int, int]:
     """Returns (layers, KV heads, head size). Defaults: KV heads = heads, head size = hidden size ÷ heads."""
-    sizes = _sizes(config, "num_hidden_layers", "num_attention_heads", "hidden_size")
-    if isinstance(sizes, UnknownFigure):
-        return sizes
-    layers, heads, hidden = sizes
+    layers, heads, hidden = _sizes(config, "num_hidden_layers", "num_attention_heads", "hidden_size")
     explicit = {name: config[name] for name in ("num_key_value_heads", "head_dim") if config.get(name) is not None}
-    head_sizes = _sizes(
+    kv_heads, head_size = _sizes(
         {"num_key_value_heads": heads, "head_dim": hidden // heads, **explicit}, "num_key_value_heads", "head_dim"
     )
-    return head_sizes if isinstance(head_sizes, UnknownFigure) else (layers, head_sizes[0], head_sizes[1])
+    return layers, kv_heads, head_size
 
 
-def _bytes_per_weight(config: Mapping[str, Any] | None) -> float | UnknownFigure:
+def _bytes_per_weight(config: Mapping[str, Any]) -> float:
     """Returns the mean over all active weights."""
-    if config is None:
-        return UnknownFigure("no config.json: configure the bytes per weight")
     dtype = config.get("dtype") or config.get("torch_dtype")
     if dtype not in _DTYPES_16_BIT:
-        return UnknownFigure(f"an engine may load {dtype!r} weights as another type: configure the bytes per weight")
+        raise UnknownFigure(f"an engine may load {dtype!r} weights as another type: configure the bytes per weight")
     if not config.get("quantization_config"):
         return 2.0
-    quantised, weights = _quantised_bytes(config["quantization_config"]), _active_weights(config)
-    if isinstance(quantised, UnknownFigure):
-        return quantised
-    if isinstance(weights, UnknownFigure):
-        return weights
-    shrunk, plain = weights
+    quantised = _quantised_bytes(config["quantization_config"])
+    shrunk, plain = _active_weights(config)
     return (shrunk * quantised + plain * 2.0) / (shrunk + plain)
 
 
-def _quantised_bytes(quantisation: Any) -> float | UnknownFigure:
+def _quantised_bytes(quantisation: Any) -> float:
     """Returns the bytes of a weight that is quantised, with its share of the scales and zero points of its group."""
     unknown = UnknownFigure("how this checkpoint is quantised is unknown: configure the bytes per weight")
     if not isinstance(quantisation, Mapping):
-        return unknown
+        raise unknown
     method, bits, group = (quantisation.get(name) for name in ("quant_method", "bits", "group_size"))
     if quantisation.get("lm_head") or quantisation.get("modules_to_not_convert") or quantisation.get("dynamic"):
-        return UnknownFigure("not the usual layers are quantised: configure the bytes per weight")
+        raise UnknownFigure("not the usual layers are quantised: configure the bytes per weight")
     if method == "fp8":
         return 1.0
     if method not in ("awq", "gptq") or type(bits) is not int or not 2 <= bits <= 8 or type(group) is not int:
-        return unknown
+        raise unknown
     has_zero_points = quantisation.get("zero_point", True) if method == "awq" else quantisation.get("sym") is False
     of_group = 2 + (bits / 8 if has_zero_points else 0)
     return bits / 8 + (of_group / group if group > 0 else 0)
 
 
-def _kv_bytes_per_token(config: Mapping[str, Any] | None, element_bytes: float | None) -> float | UnknownFigure:
-    if config is None:
-        return UnknownFigure("no config.json: configure the KV bytes per token")
+def _kv_bytes_per_token(config: Mapping[str, Any]) -> float:
+    """Returns the bytes of one key and one value, or of their latent vector, in all layers and KV heads, over all GPUs together."""
     kind = config.get("model_type")
-    size = element_bytes or (2.0 if (config.get("dtype") or config.get("torch_dtype")) in _DTYPES_16_BIT else None)
-    if not size:
-        return UnknownFigure("the KV cache type is unknown: configure it")
+    if (config.get("dtype") or config.get("torch_dtype")) not in _DTYPES_16_BIT:
+        raise UnknownFigure("the KV cache type is unknown: configure it")
     if kind in LATENT_MODEL_TYPES:
-        latent = _sizes(config, "num_hidden_layers", "kv_lora_rank", "qk_rope_head_dim")
-        return latent if isinstance(latent, UnknownFigure) else latent[0] * (latent[1] + latent[2]) * size
+        layers, kv_rank, rotary = _sizes(config, "num_hidden_layers", "kv_lora_rank", "qk_rope_head_dim")
+        return layers * (kv_rank + rotary) * 2.0
     if kind not in DENSE_MODEL_TYPES and kind not in EXPERT_SIZE_KEYS:
-        return UnknownFigure(f"the KV cache of model type {kind!r} is unknown: configure its bytes")
-    attention = _attention(config)
-    return attention if isinstance(attention, UnknownFigure) else kv_bytes_per_token(*attention, size)
+        raise UnknownFigure(f"the KV cache of model type {kind!r} is unknown: configure its bytes")
+    layers, kv_heads, head_size = _attention(config)
+    return 2 * layers * kv_heads * head_size * 2.0
 
 
-def _window_tokens(config: Mapping[str, Any] | None) -> int | None:
+def _window_tokens(config: Mapping[str, Any]) -> int | None:
     """Returns the sliding window in tokens, None without one. A window of only some layers is applied to all: the bound stays valid."""
-    if config is None or not config.get("use_sliding_window", True):
-        return None
-    window = config.get("sliding_window")
+    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
     return window if isinstance(window, int) and window > 0 else None
 
 
-def _sizes(config: Mapping[str, Any], *names: str) -> tuple[int, ...] | UnknownFigure:
-    """Returns the entries `names` of the configuration; UnknownFigure unless each is an integer above 0."""
+def _sizes(config: Mapping[str, Any], *names: str) -> tuple[int, ...]:
+    """Returns the entries `names` of the configuration. Raises UnknownFigure unless each is an integer above 0."""
     sizes = [config.get(name) for name in names]
     invalid = [name for name, size in zip(names, sizes, strict=True) if type(size) is not int or size < 1]
     if invalid:
-        return UnknownFigure(f"config.json has no valid {', '.join(invalid)}: configure the model")
+        raise UnknownFigure(f"config.json has no valid {', '.join(invalid)}: configure the model")
     return tuple(size for size in sizes if size is not None)

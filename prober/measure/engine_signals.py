@@ -6,7 +6,7 @@ A table is data: for each field of `EngineSignals` the sources to try in order. 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from prober.measure.printable import shown_name
 
@@ -69,7 +69,6 @@ class EngineSignals:
     ranks: number of series of running requests, that is of ranks or replicas
     context_tokens: maximum length of prompt and answer together
     requests_waiting: all waiting requests
-    requests_waiting_for_capacity: those that wait for memory or a slot, if the engine distinguishes them
     kv_cache_usage_ratio_*: 0 to 1, of the fullest rank and on average
     kv_cache_capacity_tokens: of all ranks together
     prefix_cache_*: prompt tokens looked up, and prompt tokens found
@@ -94,7 +93,6 @@ class EngineSignals:
     context_tokens: float | None = None
     requests_running: float | None = None
     requests_waiting: float | None = None
-    requests_waiting_for_capacity: float | None = None
     kv_cache_usage_ratio_max: float | None = None
     kv_cache_usage_ratio_mean: float | None = None
     kv_cache_capacity_tokens: float | None = None
@@ -209,26 +207,14 @@ class LabelProductSource(Source):
 
 
 @dataclass(frozen=True, slots=True)
-class SumSource(Source):
-    """The sum of `required` and the `optional` samples that are present; missing without `required`."""
+class ComputedSource(Source):
+    """A value of several samples. A sum needs the first of them only; a product, and a ratio of two, need all.
 
-    required: SampleSource
-    optional: tuple[SampleSource, ...]
+    A ratio is missing if the second sample is 0.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class ProductSource(Source):
-    """The product of all factors; missing if one is missing."""
-
-    factors: tuple[SampleSource, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RatioSource(Source):
-    """part ÷ total; missing if the total is 0."""
-
-    part: SampleSource
-    total: SampleSource
+    operation: Literal["sum", "product", "ratio"]
+    parts: tuple[SampleSource, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,8 +362,6 @@ def _with_renamed_metrics(source: S, old: str, new: str) -> S:
         value = getattr(source, part.name)
         if part.name in ("metric", "family"):
             changes[part.name] = value.replace(old, new, 1)
-        elif isinstance(value, Source):
-            changes[part.name] = _with_renamed_metrics(value, old, new)
-        elif part.name in ("optional", "factors"):
+        elif part.name == "parts":
             changes[part.name] = tuple(_with_renamed_metrics(inner, old, new) for inner in value)
     return replace(source, **changes)

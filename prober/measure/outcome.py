@@ -4,12 +4,10 @@
 least one chunk with content, and the requested length where the engine can be forced to it.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from prober.measure.printable import one_line
-from prober.measure.tool_calls import ToolCall
 
 
 class Outcome(StrEnum):
@@ -103,8 +101,6 @@ class ObservedEnd:
     malformed: why the body cannot be parsed
     done: `[DONE]` was received
     content_chunks: number of chunks with content
-    answer: the text, only if the answer is checked
-    calls: the tool calls of the answer
     stray_text: first text that the server sent outside any event
     hides_reasoning: the model generated reasoning that the server did not send
     """
@@ -118,8 +114,6 @@ class ObservedEnd:
     done: bool = False
     content_chunks: int = 0
     completion_tokens: int | None = None
-    answer: str = ""
-    calls: Sequence[ToolCall] = ()
     stray_text: str = ""
     hides_reasoning: bool = False
 

@@ -269,8 +269,6 @@ class Recording:
             content_chunks=self.content_chunks,
             completion_tokens=self.usage.completion_tokens if self.usage else None,
             hides_reasoning=self._hides_reasoning,
-            answer=self.answer,
-            calls=self.calls,
             stray_text=self.stray_text,
         )
 

@@ -54,10 +54,8 @@ class DrawnService(Service):
         self._prefixes = Blocks(CACHED_BLOCKS, 1)
         self._adapters = AdapterPool(adapters, Random(self.rng.getrandbits(64)))
         self._background: set[asyncio.Task[None]] = set()
-
-    def start(self) -> None:
-        if self.behaviour.background_per_s:
-            self._spawn(self._arrivals(Random(self.rng.getrandbits(64)), self.behaviour.background_per_s))
+        if behaviour.background_per_s:
+            self._spawn(self._arrivals(Random(self.rng.getrandbits(64)), behaviour.background_per_s))
 
     async def stop(self) -> None:
         for task in self._background:

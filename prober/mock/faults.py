@@ -79,21 +79,19 @@ class Fault:
         """The argument as an integer: status, tokens, blocks or bytes."""
         return int(self.argument)
 
-    def in_force(self, at_s: float) -> bool:
-        """True if the fault is active `at_s` after the start of the schedule."""
-        return self.start_s <= at_s < self.end_s
-
 
 def parse_fault(text: str) -> Fault:
     """Parses `name[:argument][/share][@start-[end]]`, such as `stall:3/20%@60s-120s`. Raises ValueError with the remedy."""
     fault, at, window = text.strip().partition("@")
-    fault, slash, share = fault.partition("/")
+    fault, slash, portion = fault.partition("/")
     name, colon, argument = fault.partition(":")
     if name not in ARGUMENTS:
         raise ValueError(f"fault {text!r}: no fault {name!r}; known: {', '.join(sorted(ARGUMENTS))}")
     try:
         times = _window(window) if at else (0.0, inf)
-        return Fault(name, _argument(name, argument, bool(colon)), *times, _share(name, share) if slash else 1.0)
+        if slash and name in _ENTIRE:
+            raise UnitError(f"{name} is of the entire engine; write it without a share of its requests")
+        return Fault(name, _argument(name, argument, bool(colon)), *times, float(share(portion)) if slash else 1.0)
     except UnitError as problem:
         raise ValueError(f"fault {text!r}: {problem}") from None
 
@@ -126,12 +124,6 @@ def _argument(name: str, argument: str, has_argument: bool) -> float:
     return float(argument)
 
 
-def _share(name: str, text: str) -> float:
-    if name in _ENTIRE:
-        raise UnitError(f"{name} is of the entire engine; write it without a share of its requests")
-    return float(share(text))
-
-
 def _window(window: str) -> tuple[float, float]:
     start, dash, end = window.partition("-")
     if not dash:
@@ -153,4 +145,4 @@ class Schedule:
     def at(self, now_ns: int) -> Fault | None:
         """The active fault; None if there is none."""
         since_s = (now_ns - self.since_ns) / 1e9
-        return next((fault for fault in self.faults if fault.in_force(since_s)), None)
+        return next((fault for fault in self.faults if fault.start_s <= since_s < fault.end_s), None)

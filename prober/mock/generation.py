@@ -1,36 +1,69 @@
-"""Generates one answer, streamed or not."""
+"""Generates one answer, streamed or not, and writes it at its due times, with a timestamp immediately before each write."""
 
 import asyncio
+import os
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from enum import Enum, auto
+from typing import NamedTuple
 
 from aiohttp import web
 
 from prober.mock.completion_request import CompletionRequest, error_body
-from prober.mock.delivery import Delivery
 from prober.mock.faults import Fault
 from prober.mock.record import Record
-from prober.mock.script import CUTS, answer, opening, whole
-from prober.mock.service import Place, Service
+from prober.mock.service import Emission, Place, Service
 from prober.mock.structured_answer import deltas, spoiled
 from prober.mock.wire import Chunks, Wire, plain_answer
+from prober.net.clock import Clock
 
 HEADERS = {"Server": "uvicorn"}
 _STREAM_HEADERS = HEADERS | {"Content-Type": "text/event-stream; charset=utf-8"}
-_SILENT = frozenset({"no_first_token", "role_then_keepalive", "endless"})
+_ROLE_ONLY = frozenset({"no_first_token", "role_then_keepalive"})
+_SILENT = _ROLE_ONLY | {"endless"}  # without an answer if it is not streamed
+
+
+class Kind(Enum):
+    """Kind of a step: a write (CONTENT, OTHER), or an end: complete, cut, by TCP reset, by exit of the process, or never (SILENCE)."""
+
+    CONTENT = auto()
+    OTHER = auto()
+    END = auto()
+    CUT = auto()
+    RESET = auto()
+    CRASH = auto()
+    SILENCE = auto()
+
+
+_CUTS = {"truncated": Kind.CUT, "reset": Kind.RESET, "crash": Kind.CRASH, "stall": Kind.SILENCE}  # by fault
+_INTERRUPTIONS = frozenset({*_CUTS, "error_in_stream", "malformed", "big_line"})
+
+
+class Step(NamedTuple):
+    """A write or end. due_ns: nanoseconds after the start of the service; tokens: number of tokens of the content"""
+
+    due_ns: int
+    kind: Kind
+    data: bytes = b""
+    tokens: int = 0
 
 
 class Generation:
     """Serves one valid request and fills in its record."""
 
     def __init__(self, service: Service, wire: Wire, request: web.Request, record: Record, fault: Fault | None) -> None:
-        self._service, self._request, self._record, self._fault = service, request, record, fault
-        self._name = fault.name if fault else ""
+        self._service, self._clock, self._request, self._record = service, service.pacer, request, record
+        self._fault, self._name = fault, fault.name if fault else ""
         if self._name == "no_usage":
             wire = replace(wire, usage="none")
         if self._name == "wrong_done":
             wire = replace(wire, done=False)
         self._wire = wire
         self._factor = fault.argument if fault and self._name == "latency" else 1.0
+        self._last_ns = 0  # latest write
 
     async def serve(self, completion: CompletionRequest) -> web.StreamResponse:
         """Queue, answer and leave the queue. Raises ConnectionError, or is cancelled, if the client leaves."""
@@ -45,12 +78,12 @@ class Generation:
         if self._name == "empty":
             completion = replace(completion, finish_reason="stop")
         record = self._record
-        entered_ns = self._service.pacer.now_ns()
+        entered_ns = self._clock.now_ns()
         place = self._service.enter(record, completion, entered_ns, endless=self._name == "endless")
         due_ns = entered_ns
         try:
             if self._fault and self._name == "late_headers":
-                await self._service.pacer.sleep_until(record.received_ns + round(self._fault.argument * 1e9))
+                await self._clock.sleep_until(record.received_ns + round(self._fault.argument * 1e9))
             response, due_ns = await (self._stream if completion.stream else self._complete)(
                 completion, place, entered_ns
             )
@@ -59,7 +92,7 @@ class Generation:
             # A complete answer frees its slot at its due time, even if its last write was late.
             complete = record.ended == "complete"
             reason = completion.finish_reason if complete else "error" if record.ended == "cut" else None
-            self._service.leave(place, reason, due_ns if complete else self._service.pacer.now_ns())
+            self._service.leave(place, reason, due_ns if complete else self._clock.now_ns())
 
     def _structured(self, completion: CompletionRequest) -> CompletionRequest:
         """Returns the request with the length of its JSON, which is cut if fewer tokens are requested."""
@@ -74,18 +107,51 @@ class Generation:
     async def _stream(
         self, completion: CompletionRequest, place: Place, entered_ns: int
     ) -> tuple[web.StreamResponse, int]:
-        wire, fault = self._wire, self._fault
+        wire = self._wire
         tokens = None if self._name == "endless" else completion.tokens
         role = wire.role_chunk if completion.chat else "none"
-        chunks = Chunks(wire, completion, self._record, int(self._service.pacer.unix_s()))
+        chunks = Chunks(wire, completion, self._record, int(self._clock.unix_s()))
         response = web.StreamResponse(headers=_STREAM_HEADERS)
-        delivery = Delivery(response, self._request, self._record, self._service.pacer)
-        async with delivery.prepared(wire.keepalive_s, chunks.comment):
-            await delivery.send(opening(chunks, role, fault), entered_ns)
+        async with self._prepared(response, chunks.comment):
+            if role == "early" or self._name in _ROLE_ONLY:
+                await self._send(response, [Step(0, Kind.OTHER, chunks.role())], entered_ns)
             started_ns = await place.wait()
-            plan = place.plan(tokens, self._factor)
-            steps = answer(chunks, plan, tokens=tokens, role=role, done=wire.done, fault=fault)
-            return response, await delivery.send(steps, started_ns, place.known)
+            steps = self._steps(chunks, place.plan(tokens, self._factor), tokens, role)
+            return response, await self._send(response, steps, started_ns, place.known)
+
+    def _steps(self, chunks: Chunks, plan: Iterable[Emission], tokens: int | None, role: str) -> Iterator[Step]:
+        """Yields the steps of a streamed answer of `tokens` tokens (None: endless), as the fault changes them.
+
+        They are generated one at a time, so that the usage chunk contains the measurements before it.
+        """
+        fault, due_ns, sent = self._fault, 0, 0
+        if fault and self._name in _ROLE_ONLY:
+            while fault.argument:
+                due_ns += round(fault.argument * 1e9)
+                yield Step(due_ns, Kind.OTHER, chunks.comment)
+            yield Step(0, Kind.SILENCE)
+            return
+        interruption = (
+            fault if self._name in _INTERRUPTIONS else None
+        )  # at the first content after its number of tokens
+        for due_ns, size, reasoning in plan:
+            if sent == 0 and role == "with-first":
+                yield Step(due_ns, Kind.OTHER, chunks.role())
+            if self._name == "empty":
+                yield Step(due_ns, Kind.OTHER, chunks.finish())
+                break
+            data = chunks.content(sent, size, reasoning=reasoning, last=sent + size == tokens)
+            if interruption and sent >= (1 if self._name == "big_line" else interruption.count):
+                for step in _interruption(chunks, interruption, due_ns):
+                    yield step
+                    if step.kind is not Kind.OTHER:
+                        return
+                interruption = None
+            yield Step(due_ns, Kind.CONTENT, data, size)
+            sent += size
+        for data in chunks.ending(self._wire.done):
+            yield Step(due_ns, Kind.OTHER, data)
+        yield Step(due_ns, Kind.END)
 
     async def _complete(
         self, completion: CompletionRequest, place: Place, entered_ns: int
@@ -99,21 +165,140 @@ class Generation:
             if (emission := next(plan, None)) is None:
                 break
             due_ns = started_ns + emission.due_ns
-        await self._service.pacer.sleep_until(due_ns)
+        await self._clock.sleep_until(due_ns)
         if self._name in _SILENT:
             await asyncio.get_running_loop().create_future()
         reasoning = min(self._service.behaviour.reasoning, tokens)
-        body = plain_answer(self._wire, completion, self._record, int(self._service.pacer.unix_s()), tokens, reasoning)
+        body = plain_answer(self._wire, completion, self._record, int(self._clock.unix_s()), tokens, reasoning)
         if self._name == "error_in_stream":
             body = error_body("EngineCore encountered an issue.", "InternalServerError", 500)
         elif self._name == "malformed":
             body = body[: len(body) // 2]
         elif self._fault and self._name == "big_line":
             body += b" " * self._fault.count
+        steps = [Step(0, Kind.CONTENT if tokens else Kind.OTHER, body, tokens), Step(0, Kind.END)]
         response = web.StreamResponse(headers=HEADERS | {"Content-Type": "application/json"})
         response.content_length = len(body)
-        if self._name in CUTS:
+        if self._name in _CUTS:
+            steps = [Step(0, Kind.OTHER, body[: len(body) // 2]), Step(0, _CUTS[self._name])]
             response.force_close()
-        delivery = Delivery(response, self._request, self._record, self._service.pacer)
-        async with delivery.prepared():
-            return response, await delivery.send(whole(body, tokens, self._name), due_ns)
+        async with self._prepared(response):
+            return response, await self._send(response, steps, due_ns)
+
+    @asynccontextmanager
+    async def _prepared(self, response: web.StreamResponse, comment: bytes = b"") -> AsyncIterator[None]:
+        """Context that sends the headers, and `comment` after each `keepalive_s` without a write."""
+        _write_at_once(self._request)
+        await response.prepare(self._request)
+        self._last_ns = self._clock.now_ns()
+        keepalive = None
+        if comment and self._wire.keepalive_s:
+            keepalive = asyncio.create_task(self._keep_alive(response, comment))
+        try:
+            yield
+        finally:
+            if keepalive:
+                keepalive.cancel()
+
+    async def _send(
+        self,
+        response: web.StreamResponse,
+        steps: Iterable[Step],
+        start_ns: int,
+        known: Callable[[], Awaitable[None]] | None = None,
+    ) -> int:
+        """Write the steps, whose times count from `start_ns`. Returns the due time of the last one; never returns if a step is SILENCE.
+
+        known: awaited before the first step; it returns when that step is known
+        """
+        if known:
+            await known()
+        record, until, now = self._record, self._clock.sleep_until, self._clock.now_ns
+        due_ns = start_ns
+        for offset_ns, kind, data, tokens in steps:
+            due_ns = start_ns + offset_ns
+            if due_ns > now():
+                await until(due_ns)
+            stamp_ns = now()
+            if kind is Kind.CONTENT:
+                record.writes.append(stamp_ns)
+                record.tokens.append(tokens)
+                record.completion_tokens += tokens
+                record.late_ns = max(record.late_ns, stamp_ns - due_ns)
+            elif kind is not Kind.OTHER:
+                await self._end(response, kind, stamp_ns)
+                break
+            if record.first_write_ns is None:
+                record.first_write_ns = stamp_ns
+            self._last_ns = stamp_ns
+            await response.write(data)
+            if known and kind is Kind.CONTENT:  # the last step of its emission: wait for the next one
+                await known()
+        return due_ns
+
+    async def _keep_alive(self, response: web.StreamResponse, comment: bytes) -> None:
+        every_ns = round(self._wire.keepalive_s * 1e9)
+        with suppress(ConnectionError):  # the client left
+            while True:
+                await self._clock.sleep_until(self._last_ns + every_ns)
+                now_ns = self._clock.now_ns()
+                if now_ns < self._last_ns + every_ns:
+                    continue
+                self._last_ns = now_ns
+                if self._record.first_write_ns is None:
+                    self._record.first_write_ns = now_ns
+                await response.write(comment)
+
+    async def _end(self, response: web.StreamResponse, kind: Kind, stamp_ns: int) -> None:
+        self._record.ended = "complete" if kind is Kind.END else "cut"
+        if kind is Kind.SILENCE:
+            await asyncio.get_running_loop().create_future()
+        self._record.end_ns = stamp_ns
+        if kind is Kind.CRASH:
+            os._exit(1)
+        if kind is Kind.RESET:
+            _reset(self._request)
+        else:
+            await response.write_eof()
+
+
+def _interruption(chunks: Chunks, fault: Fault, due_ns: int) -> Iterator[Step]:
+    match fault.name:
+        case "error_in_stream":
+            yield Step(due_ns, Kind.OTHER, chunks.error())
+            yield Step(due_ns, Kind.OTHER, chunks.done)
+            yield Step(due_ns, Kind.CUT)
+        case "malformed":
+            yield Step(due_ns, Kind.OTHER, chunks.broken())
+        case "big_line":
+            for data in chunks.huge(fault.count):
+                yield Step(due_ns, Kind.OTHER, data)
+        case name:
+            yield Step(due_ns, _CUTS[name])
+
+
+async def send_response(response: web.Response, request: web.Request, record: Record, clock: Clock) -> web.Response:
+    """Send an answer without content, and return it."""
+    _write_at_once(request)
+    await response.prepare(request)
+    record.ended = "complete"
+    record.first_write_ns = record.end_ns = clock.now_ns()
+    await response.write_eof()
+    return response
+
+
+def _write_at_once(request: web.Request) -> None:
+    """Set the write limit to 0, so that `drain` waits until the kernel has taken all bytes."""
+    if request.transport is not None:
+        request.transport.set_write_buffer_limits(high=0)
+
+
+def _reset(request: web.Request) -> None:
+    """Close the connection with a TCP reset."""
+    transport = request.transport
+    if transport is None:
+        return
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()

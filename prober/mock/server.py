@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from random import Random
@@ -18,10 +18,9 @@ from prober.mock.completion_request import (
     error_body,
     parse_completion_request,
 )
-from prober.mock.delivery import send_response
 from prober.mock.drawn import DrawnService
 from prober.mock.faults import SIMULATED, Fault, Schedule, check, parse_fault
-from prober.mock.generation import HEADERS, Generation
+from prober.mock.generation import HEADERS, Generation, send_response
 from prober.mock.record import Record, TruthFile
 from prober.mock.service import Service, Settings
 from prober.mock.simulated import SimulatedService
@@ -47,11 +46,10 @@ class Mock:
             if settings.simulation
             else DrawnService(*engine, settings.adapters)
         )
-        self._service.start()
         self._service.schedule(self._schedule)
 
-    async def close(self) -> None:
-        """End the background load and complete the truth file."""
+    async def close(self, _: web.Application) -> None:
+        """End the background load and complete the truth file, as the application ends."""
         await self._service.stop()
         if self._truth:
             await asyncio.to_thread(self._truth.close)
@@ -166,34 +164,20 @@ class Mock:
 
 
 def create_app(settings: Settings, make_clock: Callable[[], Clock] = Clock) -> web.Application:
-    """The mock as an aiohttp application."""
-    app = web.Application(client_max_size=MAX_BODY_BYTES)
-
-    async def live(app: web.Application) -> AsyncIterator[None]:
-        mocks.append(Mock(settings, make_clock()))
-        yield
-        await mocks.pop().close()
-
-    def route(name: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        async def handler(request: web.Request) -> web.StreamResponse:
-            answer: web.StreamResponse = await getattr(mocks[0], name)(request)
-            return answer
-
-        return handler
-
-    mocks: list[Mock] = []  # created when the loop runs
-    app.cleanup_ctx.append(live)
-    for method, path, name in (
-        ("GET", "/v1/models", "models"),
-        ("POST", "/v1/chat/completions", "generate"),
-        ("POST", "/v1/completions", "generate"),
-        ("GET", "/health", "health"),
-        ("GET", "/version", "version"),
-        ("GET", "/metrics", "metrics"),
-        ("GET", "/mock/fault", "read_faults"),
-        ("POST", "/mock/fault", "set_faults"),
+    """The mock as an aiohttp application of the running event loop. Raises OSError if the truth file cannot be opened."""
+    app, mock = web.Application(client_max_size=MAX_BODY_BYTES), Mock(settings, make_clock())
+    app.on_cleanup.append(mock.close)
+    for method, path, handler in (
+        ("GET", "/v1/models", mock.models),
+        ("POST", "/v1/chat/completions", mock.generate),
+        ("POST", "/v1/completions", mock.generate),
+        ("GET", "/health", mock.health),
+        ("GET", "/version", mock.version),
+        ("GET", "/metrics", mock.metrics),
+        ("GET", "/mock/fault", mock.read_faults),
+        ("POST", "/mock/fault", mock.set_faults),
     ):
-        app.router.add_route(method, path, route(name))
+        app.router.add_route(method, path, handler)
     return app
 
 

@@ -91,15 +91,11 @@ class Place(Protocol):
 
 
 class Service(ABC):
-    """The engine of one mock, for the running event loop. Call `start`, and `stop` at the end."""
+    """The engine of one mock, for the running event loop. Its background load begins at once. Call `stop` at the end."""
 
     def __init__(self, behaviour: Behaviour, model: str, seed: int | None, clock: Clock) -> None:
         self.behaviour, self.pacer, self.rng = behaviour, clock, Random(seed)
         self.page = Page(model, clock.unix_s())
-
-    @abstractmethod
-    def start(self) -> None:
-        """Start the background load."""
 
     @abstractmethod
     async def stop(self) -> None:

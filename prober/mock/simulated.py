@@ -83,11 +83,8 @@ class SimulatedService(Service):
         self._load: Iterator[Request] = iter(())
         self._next: Request | None = None
         self._alarm: Alarm | None = None
-
-    def start(self) -> None:
-        self._since_ns = self.pacer.now_ns()
-        if self.behaviour.background_per_s:
-            load = AzureConversation(self.behaviour.background_per_s, daily_amplitude=0.0)
+        if behaviour.background_per_s:
+            load = AzureConversation(behaviour.background_per_s, daily_amplitude=0.0)
             self._load = load.requests(Random(self.rng.getrandbits(64)), self.page.started_unix_s, math.inf)
             self._next = next(self._load)
         self._tick()

@@ -43,26 +43,19 @@ class Exchange:
     """A request and its response. Call `send` once connected; `ended` is done when the exchange ends for any reason.
 
     `ended` raises an internal error of this code; `received` then shows whether the server had sent anything.
-    max_plain_bytes: size limit of an answer that is not streamed, including headers and framing
-    max_body_bytes: size limit of the decoded body in place of `max_plain_bytes`; the limit on the wire is then MAX_STREAM_BYTES
+    max_body_bytes: size limit of the decoded body, which then has the limit of a stream on the wire. None: no such limit, and
+        MAX_PLAIN_BYTES on the wire for an answer that is not streamed
     """
 
     __slots__ = (  # more attributes than a dictionary finds quickly
-        *("_arrived_ns", "_check_ns", "_due_ns", "_handled", "_max_body_bytes", "_max_bytes", "_max_plain_bytes"),
-        *("_parser", "_parts", "_read_bytes", "_size", "_streaming", "_timeouts", "_timer", "body", "broken", "clock"),
+        *("_arrived_ns", "_check_ns", "_due_ns", "_handled", "_max_body_bytes", "_max_bytes", "_parser", "_parts"),
+        *("_read_bytes", "_size", "_streaming", "_timeouts", "_timer", "body", "broken", "clock"),
         *("connection", "end_ns", "ended", "has_kernel_times", "headers", "headers_ns", "is_too_long", "on_body"),
         *("recording", "sent_ns", "status"),
     )
 
-    def __init__(
-        self,
-        recording: Recording | None,
-        clock: Clock,
-        max_plain_bytes: int = MAX_PLAIN_BYTES,
-        max_body_bytes: int | None = None,
-    ) -> None:
-        self.recording, self.clock = recording, clock
-        self._max_plain_bytes, self._max_body_bytes = max_plain_bytes, max_body_bytes
+    def __init__(self, recording: Recording | None, clock: Clock, max_body_bytes: int | None = None) -> None:
+        self.recording, self.clock, self._max_body_bytes = recording, clock, max_body_bytes
         self.connection: StampedSocket | None = None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.status: int | None = None
@@ -183,11 +176,12 @@ class Exchange:
             if len(self.body) < MAX_ERROR_BYTES or self.recording is None:
                 self.body += data
             if self._max_body_bytes is not None and len(self.body) > self._max_body_bytes:
-                self._refuse_length()
+                self.is_too_long = True
+                self._refuse_length(self._max_body_bytes)
         elif data and self.recording is not None and self.recording.feed(self._arrived_ns, data):
             self._complete(self.recording.ended_ns)
         if self._read_bytes > self._max_bytes:
-            self._refuse_length()
+            self._refuse_length(self._max_bytes)
 
     def _lost(self, at_ns: int, problem: Exception | None) -> None:
         self._arrived_ns = at_ns
@@ -231,7 +225,7 @@ class Exchange:
         self.status, self.headers_ns = status, self._arrived_ns
         self._streaming = self.recording is not None and status < 300
         is_stream = self._streaming and self.recording is not None and self.recording.streamed
-        self._max_bytes = MAX_STREAM_BYTES if is_stream or self._max_body_bytes is not None else self._max_plain_bytes
+        self._max_bytes = MAX_STREAM_BYTES if is_stream or self._max_body_bytes is not None else MAX_PLAIN_BYTES
         coding = self.headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("", "identity"):
             detail = f"the answer is compressed ({coding[:20]!r}), though identity was asked for; switch that off for the prober"
@@ -242,15 +236,10 @@ class Exchange:
             self._hand_over()
             self._complete()
 
-    def _refuse_length(self) -> None:
+    def _refuse_length(self, max_bytes: int) -> None:
         """End the exchange because the response exceeds its size limit."""
-        if self.status is None:
-            self._break(Outcome.MALFORMED, f"headers of more than {MAX_HEAD_BYTES >> 10} KiB")
-        elif self._max_body_bytes is not None and len(self.body) > self._max_body_bytes:
-            self.is_too_long = True
-            self._break(Outcome.MALFORMED, f"the answer is longer than {self._max_body_bytes:,} bytes")
-        else:
-            self._break(Outcome.MALFORMED, f"the answer is longer than {self._max_bytes >> 10:,} KiB")
+        part = "headers of more" if self.status is None else "the answer is longer"
+        self._break(Outcome.MALFORMED, f"{part} than {max_bytes >> 10:,} KiB")
 
     # -- end ------------------------------------------------------------------------------------------------------------
 

@@ -126,9 +126,27 @@ def latency() -> list[Panel]:
             width=12,
             overrides=[dashed("needed.*", GREY, in_legend=True)],
         ),
-        _ttft_of_answer(),
-        _tool_calls(),
+        series(
+            "TTFT of the answer, after reasoning",
+            "Time to the first content that is not reasoning. Bad: above its limit. No data: the model does not reason.",
+            "s",
+            *_quantiles(probe_series.TTFT_ANSWER, "{{workload}}", 0.5, 0.99),
+            width=12,
+        ),
+        series(
+            "Tool calls",
+            "Time to the first piece of the first tool call, and to its complete arguments. Bad: above the time that users wait for an "
+            "agent's step. No data: no workload has tools, or no answer calls one.",
+            "s",
+            *_quantiles(probe_series.TTFT_CALL, "{{workload}} call", 0.5, 0.99),
+            *_quantiles(probe_series.CALL_ARGUMENTS, "{{workload}} arguments", 0.5, 0.99),
+            width=24,
+        ),
     ]
+
+
+def _quantiles(histogram: Name, legend: str, *shares: float) -> list[Query]:
+    return [Query(quantile(q, histogram), f"{legend} {percentile_name(q)}") for q in shares]
 
 
 def _quantile_table() -> Panel:
@@ -173,43 +191,13 @@ def _quantile_lines(signal: str) -> Panel:
         f"{description}: p50, p90, p95 and p99 over the selected window. Grey dots: a p99 of fewer than 1,000 samples. "
         "Dots: single probes, where Prometheus stores exemplars. Bad: above the dashed limit of the SLO, or p99 rising away from p50.",
         "s",
-        Query(quantile(0.5, histogram), "{{workload}} p50"),
-        Query(quantile(0.9, histogram), "{{workload}} p90"),
-        Query(quantile(0.95, histogram), "{{workload}} p95"),
+        *_quantiles(histogram, "{{workload}}", 0.5, 0.9, 0.95),
         Query(p99, "{{workload}} p99", exemplars=True),
         Query(f"{p99} unless {enough}", "{{workload}} p99, few samples"),
         Query(limit(signal), "limit of {{slo}}, {{workload}}"),
         width=12,
         custom={"lineWidth": 2},
         overrides=[dashed("limit of .*"), dotted("E")],
-    )
-
-
-def _ttft_of_answer() -> Panel:
-    histogram = probe_series.TTFT_ANSWER
-    return series(
-        "TTFT of the answer, after reasoning",
-        "Time to the first content that is not reasoning. Bad: above its limit. No data: the model does not reason.",
-        "s",
-        Query(quantile(0.5, histogram), "{{workload}} p50"),
-        Query(quantile(0.99, histogram), "{{workload}} p99"),
-        width=12,
-    )
-
-
-def _tool_calls() -> Panel:
-    times = (("call", probe_series.TTFT_CALL), ("arguments", probe_series.CALL_ARGUMENTS))
-    return series(
-        "Tool calls",
-        "Time to the first piece of the first tool call, and to its complete arguments. Bad: above the time that users wait for an "
-        "agent's step. No data: no workload has tools, or no answer calls one.",
-        "s",
-        *(
-            Query(quantile(q, histogram), f"{{{{workload}}}} {name} {percentile_name(q)}")
-            for name, histogram in times
-            for q in (0.5, 0.99)
-        ),
-        width=24,
     )
 
 

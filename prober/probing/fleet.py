@@ -98,7 +98,7 @@ class Fleet:
 
     def find(self, name: str) -> TargetRunner | None:
         """The target whose series have the label `name`; a target without a name is found by its key. Thread-safe."""
-        named = next(filter(None, map(self.runners.get, list(self.context.names.keys(name)))), None)
+        named = next(filter(None, map(self.runners.get, list(self.context.keys.get(name, ())))), None)
         if named is not None:
             return named
         unnamed = self.runners.get(name)

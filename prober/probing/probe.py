@@ -404,7 +404,7 @@ class LocalRun(ProbeRun):
             try:
                 if not problem:
                     async with target.check_turn:  # one at a time, so that no target fills the queue of all
-                        problem = await answer_checks().problem(request.expectation, ending.answer, ending.calls)
+                        problem = await answer_checks().problem(request.expectation, recording.answer, recording.calls)
                 verdict = checked(verdict, ending, problem)
             except CheckUnavailable as unavailable:
                 verdict = Verdict(Outcome.INVALID, f"the prober could not check the answer: {unavailable}")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Protocol, Self
+from typing import Self
 
 MOST = 10_000
 _TEXT = re.compile(r"(\d{1,5}|ordinal)/(\d{1,5})")
@@ -68,22 +68,30 @@ def claimed_as(key: str) -> str:
     return blake2b(key.encode(), digest_size=8).hexdigest()
 
 
-class Leadership(Protocol):
-    """Leadership of a shard. where: name of the lease, "" without one; holder: its last known holder"""
+class Leadership:
+    """Leadership of a shard. Without a lease, as here, it is always held.
 
-    where: str
+    where: name of the lease, "" without one
+    """
+
+    where = ""
 
     @property
-    def holder(self) -> str: ...
+    def holder(self) -> str:
+        """The last known holder of the lease, "" if none is known."""
+        return ""
 
     def held(self) -> int | None:
         """Fencing token while the lease is held, else None. Check it before each action."""
+        return 0
 
     def claimed(self, key: str) -> float:
         """Highest number that any holder has claimed for `key`; 0 if none."""
+        return 0.0
 
     async def claim(self, key: str, number: float) -> int | None:
         """Claim a number for `key` before acting on it. Returns the fencing token, None if the lease is lost."""
+        return 0
 
     def listen(self, lost: Listener, won: Listener) -> None:
         """Register callbacks for the loss and the acquisition of the lease."""
@@ -93,27 +101,3 @@ class Leadership(Protocol):
 
     async def close(self) -> None:
         """Release the lease."""
-
-
-class Alone:
-    """Leadership of a prober without replicas, which always holds it."""
-
-    where, holder = "", ""
-
-    def held(self) -> int | None:
-        return 0
-
-    def claimed(self, key: str) -> float:
-        return 0.0
-
-    async def claim(self, key: str, number: float) -> int | None:
-        return 0
-
-    def listen(self, lost: Listener, won: Listener) -> None:
-        pass
-
-    async def run(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass

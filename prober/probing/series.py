@@ -92,21 +92,6 @@ TASK_FAILURES = counter(
     "Tasks of the prober that failed and were started again: a fault of the prober, which its log describes.",
     "task",
 )
-TASKS = (
-    *(
-        "schedule",
-        "first_answer",
-        "engine_page",
-        "budgets",
-        "discovery",
-        "targets",
-        "leases",
-        "configuration",
-        "gpus",
-        "grafana",
-    ),
-    *("diagnosis", "states", "baselines", "pages", "sweep_results"),
-)
 PHASES = ("dns", "tcp", "proxy", "tls")
 TOKEN_KINDS = ("prompt", "completion", "cached")
 

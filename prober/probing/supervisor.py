@@ -21,7 +21,7 @@ class Supervisor:
     def start(self, name: str, work: Callable[[], Awaitable[None]], of: str = "") -> "asyncio.Task[None]":
         """Run `work` until it returns or the task is cancelled. After any other end, log and count it and run `work` again.
 
-        name: value of the label `task`, one of series.TASKS; of: text for the log line, such as the name of the target
+        name: value of the label `task`; of: text for the log line, such as the name of the target
         """
         self._registry.value(series.TASK_FAILURES, name)
         return asyncio.create_task(self._run(name, work, of))

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from traceback import format_exception
 from typing import Protocol
 
@@ -42,22 +42,6 @@ FIRST_PROBE_DELAY_S = 2.0  # by a look-up for the dialect only: after that a con
 MIN_LOOK_UP_PAUSE_NS, MAX_LOOK_UP_PAUSE_NS = 10**9, 600 * 10**9  # between two look-ups beside the probes
 MAX_HEALTH_BYTES, MAX_MODELS_BYTES = 64 << 10, 256 << 10
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Answer of the target's server to a GET. status: 0 without an answer; verdict: why there is none; None after connecting only
-
-    is_connected: the connection was set up; is_refused: see `Broken`; refusal: see `Exchange`
-    """
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-    verdict: Verdict | None
-    is_connected: bool = True
-    is_refused: bool = False
-    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +156,20 @@ class Target:
             self.state, self.reason = TargetState.DRAINING, "its server is being ended"
 
     def inherit(self, before: "Target") -> None:
-        """Take over what is known about the server from the same target before a reload, unless its address has changed."""
+        """Take over pause and budgets from the same target before a reload, and, unless its address has changed, what is known about
+        its server.
+        """
+        self.paused_unix_s = before.paused_unix_s
+        for kind in self.budgets.keys() & before.budgets:
+            self.budgets[kind] = before.budgets[kind].with_limit(self.budgets[kind].limit)
         if self.spec.url == before.spec.url:
             self.state, self.reason, self.is_ending = before.state, before.reason, before.is_ending
             self._answers = before._answers
             self.workloads |= {name: before.workloads[name] for name in self.workloads.keys() & before.workloads}
+            self.warm_up = replace(before.warm_up, count=self.spec.warmup)
+            if self.spec.model == before.spec.model:
+                self.refused_fields = before.refused_fields
+                self.prompt_calibration = before.prompt_calibration or self.prompt_calibration
         if (self.endpoint.host, self.endpoint.port) == (before.endpoint.host, before.endpoint.port):
             self.waiting_since_ns, self.has_answered = before.waiting_since_ns, before.has_answered
             self.is_refusing = before.is_refusing and self.state == TargetState.STARTING
@@ -188,15 +181,10 @@ class Target:
         other.in_flight, other.warm_up = 0, WarmUp(0)
         other.workloads, other._leading_workloads, other._answers = {}, [], WorkloadState("")
         other._identifying = other._asking = other._preparing = None
-        other.prompt_calibration = self.settled_calibration
+        if self.prompt_calibration is not None and self.prompt_calibration.is_due:
+            other.prompt_calibration = None  # the probe is no sample prompt
         other.identity, other._is_doubtful = self.probed_identity, False  # nothing is looked up beside its probe
         return other
-
-    @property
-    def settled_calibration(self) -> PromptCalibration | None:
-        """Calibration for requests that are no sample prompts; None while sample prompts are still needed."""
-        calibration = self.prompt_calibration
-        return None if calibration is not None and calibration.is_due else calibration
 
     @property
     def probed_identity(self) -> Identity | None:
@@ -444,19 +432,24 @@ class Target:
         if not is_of_use or now - self._health_ns < HEALTH_EVERY_NS:
             return
         self._health_ns = now
-        answer = await self._get(path, HEALTH_TIMEOUT_S, MAX_HEALTH_BYTES)
+        status: int | None = None
+        body, is_refused = "", False
+        try:
+            answer = await self._get(path, HEALTH_TIMEOUT_S, MAX_HEALTH_BYTES)
+            status, body = answer.status, answer.body[:2000].decode("utf-8", "replace").lower()
+        except Broken as broken:
+            is_refused = broken.is_refused
         if self.is_ending:
             return
-        body = answer.body[:2000].decode("utf-8", "replace").lower()
-        self.is_refusing = answer.is_refused and self.starting_until_ns is not None
+        self.is_refusing = is_refused and self.starting_until_ns is not None
         if self.is_refusing:
             limit = promql(self.spec.starting_timeout)
             reason = f"refuses connections; counted as failures after {limit} (starting_timeout)"
             self.state, self.reason = TargetState.STARTING, reason
-        elif answer.status == 503 and any(word in body for word in ("draining", "shutting down", "shutdown")):
+        elif status == 503 and any(word in body for word in ("draining", "shutting down", "shutdown")):
             self.state, self.reason = TargetState.DRAINING, "its health page says so"
-        elif (answer.status == 503 and ("loading" in body or "starting" in body)) or (
-            answer.status == 503 and self._dialect.listens_while_loading and not self._was_ready
+        elif status == 503 and (
+            "loading" in body or "starting" in body or (self._dialect.listens_while_loading and not self._was_ready)
         ):
             self.state, self.reason = TargetState.STARTING, "its health page says so"
         elif self.state in SILENT_STATES:
@@ -465,32 +458,30 @@ class Target:
         if self.state in SILENT_STATES:
             self._answers = WorkloadState("")
 
-    async def _get(self, path: str | None, timeout_s: float, max_bytes: int) -> Answer:
-        """GET a path of the server, with the target's headers, token, certificates and proxy. With `path` None it only connects."""
+    async def _get(self, path: str | None, timeout_s: float, max_bytes: int) -> Exchange:
+        """GET a path of the server, with the target's headers, token, certificates and proxy. With `path` None it only connects.
+
+        Raises Broken if no connection can be made.
+        """
         exchange = Exchange(None, self.clock, max_bytes)
         timeouts = self.spec.timeouts.model_copy(update={"total": timeout_s})
         token = self.endpoint.token()
         try:
             await connect(self.endpoint, exchange, min(timeout_s, timeouts.connect))
-            if path is None:
-                return Answer(0, {}, b"", None)
-            head = self.endpoint.head(
-                "GET", path, length=0, request_id=f"slo-probe-{self.clock.now_ns():x}", token=token
-            )
-            exchange.send(head, self.clock.now_ns(), timeouts)
-            await exchange.ended
-        except Broken as broken:
-            return Answer(0, {}, b"", broken.verdict, False, broken.is_refused)
+            if path is not None:
+                head = self.endpoint.head(
+                    "GET", path, length=0, request_id=f"slo-probe-{self.clock.now_ns():x}", token=token
+                )
+                exchange.send(head, self.clock.now_ns(), timeouts)
+                await exchange.ended
         except Exception as problem:
             if not exchange.received:
                 raise
-            return Answer(0, {}, b"", self.unreadable(f"the answer to GET {path}", problem))
+            exchange.status, exchange.broken = None, self.unreadable(f"the answer to GET {path}", problem)
         finally:
             exchange.abort()
         self.has_answered = self.has_answered or exchange.status is not None
-        return Answer(
-            exchange.status or 0, exchange.headers, bytes(exchange.body), exchange.broken, refusal=exchange.refusal
-        )
+        return exchange
 
     async def _identify(self, timeout_s: float) -> Verdict | None:
         """Look the target up. Keeps the known identity if the answers give none."""
@@ -512,10 +503,14 @@ class Target:
 
     async def _ask_models(self, timeout_s: float) -> Identity | Verdict | None:
         """Identity from the list of models, or why there is none; None if the list is unusable but the model is configured."""
-        base, verdict = self.endpoint.base_path, None
+        base, verdict, is_connected = self.endpoint.base_path, None, True
         for path in dict.fromkeys((base, f"{base}/v1" if not base.endswith("/v1") else base)):
-            answer = await self._get(f"{path}/models", timeout_s, MAX_MODELS_BYTES)
-            verdict = answer.verdict or classify_status(answer.status, answer.refusal)
+            try:
+                answer = await self._get(f"{path}/models", timeout_s, MAX_MODELS_BYTES)
+            except Broken as broken:
+                verdict, is_connected = broken.verdict, False
+                break
+            verdict = answer.broken or classify_status(answer.status or 0, answer.refusal)
             if verdict is None:
                 try:
                     identity = self._read(answer, path)
@@ -525,7 +520,7 @@ class Target:
                     return identity
                 verdict = identity
             elif verdict.outcome is not Outcome.HTTP_404:
-                if len(answer.body) >= MAX_MODELS_BYTES and not self._is_told_of_models:
+                if answer.is_too_long and not self._is_told_of_models:
                     self._is_told_of_models = True
                     log.warning(
                         "target=%s: the list of models is not read: %s; set `model` and `engine`",
@@ -533,15 +528,15 @@ class Target:
                         verdict.detail,
                     )
                 break
-        if self.spec.model is not None and answer.is_connected:
+        if self.spec.model is not None and is_connected:
             return None
         assert verdict is not None
         detail = f"GET {self.endpoint.authority}{base}/models: {verdict.detail}"
         return Verdict(verdict.outcome, self.endpoint.redactor.redact(detail))
 
-    def _read(self, answer: Answer, path: str) -> Identity | Verdict:
+    def _read(self, answer: Exchange, path: str) -> Identity | Verdict:
         try:
-            models = json_object(answer.body)["data"]
+            models = json_object(bytes(answer.body))["data"]
             first = models[0]
             listed = [model["id"] for model in models]
         except (ValueError, KeyError, TypeError, IndexError):

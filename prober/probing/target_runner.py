@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from random import Random
@@ -39,33 +39,6 @@ Observer = TypeVar("Observer", bound=TargetObserver)
 log = logging.getLogger(__name__)
 
 
-class Names:
-    """Keys of targets by name. Two targets must not use the same name, as they would share their series."""
-
-    def __init__(self) -> None:
-        self._keys: dict[str, set[str]] = {}
-
-    def take(self, name: str, key: str) -> None:
-        """Record that the target with this key uses the name."""
-        self._keys.setdefault(name, set()).add(key)
-
-    def give_up(self, name: str, key: str) -> bool:
-        """Record that the target no longer uses the name. Returns True if no other target uses it."""
-        keys = self._keys.get(name, set())
-        keys.discard(key)
-        if not keys:
-            self._keys.pop(name, None)
-        return not keys
-
-    def is_taken(self, name: str, key: str) -> bool:
-        """True if another target uses the name."""
-        return not self._keys.get(name, set()) <= {key}
-
-    def keys(self, name: str) -> set[str]:
-        """Keys of the targets that use the name."""
-        return self._keys.get(name, set())
-
-
 @dataclass(slots=True)
 class RunnerContext:
     """Parts of the prober that the runners of all targets share.
@@ -75,6 +48,7 @@ class RunnerContext:
     instance: name of this prober, so that the schedules of two probers differ
     end_notice_s: seconds after the end of a server in which its announcement may still arrive; 0: ends are not announced
     has_answered_before: returns True if the target answered an earlier process, so that refused connections mean a failure
+    keys: keys of the targets by their name; several only for a moment, as targets of one name would share their series
     """
 
     clock: Clock
@@ -83,11 +57,11 @@ class RunnerContext:
     features: Sequence[Feature]
     forget: Callable[[str], None]
     instance: str
-    names: Names
     budgets: BudgetKeeper
     supervisor: Supervisor
     end_notice_s: float = 0.0
     has_answered_before: Callable[[Target], bool] = lambda _: False
+    keys: dict[str, set[str]] = field(default_factory=dict)
 
 
 class TargetRunner:
@@ -108,10 +82,14 @@ class TargetRunner:
         self._schedules: list[asyncio.Task[None]] = []
         self._launches: dict[str, Callable[[int], None]] = {}  # by workload: starts a probe that is due then
         self._probes: set[asyncio.Task[None]] = set()
-        if before is not None:
-            self._inherit(before)
-        else:
+        if before is None:
             self.target.has_answered = context.has_answered_before(self.target)
+        else:
+            self._observed, before._observed = before._observed, None
+            self.target.inherit(before.target)
+            if before.spec.url == spec.url:
+                self._models = before._models
+                self._logged_state, self._logged_workloads = before.target.state, before._logged_workloads
         context.budgets.enter(self.target)
         if self._observed is not None:
             self._observed.retarget(self.target)
@@ -187,11 +165,8 @@ class TargetRunner:
         """Pass the result of a scheduled probe to all observers. Many may end in one turn of the event loop."""
         self._context.clock.run_due()
         identity = self.target.identity
-        name = (
-            self.target.spec.name or self._bounded(identity.name if identity else result.model) or self.name or UNNAMED
-        )
-        if self._context.names.is_taken(name, self.target.spec.key):
-            name = self.target.spec.key
+        model = identity.name if identity else result.model
+        name = self._own_name(self.target.spec.name or self._bounded(model) or self.name or UNNAMED)
         self._take_name(name)
         result = replace(result, target=name)
         assert self._observed is not None
@@ -228,28 +203,12 @@ class TargetRunner:
         of = f"target={self.name or self.target.spec.key}"
         self._schedules.append(self._context.supervisor.start(task, work, of))
 
-    def _inherit(self, before: "TargetRunner") -> None:
-        """Take over observers, budgets, warm-up and pause from the runner of the previous configuration."""
-        self._observed, before._observed = before._observed, None
-        self.target.paused_unix_s = before.target.paused_unix_s
-        for kind, budget in self.target.budgets.items():
-            if kind in before.target.budgets:
-                self.target.budgets[kind] = before.target.budgets[kind].with_limit(budget.limit)
-        if before.target.spec.url == self.target.spec.url:
-            self._models = before._models
-            self.target.warm_up = replace(before.target.warm_up, count=self.target.spec.warmup)
-            if self.target.spec.model == before.target.spec.model:
-                self.target.refused_fields = before.target.refused_fields
-                self.target.prompt_calibration = before.target.prompt_calibration or self.target.prompt_calibration
-            self._logged_state, self._logged_workloads = before.target.state, before._logged_workloads
-        self.target.inherit(before.target)
-
     def _take_name(self, name: str) -> None:
         """Use this name for the series. A new name gets new observers."""
         before = self._observed
         if before is not None and before.name == name:
             return
-        self._context.names.take(name, self.target.spec.key)
+        self._context.keys.setdefault(name, set()).add(self.target.spec.key)
         self._observed = ObservedTarget(name, self.target, self._context.features)
         if before is not None:
             self._release(before)
@@ -274,9 +233,17 @@ class TargetRunner:
                 )
         return model if len(self._models) <= MAX_MODELS else self.target.spec.key
 
+    def _own_name(self, name: str) -> str:
+        """The name, or the target's key if another target has that name."""
+        key = self.target.spec.key
+        return name if self._context.keys.get(name, set()) <= {key} else key
+
     def _release(self, observed: ObservedTarget) -> None:
         observed.removed()
-        if self._context.names.give_up(observed.name, self.target.spec.key):
+        users = self._context.keys[observed.name]
+        users.discard(self.target.spec.key)
+        if not users:
+            del self._context.keys[observed.name]
             self._context.forget(observed.name)
 
     def _show_state(self) -> None:
@@ -345,8 +312,7 @@ class TargetRunner:
             if result is not None:
                 self.record(result)
             if self.target.is_refusing and self.name is None:
-                key = self.target.spec.key
-                self._take_name(UNNAMED if not self._context.names.is_taken(UNNAMED, key) else key)
+                self._take_name(self._own_name(UNNAMED))
             if result is None:
                 self._show_state()
             self._log_changes(result)

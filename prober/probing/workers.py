@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -288,28 +288,21 @@ async def open_workers(count: int | None, module: str = MODULE, ray: str = "") -
 
     ray: address of the Ray cluster whose nodes they run on; "": this machine
     """
-    workers = Workers()
-    if not ray:
+    workers, make = Workers(), WorkerProcess
+    async with AsyncExitStack() as stack:
+        if ray:
+            try:
+                from prober.probing.ray_workers import RayWorker, joined  # an extra, and slow to import
+            except ModuleNotFoundError as problem:
+                if problem.name != "ray":
+                    raise
+                raise WorkersUnavailable("--ray needs Ray; install it: pip install 'llm-slo-prober[ray]'") from None
+            count, make = await stack.enter_async_context(joined(ray, count)), RayWorker
+        stack.push_async_callback(workers.close)
         count = automatic_count() if count is None else count
-        try:
-            if count > 1:
-                await workers.start(count, module)
-            yield workers
-        finally:
-            await workers.close()
-        return
-    try:
-        from prober.probing.ray_workers import RayWorker, joined  # an extra, and slow to import
-    except ModuleNotFoundError as problem:
-        if problem.name != "ray":
-            raise
-        raise WorkersUnavailable("--ray needs Ray; install it: pip install 'llm-slo-prober[ray]'") from None
-    async with joined(ray, count) as nodes_count:
-        try:
-            await workers.start(nodes_count, module, RayWorker)
-            yield workers
-        finally:
-            await workers.close()
+        if ray or count > 1:
+            await workers.start(count, module, make)
+        yield workers
 
 
 def automatic_count() -> int:

@@ -6,6 +6,7 @@ they disagree, the result has both.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 
 from prober.measure.bandwidth_bound import DecodeModel, UnknownFigure, memory_bandwidth
@@ -85,10 +86,9 @@ def with_context(
     gpus = int(is_number[0]) if is_number and not is_disputed else None
     decode_limit = result.decode_limit
     if decode_model is not None and context.gpu is not None and gpus is not None:
-        bandwidth = memory_bandwidth(context.gpu)
-        if not isinstance(bandwidth, UnknownFigure):
-            bytes_per_token = decode_model.active_parameters * decode_model.bytes_per_weight
-            decode_limit = DecodeLimit(context.gpu, gpus, bandwidth, bytes_per_token)
+        bytes_per_token = decode_model.active_parameters * decode_model.bytes_per_weight
+        with suppress(UnknownFigure):
+            decode_limit = DecodeLimit(context.gpu, gpus, memory_bandwidth(context.gpu), bytes_per_token)
     return replace(
         result,
         target=replace(

@@ -49,7 +49,7 @@ from prober.probing.probe import LocalRun
 from prober.probing.recorder import TargetProbes
 from prober.probing.supervisor import Supervisor
 from prober.probing.target import Target
-from prober.probing.target_runner import UNNAMED, Names, RunnerContext, TargetRunner
+from prober.probing.target_runner import UNNAMED, RunnerContext, TargetRunner
 from prober.results.stage_parts import prompt_tokens_of
 from prober.storage.saved_rows import SavedRows
 from tests import virtual
@@ -114,7 +114,6 @@ class Watched:
             features,
             self.families.remove,
             "test",
-            Names(),
             Ledger(),
             Supervisor(self.families),
             has_answered_before=self.answered.take,

@@ -243,7 +243,7 @@ def answer(body: bytes, edges: Sequence[int], promise: Promise) -> tuple[Any, ..
     verdict = classify(end, promise.expected)
     if verdict.outcome is Outcome.OK and promise.expectation is not None:
         problem = recording.length_problem or answer_problem(
-            promise.expectation, end.answer, [(call.name, call.arguments) for call in end.calls]
+            promise.expectation, recording.answer, [(call.name, call.arguments) for call in recording.calls]
         )
         verdict = checked(verdict, end, problem)
     quantities = (seen.ttft_s, seen.ttft_answer_s, seen.e2e_s, seen.tpot_s, sum(seen.itls_s), sum(seen.chunk_gaps_s))

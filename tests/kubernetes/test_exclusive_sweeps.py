@@ -46,16 +46,20 @@ targets: [{{name: t, url: '{url}', max_send_lag: 5s, metrics: {{url: none}},
 """
 
 
-class Seat:
+class Seat(Leadership):
     """A lease in this process, handed round by the test."""
 
-    where, holder = "default/test-0", "another"
+    where = "default/test-0"
 
     def __init__(self) -> None:
         self.fence: int | None = None
         self.claims: dict[str, float] = {}
         self.deaf = False  # a claim gets no answer in time
         self._listeners: list[tuple[Listener, Listener]] = []
+
+    @property
+    def holder(self) -> str:
+        return "another"
 
     def held(self) -> int | None:
         return self.fence
@@ -77,10 +81,6 @@ class Seat:
         self.fence = fence
         for lost, won in self._listeners:
             (lost if fence is None else won)()
-
-    async def run(self) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 class Engine:

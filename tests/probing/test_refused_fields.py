@@ -21,7 +21,7 @@ from prober.probing.channel import Beat
 from prober.probing.probe import LocalRun, calibrate, new_request
 from prober.probing.session import Session
 from prober.probing.target import Target
-from prober.probing.target_runner import Names, TargetRunner
+from prober.probing.target_runner import TargetRunner
 from prober.probing.worker import Worker
 from prober.probing.workers import WorkerProcess, Workers
 from prober.workload.shapes import Fixed
@@ -200,7 +200,7 @@ async def test_a_reload_keeps_what_the_same_model_has_refused(changes: dict[str,
     """Another model, or another server, is asked as any other target is."""
     clock, before = make_clock(), spec("http://h", model="m")
     context: Any = SimpleNamespace(
-        clock=clock, has_answered_before=lambda _: False, budgets=Mock(), features=(), names=Names(), forget=Mock()
+        clock=clock, has_answered_before=lambda _: False, budgets=Mock(), features=(), keys={}, forget=Mock()
     )
     runner = TargetRunner(before, context)
     runner.target.learn_refusal(LIMIT)

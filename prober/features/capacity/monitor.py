@@ -18,7 +18,7 @@ from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.net.clock import Clock, Trust
 from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget, OpenPage
-from prober.probing.replicas import Alone, Leadership
+from prober.probing.replicas import Leadership
 from prober.probing.session import ReadFacts
 from prober.probing.supervisor import Supervisor
 from prober.results.result import Result
@@ -53,7 +53,7 @@ class Sweeps:
     ) -> None:
         self.registry, self.events, self.headroom, self.trust, self.clock = registry, events, headroom, trust, clock
         self.open_page, self.read_facts, self.instance = open_page, read_facts, instance
-        self.leadership = leadership or Alone()
+        self.leadership = leadership or Leadership()
         self.pauses, self.cron = SweepPauses(store, clock), Cron(clock)
         self.archive = SweepArchive(store, clock.unix_s) if store is not None else None
         self._targets: dict[str, TargetSweeps] = {}

@@ -312,8 +312,8 @@ def _hardware(decode: DecodeBoundSpec | None, devices: Sequence[GpuReading], ran
     bandwidth = decode.memory_bandwidth_bytes_per_s
     if bandwidth is None:
         names = {device.name for device in devices}
-        looked_up = memory_bandwidth(names.pop()) if len(names) == 1 else None
-        if looked_up is None or isinstance(looked_up, UnknownFigure):
+        try:
+            bandwidth = memory_bandwidth(names.pop() if len(names) == 1 else "")
+        except UnknownFigure:
             return None
-        bandwidth = looked_up
     return Hardware(decode.model, bandwidth, decode.gpus or max(1, len(devices) // ranks))

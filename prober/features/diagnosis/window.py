@@ -17,7 +17,7 @@ from statistics import fmean, median, stdev
 from typing import NamedTuple
 
 from prober.features.diagnosis.clues import WindowFeatures
-from prober.measure.bandwidth_bound import DecodeModel, decode_bound_tokens_per_s, measured_to_bound_ratio
+from prober.measure.bandwidth_bound import DecodeModel, decode_bound_tokens_per_s
 from prober.measure.engine_signals import EngineHistogram, EngineSignals
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import ANSWERED, BAD
@@ -89,7 +89,7 @@ def window_features(
             context_tokens=kv_cache_tokens,
             sequences=max(1.0, running / ranks),
         )
-        over_bound = measured_to_bound_ratio(step_s, per_s)
+        over_bound = 1 / step_s / per_s
     prompts, requests = _rate(readings, lambda s: s.prompt_tokens_total), _rate(readings, _requests_total)
     prompt_tokens = _observed_mean(readings, lambda s: s.prompt_tokens)
     if prompt_tokens is None and prompts is not None and requests:

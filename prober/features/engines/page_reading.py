@@ -10,6 +10,7 @@ from prober.measure.engine_signals import (
     COUNTER_SIGNALS,
     HISTOGRAM_SIGNALS,
     Aggregation,
+    ComputedSource,
     EngineHistogram,
     EngineInfo,
     EngineSignals,
@@ -17,11 +18,8 @@ from prober.measure.engine_signals import (
     HistogramSource,
     LabelProductSource,
     OfModel,
-    ProductSource,
-    RatioSource,
     SampleSource,
     Source,
-    SumSource,
 )
 from prober.measure.printable import shown_name
 
@@ -95,12 +93,8 @@ def metrics(source: Source) -> tuple[str, ...]:
     match source:
         case SampleSource(metric=metric) | LabelProductSource(metric=metric):
             return (metric,)
-        case SumSource(required=first, optional=terms):
-            return (first.metric, *(term.metric for term in terms))
-        case ProductSource(factors=factors):
-            return tuple(factor.metric for factor in factors)
-        case RatioSource(part=part, total=total):
-            return (part.metric, total.metric)
+        case ComputedSource(parts=parts):
+            return tuple(part.metric for part in parts)
         case HistogramSource(family=family):
             return (f"{family}_bucket", f"{family}_sum", f"{family}_count")
     raise TypeError(source)
@@ -304,15 +298,14 @@ def _evaluate(view: _View, source: Source) -> float | EngineHistogram | None:
             return _value(view, source)
         case LabelProductSource():
             return _label_product(view, source)
-        case SumSource(required=first, optional=terms):
-            start = _value(view, first)
-            return None if start is None else start + sum(_value(view, term) or 0.0 for term in terms)
-        case ProductSource(factors=factors):
-            values = [_value(view, factor) for factor in factors]
-            return None if None in values else math.prod(value for value in values if value is not None)
-        case RatioSource(part=part, total=total):
-            above, below = _value(view, part), _value(view, total)
-            return above / below if above is not None and below else None
+        case ComputedSource(operation=operation, parts=parts):
+            values = [_value(view, part) for part in parts]
+            known = [value for value in values if value is not None]
+            if values[0] is None or (operation != "sum" and None in values):
+                return None
+            if operation == "ratio":
+                return known[0] / known[1] if known[1] else None
+            return sum(known) if operation == "sum" else math.prod(known)
         case HistogramSource():
             return _histogram(view, source)
     raise TypeError(source)

@@ -17,7 +17,7 @@ from prober.exposition.families import Registry
 from prober.features.replicas.lease_machine import Candidate, Read, Record, Timing, Wait, Write
 from prober.features.replicas.series import LEASE_FAILURES, LEASE_HELD, LEASE_TRANSITIONS
 from prober.net.kubernetes import Api, Json, KubernetesApiError, Unreachable
-from prober.probing.replicas import Alone, Leadership, Listener, Shard
+from prober.probing.replicas import Leadership, Listener, Shard
 
 CLAIMS_ANNOTATION = "llm-slo-prober/swept"  # a JSON object
 LABELS = {"app.kubernetes.io/name": "llm-slo-prober"}  # by which an uninstall finds the Leases
@@ -163,7 +163,7 @@ def leadership(options: LeaseOptions, shard: Shard, instance: str, families: Reg
             f"--lease.duration {options.duration_s:g}s: whole seconds, {MIN_DURATION_S:g}s at least; write 15s"
         )
     if options.name is None:
-        return Alone()
+        return Leadership()
     name = f"{options.name}-{shard.index}"
     if not NAME.fullmatch(name):
         raise ConfigError(
@@ -181,7 +181,7 @@ def leadership(options: LeaseOptions, shard: Shard, instance: str, families: Reg
     return KubernetesLeadership(lease, f"{instance}_{uuid.uuid4()}", Timing(options.duration_s), families)
 
 
-class KubernetesLeadership:
+class KubernetesLeadership(Leadership):
     """Leadership by a Kubernetes Lease of a shard. identity: unique per process."""
 
     def __init__(

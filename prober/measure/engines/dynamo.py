@@ -2,10 +2,10 @@
 
 from prober.measure.engine_signals import (
     Aggregation,
+    ComputedSource,
     EngineTable,
     Extra,
     PageShape,
-    ProductSource,
     SampleSource,
     signals,
 )
@@ -21,14 +21,13 @@ FRONTEND = EngineTable(
             Extra("dynamo_frontend_router_queue_pending_requests"),
             "dynamo_frontend_queued_requests",
         ),
-        kv_cache_capacity_tokens=(
-            ProductSource(
-                (
-                    SampleSource("dynamo_frontend_model_total_kv_blocks", Aggregation.FIRST),
-                    SampleSource("dynamo_frontend_model_kv_cache_block_size", Aggregation.FIRST),
-                ),
-                expected=False,
+        kv_cache_capacity_tokens=ComputedSource(
+            "product",
+            (
+                SampleSource("dynamo_frontend_model_total_kv_blocks", Aggregation.FIRST),
+                SampleSource("dynamo_frontend_model_kv_cache_block_size", Aggregation.FIRST),
             ),
+            expected=False,
         ),
         generation_tokens_total="dynamo_frontend_output_tokens_total",
         prompt_tokens_total="dynamo_frontend_input_sequence_tokens_sum",

@@ -2,13 +2,13 @@
 
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (
+    ComputedSource,
     EngineTable,
     Extra,
     JsonFact,
     OfModel,
     PageShape,
     SampleSource,
-    SumSource,
     signals,
 )
 
@@ -32,9 +32,9 @@ TABLES = (
             requests_running="llamacpp:requests_processing",
             requests_waiting="llamacpp:requests_deferred",
             kv_cache_usage_ratio=Extra("llamacpp:kv_cache_usage_ratio"),
-            prefix_cache_queries_tokens_total=SumSource(_CACHED, (_PROMPT,), expected=False),
+            prefix_cache_queries_tokens_total=ComputedSource("sum", (_CACHED, _PROMPT), expected=False),
             prefix_cache_hits_tokens_total=_CACHED,
-            prompt_tokens_total=SumSource(_PROMPT, (_CACHED,)),
+            prompt_tokens_total=ComputedSource("sum", (_PROMPT, _CACHED)),
             generation_tokens_total="llamacpp:tokens_predicted_total",
             speculation_drafts_total=Extra("llamacpp:spec_decode_num_drafts_total"),
             speculation_draft_tokens_total=Extra("llamacpp:spec_decode_num_draft_tokens_total"),

@@ -2,10 +2,10 @@
 
 from prober.measure.engine_signals import (
     Aggregation,
+    ComputedSource,
     EngineTable,
     Extra,
     PageShape,
-    ProductSource,
     SampleSource,
     signals,
 )
@@ -13,8 +13,8 @@ from prober.measure.engine_signals import (
 
 # Names at ebab687. The older ones stand beside the newer with the same values, so only one of them is read. Queue, requests and
 # KV cache are means over the pool: the totals are those times the endpoints that are ready, and there is no fullest one.
-def _pool(mean: str, ready: str) -> ProductSource:
-    return ProductSource((SampleSource(mean, Aggregation.MEAN), SampleSource(ready)))
+def _pool(mean: str, ready: str) -> ComputedSource:
+    return ComputedSource("product", (SampleSource(mean, Aggregation.MEAN), SampleSource(ready)))
 
 
 _READY, _PODS = "llm_d_epp_ready_endpoints", "inference_pool_ready_pods"

@@ -1,7 +1,7 @@
 """LMDeploy (0.18). Its field for the minimum length is `min_new_tokens`."""
 
 from prober.measure.chat import Dialect
-from prober.measure.engine_signals import EngineTable, Extra, PageShape, SampleSource, SumSource, signals
+from prober.measure.engine_signals import ComputedSource, EngineTable, Extra, PageShape, SampleSource, signals
 
 DIALECT = Dialect(
     name="lmdeploy",
@@ -16,12 +16,10 @@ TABLES = (
         shape=PageShape(prefixes=("lmdeploy:",)),
         signals=signals(
             requests_running="lmdeploy:num_requests_running",
-            requests_waiting=(
-                SumSource(
-                    SampleSource("lmdeploy:num_requests_waiting"), (SampleSource("lmdeploy:num_api_requests_waiting"),)
-                ),
+            requests_waiting=ComputedSource(
+                "sum",
+                (SampleSource("lmdeploy:num_requests_waiting"), SampleSource("lmdeploy:num_api_requests_waiting")),
             ),
-            requests_waiting_for_capacity="lmdeploy:num_requests_waiting",
             kv_cache_usage_ratio="lmdeploy:gpu_cache_usage_perc",
             prefix_cache_queries_tokens_total="lmdeploy:prompt_tokens_total",
             prefix_cache_hits_tokens_total="lmdeploy:cached_tokens_total",

@@ -3,15 +3,14 @@
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (
     Aggregation,
+    ComputedSource,
     EngineTable,
     Extra,
     HistogramSource,
     JsonFact,
     LabelProductSource,
     PageShape,
-    ProductSource,
     SampleSource,
-    SumSource,
     signals,
 )
 
@@ -31,23 +30,22 @@ _TIERS = {"cache_source": ("device", "host", "storage")}  # and not their total
 _PREFILL = {"mode": ("prefill_cache", "prefill_compute")}
 SIGNALS = signals(
     requests_running=SampleSource("sglang:num_running_reqs", where=_TOTAL),
-    requests_waiting=(
-        SumSource(
+    requests_waiting=ComputedSource(
+        "sum",
+        (
             SampleSource("sglang:num_queue_reqs", where=_TOTAL),
-            (
-                SampleSource("sglang:num_grammar_queue_reqs", where=_TOTAL),
-                SampleSource("sglang:num_prefill_bootstrap_queue_reqs", where=_TOTAL),
-                SampleSource("sglang:num_decode_prealloc_queue_reqs", where=_TOTAL),
-                SampleSource("sglang:num_decode_transfer_queue_reqs", where=_TOTAL),
-            ),
+            SampleSource("sglang:num_grammar_queue_reqs", where=_TOTAL),
+            SampleSource("sglang:num_prefill_bootstrap_queue_reqs", where=_TOTAL),
+            SampleSource("sglang:num_decode_prealloc_queue_reqs", where=_TOTAL),
+            SampleSource("sglang:num_decode_transfer_queue_reqs", where=_TOTAL),
         ),
     ),
-    requests_waiting_for_capacity=SampleSource("sglang:num_queue_reqs", where=_TOTAL),
     # Tokens that only the prefix cache holds are free.
     kv_cache_usage_ratio=SampleSource("sglang:token_usage", where=_TOTAL),
     kv_cache_capacity_tokens=(
         SampleSource("sglang:max_total_num_tokens", since="0.5.6"),
-        ProductSource(
+        ComputedSource(
+            "product",
             (SampleSource("sglang:num_pages"), SampleSource("sglang:page_size", Aggregation.FIRST)),
             since="0.5.12",
             expected=False,
@@ -86,9 +84,9 @@ SIGNALS = signals(
     e2e_seconds="sglang:e2e_request_latency_seconds",
     # On the page of the engine that prefills. A gauge of the latest transfer in 0.5.6, which is no histogram, so not read.
     kv_transfer_seconds=HistogramSource("sglang:kv_transfer_latency_ms", scale=0.001, expected=False),
-    kv_transfer_failures_total=SumSource(
-        SampleSource("sglang:num_transfer_failed_reqs_total"),
-        (SampleSource("sglang:num_bootstrap_failed_reqs_total"),),
+    kv_transfer_failures_total=ComputedSource(
+        "sum",
+        (SampleSource("sglang:num_transfer_failed_reqs_total"), SampleSource("sglang:num_bootstrap_failed_reqs_total")),
         expected=False,
     ),
 )

@@ -3,11 +3,11 @@
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (
     Aggregation,
+    ComputedSource,
     EngineTable,
     Extra,
     JsonFact,
     PageShape,
-    RatioSource,
     SampleSource,
     signals,
 )
@@ -15,8 +15,10 @@ from prober.measure.engine_signals import (
 DIALECT = Dialect(name="tgi")
 
 # Names from 3.3.7, in maintenance. Counters have no _total. The usage is of tokens set aside for the batch, at their worst.
-_USAGE = RatioSource(
-    SampleSource("tgi_batch_current_max_tokens"), SampleSource("tgi_batch_max_total_tokens"), since="3.0.0"
+_USAGE = ComputedSource(
+    "ratio",
+    (SampleSource("tgi_batch_current_max_tokens"), SampleSource("tgi_batch_max_total_tokens")),
+    since="3.0.0",
 )
 TABLES = (
     EngineTable(

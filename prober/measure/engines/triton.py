@@ -2,11 +2,10 @@
 
 from prober.measure.engine_signals import (
     Aggregation,
+    ComputedSource,
     EngineTable,
     HistogramSource,
     PageShape,
-    ProductSource,
-    RatioSource,
     SampleSource,
     signals,
 )
@@ -17,10 +16,8 @@ from prober.measure.engine_signals import (
 _ENGINE = {"model": ("tensorrt_llm",)}
 _BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
 _REQUESTS = "nv_trt_llm_request_metrics"
-_USAGE = RatioSource(
-    SampleSource(_BLOCKS, where={"kv_cache_block_type": ("used",)}),
-    SampleSource(_BLOCKS, where={"kv_cache_block_type": ("max",)}),
-)
+_USED, _MAX = (SampleSource(_BLOCKS, where={"kv_cache_block_type": (kind,)}) for kind in ("used", "max"))
+_TOKENS = SampleSource(_BLOCKS, Aggregation.FIRST, where={"kv_cache_block_type": ("tokens_per",)})
 TABLES = (
     EngineTable(
         engine="triton",
@@ -28,15 +25,8 @@ TABLES = (
         signals=signals(
             requests_running=SampleSource(_REQUESTS, where={"request_type": ("scheduled",)}),
             requests_waiting=SampleSource(_REQUESTS, where={"request_type": ("waiting",)}),
-            kv_cache_usage_ratio=_USAGE,
-            kv_cache_capacity_tokens=(
-                ProductSource(
-                    (
-                        SampleSource(_BLOCKS, where={"kv_cache_block_type": ("max",)}),
-                        SampleSource(_BLOCKS, Aggregation.FIRST, where={"kv_cache_block_type": ("tokens_per",)}),
-                    )
-                ),
-            ),
+            kv_cache_usage_ratio=ComputedSource("ratio", (_USED, _MAX)),
+            kv_cache_capacity_tokens=ComputedSource("product", (_MAX, _TOKENS)),
             requests_finished_total=SampleSource("nv_inference_request_success", where=_ENGINE, expected=False),
             ttft_seconds=HistogramSource(
                 "nv_inference_first_response_histogram_ms", where=_ENGINE, scale=0.001, expected=False

@@ -3,11 +3,11 @@
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (
     Aggregation,
+    ComputedSource,
     EngineTable,
     Extra,
     JsonFact,
     PageShape,
-    ProductSource,
     SampleSource,
     signals,
 )
@@ -32,12 +32,11 @@ TABLES = (
             requests_running=SampleSource("trtllm_num_requests_running", Aggregation.MAX),
             requests_waiting=SampleSource("trtllm_num_requests_waiting", Aggregation.MAX),
             kv_cache_usage_ratio="trtllm_kv_cache_utilization",
-            kv_cache_capacity_tokens=(
-                ProductSource(
-                    (
-                        SampleSource("trtllm_kv_cache_max_blocks", Aggregation.MAX),
-                        SampleSource("trtllm_kv_cache_tokens_per_block", Aggregation.MAX),
-                    )
+            kv_cache_capacity_tokens=ComputedSource(
+                "product",
+                (
+                    SampleSource("trtllm_kv_cache_max_blocks", Aggregation.MAX),
+                    SampleSource("trtllm_kv_cache_tokens_per_block", Aggregation.MAX),
                 ),
             ),
             prefix_cache_queries_tokens_total="trtllm_prompt_tokens_total",

@@ -5,6 +5,7 @@
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (
     FINISH_REASONS,
+    ComputedSource,
     EngineTable,
     Extra,
     HistogramSource,
@@ -13,7 +14,6 @@ from prober.measure.engine_signals import (
     OfModel,
     PageShape,
     SampleSource,
-    SumSource,
     signals,
 )
 
@@ -53,9 +53,6 @@ _EVERY_RELEASE = signals(
 # nowhere. `iteration_tokens_total` is a histogram, `lora_requests_info` has a time as its value: neither is a signal.
 _SIGNALS = signals(
     **_EVERY_RELEASE,
-    requests_waiting_for_capacity=SampleSource(
-        "vllm:num_requests_waiting_by_reason", where={"reason": ("capacity",)}, since="0.20.0"
-    ),
     # Blocks that only the prefix cache holds count as free.
     kv_cache_usage_ratio=(
         SampleSource("vllm:kv_cache_usage_perc", since="0.9.2"),
@@ -88,9 +85,12 @@ _SIGNALS = signals(
     kv_transfer_seconds=(Extra("vllm:nixl_xfer_time_seconds"), Extra("vllm:mooncake_xfer_time_seconds")),
     kv_transfer_failures_total=(
         Extra("vllm:nixl_num_failed_transfers_total"),
-        SumSource(
-            SampleSource("vllm:mooncake_num_failed_transfers_total"),
-            (SampleSource("vllm:mooncake_num_failed_recvs_total"),),
+        ComputedSource(
+            "sum",
+            (
+                SampleSource("vllm:mooncake_num_failed_transfers_total"),
+                SampleSource("vllm:mooncake_num_failed_recvs_total"),
+            ),
             expected=False,
         ),
     ),

@@ -35,7 +35,7 @@ from prober.probing.history import EventLog
 from prober.probing.recorder import TargetProbes
 from prober.probing.supervisor import Supervisor
 from prober.probing.target import Identity, Target
-from prober.probing.target_runner import Names, RunnerContext
+from prober.probing.target_runner import RunnerContext
 from prober.results.capacity import Capacity, ShapeCapacity
 from prober.storage.saved_rows import SavedRows
 from tests.virtual import VirtualClock, VirtualLoop
@@ -171,7 +171,6 @@ class World:
                 features,
                 self.families.remove,
                 "test",
-                Names(),
                 Ledger(),
                 Supervisor(self.families),
             )

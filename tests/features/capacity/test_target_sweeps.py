@@ -17,7 +17,7 @@ from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.measure.engine_signals import EngineChange, EngineInfo, EngineSignals, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.net.clock import Clock
-from prober.probing.replicas import Alone
+from prober.probing.replicas import Leadership
 from prober.results.capacity import Capacity
 from tests.features.capacity.stage import SLOTS, behind_a_gateway, staged, until
 from tests.features.capacity.test_headroom import FOUND, HandClock
@@ -127,7 +127,7 @@ async def test_a_target_that_takes_over_a_name_keeps_its_sweeps_and_its_capacity
         assert stage.demand.headroom == Bounds()
 
 
-class Following(Alone):
+class Following(Leadership):
     """A replica without the lease, whose holder claims sweeps."""
 
     claimed_unix_s = 0.0
@@ -201,7 +201,7 @@ async def test_a_target_that_is_removed_before_its_sweep_starts_is_not_swept(mon
         assert stage.left() == []
 
 
-class Claimed(Alone):
+class Claimed(Leadership):
     """A lease whose annotations say when the target was swept last."""
 
     number = 0.0

@@ -100,7 +100,7 @@ def test_nim_2_is_read_by_its_own_table_from_a_page_like_vllms() -> None:
     assert table is not None
     reading = read(page, table, version="2.0.0")
     assert reading.missing == ()
-    assert (reading.signals.info.engine, reading.signals.requests_waiting_for_capacity) == ("nim", 29.0)
+    assert (reading.signals.info.engine, reading.signals.requests_waiting) == ("nim", 29.0)
 
 
 def test_sglang_under_ray_is_sglang_with_another_prefix() -> None:
@@ -123,12 +123,8 @@ def parts(source: Source) -> list[tuple[str, Any]]:
             return [(source.metric, source.labels)]
         case engine_signals.HistogramSource():
             return [(source.family, sorted(source.where.items()))]
-        case engine_signals.SumSource():
-            return [part for value in (source.required, *source.optional) for part in parts(value)]
-        case engine_signals.ProductSource():
-            return [part for value in source.factors for part in parts(value)]
-        case engine_signals.RatioSource():
-            return [*parts(source.part), *parts(source.total)]
+        case engine_signals.ComputedSource():
+            return [part for value in source.parts for part in parts(value)]
     raise TypeError(source)
 
 

@@ -29,7 +29,7 @@ from prober.probing.fleet import Fleet
 from prober.probing.history import EventLog
 from prober.probing.supervisor import Supervisor
 from prober.probing.target import Identity, Target
-from prober.probing.target_runner import Names, RunnerContext
+from prober.probing.target_runner import RunnerContext
 from prober.storage.saved_rows import SavedRows
 from tests.virtual import VirtualClock, VirtualLoop
 
@@ -110,7 +110,7 @@ class Site:
         self.monitor = EngineMonitor(self.families, events, SavedRows(self.saved))
         features = (self.monitor.observe, Headroom(self.families).observe)
         context = RunnerContext(
-            *(clock, trust, events, features, self.families.remove, "i", Names(), Ledger(), Supervisor(self.families))
+            *(clock, trust, events, features, self.families.remove, "i", Ledger(), Supervisor(self.families))
         )
         self.fleet = Fleet(context)
 

@@ -9,16 +9,14 @@ import pytest
 from prober.features.engines.page_reading import in_slices, recognise, release_of
 from prober.measure.engine_signals import (
     Aggregation,
+    ComputedSource,
     EngineHistogram,
     EngineTable,
     HistogramSource,
     LabelProductSource,
     PageShape,
-    ProductSource,
-    RatioSource,
     SampleSource,
     Source,
-    SumSource,
 )
 from tests.features.engines.whole_page import read
 
@@ -73,10 +71,15 @@ def test_an_absent_value_is_none() -> None:
     a, b = SampleSource("a"), SampleSource("b")
     only_a, only_b = page(a=2.0), page(b=0.0)
     assert waiting(only_b, a) is None
-    assert (waiting(only_a, SumSource(a, (b,))), waiting(only_b, SumSource(a, (b,)))) == (2.0, None)
-    assert (waiting(only_a, ProductSource((a, b))), waiting(page(a=2.0, b=3.0), ProductSource((a, b)))) == (None, 6.0)
-    assert (waiting(only_a, RatioSource(a, b)), waiting(page(a=2.0, b=0.0), RatioSource(a, b))) == (None, None)
-    assert waiting(page(a=2.0, b=8.0), RatioSource(a, b)) == 0.25
+    total, product, ratio = (
+        ComputedSource("sum", (a, b)),
+        ComputedSource("product", (a, b)),
+        ComputedSource("ratio", (a, b)),
+    )
+    assert (waiting(only_a, total), waiting(only_b, total)) == (2.0, None)
+    assert (waiting(only_a, product), waiting(page(a=2.0, b=3.0), product)) == (None, 6.0)
+    assert (waiting(only_a, ratio), waiting(page(a=2.0, b=0.0), ratio)) == (None, None)
+    assert waiting(page(a=2.0, b=8.0), ratio) == 0.25
     assert waiting(page(a=[]), a) is None
 
 
