@@ -204,7 +204,7 @@ class App:
         web, admin = self._web_config()
         _warn(specs)
         parts = self._parts(specs, web)
-        self._site.admin = admin
+        self._site.api.admin = admin
         for part in parts:
             if part.start is not None:
                 await part.start()
@@ -625,7 +625,7 @@ class App:
         if loaded.is_locked:
             return
         why = self._why_no_actions(loaded)
-        self._site.admin = self._options.admin_api and not why
+        self._site.api.admin = self._options.admin_api and not why
         if why:
             self._refused("web", "actions stay off", [why], is_requested=False)
         else:

@@ -36,7 +36,7 @@ class EngineHistogram:
 
     bounds: tuple[float, ...]
     counts: tuple[float, ...]
-    sum: float | None
+    sum: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class Site:
 
     ready: True once probing has begun, until it is being stopped
     knows_targets: True if a configuration is in effect and every source of targets has answered
-    admin: True if actions are allowed
+    api: handlers of the API; its `admin` says whether actions are allowed
     external_url: address for users, if it differs from the listen address
     file: web configuration
     """
@@ -70,7 +70,7 @@ class Site:
         self.external_url = external_url
         self.prefix = "/" + route_prefix.strip("/") if route_prefix.strip("/") else ""
         self.views = Views(fleet, sweeps)
-        self._api = Api(fleet, sweeps, self.views, reload)
+        self.api = Api(fleet, sweeps, self.views, reload)
         self._fleet, self._families = fleet, families
         self._measuring: asyncio.AbstractEventLoop | None = None  # None: the loop that serves measures too
         self._asked_s: float | None = None  # when the measuring loop was asked whether it runs; None: it has answered
@@ -79,7 +79,7 @@ class Site:
             file or WebFile(None),
             self.prefix,
             origins,
-            lambda: self.admin,
+            lambda: self.api.admin,
             lambda: self.ready,
             self._silent_s,
             self.target_health,
@@ -92,23 +92,14 @@ class Site:
         PlatformCollector(registry=self._process)
         GCCollector(registry=self._process)
 
-    @property
-    def admin(self) -> bool:
-        """True if actions are allowed."""
-        return self._api.admin
-
-    @admin.setter
-    def admin(self, allowed: bool) -> None:
-        self._api.admin = allowed
-
     def routes(self) -> list[web.RouteDef]:
         """All routes, below the prefix."""
         reading = [
             ("GET", "/", self.status),
             ("GET", "/metrics", self.metrics),
             ("GET", "/probe", self.probe),
-            ("PUT", "/-/reload", self._api.reload),
-            *self._api.routes(),
+            ("PUT", "/-/reload", self.api.reload),
+            *self.api.routes(),
         ]
         fixed = [("GET", "/runbooks/{alert}", self.runbook), ("GET", "/static/{name}", self.static)]
         handlers = [*((method, path, self._where_it_measures(handler)) for method, path, handler in reading), *fixed]
@@ -221,7 +212,7 @@ class Site:
         now_ns, result = self._fleet.context.clock.now_ns, None
         began_ns = now_ns()
         try:
-            runner, result = await self._api.probe_once(request, timeout_s, request.query.get("module", ""))
+            runner, result = await self.api.probe_once(request, timeout_s, request.query.get("module", ""))
             outcome = str(result.outcome if result is not None else runner.target.state)
         except TimeoutError:
             outcome = Outcome.TIMEOUT_TOTAL.value
@@ -258,7 +249,7 @@ class Site:
             return web.Response(status=400, text=f"{problem}\n")
         number, target = query.get("page", "1"), query.get("target", "")
         page_number = int(number) if _PAGE_NUMBER.fullmatch(number) else 1
-        view = await self.views.page(query.get("q", ""), page_number, target, probe_filter, admin=self.admin)
+        view = await self.views.page(query.get("q", ""), page_number, target, probe_filter, admin=self.api.admin)
         if view is None:
             text = layout.no_such(target, self.views.known()[: layout.NAMED], self._stamp)
             return web.Response(status=404, text=text, content_type="text/html")

@@ -1,6 +1,7 @@
 """Targets that come, change and go while others are probed."""
 
 import asyncio
+import json
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -373,7 +374,8 @@ async def test_gpus_stand_beside_the_targets_they_serve() -> None:
 
 async def test_a_change_of_the_engine_is_an_event_over_a_restart_of_the_prober_too() -> None:
     """What was said to an earlier process is compared with; what is said for the first time is no change."""
-    saved = {"a": b'{"version": "1.0", "dtype": "auto"}'}
+    facts = {"version": "1.0", "dtype": "auto"}
+    saved = {"a": json.dumps({"facts": facts, "answered_model": "", "page": ""}).encode()}
     async with running(QUICK) as url, watched(saved) as seen:
         await seen.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
         runner = seen.fleet.runners["a"]
@@ -391,7 +393,8 @@ async def test_a_change_of_the_engine_is_an_event_over_a_restart_of_the_prober_t
         ]
         for kind, count in (("driver", 1), ("version", 1), ("flags", 1), ("restart", 0)):
             assert seen.count("llmslo_engine_changes_total", "a", kind) == count
-        assert dict(seen.engines.states()) == {"a": b'{"version": "1.1", "dtype": "fp8", "driver": "575.2"}'}
+        ((key, row),) = seen.engines.states()
+        assert (key, json.loads(row)["facts"]) == ("a", {"version": "1.1", "dtype": "fp8", "driver": "575.2"})
 
 
 async def test_warm_up_is_counted_and_kept_out_of_the_latencies() -> None:

@@ -46,7 +46,7 @@ class Stage:
         fleet = SimpleNamespace(find=self._find, runners={}, context=SimpleNamespace(clock=clock))
         sweeps = SimpleNamespace(start=self._start)
         self.site = Site(cast(Any, fleet), cast(Any, sweeps), Registry(), self._reload, "", "/slo")
-        self.site.admin = True
+        self.site.api.admin = True
         self.site.views = cast(Any, self)
         self.mistakes: str | None = None
         self._loop = asyncio.new_event_loop()

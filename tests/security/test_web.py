@@ -100,7 +100,7 @@ async def served(path: Path | None, *, admin: bool = False) -> AsyncIterator[Ser
     async with running(QUICK) as url, watched() as seen, aiohttp.ClientSession(connector=connector) as session:
         await seen.reconcile(specs(f"name: a, url: '{url}', rate: 1/s"), 1.0)
         site = Site(seen.fleet, seen.sweeps, seen.families, reload, "", "", WebFile(str(path) if path else None))
-        site.admin = admin
+        site.api.admin = admin
         serving = await site.serve("127.0.0.1:0")
         try:
             yield Served(seen, site, serving, session)
@@ -384,7 +384,7 @@ async def test_a_reload_is_for_this_machine_and_for_whom_we_know(monkeypatch: py
         monkeypatch.setattr("prober.web.access_control.is_reachable", lambda host: True)
         status, _, text = await site.answer("/-/reload", "POST")
         assert (status, "--web.config.file" in text) == (403, True)
-        site.site.admin = True
+        site.site.api.admin = True
         assert await site.status("/-/reload", "POST") == 200
 
 
@@ -630,7 +630,7 @@ async def test_where_all_connections_are_busy_only_health_is_answered(
             await go_on.wait()
             raise web.HTTPConflict
 
-        site.site._api.probe_once = busy  # type: ignore[method-assign, assignment]
+        site.site.api.probe_once = busy  # type: ignore[method-assign, assignment]
         waiting = []
         for _ in range(4):
             begun.clear()

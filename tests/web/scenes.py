@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from prober.config.target import Estimate
 from prober.features.capacity.sweep_runner import SweepProgress
 from prober.features.diagnosis.advice import Advice
+from prober.features.diagnosis.clues import Finding
 from prober.features.diagnosis.diagnosis import Diagnosis
-from prober.features.diagnosis.mechanisms import Finding
 from prober.features.drift.state import DriftVerdict, Shift
 from prober.features.slo.compliance import Compliance, SloStatus
 from prober.measure.buffering import Buffering

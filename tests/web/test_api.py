@@ -74,7 +74,7 @@ async def requesting(
     async with running(mock) as url, watched() as seen, aiohttp.ClientSession() as session:
         await seen.reconcile(specs(*(each.format(url=url) for each in targets), slos=slos), 1.0)
         site = Site(seen.fleet, seen.sweeps, seen.families, reload, external, prefix)
-        site.admin = admin
+        site.api.admin = admin
         runner = await site.serve("127.0.0.1:0")
         try:
             yield Requester(seen, site, f"http://127.0.0.1:{runner.addresses[0][1]}", session)
@@ -255,7 +255,7 @@ def line_of(site: Requester, name: str) -> TargetRunner:
 
 def on_request(site: Requester, now_s: float = 0.0) -> on_demand.OnRequest:
     """The sender of probes on request, with a stopped clock."""
-    probes_on_request = site.site._api.on_request
+    probes_on_request = site.site.api.on_request
     probes_on_request.now = lambda: now_s
     return probes_on_request
 
@@ -396,13 +396,13 @@ async def test_probes_on_request_use_only_what_the_schedule_leaves_of_a_budget()
         await until(lambda: site.seen.probes("a") >= 1)
         answers = []
         for _ in range(12):
-            site.site._api.on_request._rate = Rates(1.0, 1)
+            site.site.api.on_request._rate = Rates(1.0, 1)
             answers.append((await site.ask("POST", "/api/v1/probes?target=a")).data)
         outcomes = [answer["outcome"] for answer in answers]
         assert outcomes[0] == "ok"
         assert outcomes[-1] == "over_budget"
         assert "schedule leaves" in answers[-1]["detail"]
-        site.site._api.on_request._rate = Rates(1.0, 1)
+        site.site.api.on_request._rate = Rates(1.0, 1)
         page = await site.ask("GET", "/probe?target=a")
         assert page.status == 200
         assert "probe_success 0.0" in page.text

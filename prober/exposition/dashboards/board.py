@@ -43,17 +43,13 @@ def in_place(expr: str) -> str:
     return _SELECTOR.sub(selected, expr)
 
 
-def placed_queries(document: Json) -> Json:
-    """Returns a part of a dashboard with `in_place` applied to each of its expressions."""
-    return {key: _placed(key, value) for key, value in document.items()}
-
-
-def _placed(key: str, value: Any) -> Any:
-    if isinstance(value, dict):
-        return placed_queries(value)
-    if isinstance(value, list):
-        return [_placed("", part) for part in value]
-    return in_place(value) if key == "expr" else value
+def _with_place(part: Any, key: str = "") -> Any:
+    """Returns a part of a dashboard with `in_place` applied to each of its expressions. key: of the part in its JSON object"""
+    if isinstance(part, dict):
+        return {name: _with_place(value, name) for name, value in part.items()}
+    if isinstance(part, list):
+        return [_with_place(value) for value in part]
+    return in_place(part) if key == "expr" else part
 
 
 TAG = "llm-slo-prober"
@@ -166,11 +162,10 @@ class Board:
 
     def _for_one(self, parts: Sequence[Json]) -> list[Json]:
         """Returns `parts` restricted to the chosen place; on a dashboard of one target, `$one` replaces `$target`."""
-        placed_parts = [placed_queries(part) for part in parts]
-        if not self.one_target:
-            return placed_parts
-        replaced: list[Json] = json.loads(json.dumps(placed_parts).replace("$target", "$one"))
-        return replaced
+        of_place: list[Json] = [_with_place(part) for part in parts]
+        if self.one_target:
+            of_place = json.loads(json.dumps(of_place).replace("$target", "$one"))
+        return of_place
 
     def _variables(self) -> list[Json]:
         # A target whose engine reports no model belongs to every choice of models.

@@ -1,8 +1,14 @@
-"""Input of a diagnosis: features of two windows, and the breached SLOs."""
+"""Input of a diagnosis: features of two windows, the breached SLOs, and what a comparison of both windows shows."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+GROWN = 1.2  # relative to the usual value
+CERTAIN = 3.0  # standard errors that a growth exceeds before it is divided into parts
+MOST = 0.5  # share of a growth that makes a part its cause
 
 Name = Literal[
     "prober_late",
@@ -103,16 +109,137 @@ class WindowFeatures:
     over_bound: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Symptoms:
-    """Input of a diagnosis.
+Read = Callable[[WindowFeatures], float | None]
 
-    now: features during the breach. before: usual features.
-    breached: {signal (`ttft`, `tpot`, `itl`, …): threshold in s} of each breached SLO; empty if unknown, or for drift only.
-    engine: name of the engine's table of metrics, which selects the names of its settings.
+
+class Finding(NamedTuple):
+    """A measured figure. unit: `ratio` for shares, which are printed in percent; detail: the numbers behind it, for people."""
+
+    figure: str
+    value: float
+    unit: str
+    detail: str = ""
+
+    @property
+    def amount(self) -> str:
+        """Value with its unit, such as `7.2`, `98.8%` or `1.6 ×`."""
+        value, unit = (self.value * 100, "%") if self.unit == "ratio" else (self.value, f" {self.unit}".rstrip())
+        return (f"{value:,.0f}" if value >= 1_000 else f"{value:.3g}") + unit
+
+    def text(self) -> str:
+        """Line of text, such as `decode step: 1.6 × (14.9 ms after 9.3 ms)`."""
+        return f"{self.figure}: {self.amount}{f' ({self.detail})' if self.detail else ''}"
+
+
+class Symptoms:
+    """Input of a diagnosis, and its figures: growth against the usual values, and shares of parts in the growth of the TTFT.
+
+    Args:
+        now: features during the breach; before: usual features
+        breached: {signal (`ttft`, `tpot`, `itl`, …): threshold in s} of each breached SLO; empty if unknown, or for drift only
+        engine: name of the engine's table of metrics, which selects the names of its settings
+
+    added_s: growth of the probes' mean TTFT in seconds; None if its error is too large to split it into parts. Probes arrive at random,
+        so their mean wait is that of all requests (Wolff, Poisson arrivals see time averages, 1982)
+    long_added_s: growth of the median TTFT of long prompts, None if it did not grow
+    is_ttft_slow: the TTFT grew, or no usual value is known and the TTFT's SLO is breached
+    queue_share: share of the growth in the engine's queue, by the page's queue time or by its waiting requests
+    outside_share: share of the growth that is not in the engine's own mean TTFT
+    work_growth: growth of answer tokens/s or of computed prompt tokens/s, whichever is larger
+    step_growth: growth of the duration of a plain decode step
+    load_growth: largest growth of work, steps, prompt lengths and request rate; 1 if none grew
     """
 
-    now: WindowFeatures
-    before: WindowFeatures = WindowFeatures()
-    breached: Mapping[str, float] = field(default_factory=dict)
-    engine: str | None = None
+    def __init__(
+        self,
+        now: WindowFeatures,
+        before: WindowFeatures = WindowFeatures(),
+        breached: Mapping[str, float] = MappingProxyType({}),
+        engine: str | None = None,
+    ) -> None:
+        self.now, self.before, self.breached, self.engine = now, before, breached, engine
+        signals = breached.keys()
+        self.is_about_ttft = not signals or bool(signals & {"ttft", "ttft_answer", "e2e"})
+        self.is_about_decode = not signals or bool(signals & {"tpot", "itl", "e2e"})
+        self.has_usual = before.ttft_mean_s is not None
+        self.added_s: float | None = None
+        if now.ttft_mean_s is not None and before.ttft_mean_s is not None:
+            error_s = math.hypot(now.ttft_mean_error_s or 0.0, before.ttft_mean_error_s or 0.0)
+            if now.ttft_mean_s > max(GROWN * before.ttft_mean_s, before.ttft_mean_s + CERTAIN * error_s):
+                self.added_s = now.ttft_mean_s - before.ttft_mean_s
+        is_longer = is_at_least(self.growth(lambda w: w.long_ttft_s), GROWN)
+        self.long_added_s = (now.long_ttft_s or 0.0) - (before.long_ttft_s or 0.0) if is_longer else None
+        has_grown = self.added_s is not None or self.long_added_s is not None
+        self.is_ttft_slow = has_grown if self.has_usual else "ttft" in breached
+        self.queue_share = self.share(lambda w: w.engine_queue_s, self.added_s)
+        if self.queue_share is None:
+            self.queue_share = self.share(_waiting_s, self.added_s)
+        self.outside_share = self._outside_share()
+        work: Sequence[Read] = (lambda w: w.generated_tokens_per_s, lambda w: w.computed_prompt_tokens_per_s)
+        self.work_growth = max((part for read in work if (part := self.growth(read)) is not None), default=None)
+        limits_s = [limit_s for signal, limit_s in breached.items() if signal in ("tpot", "itl")]
+        self.step_growth = self.growth(lambda w: w.step_s)
+        if before.step_s is None and now.step_s is not None and limits_s:
+            self.step_growth = GROWN * now.step_s / min(limits_s)
+        loads: Sequence[Read] = (lambda w: w.prompt_tokens_per_request, lambda w: w.requests_per_s)
+        growths = [self.step_growth, self.work_growth, *map(self.growth, loads)]
+        self.load_growth = max([1.0, *(growth for growth in growths if growth is not None)])
+
+    def growth(self, read: Read) -> float | None:
+        """Ratio of the present value to the usual one. read: returns the value from the features of a window"""
+        now, before = read(self.now), read(self.before)
+        return None if now is None or not before else now / before
+
+    def share(self, read: Read, of_s: float | None) -> float | None:
+        """Share of a part in the growth `of_s`. If no usual value is known: MOST × the part ÷ the SLO's threshold."""
+        now, before, limit_s = read(self.now), read(self.before), self.breached.get("ttft")
+        if now is not None and not self.has_usual:
+            return MOST * now / limit_s if limit_s else None
+        return (now - before) / of_s if now is not None and before is not None and of_s is not None else None
+
+    def _outside_share(self) -> float | None:
+        inside = self.share(lambda w: w.engine_ttft_s, self.added_s)
+        if inside is None or self.before.ttft_mean_s is None or not self.before.engine_ttft_s:
+            return None
+        # Probes that are slower than the mean request, as their prompts are longer, may have grown by as much more in the engine.
+        return 1 - inside * (max(1.0, self.before.ttft_mean_s / self.before.engine_ttft_s) if inside > 0 else 1.0)
+
+    def measured(self, name: str, read: Read, unit: str = "") -> Finding | None:
+        """Finding with the present value and the usual one; None if it was not measured."""
+        now, before = read(self.now), read(self.before)
+        usual = "" if before is None else f"usually {Finding('', before, unit).amount}"
+        return None if now is None else Finding(name, now, unit, usual)
+
+    def grown(self, name: str, read: Read) -> Finding | None:
+        """Finding with a duration: relative to the usual one, or in milliseconds if no usual one is known."""
+        now, before = read(self.now), read(self.before)
+        if now is None:
+            return None
+        if not before:
+            return Finding(name, now * 1e3, "ms")
+        return Finding(name, now / before, "×", f"{format_s(now)} after {format_s(before)}")
+
+    def shared(self, name: str, share: float | None, of_s: float | None) -> Finding | None:
+        """Finding with the share of a part in the growth of the TTFT."""
+        if share is None:
+            return None
+        if of_s is None:
+            return Finding(f"{name}, relative to the SLO's threshold", share / MOST, "ratio")
+        return Finding(f"{name}, share of the growth of the TTFT", share, "ratio", f"of {format_s(of_s)}")
+
+
+def is_at_least(value: float | None, least: float) -> bool:
+    """True if a value was measured and is not below `least`."""
+    return value is not None and value >= least
+
+
+def format_s(seconds: float) -> str:
+    """A duration as text with three digits; in milliseconds below one second."""
+    return f"{seconds:.3g} s" if abs(seconds) >= 1 else f"{1e3 * seconds:.3g} ms"
+
+
+def _waiting_s(window: WindowFeatures) -> float | None:
+    """Mean wait of a request, by Little's law: waiting requests over arrivals per second."""
+    if window.waiting == 0:
+        return 0.0
+    return window.waiting / window.requests_per_s if window.waiting is not None and window.requests_per_s else None

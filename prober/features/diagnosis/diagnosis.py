@@ -10,12 +10,10 @@ If mechanisms look alike, the result is `unknown`: a wrong name costs more than 
 from dataclasses import dataclass
 
 from prober.features.diagnosis.advice import Advice, advice
-from prober.features.diagnosis.clues import Name, Symptoms
+from prober.features.diagnosis.clues import Finding, Name, Symptoms
 from prober.features.diagnosis.mechanisms import (
     CALM_TIME,
     MECHANISMS,
-    Comparison,
-    Finding,
     Mechanism,
     failures,
     unmet,
@@ -70,21 +68,20 @@ class Diagnosis:
 
 def diagnose(symptoms: Symptoms) -> Diagnosis:
     """Find the mechanism that the symptoms show, or two that do not explain each other; else the diagnosis is `unknown`."""
-    comparison = Comparison(symptoms)
     named: list[tuple[Mechanism, tuple[Finding, ...]]] = []
     for mechanism in MECHANISMS:
         is_explained = any(mechanism.name in cause.explains for cause, _ in named)
-        if not is_explained and (findings := mechanism.shows(comparison)):
+        if not is_explained and (findings := mechanism.shows(symptoms)):
             named.append((mechanism, findings))
-    if not named and (timeouts := failures(comparison, lambda _: True)):
+    if not named and (timeouts := failures(symptoms, lambda _: True)):
         named = [(next(mechanism for mechanism in MECHANISMS if mechanism.name == "failing"), timeouts)]
     if not named:
-        return _unknown("no mechanism is visible in what was measured", comparison)
+        return _unknown("no mechanism is visible in what was measured", symptoms)
     if len(named) > MAX_NAMES:
-        return _unknown(f"{', '.join(cause.name for cause, _ in named)}: too many to say which matters", comparison)
+        return _unknown(f"{', '.join(cause.name for cause, _ in named)}: too many to say which matters", symptoms)
     causes = [cause for cause, _ in named]
     is_decode = any(cause.name == "slow_decode" for cause in causes)
-    why, missing = why_decode_is_slow(comparison) if is_decode else ("", ())
+    why, missing = why_decode_is_slow(symptoms) if is_decode else ("", ())
     return Diagnosis(
         tuple(cause.name for cause in causes),
         " – and ".join(cause.means for cause in causes),
@@ -107,11 +104,11 @@ def loading() -> Diagnosis:
     )
 
 
-def _unknown(means: str, comparison: Comparison) -> Diagnosis:
-    now = comparison.now
+def _unknown(means: str, symptoms: Symptoms) -> Diagnosis:
+    now = symptoms.now
     missing = unmet(
         ("more probes since the trouble began", now.late_ratio is not None),
-        (CALM_TIME, comparison.has_usual),
+        (CALM_TIME, symptoms.has_usual),
         ("the engine's metrics page", now.running is not None or now.waiting is not None),
         ("queue time or waiting requests on its page", now.waiting is not None or now.engine_queue_s is not None),
         ("KV cache usage on its page", now.kv_usage_ratio is not None),

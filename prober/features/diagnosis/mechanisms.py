@@ -6,16 +6,22 @@ thresholds were tuned on the simulated engine (`bench/diagnosis.py`) and on half
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from prober.features.diagnosis.clues import Name, Symptoms, WindowFeatures
+from prober.features.diagnosis.clues import (
+    CERTAIN,
+    GROWN,
+    MOST,
+    Finding,
+    Name,
+    Symptoms,
+    WindowFeatures,
+    format_s,
+    is_at_least,
+)
 
-GROWN = 1.2  # relative to the usual value
 STEP_GROWN = 1.12  # of plain decode steps, which vary less, where an SLO on decoding is breached
-CERTAIN = 3.0  # standard errors that a growth exceeds before it is divided into parts
-MOST = 0.5  # share of a growth that makes a part its cause
 MINOR = 0.4  # share of a growth up to which a part is not its cause
 OUTSIDE = 0.7  # share of the growth that the engine did not see
 EARLY = 0.9  # share of the time to the first token, within which headers do not wait for it
@@ -41,131 +47,6 @@ FOREIGN = 0.03  # share of the GPU memory; an engine reserves its own at its sta
 LOADING = ("loading", "starting")  # words of a 503 while a model is loaded
 CALM_TIME = "a time without trouble, to compare with"  # a measurement that would tell more
 
-Read = Callable[[WindowFeatures], float | None]
-
-
-class Finding(NamedTuple):
-    """A measured figure. unit: `ratio` for shares, which are printed in percent; detail: the numbers behind it, for people."""
-
-    figure: str
-    value: float
-    unit: str
-    detail: str = ""
-
-    @property
-    def amount(self) -> str:
-        """Value with its unit, such as `7.2`, `98.8%` or `1.6 ×`."""
-        value, unit = (self.value * 100, "%") if self.unit == "ratio" else (self.value, f" {self.unit}".rstrip())
-        return (f"{value:,.0f}" if value >= 1_000 else f"{value:.3g}") + unit
-
-    def text(self) -> str:
-        """Line of text, such as `decode step: 1.6 × (14.9 ms after 9.3 ms)`."""
-        return f"{self.figure}: {self.amount}{f' ({self.detail})' if self.detail else ''}"
-
-
-class Comparison:
-    """Figures of the symptoms: growth against the usual values, and shares of parts in the growth of the TTFT.
-
-    added_s: growth of the probes' mean TTFT in seconds; None if its error is too large to split it into parts. Probes arrive at random,
-        so their mean wait is that of all requests (Wolff, Poisson arrivals see time averages, 1982)
-    long_added_s: growth of the median TTFT of long prompts, None if it did not grow
-    is_ttft_slow: the TTFT grew, or no usual value is known and the TTFT's SLO is breached
-    queue_share: share of the growth in the engine's queue, by the page's queue time or by its waiting requests
-    outside_share: share of the growth that is not in the engine's own mean TTFT
-    work_growth: growth of answer tokens/s or of computed prompt tokens/s, whichever is larger
-    step_growth: growth of the duration of a plain decode step
-    load_growth: largest growth of work, steps, prompt lengths and request rate; 1 if none grew
-    """
-
-    def __init__(self, symptoms: Symptoms) -> None:
-        self.now, self.before, self.breached = symptoms.now, symptoms.before, symptoms.breached
-        signals = symptoms.breached.keys()
-        self.is_about_ttft = not signals or bool(signals & {"ttft", "ttft_answer", "e2e"})
-        self.is_about_decode = not signals or bool(signals & {"tpot", "itl", "e2e"})
-        now, before = self.now, self.before
-        self.has_usual = before.ttft_mean_s is not None
-        self.added_s: float | None = None
-        if now.ttft_mean_s is not None and before.ttft_mean_s is not None:
-            error_s = math.hypot(now.ttft_mean_error_s or 0.0, before.ttft_mean_error_s or 0.0)
-            if now.ttft_mean_s > max(GROWN * before.ttft_mean_s, before.ttft_mean_s + CERTAIN * error_s):
-                self.added_s = now.ttft_mean_s - before.ttft_mean_s
-        is_longer = is_at_least(self.growth(lambda w: w.long_ttft_s), GROWN)
-        self.long_added_s = (now.long_ttft_s or 0.0) - (before.long_ttft_s or 0.0) if is_longer else None
-        has_grown = self.added_s is not None or self.long_added_s is not None
-        self.is_ttft_slow = has_grown if self.has_usual else "ttft" in symptoms.breached
-        self.queue_share = self.share(lambda w: w.engine_queue_s, self.added_s)
-        if self.queue_share is None:
-            self.queue_share = self.share(_waiting_s, self.added_s)
-        self.outside_share = self._outside_share()
-        work: Sequence[Read] = (lambda w: w.generated_tokens_per_s, lambda w: w.computed_prompt_tokens_per_s)
-        self.work_growth = max((part for read in work if (part := self.growth(read)) is not None), default=None)
-        limits_s = [limit_s for signal, limit_s in symptoms.breached.items() if signal in ("tpot", "itl")]
-        self.step_growth = self.growth(lambda w: w.step_s)
-        if before.step_s is None and now.step_s is not None and limits_s:
-            self.step_growth = GROWN * now.step_s / min(limits_s)
-        loads: Sequence[Read] = (lambda w: w.prompt_tokens_per_request, lambda w: w.requests_per_s)
-        growths = [self.step_growth, self.work_growth, *map(self.growth, loads)]
-        self.load_growth = max([1.0, *(growth for growth in growths if growth is not None)])
-
-    def growth(self, read: Read) -> float | None:
-        """Ratio of the present value to the usual one. read: returns the value from the features of a window"""
-        now, before = read(self.now), read(self.before)
-        return None if now is None or not before else now / before
-
-    def share(self, read: Read, of_s: float | None) -> float | None:
-        """Share of a part in the growth `of_s`. If no usual value is known: MOST × the part ÷ the SLO's threshold."""
-        now, before, limit_s = read(self.now), read(self.before), self.breached.get("ttft")
-        if now is not None and not self.has_usual:
-            return MOST * now / limit_s if limit_s else None
-        return (now - before) / of_s if now is not None and before is not None and of_s is not None else None
-
-    def _outside_share(self) -> float | None:
-        inside = self.share(lambda w: w.engine_ttft_s, self.added_s)
-        if inside is None or self.before.ttft_mean_s is None or not self.before.engine_ttft_s:
-            return None
-        # Probes that are slower than the mean request, as their prompts are longer, may have grown by as much more in the engine.
-        return 1 - inside * (max(1.0, self.before.ttft_mean_s / self.before.engine_ttft_s) if inside > 0 else 1.0)
-
-    def measured(self, name: str, read: Read, unit: str = "") -> Finding | None:
-        """Finding with the present value and the usual one; None if it was not measured."""
-        now, before = read(self.now), read(self.before)
-        usual = "" if before is None else f"usually {Finding('', before, unit).amount}"
-        return None if now is None else Finding(name, now, unit, usual)
-
-    def grown(self, name: str, read: Read) -> Finding | None:
-        """Finding with a duration: relative to the usual one, or in milliseconds if no usual one is known."""
-        now, before = read(self.now), read(self.before)
-        if now is None:
-            return None
-        if not before:
-            return Finding(name, now * 1e3, "ms")
-        return Finding(name, now / before, "×", f"{_seconds(now)} after {_seconds(before)}")
-
-    def shared(self, name: str, share: float | None, of_s: float | None) -> Finding | None:
-        """Finding with the share of a part in the growth of the TTFT."""
-        if share is None:
-            return None
-        if of_s is None:
-            return Finding(f"{name}, relative to the SLO's threshold", share / MOST, "ratio")
-        return Finding(f"{name}, share of the growth of the TTFT", share, "ratio", f"of {_seconds(of_s)}")
-
-
-def is_at_least(value: float | None, least: float) -> bool:
-    """True if a value was measured and is not below `least`."""
-    return value is not None and value >= least
-
-
-def _seconds(seconds: float) -> str:
-    """A duration as text with three digits; in milliseconds below one second."""
-    return f"{seconds:.3g} s" if abs(seconds) >= 1 else f"{1e3 * seconds:.3g} ms"
-
-
-def _waiting_s(window: WindowFeatures) -> float | None:
-    """Mean wait of a request, by Little's law: waiting requests over arrivals per second."""
-    if window.waiting == 0:
-        return 0.0
-    return window.waiting / window.requests_per_s if window.waiting is not None and window.requests_per_s else None
-
 
 def _preemptions(window: WindowFeatures) -> float | None:
     """Preemptions per request."""
@@ -177,12 +58,12 @@ def _known(*findings: Finding | None) -> tuple[Finding, ...]:
     return tuple(finding for finding in findings if finding is not None)
 
 
-def failures(c: Comparison, kinds: Callable[[str], bool]) -> tuple[Finding, ...]:
+def failures(s: Symptoms, kinds: Callable[[str], bool]) -> tuple[Finding, ...]:
     """The most frequent failures of some kinds, if failures breach an SLO by themselves and half of them are of these kinds."""
-    counts = {text: count for text, count in c.now.failures.items() if kinds(text)}
-    if "success" not in c.breached or 2 * sum(counts.values()) < sum(c.now.failures.values()):
+    counts = {text: count for text, count in s.now.failures.items() if kinds(text)}
+    if "success" not in s.breached or 2 * sum(counts.values()) < sum(s.now.failures.values()):
         return ()
-    return tuple(Finding(text, count, f"of {c.now.probes} probes") for text, count in list(counts.items())[:3])
+    return tuple(Finding(text, count, f"of {s.now.probes} probes") for text, count in list(counts.items())[:3])
 
 
 def _is_refusal(text: str) -> bool:
@@ -193,42 +74,42 @@ def _is_loading(text: str) -> bool:
     return text.startswith("http_5") and any(word in text.lower() for word in LOADING)
 
 
-def _prober_late(c: Comparison) -> tuple[Finding, ...]:
-    engine = [c.growth(lambda w: w.engine_ttft_s), c.growth(lambda w: w.engine_itl_s)]
-    if not is_at_least(c.now.late_ratio, LATE) or any(is_at_least(growth, 1.5) for growth in engine):
+def _prober_late(s: Symptoms) -> tuple[Finding, ...]:
+    engine = [s.growth(lambda w: w.engine_ttft_s), s.growth(lambda w: w.engine_itl_s)]
+    if not is_at_least(s.now.late_ratio, LATE) or any(is_at_least(growth, 1.5) for growth in engine):
         return ()
-    return _known(c.measured("probes sent too late", lambda w: w.late_ratio, "ratio"))
+    return _known(s.measured("probes sent too late", lambda w: w.late_ratio, "ratio"))
 
 
-def _cache_pressure(c: Comparison) -> tuple[Finding, ...]:
-    now, before, preempted = c.now, c.before, _preemptions(c.now)
+def _cache_pressure(s: Symptoms) -> tuple[Finding, ...]:
+    now, before, preempted = s.now, s.before, _preemptions(s.now)
     findings = _known(
-        c.measured("KV cache usage", lambda w: w.kv_usage_ratio, "ratio"),
-        c.measured("preemptions per request", _preemptions),
-        c.measured("requests waiting", lambda w: w.waiting),
-        c.measured("requests running", lambda w: w.running),
+        s.measured("KV cache usage", lambda w: w.kv_usage_ratio, "ratio"),
+        s.measured("preemptions per request", _preemptions),
+        s.measured("requests waiting", lambda w: w.waiting),
+        s.measured("requests running", lambda w: w.running),
     )
     if is_at_least(preempted, max(PREEMPTED, 3 * (_preemptions(before) or 0.0))):
         return findings
     # Requests that wait although fewer run than at other times wait for space. Some pages count cached blocks as used: a cache that
     # was as full before is no cause.
     at_limit = now.waiting_at_most_running_ratio
-    waits = is_at_least(c.queue_share, MOST) and at_limit is not None and at_limit <= BELOW_LIMIT
+    waits = is_at_least(s.queue_share, MOST) and at_limit is not None and at_limit <= BELOW_LIMIT
     is_full = is_at_least(now.kv_usage_ratio, FULL) and not is_at_least(before.kv_usage_ratio, FULL)
     return findings if waits and is_full else ()
 
 
-def _prefix_miss(c: Comparison) -> tuple[Finding, ...]:
-    now, before = c.now, c.before
-    slower = is_at_least(c.growth(lambda w: w.ttft_mean_s), 1.1) or is_at_least(
-        c.growth(lambda w: w.engine_ttft_s), GROWN
+def _prefix_miss(s: Symptoms) -> tuple[Finding, ...]:
+    now, before = s.now, s.before
+    slower = is_at_least(s.growth(lambda w: w.ttft_mean_s), 1.1) or is_at_least(
+        s.growth(lambda w: w.engine_ttft_s), GROWN
     )
-    if not c.is_about_ttft or not slower:
+    if not s.is_about_ttft or not slower:
         return ()
     # Other prompts lower the share of the hits alone, and fewer requests their rate alone.
-    hits = [c.growth(lambda w: w.prefix_hit_ratio), c.growth(lambda w: w.prefix_hit_tokens_per_s)]
+    hits = [s.growth(lambda w: w.prefix_hit_ratio), s.growth(lambda w: w.prefix_hit_tokens_per_s)]
     known = [ratio for ratio in hits if ratio is not None]
-    share = c.measured("prompt tokens found in the prefix cache", lambda w: w.prefix_hit_ratio, "ratio")
+    share = s.measured("prompt tokens found in the prefix cache", lambda w: w.prefix_hit_ratio, "ratio")
     if is_at_least(before.prefix_hit_ratio, 0.1) and len(known) == 2:
         return _known(share) if max(known) <= LOST else ()
     if now.ttft_warm_s is None or now.ttft_cold_s is None or before.ttft_warm_s is None or before.ttft_cold_s is None:
@@ -238,156 +119,156 @@ def _prefix_miss(c: Comparison) -> tuple[Finding, ...]:
     is_lost = abs(saved_s) <= MINOR * usual_s and usual_s - abs(saved_s) >= CERTAIN * error_s
     if not is_lost or usual_s < 0.2 * before.ttft_cold_s or now.ttft_warm_s < GROWN * before.ttft_warm_s:
         return ()
-    detail = f"{_seconds(saved_s)} after {_seconds(usual_s)}"
+    detail = f"{format_s(saved_s)} after {format_s(usual_s)}"
     return _known(
         Finding("time that a warm prefix saves, against the usual one", saved_s / usual_s, "ratio", detail), share
     )
 
 
-def _long_prompts(c: Comparison) -> tuple[Finding, ...]:
-    grown = c.growth(lambda w: w.prompt_tokens_per_request)
+def _long_prompts(s: Symptoms) -> tuple[Finding, ...]:
+    grown = s.growth(lambda w: w.prompt_tokens_per_request)
     if (
-        not c.is_about_ttft
+        not s.is_about_ttft
         or not is_at_least(grown, LONGER)
-        or not c.is_ttft_slow
-        or is_at_least(c.outside_share, OUTSIDE)
+        or not s.is_ttft_slow
+        or is_at_least(s.outside_share, OUTSIDE)
     ):
         return ()
     return _known(
-        c.measured("mean prompt of all requests", lambda w: w.prompt_tokens_per_request, "tokens"),
-        c.shared("waiting", c.queue_share, c.added_s),
+        s.measured("mean prompt of all requests", lambda w: w.prompt_tokens_per_request, "tokens"),
+        s.shared("waiting", s.queue_share, s.added_s),
     )
 
 
-def _kv_transfer(c: Comparison) -> tuple[Finding, ...]:
+def _kv_transfer(s: Symptoms) -> tuple[Finding, ...]:
     # Without a usual time nothing is said: a transfer always takes some of the TTFT.
-    share = c.share(lambda w: w.kv_transfer_s, c.added_s)
-    is_longer = is_at_least(c.growth(lambda w: w.kv_transfer_s), GROWN)
-    if not c.is_about_ttft or not c.has_usual or not is_longer or not is_at_least(share, MOST):
+    share = s.share(lambda w: w.kv_transfer_s, s.added_s)
+    is_longer = is_at_least(s.growth(lambda w: w.kv_transfer_s), GROWN)
+    if not s.is_about_ttft or not s.has_usual or not is_longer or not is_at_least(share, MOST):
         return ()
     return _known(
-        c.grown("KV transfer", lambda w: w.kv_transfer_s),
-        c.shared("KV transfer", share, c.added_s),
-        c.measured("failed KV transfers per second", lambda w: w.kv_transfer_failures_per_s),
+        s.grown("KV transfer", lambda w: w.kv_transfer_s),
+        s.shared("KV transfer", share, s.added_s),
+        s.measured("failed KV transfers per second", lambda w: w.kv_transfer_failures_per_s),
     )
 
 
-def _slow_decode(c: Comparison) -> tuple[Finding, ...]:
-    is_slow = is_at_least(c.step_growth, STEP_GROWN if c.breached and c.is_about_decode else GROWN)
-    ttft_growth = c.growth(lambda w: w.ttft_mean_s) or 0.0
-    if not is_slow and not (c.is_about_decode and is_at_least(c.growth(lambda w: w.slow_step_s), ONE_REPLICA)):
+def _slow_decode(s: Symptoms) -> tuple[Finding, ...]:
+    is_slow = is_at_least(s.step_growth, STEP_GROWN if s.breached and s.is_about_decode else GROWN)
+    ttft_growth = s.growth(lambda w: w.ttft_mean_s) or 0.0
+    if not is_slow and not (s.is_about_decode and is_at_least(s.growth(lambda w: w.slow_step_s), ONE_REPLICA)):
         return ()
     # Under much more work every step contains prefill, and no plain step is measured.
-    if is_at_least(c.work_growth, BUSIER) and (c.now.waiting is None or c.now.waiting >= IDLE):
+    if is_at_least(s.work_growth, BUSIER) and (s.now.waiting is None or s.now.waiting >= IDLE):
         return ()
     # Without a page that says more, a TTFT that grew by much more than the steps has another cause, which can slow the steps as well.
-    if c.is_about_ttft and c.breached and c.now.engine_ttft_s is None and ttft_growth > 1.5 * (c.step_growth or 1.0):
+    if s.is_about_ttft and s.breached and s.now.engine_ttft_s is None and ttft_growth > 1.5 * (s.step_growth or 1.0):
         return ()
-    step = c.grown("decode step", lambda w: w.step_s)
-    slowest = c.grown("decode step of the slowest fifth of the answers", lambda w: w.slow_step_s)
-    work = None if c.work_growth is None else Finding("tokens per second of all requests", c.work_growth, "×")
-    return _known(step if is_slow else slowest, work, c.measured("requests running", lambda w: w.running))
+    step = s.grown("decode step", lambda w: w.step_s)
+    slowest = s.grown("decode step of the slowest fifth of the answers", lambda w: w.slow_step_s)
+    work = None if s.work_growth is None else Finding("tokens per second of all requests", s.work_growth, "×")
+    return _known(step if is_slow else slowest, work, s.measured("requests running", lambda w: w.running))
 
 
-def _network(c: Comparison) -> tuple[Finding, ...]:
-    if is_at_least(c.now.late_ratio, LATE):
+def _network(s: Symptoms) -> tuple[Finding, ...]:
+    if is_at_least(s.now.late_ratio, LATE):
         return ()
-    held = (c.now.held_ratio or 0.0) - (c.before.held_ratio or 0.0)
-    still = (c.now.still_ratio or 0.0) - (c.before.still_ratio or 0.0)
-    if c.is_about_decode and c.has_usual and held >= max(STILL, 2 * still):
-        return _known(c.measured("time in which tokens are held on the way", lambda w: w.held_ratio, "ratio"))
-    connect = c.share(lambda w: w.connect_s, c.long_added_s)
+    held = (s.now.held_ratio or 0.0) - (s.before.held_ratio or 0.0)
+    still = (s.now.still_ratio or 0.0) - (s.before.still_ratio or 0.0)
+    if s.is_about_decode and s.has_usual and held >= max(STILL, 2 * still):
+        return _known(s.measured("time in which tokens are held on the way", lambda w: w.held_ratio, "ratio"))
+    connect = s.share(lambda w: w.connect_s, s.long_added_s)
     # Headers tell something only where they do not wait for the first token.
-    is_early = c.before.headers_ratio is not None and c.before.headers_ratio < EARLY
-    headers = c.share(lambda w: w.headers_s, c.added_s) if is_early else None
-    is_engine_slower = is_at_least(c.growth(lambda w: w.engine_itl_s), 1.25)
-    is_outside = is_at_least(headers, OUTSIDE) or is_at_least(c.outside_share, OUTSIDE)
-    if not c.is_about_ttft or not (is_at_least(connect, MOST) or (is_outside and not is_engine_slower)):
+    is_early = s.before.headers_ratio is not None and s.before.headers_ratio < EARLY
+    headers = s.share(lambda w: w.headers_s, s.added_s) if is_early else None
+    is_engine_slower = is_at_least(s.growth(lambda w: w.engine_itl_s), 1.25)
+    is_outside = is_at_least(headers, OUTSIDE) or is_at_least(s.outside_share, OUTSIDE)
+    if not s.is_about_ttft or not (is_at_least(connect, MOST) or (is_outside and not is_engine_slower)):
         return ()
     return _known(
-        c.shared("connecting", connect, c.long_added_s),
-        c.shared("time to the headers", headers, c.added_s),
-        c.shared("time outside the engine", c.outside_share, c.added_s),
+        s.shared("connecting", connect, s.long_added_s),
+        s.shared("time to the headers", headers, s.added_s),
+        s.shared("time outside the engine", s.outside_share, s.added_s),
     )
 
 
-def _slow_prefill(c: Comparison) -> tuple[Finding, ...]:
+def _slow_prefill(s: Symptoms) -> tuple[Finding, ...]:
     def cost_s(window: WindowFeatures) -> float | None:
         slope, tokens = window.ttft_per_prompt_token_s, window.long_prompt_tokens
         return slope * tokens if slope is not None and tokens is not None else None
 
-    cost, spread_s = c.share(cost_s, c.long_added_s), c.now.long_ttft_spread_s
-    slopes_s = (c.now.ttft_per_prompt_token_s or 0.0) - (c.before.ttft_per_prompt_token_s or 0.0)
-    error_s = math.hypot(c.now.ttft_per_prompt_token_error_s or 0.0, c.before.ttft_per_prompt_token_error_s or 0.0)
-    if not c.is_about_ttft or not c.is_ttft_slow:
+    cost, spread_s = s.share(cost_s, s.long_added_s), s.now.long_ttft_spread_s
+    slopes_s = (s.now.ttft_per_prompt_token_s or 0.0) - (s.before.ttft_per_prompt_token_s or 0.0)
+    error_s = math.hypot(s.now.ttft_per_prompt_token_error_s or 0.0, s.before.ttft_per_prompt_token_error_s or 0.0)
+    if not s.is_about_ttft or not s.is_ttft_slow:
         return ()
     findings = _known(
-        c.shared("prefill of its own prompt", cost, c.long_added_s), c.shared("waiting", c.queue_share, c.added_s)
+        s.shared("prefill of its own prompt", cost, s.long_added_s), s.shared("waiting", s.queue_share, s.added_s)
     )
-    if c.queue_share is not None:
+    if s.queue_share is not None:
         is_outside = (
-            c.has_usual and c.now.engine_ttft_s is not None and (c.outside_share is None or c.outside_share >= MOST)
+            s.has_usual and s.now.engine_ttft_s is not None and (s.outside_share is None or s.outside_share >= MOST)
         )
         is_own = is_at_least(cost, MOST) and slopes_s > 2 * error_s
-        is_inside = cost is None and c.outside_share is not None
-        return findings if c.queue_share < MINOR and not is_outside and (is_own or is_inside) else ()
-    if cost is None or not 0.7 <= cost <= 1.3 or c.long_added_s is None or spread_s is None:
+        is_inside = cost is None and s.outside_share is not None
+        return findings if s.queue_share < MINOR and not is_outside and (is_own or is_inside) else ()
+    if cost is None or not 0.7 <= cost <= 1.3 or s.long_added_s is None or spread_s is None:
         return ()
-    if is_at_least(c.step_growth, GROWN):
+    if is_at_least(s.step_growth, GROWN):
         return ()
-    return findings if spread_s <= NARROW * c.long_added_s and slopes_s > SHARP * error_s else ()
+    return findings if spread_s <= NARROW * s.long_added_s and slopes_s > SHARP * error_s else ()
 
 
-def _stands_still_more(c: Comparison) -> bool:
+def _stands_still_more(s: Symptoms) -> bool:
     """True if streams pause for more of the time than usual, by more than the load grew, and requests do not wait for slots."""
-    still, usual = c.now.still_ratio, c.before.still_ratio
-    longest_s, usual_s, at_limit = c.now.longest_still_s, c.before.longest_still_s, c.now.waiting_at_most_running_ratio
+    still, usual = s.now.still_ratio, s.before.still_ratio
+    longest_s, usual_s, at_limit = s.now.longest_still_s, s.before.longest_still_s, s.now.waiting_at_most_running_ratio
     if still is None or usual is None or longest_s is None or usual_s is None:
         return False
     is_longer = longest_s >= 1.3 * usual_s or still >= 2 * usual
-    if still < max(usual + STILL, 1.6 * c.load_growth * usual) or longest_s < LONG_STILL_S or not is_longer:
+    if still < max(usual + STILL, 1.6 * s.load_growth * usual) or longest_s < LONG_STILL_S or not is_longer:
         return False
-    is_idle = not is_at_least(c.now.waiting, IDLE) or (at_limit is not None and at_limit <= BELOW_LIMIT)
-    return is_idle and c.load_growth < LONGER
+    is_idle = not is_at_least(s.now.waiting, IDLE) or (at_limit is not None and at_limit <= BELOW_LIMIT)
+    return is_idle and s.load_growth < LONGER
 
 
-def _stalls(c: Comparison) -> tuple[Finding, ...]:
+def _stalls(s: Symptoms) -> tuple[Finding, ...]:
     # Prompts that are computed, of others or longer than before, make pauses as well, and a later first token of every probe.
-    median, warm = c.growth(lambda w: w.long_ttft_s), c.growth(lambda w: w.ttft_warm_s)
-    has_warm = c.before.ttft_warm_s is not None
+    median, warm = s.growth(lambda w: w.long_ttft_s), s.growth(lambda w: w.ttft_warm_s)
+    has_warm = s.before.ttft_warm_s is not None
     is_later = median is None or median >= STEADY or (has_warm and (warm is None or warm >= STEADY_WARM))
     if (
         is_later
-        or is_at_least(c.before.still_ratio, USUAL_STILL)
-        or c.load_growth >= GROWN
-        or not _stands_still_more(c)
+        or is_at_least(s.before.still_ratio, USUAL_STILL)
+        or s.load_growth >= GROWN
+        or not _stands_still_more(s)
     ):
         return ()
-    if c.now.waiting is None and not is_at_least(c.now.still_together_ratio, 0.8):
+    if s.now.waiting is None and not is_at_least(s.now.still_together_ratio, 0.8):
         return ()
     return _known(
-        c.measured("time in which streams stand still", lambda w: w.still_ratio, "ratio"),
-        c.measured("longest pause", lambda w: w.longest_still_s, "s"),
-        c.measured("pauses that the other open streams share", lambda w: w.still_together_ratio, "ratio"),
+        s.measured("time in which streams stand still", lambda w: w.still_ratio, "ratio"),
+        s.measured("longest pause", lambda w: w.longest_still_s, "s"),
+        s.measured("pauses that the other open streams share", lambda w: w.still_together_ratio, "ratio"),
     )
 
 
-def _queueing(c: Comparison) -> tuple[Finding, ...]:
-    if not c.is_about_ttft or not is_at_least(c.queue_share, MOST) or is_at_least(c.outside_share, OUTSIDE):
+def _queueing(s: Symptoms) -> tuple[Finding, ...]:
+    if not s.is_about_ttft or not is_at_least(s.queue_share, MOST) or is_at_least(s.outside_share, OUTSIDE):
         return ()
-    if _stands_still_more(c):
+    if _stands_still_more(s):
         return ()  # they may wait for an engine that stands still
     return _known(
-        c.shared("waiting", c.queue_share, c.added_s),
-        c.measured("requests waiting", lambda w: w.waiting),
-        c.measured("requests per second", lambda w: w.requests_per_s),
+        s.shared("waiting", s.queue_share, s.added_s),
+        s.measured("requests waiting", lambda w: w.waiting),
+        s.measured("requests per second", lambda w: w.requests_per_s),
     )
 
 
-def why_decode_is_slow(c: Comparison) -> tuple[str, tuple[str, ...]]:
+def why_decode_is_slow(s: Symptoms) -> tuple[str, tuple[str, ...]]:
     """(why decode steps are slow, measurements that could show more), by GPU readings, the metrics page and the bandwidth bound."""
-    now, before = c.now, c.before
-    clock, running = c.growth(lambda w: w.gpu_clock_hertz), c.growth(lambda w: w.running)
+    now, before = s.now, s.before
+    clock, running = s.growth(lambda w: w.gpu_clock_hertz), s.growth(lambda w: w.running)
     if clock is not None and clock <= SLOW_CLOCK:
         is_throttled = (now.gpu_throttled_ratio or 0.0) - (before.gpu_throttled_ratio or 0.0) >= 0.3
         return f"the GPU clock is at {clock:.0%} of the usual one{', throttled' if is_throttled else ''}", ()
@@ -397,7 +278,7 @@ def why_decode_is_slow(c: Comparison) -> tuple[str, tuple[str, ...]]:
     foreign = (now.gpu_memory_ratio or 0.0) - (before.gpu_memory_ratio or 1.0)
     if foreign >= FOREIGN and not now.gpu_processes:
         return f"perhaps another process on the GPU: {foreign:.0%} more of its memory is in use", ()
-    if is_at_least(running, LONGER) and is_at_least(c.work_growth, GROWN):
+    if is_at_least(running, LONGER) and is_at_least(s.work_growth, GROWN):
         return f"the batch is larger: {now.running:.3g} requests run, usually {before.running:.3g}", ()
     if is_at_least(now.over_bound, NEAR_BOUND):
         return f"memory bandwidth: steps run at {now.over_bound:.0%} of what it allows", ()
@@ -430,7 +311,7 @@ class Mechanism:
 
     name: Name
     means: str
-    shows: Callable[[Comparison], tuple[Finding, ...]]
+    shows: Callable[[Symptoms], tuple[Finding, ...]]
     explains: frozenset[Name]
     next_measurement: str
 
@@ -441,14 +322,14 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         "refusing",
         "the server refuses requests (429, too many requests)",
-        lambda c: failures(c, _is_refusal),
+        lambda s: failures(s, _is_refusal),
         frozenset({"prefix_miss"}),
         "the limit of the gateway or the engine that refuses, and the rate of all clients",
     ),
     Mechanism(
         "loading",
         "the engine loads its model",
-        lambda c: failures(c, _is_loading),
+        lambda s: failures(s, _is_loading),
         frozenset({"prefix_miss"}),
         "the log of the engine since its last start",
     ),
@@ -456,8 +337,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
         "failing",
         "requests fail",
         # Timeouts are what slowness makes: they are named only where nothing shows why.
-        lambda c: failures(
-            c, lambda text: not _is_refusal(text) and not _is_loading(text) and not text.startswith("timeout")
+        lambda s: failures(
+            s, lambda text: not _is_refusal(text) and not _is_loading(text) and not text.startswith("timeout")
         ),
         frozenset({"prefix_miss"}),
         "the log of the server or gateway that answers so, at that time",

@@ -1,6 +1,5 @@
 """Continuous totals from successive readings of one metrics page, across restarts of the engine and of the prober."""
 
-import math
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -34,16 +33,6 @@ class CounterState:
 
     read: EngineSignals
     offsets: Mapping[str, Amount]
-
-    def as_json(self, shown: Collection[str]) -> dict[str, Any]:
-        """The state as a JSON value, which `state_of` reads. shown: names of the histograms to include"""
-        saved = (*COUNTER_SIGNALS, *(name for name in HISTOGRAM_SIGNALS if name in shown))
-        return {
-            "engine": self.read.info.engine,
-            "process": {name: getattr(self.read, name) for name in _OF_PROCESS},
-            "read": {name: _row(amount) for name in saved if (amount := getattr(self.read, name, None)) is not None},
-            "offsets": {name: _row(amount) for name, amount in self.offsets.items() if name in saved},
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +106,15 @@ class Continuity:
         if before is not None:
             self._totals = {name: _plus(self._offsets.get(name), raw) for name, raw in _counters(before.read).items()}
 
-    @property
-    def state(self) -> CounterState | None:
-        """The counters, to be saved; None before the first reading."""
-        return CounterState(self._accepted, dict(self._offsets)) if self._accepted is not None else None
+    def state(self, shown: Collection[str]) -> CounterState | None:
+        """The counters, to be saved; None before the first reading. shown: names of the histograms to include"""
+        if self._accepted is None:
+            return None
+        saved = {*COUNTER_SIGNALS, *shown}
+        counters: dict[str, Any] = {name: amount for name, amount in _counters(self._accepted).items() if name in saved}
+        process: dict[str, Any] = {name: getattr(self._accepted, name) for name in _OF_PROCESS}
+        offsets = {name: amount for name, amount in self._offsets.items() if name in saved}
+        return CounterState(EngineSignals(EngineInfo(self._accepted.info.engine), **process, **counters), offsets)
 
     def of_other_page(self) -> "Continuity":
         """A copy for another page of the same target: its totals continue from the last values and not from that page's counters."""
@@ -268,35 +262,3 @@ def _step(before: EngineSignals, now: EngineSignals) -> _Step:
     positive = [(old_level, level) for old_level, level in pairs if old_level > 0.0]
     fell = sum(level < old_level for old_level, level in positive)
     return _Step.FELL if fell * 2 > len(positive) else _Step.CONTINUED
-
-
-def state_of(value: Any) -> CounterState:
-    """The state from the result of `as_json`. Raises ValueError, TypeError, KeyError."""
-    read: dict[str, Any] = {name: _amount(name, row) for name, row in value["read"].items()}
-    process: dict[str, Any] = {name: None if row is None else _finite(row) for name, row in value["process"].items()}
-    signals = replace(EngineSignals(EngineInfo(str(value["engine"]))), **read, **process)
-    return CounterState(signals, {name: _amount(name, row) for name, row in value["offsets"].items()})
-
-
-def _row(amount: Amount) -> Any:
-    return [amount.bounds, amount.counts, amount.sum] if isinstance(amount, EngineHistogram) else amount
-
-
-def _amount(name: str, row: Any) -> Amount:
-    if name in COUNTER_SIGNALS:
-        return _finite(row)
-    if name not in HISTOGRAM_SIGNALS:
-        raise ValueError(f"{name!r} is no counter")
-    bounds, counts, total = row
-    histogram = EngineHistogram(
-        tuple(map(_finite, bounds)), tuple(map(_finite, counts)), None if total is None else _finite(total)
-    )
-    if len(histogram.counts) != len(histogram.bounds) + 1:
-        raise ValueError(f"{name} has {len(histogram.counts)} counts for {len(histogram.bounds)} bounds")
-    return histogram
-
-
-def _finite(row: Any) -> float:
-    if isinstance(row, bool) or not isinstance(row, int | float) or not math.isfinite(row):
-        raise ValueError(f"{row!r} is no finite number")
-    return float(row)

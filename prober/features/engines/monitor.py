@@ -3,18 +3,18 @@ model that the answers name.
 """
 
 import asyncio
-import json
 import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 from hashlib import sha256
-from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from prober.config.target import TargetSpec
 from prober.exposition.families import Registry
 from prober.features.engines import series
-from prober.features.engines.continuity import Continuity, EngineIdentity, state_of
+from prober.features.engines.continuity import Continuity, CounterState, EngineIdentity
 from prober.features.engines.page_reader import PageReader
 from prober.measure.engine_signals import FINISH_REASONS, EngineChange, EngineHistogram, EngineInfo, PageReading
 from prober.measure.gpu_reading import GpuReading
@@ -32,7 +32,6 @@ MAX_NAMES = 4  # of models that answer in turn
 MAX_IDENTITIES = 50  # of one target and process
 OTHER = "other"
 _TOO_MANY = f"its engine has had more than {MAX_IDENTITIES} versions and names of models since the start"
-_ANSWERED_MODEL, _COUNTERS = "answered_model", "counters"  # among the saved facts
 log = logging.getLogger(__name__)
 
 
@@ -135,27 +134,32 @@ class EngineMonitor:
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(key of the target, state of its engine), to be saved, so that changes are found and counters continue after a restart."""
         for key, target in list(self._targets.items()):
-            row: dict[str, Any] = dict(target.continuity.identity.facts)
-            if target.answering.model:
-                row[_ANSWERED_MODEL] = target.answering.model
-            if (counters := target.continuity.state) is not None:
-                row[_COUNTERS] = {"page": target.page, **counters.as_json(series.SIGNALS)}
-            if row:
-                yield key, json.dumps(row).encode()
+            facts, model = target.continuity.identity.facts, target.answering.model
+            counters = target.continuity.state(series.SIGNALS)
+            if facts or model or counters:
+                page = target.page if counters else ""
+                saved = _SavedEngine(facts=facts, answered_model=model, page=page, counters=counters)
+                yield key, saved.model_dump_json(exclude_none=True).encode()
+
+
+class _SavedEngine(BaseModel):
+    """State of an engine as it is saved. page: digest of the address of the page that the counters are from"""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+    facts: dict[str, str]
+    answered_model: str
+    page: str
+    counters: CounterState | None = None
 
 
 def _restored(page: str, data: bytes) -> tuple[Continuity, AnsweringModel]:
-    """The saved state of an engine. Totals continue only if the counters are of this page. Raises ValueError, TypeError, KeyError."""
-    row = json.loads(data)
-    if not isinstance(row, dict):
-        raise ValueError("these are no facts of an engine")
-    counters = row.pop(_COUNTERS, None)
-    if not all(isinstance(fact, str) for fact in row.values()):
-        raise ValueError("these are no facts of an engine")
-    answering = AnsweringModel(row.pop(_ANSWERED_MODEL, ""))
-    continuity = Continuity(EngineIdentity(row), before=None if counters is None else state_of(counters))
-    is_same_page = page == ("" if counters is None else counters["page"])
-    return continuity if is_same_page else continuity.of_other_page(), answering
+    """The saved state of an engine. Totals continue only if the counters are of this page. Raises ValueError."""
+    try:
+        saved = _SavedEngine.model_validate_json(data)
+    except ValidationError:
+        raise ValueError("this is no state of an engine") from None
+    continuity = Continuity(EngineIdentity(saved.facts), before=saved.counters)
+    return continuity if page == saved.page else continuity.of_other_page(), AnsweringModel(saved.answered_model)
 
 
 class TargetEngine(TargetObserver):

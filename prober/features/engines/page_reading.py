@@ -4,8 +4,9 @@ import math
 import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from prober.exposition.parse import Page, Sample
 from prober.measure.engine_signals import (
     COUNTER_SIGNALS,
     HISTOGRAM_SIGNALS,
@@ -26,30 +27,6 @@ from prober.measure.printable import shown_name
 MAX_DIGITS = 18  # of a number in a version or label; int() is slow for longer ones and refuses 4,300
 MAX_VALUE = 1e21  # of a signal: more than all tokens, bytes or nanoseconds that there were
 MAX_BUCKETS = 200  # of one histogram
-
-
-class Sample(Protocol):
-    """A sample on a metrics page: the labels and the value of a series."""
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """Label values by name."""
-
-    @property
-    def value(self) -> float:
-        """Value of the sample as on the page."""
-
-
-class Page(Protocol):
-    """A parsed metrics page."""
-
-    @property
-    def samples(self) -> Mapping[str, Sequence[Sample]]:
-        """Samples of the page by the name of their metric."""
-
-    @property
-    def eof(self) -> bool:
-        """True if the page ends with the `# EOF` of OpenMetrics."""
 
 
 @dataclass(frozen=True, slots=True)

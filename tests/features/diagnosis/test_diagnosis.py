@@ -7,9 +7,9 @@ from typing import Any, get_args
 import pytest
 
 from prober.features.diagnosis.advice import ADVICE, KNOBS
-from prober.features.diagnosis.clues import Name, Symptoms, WindowFeatures
+from prober.features.diagnosis.clues import Finding, Name, Symptoms, WindowFeatures
 from prober.features.diagnosis.diagnosis import Diagnosis, diagnose
-from prober.features.diagnosis.mechanisms import MECHANISMS, Finding
+from prober.features.diagnosis.mechanisms import MECHANISMS
 from prober.measure.engines import TABLES
 
 HEALTHY = WindowFeatures(

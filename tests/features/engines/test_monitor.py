@@ -178,7 +178,7 @@ def test_the_model_survives_a_restart_of_the_prober() -> None:
     gateway = Gateway()
     answer(gateway.target(), "large-2024")
     saved = dict(gateway.monitor.states())
-    assert json.loads(next(iter(saved.values()))) == {"answered_model": "large-2024"}
+    assert json.loads(next(iter(saved.values()))) == {"facts": {}, "answered_model": "large-2024", "page": ""}
     later = Gateway(saved)
     answer(later.target(), "large-2024", "large-2024")
     assert later.texts() == []

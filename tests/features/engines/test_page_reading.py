@@ -1,11 +1,12 @@
 """Signals from samples."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
+from prober.exposition.parse import Page, Sample
 from prober.features.engines.page_reading import in_slices, recognise, release_of
 from prober.measure.engine_signals import (
     Aggregation,
@@ -21,31 +22,23 @@ from prober.measure.engine_signals import (
 from tests.features.engines.whole_page import read
 
 
-@dataclass
-class One:
-    value: float
-    labels: Mapping[str, str] = field(default_factory=dict)
+def sample(value: float, labels: Mapping[str, str] = MappingProxyType({})) -> Sample:
+    return Sample(labels, value)
 
 
-@dataclass
-class Lines:
-    samples: dict[str, list[One]]
-    eof: bool = False
-
-
-def page(**samples: list[One] | float) -> Lines:
-    return Lines({name: values if isinstance(values, list) else [One(values)] for name, values in samples.items()})
+def page(**samples: list[Sample] | float) -> Page:
+    return Page({name: values if isinstance(values, list) else [sample(values)] for name, values in samples.items()})
 
 
 def table(*sources: Source, signal: str = "requests_waiting", **more: Any) -> EngineTable:
     return EngineTable(engine="x", signals={signal: sources}, **more)
 
 
-def waiting(samples: Lines, *sources: Source, **more: Any) -> float | None:
+def waiting(samples: Page, *sources: Source, **more: Any) -> float | None:
     return read(samples, table(*sources, **more)).signals.requests_waiting
 
 
-RANKS = [One(1.0, {"rank": "0"}), One(3.0, {"rank": "1"}), One(float("nan"), {"rank": "2"})]
+RANKS = [sample(1.0, {"rank": "0"}), sample(3.0, {"rank": "1"}), sample(float("nan"), {"rank": "2"})]
 
 
 @pytest.mark.parametrize(
@@ -55,12 +48,12 @@ RANKS = [One(1.0, {"rank": "0"}), One(3.0, {"rank": "1"}), One(float("nan"), {"r
 def test_ranks_are_aggregated(over: Aggregation, value: float) -> None:
     """By each kind of aggregation; NaN of a rank is ignored."""
     assert waiting(page(a=RANKS), SampleSource("a", over)) == value
-    assert waiting(page(a=[One(float("inf"))]), SampleSource("a", over)) is None
+    assert waiting(page(a=[sample(float("inf"))]), SampleSource("a", over)) is None
 
 
 def test_labels_select_series() -> None:
     """Series without the label, as in older releases, are selected too."""
-    split = page(a=[One(1.0, {"reason": "capacity"}), One(5.0, {"reason": "deferred"})])
+    split = page(a=[sample(1.0, {"reason": "capacity"}), sample(5.0, {"reason": "deferred"})])
     assert waiting(split, SampleSource("a", where={"reason": ("capacity",)})) == 1.0
     assert waiting(page(a=7.0), SampleSource("a", where={"reason": ("capacity",)})) == 7.0
     assert waiting(split, SampleSource("a", where={"reason": ("other",)})) is None
@@ -101,16 +94,16 @@ def test_scale_and_offset() -> None:
 )
 def test_numbers_in_labels(labels: dict[str, str], value: float | None) -> None:
     """Capacities of two ranks are added; text that is not a number gives no value."""
-    info = page(info=[One(1.0, {**labels, "engine": str(rank)}) for rank in range(2)])
+    info = page(info=[sample(1.0, {**labels, "engine": str(rank)}) for rank in range(2)])
     assert waiting(info, LabelProductSource("info", ("blocks", "size"))) == value
 
 
 def test_duplicate_series_count_once() -> None:
     """Tensor-parallel ranks report the same scheduler and count once, in any order; data-parallel ranks count each."""
     series = [
-        One(5.0, {"tp": "10", "dp": "0"}),
-        One(4.0, {"tp": "2", "dp": "0"}),
-        One(7.0, {"tp": "11", "dp": "1"}),
+        sample(5.0, {"tp": "10", "dp": "0"}),
+        sample(4.0, {"tp": "2", "dp": "0"}),
+        sample(7.0, {"tp": "11", "dp": "1"}),
     ]
     assert waiting(page(a=series), SampleSource("a"), duplicate_labels=("tp",)) == 11.0
     reading = read(page(a=series), table(SampleSource("a"), signal="requests_running", duplicate_labels=("tp",)))
@@ -120,18 +113,18 @@ def test_duplicate_series_count_once() -> None:
 def test_histograms_of_ranks_are_added() -> None:
     """Bounds are sorted and common to all ranks, counts are monotonic, the unit is seconds; without a total there is no histogram."""
 
-    def bucket(le: str, value: float, rank: str) -> One:
-        return One(value, {"le": le, "rank": rank})
+    def bucket(le: str, value: float, rank: str) -> Sample:
+        return sample(value, {"le": le, "rank": rank})
 
     both = [bucket("+Inf", 9, "0"), bucket("100", 2, "0"), bucket("500", 1, "0")]
     both += [bucket("100", 1, "1"), bucket("500.0", 4, "1"), bucket("+Inf", 4, "1"), bucket("200", 3, "1")]
-    both += [One(1.0, {"le": "x"}), One(1.0, {})]
+    both += [sample(1.0, {"le": "x"}), sample(1.0, {})]
     reading = read(
-        Lines({"h_bucket": both, "h_sum": [One(3000.0)]}),
+        Page({"h_bucket": both, "h_sum": [sample(3000.0)]}),
         table(HistogramSource("h", scale=0.001), signal="ttft_seconds"),
     )
     assert reading.signals.ttft_seconds == EngineHistogram((0.1, 0.5), (3.0, 5.0, 13.0), 3.0)
-    without = Lines({"h_bucket": [bucket("100", 1, "0")], "h_sum": [One(1.0)]})
+    without = Page({"h_bucket": [bucket("100", 1, "0")], "h_sum": [sample(1.0)]})
     assert read(without, table(HistogramSource("h"), signal="ttft_seconds")).signals.ttft_seconds is None
 
 
@@ -192,19 +185,20 @@ def test_the_release_selects_the_name() -> None:
 def test_series_of_other_models_are_left_out() -> None:
     """If the page has the model, ignoring case; otherwise all series count."""
     series = page(
-        a=[One(1.0, {"model": "org/tiny"}), One(2.0, {"model": "other"}), One(4.0)], b=[One(8.0, {"model": "x"})]
+        a=[sample(1.0, {"model": "org/tiny"}), sample(2.0, {"model": "other"}), sample(4.0)],
+        b=[sample(8.0, {"model": "x"})],
     )
     models = table(SampleSource("a"), model_labels=("model",))
     assert read(series, models, model="Org/Tiny").signals.requests_waiting == 5.0
     assert read(series, models, model="alias").signals.requests_waiting == 7.0
     assert read(series, models, model="alias").signals.info.model == "alias"
-    assert read(page(a=[One(1.0, {"model": "tiny"})]), models).signals.info.model == "tiny"
-    assert read(page(a=[One(1.0, {"model": "undefined"})]), models).signals.info.model is None
+    assert read(page(a=[sample(1.0, {"model": "tiny"})]), models).signals.info.model == "tiny"
+    assert read(page(a=[sample(1.0, {"model": "undefined"})]), models).signals.info.model is None
 
 
 def test_different_flags_of_ranks_are_joined() -> None:
     """Only labels that are settings."""
-    info = page(info=[One(1.0, {"block": "16", "n": "1"}), One(1.0, {"block": "32", "n": "2"})])
+    info = page(info=[sample(1.0, {"block": "16", "n": "1"}), sample(1.0, {"block": "32", "n": "2"})])
     reading = read(info, table(SampleSource("a"), flags=(("info", ("block", "absent")),)))
     assert reading.signals.info.flags == {"block": "16|32"}
 
@@ -242,14 +236,14 @@ def test_pages_are_recognised_by_prefix_label_or_names() -> None:
         EngineTable(engine="nothing"),
     )
 
-    def engine(lines: Lines) -> str | None:
+    def engine(lines: Page) -> str | None:
         table = recognise(lines, tables)
         return table.engine if table else None
 
-    ranked = {"v:info": [One(1.0)], "v:a": [One(1.0, {"engine": "0"})]}
-    assert engine(Lines(ranked)) == "ranked"
-    assert engine(Lines(ranked, eof=True)) == "open"
-    assert engine(Lines({"v:a": [One(1.0)]})) == "plain"
+    ranked = {"v:info": [sample(1.0)], "v:a": [sample(1.0, {"engine": "0"})]}
+    assert engine(Page(ranked)) == "ranked"
+    assert engine(Page(ranked, eof=True)) == "open"
+    assert engine(Page({"v:a": [sample(1.0)]})) == "plain"
     assert engine(page(x=1.0, y=1.0)) == "named"
     assert engine(page(x=1.0)) is None
 
@@ -258,5 +252,5 @@ def test_pages_are_recognised_by_prefix_label_or_names() -> None:
 def test_a_number_that_is_too_long_or_not_ascii_is_no_release_and_no_rank(digits: str) -> None:
     """int() refuses the first and accepts the second; neither may end the reading of a page."""
     assert release_of(f"v{digits}.1") is None
-    series = [One(5.0, {"tp": digits}), One(5.0, {"tp": "0"})]
+    series = [sample(5.0, {"tp": digits}), sample(5.0, {"tp": "0"})]
     assert waiting(page(a=series), SampleSource("a"), duplicate_labels=("tp",)) == 5.0

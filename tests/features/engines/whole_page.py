@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from prober.features.engines.page_reading import Page, Reading, in_slices
+from prober.exposition.parse import Page
+from prober.features.engines.page_reading import Reading, in_slices
 from prober.measure.engine_signals import EngineTable
 
 
