@@ -1,11 +1,21 @@
 """`prober once` and `prober diagnose` beside a mock engine in virtual time."""
 
 import json
+from dataclasses import replace
+from random import Random
 
+import pytest
+
+from prober.cli.once import draw
+from prober.measure.chat import Usage
+from prober.measure.outcome import Outcome
+from prober.measure.timeline import Timeline
 from prober.mock.delays import Constant
 from prober.mock.service import Behaviour, Settings
 from tests.commands import prober
+from tests.measure.test_buffering import AT_ONCE, STREAMED
 from tests.virtual_commands import beside, mock
+from tests.web.scenes import probe
 
 ENGINE = Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))
 
@@ -30,3 +40,36 @@ def test_all_phases_are_sent_and_answered() -> None:
     assert kinds == {"short": (20, 20), "prefill": (22, 22), "prefill_warm": (22, 22), "decode": (6, 6)}
     assert document["diagnosis"] is None
     assert document["not_diagnosed"] == "Nothing was slow: no probe was above --tpot 10 s."
+
+
+@pytest.mark.parametrize(
+    ("outcome", "timeline", "is_named"),
+    [(Outcome.OK, AT_ONCE, True), (Outcome.OK, STREAMED, False), (Outcome.TRUNCATED, AT_ONCE, False)],
+)
+def test_a_gateway_that_holds_the_answer_back_is_named(
+    outcome: Outcome, timeline: Timeline, is_named: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the words of the daemon; as there, a failed answer is not judged."""
+    draw(replace(probe(0, Random(1)), outcome=outcome, timeline=timeline))
+    words = "buffered: the answer arrived all at once or in flushes of 4 chunks or more; something on the way, such as a gateway"
+    assert (words in capsys.readouterr().out) is is_named
+
+
+@pytest.mark.parametrize(
+    ("usage", "has_reasoning", "expected"),
+    [
+        (Usage(8, 40, None, 40), True, "TTFT answer  all content is reasoning"),
+        (Usage(8, 40, None, 30), False, "TTFT answer  not measurable here: the usage counts reasoning"),
+        (Usage(8, 40, None, 30), True, "40 completion, 30 of reasoning among them"),
+        (Usage(8, None, None, 516), False, "unknown completion"),
+    ],
+)
+def test_reasoning_is_told(
+    usage: Usage, has_reasoning: bool, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A missing TTFT of the answer says why, and tokens of reasoning are told as a part of the tokens, if that is known."""
+    timeline = replace(STREAMED, usage=usage, first_ns=STREAMED.content_ns[0], streams_reasoning=has_reasoning)
+    draw(replace(probe(0, Random(1)), timeline=timeline))
+    shown = capsys.readouterr().out
+    assert expected in shown
+    assert ("of reasoning" in shown) is (usage.completion_tokens is not None)
