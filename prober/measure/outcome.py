@@ -142,14 +142,6 @@ def classify_status(status: int, detail: str) -> Verdict | None:
     return Verdict(STATUSES.get(status, Outcome.HTTP_5XX if status >= 500 else Outcome.REJECTED), text)
 
 
-def reader_failure_verdict(problem: Exception) -> Verdict:
-    """Returns the verdict for an answer that made the prober's own parser fail: only the server's data can cause that."""
-    text = (
-        f"the prober failed to read this answer ({type(problem).__name__}); please report it with the trace in the log"
-    )
-    return Verdict(Outcome.MALFORMED, text)
-
-
 def classify(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
     """Returns the verdict on a request that was sent. It does not cover decisions before the sending (budget, shedding) and checks
     after it (the content of the answer, in `checked`, and the prober's own lateness).

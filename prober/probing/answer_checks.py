@@ -126,14 +126,6 @@ def answer_checks() -> AnswerChecks:
     return AnswerChecks()
 
 
-def checked(expectation: Expectation, answer: str, calls: Sequence[tuple[str, str]]) -> str:
-    """Returns the fault of an answer, "" if it is right; also a text if the check cannot be done."""
-    try:
-        return answer_problem(expectation, answer, calls)
-    except Exception as problem:
-        return f"the check of this answer failed ({type(problem).__name__}: {str(problem)[:200]})"
-
-
 def main(parent: int) -> None:
     """Check the answers on lines of standard input until it ends. parent: id of the process with which this one ends"""
     end_with_parent(parent)
@@ -148,9 +140,12 @@ def main(parent: int) -> None:
         if expectation.kind != "regex":
             import jsonschema  # noqa: F401 - loaded before the time of the check begins
         signal.setitimer(signal.ITIMER_PROF, CHECK_CPU_S)
-        problem = checked(expectation, answer, calls)
+        try:
+            fault = answer_problem(expectation, answer, calls)
+        except Exception as problem:
+            fault = f"the check of this answer failed ({type(problem).__name__}: {str(problem)[:200]})"
         signal.setitimer(signal.ITIMER_PROF, 0)
-        _write(problem)
+        _write(fault)
 
 
 def _write(text: str) -> None:

@@ -14,7 +14,7 @@ from prober.measure.api import CHAT
 from prober.measure.chat import OTHER_LIMIT, Dialect
 from prober.measure.engines import DIALECTS, GENERIC, detect
 from prober.measure.objective import promql
-from prober.measure.outcome import Outcome, Verdict, classify_status, reader_failure_verdict
+from prober.measure.outcome import Outcome, Verdict, classify_status
 from prober.measure.payload import json_object
 from prober.measure.printable import MAX_NAME_CHARS, shown_name
 from prober.measure.result import ProbeResult
@@ -372,12 +372,13 @@ class Target:
         self._tell_ledger()
 
     def unreadable(self, sent: str, problem: Exception) -> Verdict:
-        """The verdict on data from the target that the prober failed to read. The traceback is logged, without secrets."""
-        trace = type(problem).__name__
+        """The verdict on data that the prober failed to read: only the target's data can cause that. Logs the trace without secrets."""
+        trace = kind = type(problem).__name__
         with suppress(Exception):
             trace = self.endpoint.redactor.redact("".join(format_exception(problem)))
         log.error("target=%s: %s could not be read; please report this: %s", self.spec.key, sent, trace)
-        return reader_failure_verdict(problem)
+        detail = f"the prober failed to read this answer ({kind}); please report it with the trace in the log"
+        return Verdict(Outcome.MALFORMED, detail)
 
     def amounts(self, prompt_tokens: int, output_tokens: int) -> dict[str, float]:
         """Tokens and dollars that a request costs, by budget."""

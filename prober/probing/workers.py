@@ -80,9 +80,6 @@ class WorkerProcess:
         return await self.host.end(timeout_s) if self.host is not None else "not started"
 
 
-MakeWorker = Callable[[int, Callable[[WorkerProcess, Any], None]], WorkerProcess]
-
-
 class Workers:
     """Workers of this process. `launch` begins a probe in one of them, or in this process if there are none.
 
@@ -101,10 +98,10 @@ class Workers:
         self._known = 0  # number of targets that workers know
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self, count: int, module: str = MODULE, make: MakeWorker = WorkerProcess) -> None:
+    async def start(self, count: int, module: str = MODULE, kind: type[WorkerProcess] = WorkerProcess) -> None:
         """Start the workers, and wait until all run. module: main module of a worker. Raises WorkersUnavailable."""
         self.count = count
-        self._processes = [make(number, self._receive) for number in range(1, count + 1)]
+        self._processes = [kind(number, self._receive) for number in range(1, count + 1)]
         starts = (process.start(module) for process in self._processes)
         for problem in await asyncio.gather(*starts, return_exceptions=True):
             if problem is not None:
@@ -288,7 +285,7 @@ async def open_workers(count: int | None, module: str = MODULE, ray: str = "") -
 
     ray: address of the Ray cluster whose nodes they run on; "": this machine
     """
-    workers, make = Workers(), WorkerProcess
+    workers, kind = Workers(), WorkerProcess
     async with AsyncExitStack() as stack:
         if ray:
             try:
@@ -297,11 +294,11 @@ async def open_workers(count: int | None, module: str = MODULE, ray: str = "") -
                 if problem.name != "ray":
                     raise
                 raise WorkersUnavailable("--ray needs Ray; install it: pip install 'llm-slo-prober[ray]'") from None
-            count, make = await stack.enter_async_context(joined(ray, count)), RayWorker
+            count, kind = await stack.enter_async_context(joined(ray, count)), RayWorker
         stack.push_async_callback(workers.close)
         count = automatic_count() if count is None else count
         if ray or count > 1:
-            await workers.start(count, module, make)
+            await workers.start(count, module, kind)
         yield workers
 
 

@@ -232,7 +232,7 @@ async def test_all_workers_learn_from_the_refusal_that_one_of_them_reports(caplo
     """The next requests of each have the other field, and the prober says it once for all."""
     api, workers = Api(), Workers()
     async with probing(api) as target:
-        await workers.start(3, make=WorkerHere)
+        await workers.start(3, kind=WorkerHere)
         drawer = RequestGenerator(Workload("w", Fixed(8), Fixed(4)), Random(1))
 
         async def send_to_all(count: int) -> list[ProbeResult]:

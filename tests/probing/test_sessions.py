@@ -158,7 +158,7 @@ async def launching(workers: int) -> AsyncIterator[Launch]:
         yield LocalRun
         return
     processes = Workers()
-    await processes.start(workers, make=InProcess)
+    await processes.start(workers, kind=InProcess)
     try:
         yield processes.launch
     finally:

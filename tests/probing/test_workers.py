@@ -234,7 +234,7 @@ async def test_stamps_of_a_machine_with_another_clock_come_back_on_the_clock_of_
     engine = Engine(chunks_per_s=100)
     async with serving(engine) as url, targeted(url) as target:
         workers = Workers()
-        await workers.start(2, make=OtherClock)
+        await workers.start(2, kind=OtherClock)
         try:
             due_ns = schedule(target, 6)
             for result, due in zip(await sent(workers.launch, target, due_ns), due_ns, strict=True):
