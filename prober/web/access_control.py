@@ -213,8 +213,8 @@ class AccessControl:
         try:
             answer = await self._answer(request, connection, loaded, handler)
         except web.HTTPException as refusal:  # also of the router (unknown path or method) or of a handler
-            kept = {name: refusal.headers[name] for name in ("Allow", "WWW-Authenticate") if name in refusal.headers}
-            answer = web.Response(status=refusal.status, text=refusal.text, headers=kept)
+            headers = {name: refusal.headers[name] for name in ("Allow", "WWW-Authenticate") if name in refusal.headers}
+            answer = web.Response(status=refusal.status, text=refusal.text, headers=headers)
             if refusal.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
                 answer.force_close()
         except TooMany as refusal:
