@@ -73,6 +73,11 @@ class Reader:
         """Reasons why calls are refused, by UUID of the GPU or partition and by name of the call."""
         return {part.uuid: dict(part.refused) for card in self._cards for part in _parts(card)}
 
+    @property
+    def is_complete(self) -> bool:
+        """True if every GPU of the machine answered the last read."""
+        return not (self._lost or self._incomplete)
+
     def read(self) -> list[GpuReading]:
         """Readings of every GPU and partition that answers. Errors of GPUs and driver are not raised."""
         devices: list[GpuReading] = []
@@ -96,6 +101,15 @@ class Reader:
             self._release()
             self._library.release("nvmlShutdown")
         self._up, self._opened_at = False, math.inf
+
+    def cuda(self) -> str:
+        """The highest version of CUDA that the driver supports, as the engine's may be lower; "" if unknown. Raises Lost."""
+        version = self._library.query({}, "nvmlSystemGetCudaDriverVersion_v2")
+        return f"{version // 1000}.{version % 1000 // 10}" if version else ""
+
+    def interconnect(self, uuid: str) -> str | None:
+        """Text on the links of a GPU that was read. Raises Lost."""
+        return next(self._library.interconnect(card.handle) for card in self._cards if card.uuid == uuid)
 
     # --- list of the GPUs
 
