@@ -371,16 +371,18 @@ class AccessControl:
         """
         site, origin = request.headers.get("Sec-Fetch-Site", ""), request.headers.get("Origin", "")
         if site in ("same-origin", "none") or (not site and not origin):
-            known = (
+            is_own = (
                 admitted
                 or not site
                 or _is_local(request.host)
                 or request.host in {authority for _, authority in self._origins}
             )
-            return "" if known else request.host
+            return "" if is_own else request.host
         named = admitted or _is_local(request.host)
-        own = origin and ((named and origin_of(origin)[1] == request.host) or origin_of(origin) in self._origins)
-        return "" if own and site in ("", "same-site") else origin or "another site"
+        is_own = bool(origin) and (
+            (named and origin_of(origin)[1] == request.host) or origin_of(origin) in self._origins
+        )
+        return "" if is_own and site in ("", "same-site") else origin or "another site"
 
 
 def _is_local(host: str) -> bool:

@@ -123,5 +123,5 @@ def not_diagnosed(results: Sequence[ProbeResult], limits_s: Mapping[str, float])
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+    measured = [value for value in values if value is not None]
+    return median(measured) if measured else None

@@ -394,8 +394,8 @@ def typical(windows: Iterable[WindowFeatures]) -> WindowFeatures:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+    measured = [value for value in values if value is not None]
+    return fmean(measured) if measured else None
 
 
 def _mean_and_error(samples: Sequence[float]) -> tuple[float | None, float | None]:
@@ -407,8 +407,8 @@ def _mean_and_error(samples: Sequence[float]) -> tuple[float | None, float | Non
 
 def _high(values: Iterable[float | None]) -> float | None:
     """90th percentile of the known values."""
-    known = sorted(value for value in values if value is not None)
-    return known[-1 - len(known) // 10] if known else None
+    measured = sorted(value for value in values if value is not None)
+    return measured[-1 - len(measured) // 10] if measured else None
 
 
 def _increment(values: Sequence[float]) -> float:
@@ -417,23 +417,23 @@ def _increment(values: Sequence[float]) -> float:
 
 
 def _rate(readings: Sequence[Reading], of: Callable[[EngineSignals], float | None]) -> float | None:
-    known = [(when, value) for when, signals in readings if (value := of(signals)) is not None]
-    if len(known) < 2 or known[-1][0] <= known[0][0]:
+    samples = [(when, value) for when, signals in readings if (value := of(signals)) is not None]
+    if len(samples) < 2 or samples[-1][0] <= samples[0][0]:
         return None
-    return _increment([value for _, value in known]) / (known[-1][0] - known[0][0])
+    return _increment([value for _, value in samples]) / (samples[-1][0] - samples[0][0])
 
 
 def _observed_mean(readings: Sequence[Reading], of: Callable[[EngineSignals], EngineHistogram | None]) -> float | None:
     """Mean of the observations that were added to a histogram of the engine during the readings."""
-    known = [
+    totals = [
         (histogram.counts[-1], histogram.sum)
         for _, signals in readings
         if (histogram := of(signals)) is not None and histogram.counts
     ]
-    sums = [total for _, total in known if total is not None]
-    if len(sums) != len(known):
+    sums = [total for _, total in totals if total is not None]
+    if len(sums) != len(totals):
         return None
-    count = _increment([number for number, _ in known])
+    count = _increment([number for number, _ in totals])
     return _increment(sums) / count if count else None
 
 
@@ -450,11 +450,11 @@ def _waiting_at_most_running_ratio(readings: Sequence[Reading]) -> float | None:
 
     A limit of slots keeps the number of running requests there while any request waits; a lack of space in the cache does not.
     """
-    known = [
+    counts = [
         (s.requests_waiting, s.requests_running)
         for _, s in readings
         if s.requests_waiting is not None and s.requests_running is not None
     ]
-    most = max((running for _, running in known), default=0.0)
-    at_most = [running >= most for waiting, running in known if waiting >= 1]
+    most = max((running for _, running in counts), default=0.0)
+    at_most = [running >= most for waiting, running in counts if waiting >= 1]
     return fmean(at_most) if len(at_most) >= MIN_WAITING_READINGS else None

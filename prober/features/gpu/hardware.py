@@ -60,5 +60,5 @@ def _process_text(index: int, sizes: Mapping[int, int | None]) -> str:
 
 def _joined(values: Sequence[str | None]) -> str | None:
     """The distinct values, joined to a text; None if one of them is unknown."""
-    known = [value for value in values if value is not None]
-    return ", ".join(sorted(set(known))) if len(known) == len(values) else None
+    texts = [value for value in values if value is not None]
+    return ", ".join(sorted(set(texts))) if len(texts) == len(values) else None

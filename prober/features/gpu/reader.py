@@ -135,7 +135,7 @@ class Reader:
         self.driver = self._library.query({}, "nvmlSystemGetDriverVersion") or ""
 
     def _list(self, count: int) -> None:
-        known = {card.uuid: card for card in self._cards}
+        gone = {card.uuid: card for card in self._cards}
         self._cards, self._count, self._incomplete, self._lost = [], count, False, False
         self._library.has_stale_handle = False
         for index in range(count):
@@ -147,10 +147,10 @@ class Reader:
                 self._lost |= error.value in LOST
                 self._incomplete |= error.value != NO_PERMISSION  # such a GPU is another container's
                 continue
-            card = known.pop(uuid, None) or Card(index, uuid, name, handle)
+            card = gone.pop(uuid, None) or Card(index, uuid, name, handle)
             card.index, card.handle = index, handle
             self._cards.append(card)
-        for removed in known.values():
+        for removed in gone.values():
             self._free(removed)
 
     def _watch(self) -> None:
@@ -216,17 +216,17 @@ class Reader:
             try:
                 handle = self._library.call("nvmlDeviceGetMigDeviceHandleByIndex", card.handle, number)
                 uuid = self._library.call("nvmlDeviceGetUUID", handle)
-                known = card.partitions.pop(uuid, None)
-                if known is None:
+                partition = card.partitions.pop(uuid, None)
+                if partition is None:
                     name = self._library.call("nvmlDeviceGetName", handle)
-                    known = Card(card.index, uuid, name, handle)
-                known.instance = self._library.call("nvmlDeviceGetGpuInstanceId", handle)
+                    partition = Card(card.index, uuid, name, handle)
+                partition.instance = self._library.call("nvmlDeviceGetGpuInstanceId", handle)
             except self._library.nvml.NVMLError as error:
                 if error.value in LOST:
                     raise Lost from error
                 continue  # an empty slot, or destroyed while it was read
-            known.handle, known.partition = handle, number
-            partitions[uuid] = known
+            partition.handle, partition.partition = handle, number
+            partitions[uuid] = partition
         for removed in card.partitions.values():
             self._free(removed)
         card.partitions = partitions
