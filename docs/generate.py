@@ -6,10 +6,18 @@ python docs/generate.py [--check]
 import json
 import sys
 from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # this tree, whichever one is installed
 from prober.cli.rules import HEAD, as_yaml
-from prober.config.schema import document, json_schema
+from prober.config.configuration import Configuration
+from prober.config.schema import default_text, json_schema
+from prober.config.server import Auth, TlsSpec
+from prober.config.target import Overridable, Template
 from prober.daemon.configuration_file import read_config
 from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.rules import as_operator, groups
@@ -30,6 +38,65 @@ def series_table() -> str:
         labels = ", ".join(f"`{label}`" for label in declared.labels) or "–"
         rows.append(f"| `{declared.name}` | {declared.kind} | {labels} | {declared.help} |")
     return "\n".join(rows) + "\n"
+
+
+# Blocks whose keys the table has elsewhere.
+SHARED_BLOCKS: dict[type[BaseModel] | None, str] = {
+    Template: "keys of `targets[]` but `url` and `name`",
+    Auth: "`bearer_token_file` as in `targets[].auth`",
+    TlsSpec: "keys as in `targets[].tls` but `server_name`",
+}
+
+
+def keys_table() -> str:
+    """Return the table of all keys of the configuration, with descriptions and defaults."""
+    rows = ["| key | meaning | default |", "|---|---|---|"]
+    for name, field in Configuration.model_fields.items():
+        model, is_list = _block_of(field.annotation)
+        if model is not None:
+            rows += _key_rows(f"{name}[]" if is_list else name, model)
+        elif get_origin(field.annotation) is dict:
+            rows += _key_rows(f"{name}.NAME", get_args(field.annotation)[1])
+    return "\n".join(rows) + "\n"
+
+
+def _key_rows(prefix: str, model: type[BaseModel]) -> list[str]:
+    rows: list[str] = []
+    own = sorted(model.model_fields.items(), key=lambda item: item[0] not in model.__annotations__)
+    for name, field in own:
+        if prefix == "targets[]" and name in Overridable.model_fields:
+            continue  # the same keys as `defaults`, documented there
+        nested, is_list = _block_of(field.annotation)
+        if nested in SHARED_BLOCKS and not prefix.startswith("targets[]"):
+            rows.append(f"| `{prefix}.{name}` | {field.description}: {SHARED_BLOCKS[nested]} | {_default(field)} |")
+            continue
+        rows.append(f"| `{prefix}.{name}` | {field.description} | {_default(field)} |")
+        if nested:
+            rows += _key_rows(f"{prefix}.{name}" + ("[]" if is_list else ""), nested)
+    return rows
+
+
+def _default(field: FieldInfo) -> str:
+    """The default for the table; `needed` if there is none, empty if it is null or a block."""
+    default = "needed" if field.is_required() else default_text(field)
+    if default is None:
+        return ""
+    if isinstance(default, bool):
+        return str(default).lower()
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def _block_of(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
+    """(model of a key's block, None if its value is no block; True if the value is a list of blocks)."""
+    kinds = [argument for argument in get_args(annotation) if argument is not NoneType]
+    if isinstance(annotation, UnionType) or get_origin(annotation) is Union:
+        return _block_of(kinds[0]) if len(kinds) == 1 else (None, False)
+    if get_origin(annotation) is Annotated:
+        return _block_of(kinds[0])
+    if get_origin(annotation) is tuple:
+        return _block_of(kinds[0])[0], True
+    is_block = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return (annotation if is_block else None), False
 
 
 def engines_table() -> str:
@@ -109,7 +176,7 @@ def files() -> dict[Path, str]:
     """Return every generated file and its content."""
     blocks = (
         ("series.md", "series", series_table()),
-        ("configuration.md", "keys", document()),
+        ("configuration.md", "keys", keys_table()),
         ("configuration.md", "dialects", engines_table()),
         ("configuration.md", "pages", pages_table()),
         ("methods.md", "refused requests", refusals.table()),

@@ -32,7 +32,7 @@ from prober.config.target import TargetSpec
 from prober.config.units import duration
 from prober.features.diagnosis.diagnosis import diagnose as judge
 from prober.features.diagnosis.phases import PHASES, failures, fitted, not_diagnosed, rows, symptoms
-from prober.features.diagnosis.window import Hardware, Reading
+from prober.features.diagnosis.window import Reading, hardware_of
 from prober.features.engines.page_reader import PageReader
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
@@ -72,19 +72,14 @@ def diagnose(
         own = workload(workload_options) if workload_options != AddedWorkloadOptions() else None
         spec = target("diagnose", url, endpoint, metrics_url=metrics_url, metrics={"interval": 1.0})
         results, readings = asyncio.run(_measure(spec, own, quiet=as_json))
-    hardware = (
-        Hardware(decode.model, decode.memory_bandwidth_bytes_per_s, decode.gpus or 1)
-        if decode is not None and decode.memory_bandwidth_bytes_per_s is not None
-        else None
-    )
     if not results:
         fail("prober diagnose: the engine is loading its model or shutting down; try again later", ExitCode.FAILED)
     engine = readings[-1][1].info.engine if readings else results[-1].engine or None
     reason = not_diagnosed(results, breached)
-    verdict = None if reason else judge(symptoms(results, readings, hardware, breached, engine))
+    verdict = None if reason else judge(symptoms(results, readings, hardware_of(decode), breached, engine))
     if as_json:
         phases = [asdict(row) for row in rows(results)]
-        failed = [asdict(failure) for failure in failures(results)]
+        failed = [failure._asdict() for failure in failures(results)]
         diagnosis = {"diagnosis": verdict and asdict(verdict), "not_diagnosed": reason}
         echo(json.dumps({"phases": phases, "failures": failed, **diagnosis}))
     else:

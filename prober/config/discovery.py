@@ -239,13 +239,13 @@ class DiscoverySpec(Block):
                     "hosts",
                     f"needed, as `target.{secret}` is sent to whatever is found: say where that may be, such as [10.0.0.0/8]",
                 )
-            kept = (*TARGET_LABELS, *self.target.labels)
+            labels = (*TARGET_LABELS, *self.target.labels)
             for index, rule in enumerate(self.relabel):
                 key, name = rule.sets
-                if name and "$" not in name and name not in kept and not name.startswith("__tmp"):
+                if name and "$" not in name and name not in labels and not name.startswith("__tmp"):
                     mistakes.add(
                         f"relabel[{index}].{key}",
-                        f"{no_such('label that is kept', name, kept)}; name it in `target.labels`, or use __tmp_… for later rules",
+                        f"{no_such('label that is kept', name, labels)}; name it in `target.labels`, or use __tmp_… for later rules",
                     )
             if self.target.metrics is not None and self.target.metrics.url is not None:
                 mistakes.add("target.metrics.url", "is one page for all of them; use auto or none")

@@ -82,27 +82,27 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
         """Complete value of a node. Raises ConstructorError for a recursive alias, and for a number that is too long or in base 60."""
         if node.tag in _NUMBERS and (len(node.value) > MAX_NUMBER_CHARS or ":" in node.value):
             number = "a number in base 60" if ":" in node.value else f"a number of {len(node.value):,} characters"
-            what = f"{number}; put quotes around it, or write at most {MAX_NUMBER_CHARS} characters in base 10"
-            raise ConstructorError(None, None, what, node.start_mark)
+            error = f"{number}; put quotes around it, or write at most {MAX_NUMBER_CHARS} characters in base 10"
+            raise ConstructorError(None, None, error, node.start_mark)
         try:
             return super().construct_object(node, True)
         except (yaml.YAMLError, RecursionError):
             raise
         except Exception as problem:  # PyYAML's own, of a value that is not one of its tag, such as `!!int ""`
             tag = node.tag.replace("tag:yaml.org,2002:", "!!")
-            what = f"a value that cannot be read as {tag}; remove the tag, mend the value, or put quotes around it"
-            raise ConstructorError(None, None, what, node.start_mark) from problem
+            error = f"a value that cannot be read as {tag}; remove the tag, mend the value, or put quotes around it"
+            raise ConstructorError(None, None, error, node.start_mark) from problem
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Mapping of a node. Raises ConstructorError for a duplicate key."""
-        seen: dict[str, Mark] = {}
+        marks: dict[str, Mark] = {}
         for key, _ in node.value:
             if isinstance(key, ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if key.value in seen:
-                    first = seen[key.value].line + 1
+                if key.value in marks:
+                    first = marks[key.value].line + 1
                     again = f'the key "{key.value}" is already on line {first}; keep one of the two'
                     raise ConstructorError(None, None, again, key.start_mark)
-                seen[key.value] = key.start_mark
+                marks[key.value] = key.start_mark
         return super().construct_mapping(node, deep)
 
 

@@ -160,12 +160,12 @@ class Row(Shape):
             (slo for slo in self.accept if slo.signal == "ttft"), key=lambda slo: slo.threshold_s or 0.0, default=None
         )
 
-    def _check_one_of(self, one: str, other: str, why: str, mistakes: Mistakes) -> None:
-        are_set = [getattr(self, key) is not None for key in (one, other)]
+    def _check_one_of(self, first: str, second: str, why: str, mistakes: Mistakes) -> None:
+        are_set = [getattr(self, key) is not None for key in (first, second)]
         if all(are_set):
-            mistakes.add("", f"has `{one}` and `{other}`; keep one of them: {why}")
+            mistakes.add("", f"has `{first}` and `{second}`; keep one of them: {why}")
         elif not any(are_set):
-            mistakes.add("", f"needs `{one}` or `{other}`: {why}")
+            mistakes.add("", f"needs `{first}` or `{second}`: {why}")
 
     @property
     def workload(self) -> Workload | Mix:

@@ -213,8 +213,8 @@ class AccessControl:
         try:
             answer = await self._answer(request, connection, loaded, handler)
         except web.HTTPException as refusal:  # also of the router (unknown path or method) or of a handler
-            kept = {name: refusal.headers[name] for name in ("Allow", "WWW-Authenticate") if name in refusal.headers}
-            answer = web.Response(status=refusal.status, text=refusal.text, headers=kept)
+            headers = {name: refusal.headers[name] for name in ("Allow", "WWW-Authenticate") if name in refusal.headers}
+            answer = web.Response(status=refusal.status, text=refusal.text, headers=headers)
             if refusal.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
                 answer.force_close()
         except TooMany as refusal:
@@ -371,16 +371,18 @@ class AccessControl:
         """
         site, origin = request.headers.get("Sec-Fetch-Site", ""), request.headers.get("Origin", "")
         if site in ("same-origin", "none") or (not site and not origin):
-            known = (
+            is_own = (
                 admitted
                 or not site
                 or _is_local(request.host)
                 or request.host in {authority for _, authority in self._origins}
             )
-            return "" if known else request.host
+            return "" if is_own else request.host
         named = admitted or _is_local(request.host)
-        own = origin and ((named and origin_of(origin)[1] == request.host) or origin_of(origin) in self._origins)
-        return "" if own and site in ("", "same-site") else origin or "another site"
+        is_own = bool(origin) and (
+            (named and origin_of(origin)[1] == request.host) or origin_of(origin) in self._origins
+        )
+        return "" if is_own and site in ("", "same-site") else origin or "another site"
 
 
 def _is_local(host: str) -> bool:

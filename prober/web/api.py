@@ -362,8 +362,8 @@ class Api:
         if other := self._fleet.elsewhere(name):
             text = f"target {name!r} is configured, but shard {other} has it, and this is {self._fleet.shard}\n"
         else:
-            known = ", ".join(sorted(runner.name or "" for runner in self._fleet.runners.values())) or "none"
-            text = f"target {name!r} is not configured; known: {known}\n"
+            names = ", ".join(sorted(runner.name or "" for runner in self._fleet.runners.values())) or "none"
+            text = f"target {name!r} is not configured; known: {names}\n"
         return web.HTTPNotFound(text=text)
 
 

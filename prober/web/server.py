@@ -279,19 +279,19 @@ async def listening_sockets(host: str | None, port: int) -> list[socket.socket]:
             return [_listening(socket.AF_INET6, ("::", port), dualstack_ipv6=True)]
     loop = asyncio.get_running_loop()
     addresses = await loop.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    with contextlib.ExitStack() as made:
+    with contextlib.ExitStack() as opened:
         sockets = [
-            made.enter_context(_listening(family, address)) for family, _, _, _, address in dict.fromkeys(addresses)
+            opened.enter_context(_listening(family, address)) for family, _, _, _, address in dict.fromkeys(addresses)
         ]
-        made.pop_all()  # they stay open
+        opened.pop_all()  # they stay open
         return sockets
 
 
 def _listening(family: int, address: Any, *, dualstack_ipv6: bool = False) -> socket.socket:
-    made = socket.create_server(address, family=family, backlog=MAX_BACKLOG, dualstack_ipv6=dualstack_ipv6)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-    made.setblocking(False)
-    return made
+    listening = socket.create_server(address, family=family, backlog=MAX_BACKLOG, dualstack_ipv6=dualstack_ipv6)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+    listening.setblocking(False)
+    return listening
 
 
 def is_reachable(host: str | None) -> bool:

@@ -121,32 +121,32 @@ class Views:
         fleet = self._fleet
         ranking = await self._ranked()
         targets = ranking.targets
-        one = next((ranked.view for ranked in targets if chosen in (ranked.view.key, ranked.view.name)), None)
-        if chosen and one is None:
+        target = next((ranked.view for ranked in targets if chosen in (ranked.view.key, ranked.view.name)), None)
+        if chosen and target is None:
             return None
         if len(targets) == 1:
-            one = targets[0].view
-        if one is not None:
-            await self._sweeps.read(one.name)
-            one = one.model_copy(update={"sweeps": self._sweeps.results(one.name)})
-            matching, shown, number, pages = 1, [one], 1, 1
+            target = targets[0].view
+        if target is not None:
+            await self._sweeps.read(target.name)
+            target = target.model_copy(update={"sweeps": self._sweeps.results(target.name)})
+            count, shown, number, pages = 1, [target], 1, 1
         else:
-            found = await _matching(filter_text, targets)
-            matching, pages = len(found), max(1, -(-len(found) // AT_ONCE))
+            matching = await _matching(filter_text, targets)
+            count, pages = len(matching), max(1, -(-len(matching) // AT_ONCE))
             number = min(max(1, number), pages)
-            shown = [ranked.view for ranked in found[(number - 1) * AT_ONCE : number * AT_ONCE]]
+            shown = [ranked.view for ranked in matching[(number - 1) * AT_ONCE : number * AT_ONCE]]
         if probe_filter.takes_all:
-            probes = ranking.latest if one is None else one.probes
+            probes = ranking.latest if target is None else target.probes
         else:
-            runners = list(fleet.runners.values()) if one is None else [fleet.find(one.key)]
+            runners = list(fleet.runners.values()) if target is None else [fleet.find(target.key)]
             histories = [history for runner in runners if runner and (history := runner.find(TargetHistory))]
-            probes = list(await last_probes(histories, probe_filter, PROBES if one is None else RECENT))
+            probes = list(await last_probes(histories, probe_filter, PROBES if target is None else RECENT))
         return PageView(
             at_unix_s=fleet.context.clock.unix_s(),
             targets=[await self._with_latencies(view) for view in shown],
             concerns=[ranked.concern for ranked in targets],
-            matching=matching,
-            events=fleet.context.events.folded(one.name if one else None)[:EVENTS],
+            matching=count,
+            events=fleet.context.events.folded(target.name if target else None)[:EVENTS],
             probes=probes,
             probe_filter=probe_filter,
             trusted=fleet.context.trust.trusted(fleet.context.clock.now_ns()),
@@ -156,7 +156,7 @@ class Views:
             version=__version__,
             filter_text=filter_text,
             chosen=chosen,
-            is_target_page=one is not None,
+            is_target_page=target is not None,
             page=number,
             pages=pages,
             shard=str(fleet.shard) if fleet.shard.count > 1 else "",
@@ -174,7 +174,7 @@ class Views:
             return self._ranking
 
     async def _rank(self, now_s: float) -> Ranking:
-        found = []
+        targets = []
         for runner in list(self._fleet.runners.values()):
             view = self._view(runner)
             concern = view.concern
@@ -184,12 +184,12 @@ class Views:
                 "buffered" if view.buffered else "",
                 *(f"{label}:{value}" for label, value in view.labels.items()),
             )
-            found.append(Ranked(view, concern, " ".join(searched).lower()))
+            targets.append(Ranked(view, concern, " ".join(searched).lower()))
             await asyncio.sleep(0)
-        found.sort(key=lambda ranked: (ranked.concern.rank, ranked.view.name))
+        targets.sort(key=lambda ranked: (ranked.concern.rank, ranked.view.name))
         await asyncio.sleep(0)
-        latest = islice(latest_first(ranked.view.probes for ranked in found), PROBES)
-        return Ranking(now_s, found, list(latest))
+        latest = islice(latest_first(ranked.view.probes for ranked in targets), PROBES)
+        return Ranking(now_s, targets, list(latest))
 
     def known(self) -> list[tuple[str, str]]:
         """(key, name) of every target."""
@@ -199,12 +199,12 @@ class Views:
         """Charts of latency over load, from the last sweeps of the one target on the page; cached for each result."""
         if not view.is_target_page or not view.targets:
             return []
-        one = view.targets[0]
+        target = view.targets[0]
         # Those that found a capacity, latest first; without one, the last that measured anything.
-        measured = [result for result in one.sweeps if result.stages and result.target.url == result_url(one.url)]
+        measured = [result for result in target.sweeps if result.stages and result.target.url == result_url(target.url)]
         results = [result for result in measured if has_capacity(result)][:CURVES] or measured[:1]
         ids = [result.id for result in results]
-        drawn = self._charts.get(one.key)
+        drawn = self._charts.get(target.key)
         if drawn is None or drawn[0] != ids:
             names = [time.strftime("%Y-%m-%d %H:%M", time.gmtime(result.ended_unix_s)) for result in results]
             named, figures = list(zip(names, results, strict=True)), list[Figure]()
@@ -214,7 +214,7 @@ class Views:
             figures = [
                 replace(figure, note=f"Of the sweep that ended at {names[0]} UTC. {figure.note}") for figure in figures
             ]
-            drawn = self._charts[one.key] = ids, figures
+            drawn = self._charts[target.key] = ids, figures
         return drawn[1]
 
     async def _with_latencies(self, view: TargetAnswer) -> TargetAnswer:
@@ -224,12 +224,12 @@ class Views:
         diagnosis = runner.find(TargetDiagnosis) if runner is not None else None
         now_s = self._fleet.context.clock.unix_s()
         windows = {"quantiles": now_s - RECENT_S, "latest": now_s - LATEST_S, "earlier": 0.0}
-        found: dict[str, list[QuantileAnswer]] = {name: [] for name in windows}
+        answers: dict[str, list[QuantileAnswer]] = {name: [] for name in windows}
         for (workload, signal), samples in list(history.samples.items()) if history is not None else ():
             span = samples.span_unix_s()
             for name, since_s in windows.items():
                 if name == "earlier" or not view.is_unanswered:
-                    found[name] += [
+                    answers[name] += [
                         QuantileAnswer(
                             workload=workload,
                             signal=signal,
@@ -241,12 +241,12 @@ class Views:
                     ]
                 await asyncio.sleep(0)
         no_latency = ""
-        if not found["quantiles"]:
+        if not answers["quantiles"]:
             warm_up = runner.spec.warmup if runner is not None else 0
             done = min(runner.target.warm_up.done, warm_up) if runner is not None else 0
-            no_latency = why_no_latency(view, has_earlier=bool(found["earlier"]), done=done, warm_up=warm_up)
+            no_latency = why_no_latency(view, has_earlier=bool(answers["earlier"]), done=done, warm_up=warm_up)
         trends = engine_trends(diagnosis.recent_readings()) if diagnosis is not None else []
-        return view.model_copy(update={**found, "no_latency": no_latency, "engine_trends": trends})
+        return view.model_copy(update={**answers, "no_latency": no_latency, "engine_trends": trends})
 
     def _view(self, runner: TargetRunner) -> TargetAnswer:
         """The target without its latencies."""
@@ -356,12 +356,12 @@ async def _matching(filter_text: str, targets: Sequence[Ranked]) -> Sequence[Ran
     filter_words = filter_text.lower().split()[:MAX_FILTER_WORDS]
     if not filter_words:
         return targets
-    found = []
+    matching = []
     for start in range(0, len(targets), MATCHED_AT_ONCE):
-        some = targets[start : start + MATCHED_AT_ONCE]
-        found += [ranked for ranked in some if all(word in ranked.text for word in filter_words)]
+        examined = targets[start : start + MATCHED_AT_ONCE]
+        matching += [ranked for ranked in examined if all(word in ranked.text for word in filter_words)]
         await asyncio.sleep(0)
-    return found
+    return matching
 
 
 async def last_probes(
@@ -371,11 +371,11 @@ async def last_probes(
     at_once = min(most, LOOKED_AT_ONCE) if probe_filter.takes_all else LOOKED_AT_ONCE
     snapshots = list[list[ProbeResult]]()
     for history in histories:
-        taken, recent = list[ProbeResult](), history.recent()
-        while len(taken) < most and (next_ones := list(islice(recent, at_once))):
-            taken += filter(probe_filter.takes, next_ones)
+        probes, recent = list[ProbeResult](), history.recent()
+        while len(probes) < most and (examined := list(islice(recent, at_once))):
+            probes += filter(probe_filter.takes, examined)
             await asyncio.sleep(0)
-        snapshots.append(taken)
+        snapshots.append(probes)
     return islice(latest_first(snapshots), most)
 
 
@@ -396,16 +396,20 @@ class Snapshots:
         """The next snapshot as one line of JSON."""
         clock, targets = self._context.clock, await self._views.targets()
         lists: dict[str, list[bytes]] = {"targets": [], "concerns": [], "probes": [], "events": []}
-        concerns, seen, new = [target.concern for target in targets], set[tuple[str, str, int]](), list[ProbeResult]()
+        concerns, known, ended = (
+            [target.concern for target in targets],
+            set[tuple[str, str, int]](),
+            list[ProbeResult](),
+        )
         for target, concern in zip(targets, concerns, strict=True):
             lists["targets"].append(dumped(target))
             lists["concerns"].append(dumped(concern))
             keys = [(probe.target, probe.request_id, probe.timeline.intended_ns) for probe in target.probes]
-            new += [probe for key, probe in zip(keys, target.probes, strict=True) if key not in self._probes]
-            seen.update(keys)
+            ended += [probe for key, probe in zip(keys, target.probes, strict=True) if key not in self._probes]
+            known.update(keys)
             await asyncio.sleep(0)
-        self._probes = seen
-        for probe in sorted(new, key=lambda probe: probe.timeline.intended_ns):
+        self._probes = known
+        for probe in sorted(ended, key=lambda probe: probe.timeline.intended_ns):
             lists["probes"].append(dumped(EndedProbe.model_validate(probe)))
             await asyncio.sleep(0)
         events = self._context.events.latest()

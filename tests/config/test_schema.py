@@ -2,14 +2,17 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 
-from prober.config.schema import document, json_schema
+from prober.config.schema import json_schema
 
 SCHEMA = json_schema()
-ROWS = [(match[1], match[2]) for match in re.finditer(r"^\| `([^`]+)` \| (.*?) \|.*$", document(), re.MULTILINE)]
+PAGE = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
+TABLE = PAGE.partition("<!-- generated: keys -->")[2].partition("<!-- end of keys -->")[0]
+ROWS = [(match[1], match[2]) for match in re.finditer(r"^\| `([^`]+)` \| (.*?) \|.*$", TABLE, re.MULTILINE)]
 
 
 def resolved(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -74,8 +77,7 @@ def test_defaults_with_units_are_in_the_schema_and_in_the_table() -> None:
         "20m",
     ]
     assert (
-        "| `drift.false_alarms` | most false alarms per signal or check of a workload, at most 1/h | 1/30d |"
-        in document()
+        "| `drift.false_alarms` | most false alarms per signal or check of a workload, at most 1/h | 1/30d |" in TABLE
     )
 
 

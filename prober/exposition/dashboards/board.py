@@ -96,25 +96,11 @@ class Collapsed:
 
     def as_variable(self) -> Json:
         """JSON of the variable: the name of the first source with a series, else "no data"."""
-        told = [_told(f"group({expr})", text) for text, expr in self.sources.items()]
-        expr = " or on () ".join((*told, _told("vector(0)", NO_DATA)))
-        query = _query_variable(
-            self.variable,
-            self.variable,
-            f"query_result({in_place(expr)})",
-            '/told="([^"]+)"/',
-            kind=QUERY_RESULT,
-            one=True,
-        )
-        return query | {
-            "hide": HIDDEN,
-            "skipUrlSync": True,
-        }  # else a link would bring the title of another target or day
-
-
-def _told(expr: str, text: str) -> str:
-    """Returns PromQL that gives the single series of `expr` a label `told` with the text."""
-    return f'label_replace({expr}, "told", "{text}", "", "")'
+        titles = [(f"group({expr})", text) for text, expr in self.sources.items()] + [("vector(0)", NO_DATA)]
+        expr = " or on () ".join(f'label_replace({expr}, "told", "{text}", "", "")' for expr, text in titles)
+        query = _query_result(self.variable, self.variable, expr, "told", is_single=True)
+        # Else a link would bring the title of another target or day.
+        return query | {"hide": HIDDEN, "skipUrlSync": True}
 
 
 Rows = Mapping[str, Sequence[Panel] | Collapsed]
@@ -169,11 +155,13 @@ class Board:
 
     def _variables(self) -> list[Json]:
         # A target whose engine reports no model belongs to every choice of models.
-        others = 'llmslo_engine_info{target!="",model!~"$model"}'
-        of_models = f'group by (target) (llmslo_target_state{{target!=""}}) unless on (target) {others}'
+        of_other_models = 'llmslo_engine_info{target!="",model!~"$model"}'
+        of_models = f'group by (target) (llmslo_target_state{{target!=""}}) unless on (target) {of_other_models}'
         options = [{"text": window, "value": window, "selected": window == DEFAULT_WINDOW} for window in WINDOWS]
-        known = {
-            "target": _targets("target", "Targets" if self.one_target else "Target", of_models, one=False),
+        variables = {
+            "target": _query_result(
+                "target", "Targets" if self.one_target else "Target", of_models, "target", is_single=False
+            ),
             "workload": _labels("workload", "Workload", 'llmslo_probes_total{target=~"$target"}'),
             "slo": _labels("slo", "SLO", 'llmslo_slo_objective_ratio{target=~"$target"}'),
             "instance": _labels("instance", "Prober", 'llmslo_build_info{version!=""}'),
@@ -190,10 +178,11 @@ class Board:
                 "current": {"text": DEFAULT_WINDOW, "value": DEFAULT_WINDOW},
             },
         }
-        chosen = [known[name] for name in self.variables]
+        chosen = [variables[name] for name in self.variables]
         if self.one_target:
-            one = _targets("one", "Target", 'group by (target) (llmslo_target_state{target=~"$target"})', one=True)
-            chosen = [chosen[0], one, *self._for_one(chosen[1:])]
+            known_targets = 'group by (target) (llmslo_target_state{target=~"$target"})'
+            single = _query_result("one", "Target", known_targets, "target", is_single=True)
+            chosen = [chosen[0], single, *self._for_one(chosen[1:])]
         chosen += self._for_one([row.as_variable() for row in self.rows.values() if isinstance(row, Collapsed)])
         return [_source(), *_places(), _labels("model", "Model", 'llmslo_engine_info{target!=""}'), *chosen]
 
@@ -261,8 +250,8 @@ def _link(name: str) -> Json:
 
 def to_target(name: str, value: str = "${__value.text}") -> str:
     """URL of another dashboard for a link in a table. It keeps time range, data source and place."""
-    kept = "&".join(f"${{{variable}:queryparam}}" for variable in ("datasource", *PLACE))
-    return f"/d/{UIDS[name]}?var-target={value}&${{__url_time_range}}&{kept}"
+    place = "&".join(f"${{{variable}:queryparam}}" for variable in ("datasource", *PLACE))
+    return f"/d/{UIDS[name]}?var-target={value}&${{__url_time_range}}&{place}"
 
 
 def annotation(name: str, color: str, expr: str, text: str) -> Json:
@@ -313,11 +302,13 @@ def _source() -> Json:
     }
 
 
-def _query_variable(name: str, label: str, query: str, regex: str = "", *, kind: int = LABEL_VALUES, one: bool) -> Json:
-    """JSON of a variable whose values are the results of a query. one: the reader chooses a single value"""
+def _query_variable(
+    name: str, title: str, query: str, regex: str = "", *, kind: int = LABEL_VALUES, is_single: bool
+) -> Json:
+    """JSON of a variable whose values are the results of a query. is_single: the reader chooses a single value"""
     return {
         "name": name,
-        "label": label,
+        "label": title,
         "type": "query",
         "datasource": SOURCE,
         "query": {"query": query, "refId": "PrometheusVariableQueryEditor-VariableQuery", "qryType": kind},
@@ -326,32 +317,32 @@ def _query_variable(name: str, label: str, query: str, regex: str = "", *, kind:
         "refresh": 2,  # when the time range changes: targets come and go
         "sort": 1,
         "hide": 0,
-        "multi": not one,
-        "includeAll": not one,
+        "multi": not is_single,
+        "includeAll": not is_single,
         "options": [],
-        **({"current": {}} if one else {"allValue": ".*", "current": {"text": ["All"], "value": ["$__all"]}}),
+        **({"current": {}} if is_single else {"allValue": ".*", "current": {"text": ["All"], "value": ["$__all"]}}),
     }
 
 
-def _labels(name: str, label: str, selector: str) -> Json:
+def _labels(name: str, title: str, selector: str) -> Json:
     """JSON of a variable whose values are those of the label `name`."""
-    return _query_variable(name, label, f"label_values({in_place(selector)}, {name})", one=False)
+    return _query_variable(name, title, f"label_values({in_place(selector)}, {name})", is_single=False)
 
 
 def _places() -> list[Json]:
     """JSON of the variables of the place: one cluster, as two clusters may have targets of one name; any namespaces and jobs."""
-    own, found = 'llmslo_target_state{target!=""', []
+    selector, variables = 'llmslo_target_state{target!=""', []
     for name in PLACE:
-        found.append(_query_variable(name, name.capitalize(), f"label_values({own}}}, {name})", one=name == PLACE[0]))
-        own += f',{name}="${name}"' if name == PLACE[0] else f',{name}=~"${name}"'
-    return found
+        is_single, query = name == PLACE[0], f"label_values({selector}}}, {name})"
+        variables.append(_query_variable(name, name.capitalize(), query, is_single=is_single))
+        selector += f',{name}="${name}"' if is_single else f',{name}=~"${name}"'
+    return variables
 
 
-def _targets(name: str, label: str, expr: str, *, one: bool) -> Json:
-    """JSON of a variable whose values are the targets in the result of an expression."""
-    return _query_variable(
-        name, label, f"query_result({in_place(expr)})", '/target="([^"]+)"/', kind=QUERY_RESULT, one=one
-    )
+def _query_result(name: str, title: str, expr: str, label: str, *, is_single: bool) -> Json:
+    """JSON of a variable whose values are those of a label in the result of an expression."""
+    query, regex = f"query_result({in_place(expr)})", f'/{label}="([^"]+)"/'
+    return _query_variable(name, title, query, regex, kind=QUERY_RESULT, is_single=is_single)
 
 
 # States, thresholds and columns that several dashboards show alike. In the order of queries.target_state and queries.slo_state.

@@ -14,8 +14,7 @@ from prober.features.diagnosis import series
 from prober.features.diagnosis.clues import Name, Symptoms, WindowFeatures
 from prober.features.diagnosis.diagnosis import Diagnosis, diagnose, loading
 from prober.features.diagnosis.mechanisms import MECHANISMS
-from prober.features.diagnosis.window import WARM, Hardware, typical, window_features
-from prober.measure.bandwidth_bound import UnknownFigure, memory_bandwidth
+from prober.features.diagnosis.window import WARM, hardware_of, typical, window_features
 from prober.measure.engine_signals import EngineSignals, PageReading, without_buckets
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.objective import Slo, count_events
@@ -263,7 +262,7 @@ class TargetDiagnosis(TargetObserver):
         readings = [(at_s, signals) for at_s, signals in self.readings if at_s >= since_s]
         devices = [gpus for at_s, gpus in self.devices if at_s >= since_s]
         ranks = max((signals.ranks or 1 for _, signals in readings), default=1)
-        hardware = _hardware(self.decode, devices[-1] if devices else (), ranks)
+        hardware = hardware_of(self.decode, devices[-1] if devices else (), ranks)
         return window_features(probes, readings, devices, hardware)
 
     def _now_s(self) -> float:
@@ -303,17 +302,3 @@ def _breached(slos: Sequence[Slo], probes: Sequence[ProbeResult]) -> tuple[dict[
             bad_s += [probe.timeline.intended_ns / 1e9 for probe, count in zip(judged, counts, strict=True) if count[1]]
             break
     return thresholds, bad_s
-
-
-def _hardware(decode: DecodeBoundSpec | None, devices: Sequence[GpuReading], ranks: int) -> Hardware | None:
-    """Hardware of one rank; None if `decode` is not configured, or if the memory bandwidth is not known."""
-    if decode is None:
-        return None
-    bandwidth = decode.memory_bandwidth_bytes_per_s
-    if bandwidth is None:
-        names = {device.name for device in devices}
-        try:
-            bandwidth = memory_bandwidth(names.pop() if len(names) == 1 else "")
-        except UnknownFigure:
-            return None
-    return Hardware(decode.model, bandwidth, decode.gpus or max(1, len(devices) // ranks))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from prober.features.diagnosis.clues import Symptoms
-from prober.features.diagnosis.window import WARM, Hardware, Reading, failure_kinds, window_features
+from prober.features.diagnosis.window import WARM, Failure, Hardware, Reading, failures_of, window_features
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import format_duration
@@ -56,22 +56,9 @@ class Row:
     tpot_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Number of probes that failed in one way. detail: error of the transport, or status and text of the server"""
-
-    outcome: str
-    detail: str
-    probes: int
-
-    def text(self) -> str:
-        """Line of text, such as `70 × http_404: HTTP 404: no model 'x'`."""
-        return f"{self.probes} × {self.outcome}{f': {self.detail}' if self.detail else ''}"
-
-
 def failures(results: Iterable[ProbeResult]) -> list[Failure]:
     """The probes without an answer, the most frequent failure first."""
-    return [Failure(*kind) for kind in failure_kinds(probe for probe in results if probe.outcome not in ANSWERED)]
+    return failures_of(probe for probe in results if probe.outcome not in ANSWERED)
 
 
 def rows(results: Sequence[ProbeResult]) -> list[Row]:
@@ -136,5 +123,5 @@ def not_diagnosed(results: Sequence[ProbeResult], limits_s: Mapping[str, float])
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+    measured = [value for value in values if value is not None]
+    return median(measured) if measured else None

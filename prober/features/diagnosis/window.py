@@ -16,8 +16,14 @@ from itertools import pairwise
 from statistics import fmean, median, stdev
 from typing import NamedTuple
 
+from prober.config.serving import DecodeBoundSpec
 from prober.features.diagnosis.clues import WindowFeatures
-from prober.measure.bandwidth_bound import DecodeModel, decode_bound_tokens_per_s
+from prober.measure.bandwidth_bound import (
+    DecodeModel,
+    UnknownFigure,
+    decode_bound_tokens_per_s,
+    memory_bandwidth,
+)
 from prober.measure.engine_signals import EngineHistogram, EngineSignals
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import ANSWERED, BAD
@@ -46,6 +52,20 @@ class Hardware:
     gpus: int = 1
 
 
+def hardware_of(decode: DecodeBoundSpec | None, devices: Sequence[GpuReading] = (), ranks: int = 1) -> Hardware | None:
+    """Hardware of one rank; None if `decode` is not configured, or if the memory bandwidth is not known."""
+    if decode is None:
+        return None
+    bandwidth = decode.memory_bandwidth_bytes_per_s
+    if bandwidth is None:
+        names = {device.name for device in devices}
+        try:
+            bandwidth = memory_bandwidth(names.pop() if len(names) == 1 else "")
+        except UnknownFigure:
+            return None
+    return Hardware(decode.model, bandwidth, decode.gpus or max(1, len(devices) // ranks))
+
+
 def window_features(
     probes: Sequence[ProbeResult],
     readings: Sequence[Reading] = (),
@@ -69,7 +89,7 @@ def window_features(
     gaps, are_single_tokens = _gaps(good)
     step_s = _step_s(gaps) if are_single_tokens else None
     still_ratio, held_ratio, still_together_ratio, longest_still_s = _pauses(good, _step_s(gaps))
-    failed = failure_kinds(probe for probe in probes if probe.outcome in BAD)
+    failed = failures_of(probe for probe in probes if probe.outcome in BAD)
     cold_s, warm_s, saving_error_s = _cold_and_warm(ttfts)
     headers_s, headers_ratio = _headers(good)
     running = _mean(s.requests_running for _, s in readings)
@@ -158,17 +178,29 @@ def window_features(
     )
 
 
-def failure_kinds(probes: Iterable[ProbeResult]) -> list[tuple[str, str, int]]:
-    """(outcome, detail, number) of failed probes, most frequent first. Details that differ only in numbers count as one."""
+class Failure(NamedTuple):
+    """Number of probes that failed in one way. detail: error of the transport, or status and text of the server"""
+
+    outcome: str
+    detail: str
+    probes: int
+
+    def text(self) -> str:
+        """Line of text, such as `70 × http_404: HTTP 404: no model 'x'`."""
+        return f"{self.probes} × {self.outcome}{f': {self.detail}' if self.detail else ''}"
+
+
+def failures_of(probes: Iterable[ProbeResult]) -> list[Failure]:
+    """The ways in which these probes failed, most frequent first. Details that differ only in numbers count as one."""
     kinds: dict[tuple[str, str], Counter[str]] = {}
     for probe in probes:
         alike = re.sub(r"(?<!HTTP )\b\d+", "", probe.detail)
         kinds.setdefault((str(probe.outcome.value), alike), Counter())[probe.detail] += 1
-    rows = [
-        (outcome, f"{'such as ' if len(details) > 1 else ''}{details.most_common(1)[0][0]}", details.total())
+    failures = [
+        Failure(outcome, f"{'such as ' if len(details) > 1 else ''}{details.most_common(1)[0][0]}", details.total())
         for (outcome, _), details in kinds.items()
     ]
-    return sorted(rows, key=lambda row: -row[2])
+    return sorted(failures, key=lambda failure: -failure.probes)
 
 
 def _pauses(probes: Sequence[ProbeResult], step_s: float | None) -> tuple[float | None, ...]:
@@ -362,8 +394,8 @@ def typical(windows: Iterable[WindowFeatures]) -> WindowFeatures:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+    measured = [value for value in values if value is not None]
+    return fmean(measured) if measured else None
 
 
 def _mean_and_error(samples: Sequence[float]) -> tuple[float | None, float | None]:
@@ -375,8 +407,8 @@ def _mean_and_error(samples: Sequence[float]) -> tuple[float | None, float | Non
 
 def _high(values: Iterable[float | None]) -> float | None:
     """90th percentile of the known values."""
-    known = sorted(value for value in values if value is not None)
-    return known[-1 - len(known) // 10] if known else None
+    measured = sorted(value for value in values if value is not None)
+    return measured[-1 - len(measured) // 10] if measured else None
 
 
 def _increment(values: Sequence[float]) -> float:
@@ -385,23 +417,23 @@ def _increment(values: Sequence[float]) -> float:
 
 
 def _rate(readings: Sequence[Reading], of: Callable[[EngineSignals], float | None]) -> float | None:
-    known = [(when, value) for when, signals in readings if (value := of(signals)) is not None]
-    if len(known) < 2 or known[-1][0] <= known[0][0]:
+    samples = [(when, value) for when, signals in readings if (value := of(signals)) is not None]
+    if len(samples) < 2 or samples[-1][0] <= samples[0][0]:
         return None
-    return _increment([value for _, value in known]) / (known[-1][0] - known[0][0])
+    return _increment([value for _, value in samples]) / (samples[-1][0] - samples[0][0])
 
 
 def _observed_mean(readings: Sequence[Reading], of: Callable[[EngineSignals], EngineHistogram | None]) -> float | None:
     """Mean of the observations that were added to a histogram of the engine during the readings."""
-    known = [
+    totals = [
         (histogram.counts[-1], histogram.sum)
         for _, signals in readings
         if (histogram := of(signals)) is not None and histogram.counts
     ]
-    sums = [total for _, total in known if total is not None]
-    if len(sums) != len(known):
+    sums = [total for _, total in totals if total is not None]
+    if len(sums) != len(totals):
         return None
-    count = _increment([number for number, _ in known])
+    count = _increment([number for number, _ in totals])
     return _increment(sums) / count if count else None
 
 
@@ -418,11 +450,11 @@ def _waiting_at_most_running_ratio(readings: Sequence[Reading]) -> float | None:
 
     A limit of slots keeps the number of running requests there while any request waits; a lack of space in the cache does not.
     """
-    known = [
+    counts = [
         (s.requests_waiting, s.requests_running)
         for _, s in readings
         if s.requests_waiting is not None and s.requests_running is not None
     ]
-    most = max((running for _, running in known), default=0.0)
-    at_most = [running >= most for waiting, running in known if waiting >= 1]
+    most = max((running for _, running in counts), default=0.0)
+    at_most = [running >= most for waiting, running in counts if waiting >= 1]
     return fmean(at_most) if len(at_most) >= MIN_WAITING_READINGS else None

@@ -95,23 +95,23 @@ class PageReader:
         if self._spec.url is None and self._target.identity is None and self._target.spec.engine is None:
             return True  # the address of the page depends on the engine
         identity = self._target.identity
-        known = tables(
+        candidates = tables(
             identity.dialect.name if identity else self._target.spec.engine or ""
         )  # empty for an unknown engine
-        if known and not any(table.paths for table in known):
-            self._log_once(f"{known[0].engine} has no page of its own: {known[0].note or 'nothing is read'}")
+        if candidates and not any(table.paths for table in candidates):
+            self._log_once(f"{candidates[0].engine} has no page of its own: {candidates[0].note or 'nothing is read'}")
             return False
         at_ns = self._clock.now_ns()
         try:
-            fetched = await fetch_of(self._target, self._url(known), self._timeout_s)
+            fetched = await fetch_of(self._target, self._url(candidates), self._timeout_s)
         except PageTooLong as problem:
             raise UnreadablePage(f"{problem}, and nothing of it is used; {_SMALLER}") from None
         try:
             page = await self._sliced(self._parser.slices(fetched.body))
         except PageTooLarge as problem:
-            where = mask_secrets(self._url(known))
+            where = mask_secrets(self._url(candidates))
             raise UnreadablePage(f"{where}: {problem}, and nothing of it is used; {_SMALLER}") from None
-        table = self._table = self._recognise(page, known)
+        table = self._table = self._recognise(page, candidates)
         await self._read_facts(table, at_ns)
         started = fetched.headers.get(table.start_time_header or "")
         reading = await self._sliced(
@@ -134,15 +134,15 @@ class PageReader:
         self._take(replace(signals, kv_cache_capacity_tokens=capacity, context_tokens=context), page, at_ns)
         return True
 
-    def _recognise(self, page: Page, known: tuple[EngineTable, ...]) -> EngineTable:
+    def _recognise(self, page: Page, candidates: tuple[EngineTable, ...]) -> EngineTable:
         """The engine table that fits the page, chosen at each reading because an upgrade may change names. Raises UnreadablePage."""
         if self._table is not None:
-            known = tables(self._table.engine)
-        table = recognise(page, known) or (recognise(page, TABLES) if self._table is None else None)
+            candidates = tables(self._table.engine)
+        table = recognise(page, candidates) or (recognise(page, TABLES) if self._table is None else None)
         if table is None:
             self._table, self._parser = None, Parser()
-            hint = f"; {known[0].needs}" if known and known[0].needs else ""
-            raise UnreadablePage(f"{mask_secrets(self._url(known))}: the page is of no known engine{hint}")
+            hint = f"; {candidates[0].needs}" if candidates and candidates[0].needs else ""
+            raise UnreadablePage(f"{mask_secrets(self._url(candidates))}: the page is of no known engine{hint}")
         if table != self._table:
             self._parser = Parser(needed_metrics(tables(table.engine)))
             if table.note:
@@ -167,11 +167,11 @@ class PageReader:
         self._read_ns = at_ns
         self._listener.page_read(PageReading(at_ns, self._continuity.epoch, continued.signals))
 
-    def _url(self, known: tuple[EngineTable, ...]) -> str:
+    def _url(self, candidates: tuple[EngineTable, ...]) -> str:
         """The configured address of the page, or else the next address where this engine may have it."""
         if self._spec.url is not None:
             return self._spec.url
-        table = self._table or next((table for table in known if table.paths), None)
+        table = self._table or next((table for table in candidates if table.paths), None)
         if table is None:
             return root_of(self._target) + "/metrics"
         return root_of(self._target, table.port) + table.paths[self._tries % len(table.paths)]
@@ -184,7 +184,7 @@ class PageReader:
         if self._facts_ns is not None and now_ns - self._facts_ns < FACTS_EVERY_NS:
             return
         self._facts_ns = now_ns
-        known: dict[str, str] = {}
+        earlier: dict[str, str] = {}
         answers: dict[str, object] = {}
         for path in dict.fromkeys(fact.path for fact in table.facts):
             try:
@@ -196,10 +196,10 @@ class PageReader:
                     f"facts of the engine are not known: {problem}; have the server answer that path as its engine does"
                 )
             except NotAnswered:
-                self._facts_ns, known = now_ns - FACTS_EVERY_NS + FACTS_RETRY_NS, self._facts
+                self._facts_ns, earlier = now_ns - FACTS_EVERY_NS + FACTS_RETRY_NS, self._facts
             except (UnreadablePage, ValueError):
                 continue  # not every server has every endpoint
-        self._facts = known | facts(table, answers)
+        self._facts = earlier | facts(table, answers)
 
     async def _sliced(self, slices: Generator[None, None, T]) -> T:
         while True:

@@ -22,26 +22,6 @@ from prober.exposition.families import AnySeries
 from prober.features.gpu import series as gpu_series
 from prober.probing import series as probe_series
 
-LABELS = frozenset(
-    (
-        *("target", "cluster", "gpu", "UUID", "GPU_I_ID", "Hostname", "hostname", "err_code", "err_msg"),
-        *("pod", "namespace", "exported_pod", "exported_namespace"),
-        *("gpu_id", "clock_type"),
-    )
-)
-_AMD = (
-    *("gpu_gfx_activity", "gpu_used_vram", "gpu_total_vram", "gpu_package_power", "gpu_average_package_power"),
-    *("gpu_clock", "gpu_junction_temperature", "gpu_edge_temperature"),
-    *("gpu_prof_occupancy_percent", "gpu_prof_tensor_active_percent"),
-)
-METRICS = (
-    *("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_POWER_USAGE"),
-    *("DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_XID_ERRORS"),
-    *("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_PROF_SM_OCCUPANCY"),
-    *("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_PCIE_TX_BYTES", "DCGM_FI_PROF_PCIE_RX_BYTES"),
-    *_AMD,
-    *(f"amd_{name}" for name in _AMD),
-)
 # The gauge is the last XID, which is also in its labels: 1 while it is another than a step ago, 0 without any.
 NEW_XID = (
     "(DCGM_FI_DEV_XID_ERRORS{} > bool 0) unless ignoring (err_code, err_msg) (DCGM_FI_DEV_XID_ERRORS{} > 0"

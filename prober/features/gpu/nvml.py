@@ -22,6 +22,8 @@ UNKNOWN = _REFUSED | {
 }  # for a single field or metric; invalid argument: the driver is older than the field
 LOST = {_UNINITIALIZED, 15, 16, 28}  # …, GPU is lost, reset required, GPU not found
 
+MAX_LINKS = 18
+_NVLINK_ACTIVE = 1
 _INTEGERS = {
     1: ("uiVal", 32),
     2: ("ulVal", 64),
@@ -108,6 +110,17 @@ class Library:
         """
         running = self.query(refused, "nvmlDeviceGetComputeRunningProcesses", handle)
         return None if running is None else {process.pid: process.usedGpuMemory for process in running}
+
+    def interconnect(self, handle: Any) -> str | None:
+        """Text on the active NVLinks and the fastest PCIe link that the GPU supports here, as an idle link runs slower. Raises Lost."""
+        refused: dict[str, str] = {}
+        states = (self.query(refused, "nvmlDeviceGetNvLinkState", handle, link) for link in range(MAX_LINKS))
+        links = sum(state == _NVLINK_ACTIVE for state in states)
+        generation = self.query(refused, "nvmlDeviceGetMaxPcieLinkGeneration", handle)
+        width = self.query(refused, "nvmlDeviceGetMaxPcieLinkWidth", handle)
+        parts = [f"{links} NVLinks" if links > 1 else "1 NVLink"] if links else []
+        parts += [f"PCIe {generation}.0 x{width}"] if generation and width else []
+        return ", ".join(parts) or None
 
     def fields(self, card: Card, fields: Sequence[Field], bits: int = 0) -> dict[Field, int]:
         """Integer values of the fields, from one call. Fields with fewer than `bits` bits are left out. Raises Lost."""

@@ -73,6 +73,11 @@ class Reader:
         """Reasons why calls are refused, by UUID of the GPU or partition and by name of the call."""
         return {part.uuid: dict(part.refused) for card in self._cards for part in _parts(card)}
 
+    @property
+    def is_complete(self) -> bool:
+        """True if every GPU of the machine answered the last read."""
+        return not (self._lost or self._incomplete)
+
     def read(self) -> list[GpuReading]:
         """Readings of every GPU and partition that answers. Errors of GPUs and driver are not raised."""
         devices: list[GpuReading] = []
@@ -96,6 +101,15 @@ class Reader:
             self._release()
             self._library.release("nvmlShutdown")
         self._up, self._opened_at = False, math.inf
+
+    def cuda(self) -> str:
+        """The highest version of CUDA that the driver supports, as the engine's may be lower; "" if unknown. Raises Lost."""
+        version = self._library.query({}, "nvmlSystemGetCudaDriverVersion_v2")
+        return f"{version // 1000}.{version % 1000 // 10}" if version else ""
+
+    def interconnect(self, uuid: str) -> str | None:
+        """Text on the links of a GPU that was read. Raises Lost."""
+        return next(self._library.interconnect(card.handle) for card in self._cards if card.uuid == uuid)
 
     # --- list of the GPUs
 
@@ -121,7 +135,7 @@ class Reader:
         self.driver = self._library.query({}, "nvmlSystemGetDriverVersion") or ""
 
     def _list(self, count: int) -> None:
-        known = {card.uuid: card for card in self._cards}
+        gone = {card.uuid: card for card in self._cards}
         self._cards, self._count, self._incomplete, self._lost = [], count, False, False
         self._library.has_stale_handle = False
         for index in range(count):
@@ -133,10 +147,10 @@ class Reader:
                 self._lost |= error.value in LOST
                 self._incomplete |= error.value != NO_PERMISSION  # such a GPU is another container's
                 continue
-            card = known.pop(uuid, None) or Card(index, uuid, name, handle)
+            card = gone.pop(uuid, None) or Card(index, uuid, name, handle)
             card.index, card.handle = index, handle
             self._cards.append(card)
-        for removed in known.values():
+        for removed in gone.values():
             self._free(removed)
 
     def _watch(self) -> None:
@@ -202,17 +216,17 @@ class Reader:
             try:
                 handle = self._library.call("nvmlDeviceGetMigDeviceHandleByIndex", card.handle, number)
                 uuid = self._library.call("nvmlDeviceGetUUID", handle)
-                known = card.partitions.pop(uuid, None)
-                if known is None:
+                partition = card.partitions.pop(uuid, None)
+                if partition is None:
                     name = self._library.call("nvmlDeviceGetName", handle)
-                    known = Card(card.index, uuid, name, handle)
-                known.instance = self._library.call("nvmlDeviceGetGpuInstanceId", handle)
+                    partition = Card(card.index, uuid, name, handle)
+                partition.instance = self._library.call("nvmlDeviceGetGpuInstanceId", handle)
             except self._library.nvml.NVMLError as error:
                 if error.value in LOST:
                     raise Lost from error
                 continue  # an empty slot, or destroyed while it was read
-            known.handle, known.partition = handle, number
-            partitions[uuid] = known
+            partition.handle, partition.partition = handle, number
+            partitions[uuid] = partition
         for removed in card.partitions.values():
             self._free(removed)
         card.partitions = partitions

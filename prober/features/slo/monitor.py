@@ -297,9 +297,9 @@ class TargetSlos(TargetObserver):
 
     def _declare_traffic(self) -> None:
         """Export the same for the SLOs on all requests of the engine. Their bound is exported with the next page reading."""
-        registry, name, known = self._monitor.registry, self.name, self._traffic
+        registry, name, before = self._monitor.registry, self.name, self._traffic
         self._traffic = {slo.name: slo for slo in self._observed.spec.traffic_slos}
-        unchanged = {slo for slo in self._traffic.values() if known.get(slo.name) == slo}
+        unchanged = {slo for slo in self._traffic.values() if before.get(slo.name) == slo}
         for counter in (series.TRAFFIC_EVENTS, series.TRAFFIC_BAD_EVENTS):
             registry.keep(counter, {(name, slo.name) for slo in unchanged}, name)
         for gauge in (series.TRAFFIC_OBJECTIVE, series.TRAFFIC_THRESHOLD):

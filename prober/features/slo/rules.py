@@ -59,12 +59,12 @@ def groups(
 
     They are separate as they cost much to evaluate, which `bench.rule_cost` measures.
     """
-    found = list[Rule]()
+    rule_groups = list[Rule]()
     for slo, streams in uses.items():
-        found += _SloRules(slo, streams, options, slo in of_all_requests).groups()
+        rule_groups += _SloRules(slo, streams, options, slo in of_all_requests).groups()
     for slo in of_all_requests:
-        found += _TrafficRules(slo, [traffic.STREAM], options).groups()
-    return found
+        rule_groups += _TrafficRules(slo, [traffic.STREAM], options).groups()
+    return rule_groups
 
 
 def stale_alert(selector: str) -> Alert:
@@ -187,11 +187,11 @@ class _SloRules:
         trusted = (
             f"{counted} * on (instance) group_left () max by (instance) (llmslo_trusted{{{self.options.selector}}})"
         )
-        heard, heard_trusted = (f"sum by ({GROUP_LABELS}) ({part}) > 0" for part in (counted, trusted))
-        return self._state_if(heard, heard_trusted if self.slo.threshold_s is not None else "")
+        has_events, has_trusted_events = (f"sum by ({GROUP_LABELS}) ({part}) > 0" for part in (counted, trusted))
+        return self._state_if(has_events, has_trusted_events if self.slo.threshold_s is not None else "")
 
-    def _state_if(self, heard: str, trusted: str = "") -> Rule:
-        """Rule for the compliance. heard: PromQL condition without which it is no_data; trusted: without which the SLO is not met"""
+    def _state_if(self, has_events: str, trusted: str = "") -> Rule:
+        """Rule for the compliance. has_events: PromQL, else it is no_data; trusted: PromQL, without which the SLO is not met"""
         events, bad = (self._recorded(f"{RECORDED}_{kind}:window") + self._each() for kind in ("events", "bad_events"))
         queries = compliance_queries(self.slo, self.uses, events, bad)
         if trusted:
@@ -199,7 +199,7 @@ class _SloRules:
         words = "\nor\n".join(f'label_replace({query}, "state", "{state}", "", "")' for state, query in queries.items())
         declared = self._recorded(DECLARED)
         no_data = f'label_replace({declared}, "state", "no_data", "", "")'
-        judged = f"({words})\nand on ({self.by})\n({heard})\nand on ({self.by})\n{declared}"
+        judged = f"({words})\nand on ({self.by})\n({has_events})\nand on ({self.by})\n{declared}"
         return self._record(SLO_STATE, f"count by ({self.by}, state) (\n{judged}\nor on ({self.by})\n{no_data}\n)")
 
     def _page(self, chosen: Sequence[Pair]) -> Alert:

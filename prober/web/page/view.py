@@ -31,8 +31,8 @@ class ProbeFilter:
         """Filter from the parameters `outcome` and `workload`. Raises ValueError with the remedy."""
         outcome, workload = query.get("outcome", ""), query.get("workload", "")
         if outcome not in ("", FAILED, *Outcome):
-            known = ", ".join((FAILED, *Outcome))
-            raise ValueError(f"outcome={outcome[:MAX_NAME_CHARS]!r} is not known; there are: {known}")
+            outcomes = ", ".join((FAILED, *Outcome))
+            raise ValueError(f"outcome={outcome[:MAX_NAME_CHARS]!r} is not known; there are: {outcomes}")
         if len(workload) > MAX_NAME_CHARS:
             raise ValueError(f"workload has more than {MAX_NAME_CHARS} characters")
         return cls(outcome, workload)

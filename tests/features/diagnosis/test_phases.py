@@ -9,7 +9,6 @@ from prober.features.diagnosis.phases import (
     PHASES,
     SHARED,
     SHORT,
-    Failure,
     Phase,
     failures,
     fitted,
@@ -17,7 +16,7 @@ from prober.features.diagnosis.phases import (
     rows,
     symptoms,
 )
-from prober.features.diagnosis.window import Hardware, Reading
+from prober.features.diagnosis.window import Failure, Hardware, Reading
 from prober.measure.bandwidth_bound import DecodeModel
 from prober.measure.chat import Usage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals

@@ -178,7 +178,7 @@ int nvmlDeviceGetMemoryInfo(device *on, memory_values *memory) {
 int nvmlDeviceGetMemoryInfo_v2(device *on, memory_values_v2 *memory) {
     CHECK("GetMemoryInfo_v2", on);
     if (memory->version != (2u << 24 | sizeof *memory)) return 25;
-    memory->total = on->slot < 0 ? 80000 : 10000;
+    memory->total = on->slot < 0 ? (u64)setting("memory", 80000) : 10000;
     memory->reserved = 2000;
     memory->used = (on->slot < 0 ? 10000 : 1000) + (u64)on->gpu;
     return OK;
