@@ -56,6 +56,7 @@ MIN_SEED_S = 2 * DAY_S  # of the past that make a baseline of days
 MAX_PAUSE_S = 3 * 3_600.0  # of learning while the first hours make a latency unusual
 MIN_STEP_S = 60.0  # of the wall clock: less changes no verdict
 MIN_CHANGE_S = 180.0  # that a slowdown must last after half of the evidence: a burst of three minutes is no drift
+HELD_SHARE = 0.05  # of the evidence until a slowdown has lasted: a slow sample after a burst must not complete it
 # A slowdown that ends by itself within a day shows that the level wanders more than the baseline knew: the next one takes more
 # evidence, and less again after a week without one.
 CAUTION_GROWTH, MAX_CAUTION, CAUTION_S = 2.0, 16.0, 7 * DAY_S
@@ -226,7 +227,9 @@ def _judge(
         state.caution, state.caution_s = max(1.0, state.caution / CAUTION_GROWTH), unix_s
     total = mix.grow(state.slower, slower, stake)
     if total < math.sqrt(mix.threshold):
-        event = event or ("burst" if state.is_burst else None)
+        if state.is_burst:
+            event = event or "burst"
+            state.slower, state.judged = [0.0] * mix.components, 0
         state.suspected_s, state.is_burst = None, False
     elif state.suspected_s is None:
         state.suspected_s = unix_s
@@ -236,8 +239,7 @@ def _judge(
             if state.spread is not None:
                 state.spread.cut()
             return present_verdict(state, "alarm" if state.covers_days else "unusual")
-        # The evidence is held at the threshold, so that it falls when the slowdown ends.
-        state.slower = [evidence * mix.threshold / total for evidence in state.slower]
+        state.slower = [evidence * HELD_SHARE * mix.threshold / total for evidence in state.slower]
         state.is_burst = True
     if faster is not None and _is_improved(state, mix, faster, unix_s, stake):
         _relearn(state, everything=state.settled)

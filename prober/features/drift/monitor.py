@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from prober.config.configuration import DriftSpec
+from prober.config.units import counted
 from prober.exposition.families import Registry
 from prober.features.drift import series
+from prober.features.drift.blocks import DAY_S
 from prober.features.drift.detector import follow_clock, present_verdict, seed, step
 from prober.features.drift.serialization import dump, restore
 from prober.features.drift.state import Drift, DriftVerdict, Observation, Settings, Shift, new_state, shifts
@@ -25,6 +27,7 @@ from prober.storage.saved_rows import Moment, SavedRows, moment
 
 SAVE_TIMEOUT_S = 30.0  # of a disk that hangs: afterwards a verdict is published although its state is not saved
 MAX_LOAD_AGE_INTERVALS = 3  # intervals of the engine's page after which a load is not used
+RECURRENCE_S = 1_800.0  # between times of day that are about the same: evidence of a burst takes half an hour to fall
 LOAD_WINDOW_S = 60.0  # in which arrivals are counted
 MAX_READINGS = 128  # that are stored
 
@@ -274,8 +277,18 @@ class TargetDrift(TargetObserver):
             self._observed.drifted(workload, signal, active=verdict.is_drift)
         if verdict.event:
             text = f"{signal} of {workload}: {verdict.event}" + (f", {verdict.why}" if verdict.active else "")
+            if verdict.event in ("burst", "alarm"):
+                text += self._recurrence(f"{signal} of {workload}: ", unix_s)
             log.info("target=%s drift: %s", self.name, text)
             self._monitor.events.append(TargetEvent(unix_s, self.name, "drift", text))
+
+    def _recurrence(self, latency: str, unix_s: float) -> str:
+        """The number of earlier days in the event log with a burst or an alarm of a latency at about this time, as text; or ""."""
+        events = self._monitor.events.latest(self.name)
+        kinds = (latency + "burst", latency + "alarm")
+        ago = [(unix_s - event.unix_s) / DAY_S for event in events if event.text.startswith(kinds)]
+        days = {round(day) for day in ago if abs(day - round(day)) * DAY_S <= RECURRENCE_S} - {0}
+        return f", as on {counted(len(days), 'earlier day')} at about this time" if days else ""
 
     def _declare(self, key: SignalKey) -> None:
         registry, labels = self._monitor.registry, (self.name, *key)

@@ -102,6 +102,19 @@ def test_the_times_of_a_state_are_moved_with_the_wall_clock(set_by_s: float) -> 
         assert state.stretch.begun[0] == pytest.approx(4e6 + set_by_s)
 
 
+def test_a_burst_at_the_time_of_day_of_another_is_said_to_recur() -> None:
+    """Bursts of a minute, a day after each other and six hours later: the event log names the days, and no drift is active."""
+    stage = Stage()
+    stage.feed(6_000)
+    for hour in (1, 25, 31):
+        stage.feed(120, 6.0, start=hour * 7_200)
+        stage.feed(3_000, start=hour * 7_200 + 120)
+    bursts = [event.text for event in reversed(stage.events.latest()) if "ttft of probe: burst" in event.text]
+    again = "ttft of probe: burst, as on 1 earlier day at about this time"
+    assert bursts == ["ttft of probe: burst", again, "ttft of probe: burst"]
+    assert stage.value("llmslo_drift_events_total", "ttft", "unusual") == 0
+
+
 def test_what_is_no_latency_of_a_warm_engine_is_no_sample() -> None:
     """Failures, warm-up: neither teaches nor alarms."""
     stage = Stage()
