@@ -7,8 +7,9 @@
 A kind is one of the nulls, or `engines`: every engine of `bench/independent/probes.py`, one lane each, those that replay a
 production trace only with --traces. Each lane runs through the product's detector from its first sample on, as in production: it
 learns, judges, recovers, and learns again after an improvement. Every alarm of the lane counts. At
-four times of a lane, no less than four days after its start and while no alarm is active, copies of the detector get a slowdown;
-one that is not found within 8 h counts as infinite. --held-out: the half of the kinds that the detector was not tuned on.
+four times of a lane, no less than four days after its start, while no alarm is active and no baseline is fitted, copies of the
+detector get a slowdown; one that is not found within 8 h counts as infinite. --held-out: the half of the kinds that the detector
+was not tuned on.
 
 --slower: every engine alone, whose own steps take FACTOR times as long from the morning of the eighth day on. Copies multiply what was
 measured; here requests also pile up, so that queue and requests in flight follow the slowdown, as they do in production.
@@ -69,7 +70,7 @@ def watch(lane: Lane, moments: Sequence[int]) -> LaneFigures:
     ]
     pending = set(moments)
     for number, observation in enumerate(observations):
-        if number in pending and state.baseline is not None and state.alarm is None:
+        if number in pending and state.baseline is not None and state.alarm is None and state.fit is None:
             for factor, delays in figures.delays_min.items():
                 delays.append(delay_min(deepcopy(state), observations, number, factor))
         _, verdict = step(state, observation)
