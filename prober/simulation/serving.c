@@ -10,7 +10,7 @@ typedef struct {  /* in the order of `serving.Service` */
     double step_s, sequence_s, prefill_token_s, kv_token_s, attention_s;
     double budget, slots, kv_tokens;
     double tokens_per_step;
-    double mixed, split, padded, overlapped, overlaid, shortest_first;
+    double mixed, split, admits_pieces, turn_steps, padded, overlapped, overlaid, shortest_first;
     double replicas, least_busy;
     double front_base_s, front_token_s;
 } Service;
@@ -19,9 +19,9 @@ typedef struct { double rounds, first_s, slope_s; } Run;  /* steps that differ b
 typedef struct { double value, weight; } Weighted;
 
 /* An engine. clock, begun_s: end and begin of its latest step; stalled_s: time since the last decoding while sequences waited for
- * prompts; rounds: steps that decoded, of which slow_rounds took longer than limit_s; next_finish: round of the next end; batch:
- * running requests in the order of their admission, of which `decoding` have their prompt computed; used: KV tokens; offsets:
- * context of the decoding sequences, less what the rounds added.
+ * prompts; since_prompts: steps since the latest one with prompts; rounds: steps that decoded, of which slow_rounds took longer than
+ * limit_s; next_finish: round of the next end; batch: running requests in the order of their admission, of which `decoding` have their
+ * prompt computed; used: KV tokens; offsets: context of the decoding sequences, less what the rounds added.
  * Of a request: due: when it came to its engine; left: prompt tokens to compute; done: generated tokens when it last joined the
  * decoding; joined, finish: rounds of its engine, joined is UNSET unless it decodes; mark: first run of its engine's log after it
  * joined; slow_at_join: its engine's slow rounds then. */
@@ -35,7 +35,7 @@ typedef struct {
     int64_t *mark;
     int64_t *queue, *batch, batch_size;
     int64_t head, tail, partial;
-    double limit_s, clock, begun_s, stalled_s, rounds, offsets, used, next_finish, slow_rounds;
+    double limit_s, clock, begun_s, stalled_s, since_prompts, rounds, offsets, used, next_finish, slow_rounds;
     int64_t decoding;
     Run *log;
     int64_t log_size, log_room;
@@ -44,6 +44,7 @@ typedef struct {
 
 #define UNSET (-1.0)
 #define BLOCK_SLACK 7.0  /* tokens of its last KV block that a sequence holds and does not use, on average */
+#define TURN_RATIO 0.3   /* of waiting to decoding requests, from which prompts are computed before their turn: the default of TGI */
 
 static double context(const Replica *r) {
     return r->decoding * r->rounds * r->service->tokens_per_step + r->offsets;
@@ -117,7 +118,7 @@ static void remove_from_batch(Replica *r, int64_t i) {
 }
 
 static double held(const Replica *r, int64_t i) {
-    return r->joined[i] < 0 ? r->prompts[i] + r->done[i] + BLOCK_SLACK
+    return r->joined[i] < 0 ? r->prompts[i] + r->done[i] - (i == r->partial ? r->left[i] : 0) + BLOCK_SLACK
                             : r->prompts[i] + r->done[i] + (r->rounds - r->joined[i]) * r->service->tokens_per_step + BLOCK_SLACK;
 }
 
@@ -173,9 +174,12 @@ static int step(Replica *r, double to_s, int64_t *ready) {
     }
     if (preempted) find_next_finish(r);
     double spent = 0, attended = 0;
-    int64_t count = 0, deferred = 0;
-    if (r->partial >= 0 || (!preempted && r->head < r->tail)) {
-        double left = s->budget - (s->mixed ? (double)r->decoding : 0.0);
+    int64_t count = 0, deferred = preempted;
+    int is_turn = !r->decoding || r->since_prompts >= s->turn_steps || r->tail - r->head >= TURN_RATIO * r->decoding;
+    if (r->partial >= 0 || (!preempted && is_turn && r->head < r->tail)) {
+        /* Rejected drafts take tokens of the budget too: at least one of each sequence. */
+        double scheduled = s->tokens_per_step > 1 ? ceil(s->tokens_per_step) + 1 : 1;
+        double left = s->budget - (s->mixed ? r->decoding * scheduled : 0.0);
         while (left > 0) {
             if (r->partial < 0) {
                 if (preempted || r->head == r->tail || r->batch_size >= s->slots) break;
@@ -186,10 +190,11 @@ static int step(Replica *r, double to_s, int64_t *ready) {
                     break;
                 }
                 double need = r->prompts[i] + r->done[i];
-                if (r->used + need + BLOCK_SLACK > s->kv_tokens && r->batch_size) break;
+                double first = s->admits_pieces ? fmin(need, left) : need;
+                if (r->used + first + BLOCK_SLACK > s->kv_tokens && r->batch_size) break;
                 if (!s->split && spent > 0 && need > left) break;
                 r->head++;
-                r->used += need + BLOCK_SLACK;
+                r->used += BLOCK_SLACK;
                 r->left[i] = need;
                 r->joined[i] = UNSET;
                 r->batch[r->batch_size++] = i;
@@ -197,6 +202,12 @@ static int step(Replica *r, double to_s, int64_t *ready) {
             }
             int64_t i = r->partial;
             double piece = s->split && r->left[i] > left ? left : r->left[i];
+            if (r->used + piece > s->kv_tokens && r->batch_size > 1) {
+                preempt(r);
+                deferred = 1;
+                break;
+            }
+            r->used += piece;
             attended += piece * (r->prompts[i] + r->done[i] - r->left[i] + piece / 2);
             r->left[i] -= piece;
             left -= piece;
@@ -223,6 +234,7 @@ static int step(Replica *r, double to_s, int64_t *ready) {
         if (!spent) {
             if (!s->overlaid || memory_s >= work_s) slope_s = s->kv_token_s * r->decoding * s->tokens_per_step;
             n = deferred ? 1 : r->next_finish - r->rounds;
+            if (!is_turn && r->head < r->tail) n = fmin(n, s->turn_steps - r->since_prompts);
             if (growth > 0) n = fmin(n, fmax(1.0, floor((s->kv_tokens - r->used) / growth)));
             double span_s = to_s - r->clock, half_s = first_s - slope_s / 2;
             if (n * (half_s + slope_s / 2 * n) > span_s)
@@ -232,6 +244,7 @@ static int step(Replica *r, double to_s, int64_t *ready) {
     }
     r->begun_s = r->clock + (n - 1) * first_s + slope_s * (n - 1) * (n - 2) / 2;
     r->clock += n * first_s + slope_s * n * (n - 1) / 2;
+    r->since_prompts = spent ? 0 : r->since_prompts + n;
     if (decodes) {
         r->rounds += n;
         r->used += growth * n;

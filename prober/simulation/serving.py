@@ -27,6 +27,8 @@ class Service(NamedTuple):
     tokens_per_step: tokens that a step generates per sequence (speculative decoding)
     mixed: prompts are computed in steps that also decode; else decoding waits while there are prompts
     split: prompts are computed in pieces that fit the budget; else each at once
+    admits_pieces: a prompt begins when its first piece fits into the KV cache; else when all of it does
+    turn_steps: prompts wait until so many steps have decoded, or until many wait; 0: they do not
     padded: the batch is padded to a power of two
     overlapped: a step is planned while the one before it runs, so a new request waits for one step more
     overlaid: reading (step, context) and computing (prompts, sequences) take place at the same time; else one after the other
@@ -46,6 +48,8 @@ class Service(NamedTuple):
     tokens_per_step: float = 1.0
     mixed: float = 1
     split: float = 1
+    admits_pieces: float = 0
+    turn_steps: float = 0
     padded: float = 0
     overlapped: float = 0
     overlaid: float = 0

@@ -15,9 +15,11 @@ BASE = Service(0.01, 50e-6, 100e-6, 1e-7, budget=512, slots=32)
 STRUCTURES = {
     "chunked": BASE,
     "full cache": BASE._replace(kv_tokens=6_000.0),
+    "full cache, pieces": BASE._replace(kv_tokens=6_000.0, admits_pieces=1),
     "few slots": BASE._replace(slots=4),
     "whole prompts": BASE._replace(mixed=0, split=0),
     "prompts apart": BASE._replace(mixed=0),
+    "prompts in turn": BASE._replace(mixed=0, split=0, turn_steps=10),
     "speculative": BASE._replace(tokens_per_step=2.3),
     "speculative, full cache": BASE._replace(tokens_per_step=2.3, kv_tokens=5_000.0),
     "padded": BASE._replace(padded=1),
@@ -97,6 +99,40 @@ def test_a_front_is_a_queue_with_one_server() -> None:
     for at_s, first_s in zip(of.at_s, course(fast, of).first_s, strict=True):
         free_s = max(free_s, at_s) + 0.1
         assert first_s == pytest.approx(free_s, abs=1e-6)
+
+
+def first_s(service: Service, at_s: float, last: int, prompt: float = 1.0, count: int = 1) -> float:
+    """First token of a prompt that is due at `at_s`, one of `count`, while `last` requests decode from 10 ms on. Steps take 10 ms."""
+    of = Stream(
+        array("d", [0.0] * last + [at_s] * count),
+        *(array("d", [1.0] * last + [prompt] * count), array("d", [100.0] * (last + count))),
+        bytes(last + count),
+    )
+    return course(service._replace(sequence_s=0.0, prefill_token_s=0.0, kv_token_s=0.0), of).first_s[last]
+
+
+def test_a_prompt_waits_for_its_turn() -> None:
+    """Of five decodes; not where two wait beside four that decode, which is more than 0.3 of them."""
+    whole = BASE._replace(mixed=0, split=0)
+    turns = whole._replace(turn_steps=5)
+    found_s = first_s(whole, 0.035, 4), first_s(turns, 0.035, 4), first_s(turns, 0.035, 4, count=2)
+    assert found_s == pytest.approx((0.05, 0.07, 0.05))
+
+
+def test_drafts_take_tokens_of_a_step() -> None:
+    """2.3 tokens a step are three drafts or more: eight sequences take 32 of 40 tokens, and a prompt of 16 needs two steps."""
+    service = BASE._replace(budget=40)
+    found_s = first_s(service, 0.035, 8, 16.0), first_s(service._replace(tokens_per_step=2.3), 0.035, 8, 16.0)
+    assert found_s == pytest.approx((0.05, 0.06))
+
+
+def test_a_prompt_that_begins_with_a_piece_is_computed_in_vain() -> None:
+    """50 tokens are held: of 80 more fit 40, so that the prompt is begun again and again, and its pieces delay the one that decodes."""
+    of = Stream(array("d", [0.0, 0.1]), array("d", [50.0, 80.0]), array("d", [30.0, 2.0]), bytes(2))
+    service = BASE._replace(budget=41, kv_tokens=120.0)
+    whole, pieces = course(service, of), course(service._replace(admits_pieces=1), of)
+    assert whole.first_s[1] > whole.end_s[0]
+    assert pieces.end_s[0] > whole.end_s[0] + 0.01
 
 
 def test_engines_in_turn_are_engines_of_their_own() -> None:

@@ -65,7 +65,7 @@ Quality = Literal["good", "poor", "unusable"]
 class Fit:
     """A fitted service.
 
-    structure: name of its structure, of `structures.STRUCTURES`
+    structure: name of its structure, of STRUCTURES
     front_s: latency in front of it (network, gateway)
     repeats: services that fit the same record under random weights (bootstrap)
     rivals: other structures
@@ -123,8 +123,13 @@ class Structure:
 CHUNKED = Structure("chunked prefill")
 STRUCTURES = (  # the plainest first
     CHUNKED,
+    Structure("prompts that begin when a piece fits", {"admits_pieces": 1}),
     Structure("whole prompts before decodes", {"mixed": 0, "split": 0}, penalty=2),
     Structure("prompts before decodes", {"mixed": 0}, penalty=2),
+    *(
+        Structure(f"prompts after {count} decodes", {"mixed": 0, "split": 0, "turn_steps": count}, penalty=2)
+        for count in (5, 10, 20)
+    ),
     Structure("reading beside computing", {"overlaid": 1}, penalty=2),
     Structure("padded batches", {"padded": 1}, penalty=2),
     Structure("steps planned ahead", {"overlapped": 1}, penalty=2),

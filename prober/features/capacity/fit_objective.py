@@ -62,8 +62,7 @@ class Objective:
     """Residuals and cost of parameter vectors on the beginning of a record, up to all of it.
 
     scenes: several if there is a background, each with other random arrivals, as the true arrival times are unknown
-    slots: limit of running sequences; kv_share: of the KV cache that requests can fill
-        Neither is part of the vector; a change makes earlier points invalid.
+    slots: limit of running sequences, which is not part of the vector; a change makes earlier points invalid
     expected_slots: the limit that is used unless the record shows another one
     observed: observations in use
     """
@@ -72,8 +71,7 @@ class Objective:
         self, record: Record, items: Observations, scenes: Sequence[Scene], structure: Structure, prior: Prior | None
     ) -> None:
         self.structure = structure
-        self.slots, self.kv_share = UNLIMITED_SLOTS, 1.0
-        self.expected_slots = UNLIMITED_SLOTS
+        self.slots = self.expected_slots = UNLIMITED_SLOTS
         self.center, self.spread = _initial_vector(record), PRIOR_SPREADS
         if prior is not None:
             service = prior.service._asdict()
@@ -116,21 +114,11 @@ class Objective:
     def service(self, vector: Array) -> tuple[Service, float]:
         """Service of a parameter vector, and the latency in front of it in seconds."""
         *costs, front_s = (exp(min(20.0, value)) for value in vector.tolist())
-        step_s, sequence_s, prefill_token_s, kv_token_s, attention_s = costs[:BUDGET]
-        budget = max(16.0, round(costs[BUDGET]))
-        step_s = max(MIN_STEP_S, step_s)
+        step_s, budget = max(MIN_STEP_S, costs[0]), max(16.0, round(costs[BUDGET]))
         slots = max(1.0, self.slots // self.structure.replicas)
         slots = min(slots, budget) if self.structure.changes.get("mixed", 1) else slots
-        service = Service(
-            step_s,
-            sequence_s,
-            prefill_token_s,
-            kv_token_s,
-            attention_s,
-            budget,
-            slots,
-            self._kv_tokens,
-            self._tokens_per_step,
+        service = Service(step_s, *costs[1:BUDGET])._replace(
+            budget=budget, slots=slots, kv_tokens=self._kv_tokens, tokens_per_step=self._tokens_per_step
         )
         return self.structure.applied(service, *costs[FRONT:]), front_s
 

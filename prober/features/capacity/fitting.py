@@ -56,7 +56,6 @@ BUDGET_FACTORS = (
 USUAL_ADVANTAGE = 10.0  # in cost
 # Limits of running sequences to try, as multiples of the most that ran.
 SLOT_FACTORS = (1, 1.03, 1.07, 1.12, 1.2, 1.3, 1.45, 1.6, 1.8, 2, 2.5)
-KV_SHARES = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.75, 0.7)
 MAX_KV_USAGE = 0.9  # above it the cache limits the batch
 MIN_FULL_READINGS = 3  # that show a limit of sequences
 DAMPING, MAX_DAMPING_STEPS = 0.1, 3
@@ -113,7 +112,10 @@ def _fit_structures(
     """The structures with their fits, best first. The structure of an earlier sweep has no penalty."""
     plain = Objective(record, items, scenes, CHUNKED, prior)
     fitted = [(plain, _search(plain, record))]
+    fullest = max((signals.kv_cache_usage_ratio_max or 0.0 for _, signals in record.readings), default=0.0)
     for structure in STRUCTURES[1:]:
+        if structure.changes.get("admits_pieces") and fullest < MAX_KV_USAGE:
+            continue  # its replay would be that of CHUNKED
         if prior is not None and prior.structure == structure.name:
             structure = replace(structure, penalty=0.0)
         objective = Objective(record, items, scenes, structure, prior)
@@ -178,7 +180,6 @@ def _search(objective: Objective, record: Record) -> Point:
     for share, factors in zip(SHARES, BUDGET_FACTORS, strict=True):
         objective.restrict(share)
         objective.slots = _slots(objective, record, point.vector)
-        objective.kv_share = _kv_share(objective, record, point.vector)
         point = _scan_budgets(objective, objective.evaluate(point.vector), factors)
         point = _descend(objective, point, 3)
     return point
@@ -187,7 +188,6 @@ def _search(objective: Objective, record: Record) -> Point:
 def _refine(objective: Objective, record: Record, vector: Array) -> Point:
     """The point of least cost on the whole record, searched from `vector`, the parameters of another structure."""
     objective.slots = _slots(objective, record, vector)
-    objective.kv_share = _kv_share(objective, record, vector)
     point = _descend(objective, objective.evaluate(vector), 1)
     return _descend(objective, _scan_budgets(objective, point, BUDGET_FACTORS[1]), 2)
 
@@ -321,18 +321,6 @@ def _slots(objective: Objective, record: Record, vector: Array) -> int:
         objective.slots = slots
         advantage = 2 if slots == objective.expected_slots else 0
         best = min(best, (objective.cost(objective.evaluate(vector)) - advantage, slots))
-    return best[1]
-
-
-def _kv_share(objective: Objective, record: Record, vector: Array) -> float:
-    """Share of the KV cache that requests can fill: blocks are not full, and some engines keep a reserve; 1 if it was never full."""
-    fullest = max((signals.kv_cache_usage_ratio_max or 0.0 for _, signals in record.readings), default=0.0)
-    if fullest < MAX_KV_USAGE:
-        return 1.0
-    best = inf, 1.0
-    for share in KV_SHARES:
-        objective.kv_share = share
-        best = min(best, (objective.cost(objective.evaluate(vector)), share))
     return best[1]
 
 
