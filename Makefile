@@ -16,7 +16,7 @@ help: ## list the targets
 
 install: $(VENV)/installed ## the prober and what it is developed with, into .venv
 
-$(VENV)/installed: requirements.lock pyproject.toml
+$(VENV)/installed: requirements.lock pyproject.toml hatch_build.py prober/simulation/serving.c
 	@tools/python.sh $(PYTHON)
 	@echo "Installing the prober and its development tools into $(VENV) (670 MB on disk, one to three minutes, once)…"
 	@$(PYTHON) -m venv --clear $(VENV)

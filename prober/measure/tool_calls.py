@@ -12,8 +12,9 @@ _STRUCTURE = re.compile(r'["\\{}\[\]]')
 
 
 def argument_text(arguments: object) -> str:
-    """Arguments of a call. A value that is no text, which no API allows, becomes text that is no JSON, so that it is not sent again."""
-    return arguments if isinstance(arguments, str) else "" if arguments is None else "(no text)"
+    """Arguments of a call, or a piece of them. What is no text, which no API allows, becomes text that is no JSON, unless it is empty:
+    so it is not sent again."""
+    return arguments if isinstance(arguments, str) else "(no text)" if arguments else ""
 
 
 class CallPiece(NamedTuple):

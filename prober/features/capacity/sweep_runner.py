@@ -54,8 +54,8 @@ BUDGET_REASONS: dict[str, LimitReason] = {
 DRAWN_LENGTHS = 3_000  # of the workload: the knee rests on the longest requests
 LEASE_LOST = "another prober may sweep now"
 # Of the time, the most that the fastest reading of the page may take, as an engine on one core answers nobody meanwhile (vLLM 0.32: 6
-# to 15 ms); and the longest rest that this asks for, as the machine takes a page for lost when it has seen none for 3 s.
-MAX_PAGE_SHARE, MAX_PAGE_REST_NS = 0.01, 1_500_000_000
+# to 15 ms); and the longest rest that this asks for: two readings in a row that fail or show another engine lose no page (3 s).
+MAX_PAGE_SHARE, MAX_PAGE_REST_NS = 0.01, 700_000_000
 BEFORE_S = 3.0  # how long the page is read before the first request, for the load that is there already
 
 

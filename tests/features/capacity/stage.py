@@ -39,11 +39,11 @@ slos: {{quick: {{signal: ttft, threshold: {threshold}, objective: 90%}}}}
 workloads: {{tiny: {{prompt_tokens: 20, output_tokens: 4}}}}
 targets: [{{name: t, url: '{url}', max_send_lag: 5s, {probes}
   budget: {{{budget}price_per_million: {{prompt: 10, completion: 100}}}},
-  metrics: {{url: {page}}}, sweep: {{workload: tiny, min_rate: {least}, max_rate: 400/s, mode: adaptive{more}}}}}]
+  metrics: {{url: {page}}}, sweep: {{workload: tiny, {rates}{more}}}}}]
 """
 DEFAULTS = {
     **{"threshold": "200ms", "least": "30/s", "page": "auto", "prometheus": "http://127.0.0.1:1"},
-    **{"budget": "", "probes": ""},
+    **{"budget": "", "probes": "", "rates": "min_rate: {least}, max_rate: 400/s, mode: adaptive"},
 }
 # Four at a time of some 40 ms each: 100 a second, and a queue beyond.
 SLOTS = Settings(behaviour=Behaviour(ttft=Constant(0.03), itl=Constant(0.003), slots=4))
@@ -51,7 +51,9 @@ SLOTS = Settings(behaviour=Behaviour(ttft=Constant(0.03), itl=Constant(0.003), s
 
 def target_spec(url: str, more: str = "", **changed: str) -> TargetSpec:
     """A target `t` with a sweep. more: of its `sweep:` block; changed: of DEFAULTS"""
-    text = TEXT.format(url=url, more=f", {more}" if more else "", **(DEFAULTS | changed))
+    values = DEFAULTS | changed
+    values["rates"] = values["rates"].format(**values)
+    text = TEXT.format(url=url, more=f", {more}" if more else "", **values)
     return load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
 
 

@@ -6,7 +6,8 @@ import os
 import re
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -44,29 +45,65 @@ from tests.virtual import make_clock, running
 pytestmark = pytest.mark.virtual_time
 
 
-@pytest.mark.parametrize(
-    ("page_s", "near_s"), [(0.0, (0.09, 0.2)), (0.006, (0.6, 0.7)), (0.2, (1.5, 1.8))], ids=["free", "vllm", "slow"]
-)
-async def test_the_page_is_read_as_seldom_as_its_cost_asks(page_s: float, near_s: tuple[float, float]) -> None:
-    """An engine on one core answers nobody while it writes its page. Close to the knee a free page is read ten times a second."""
+@asynccontextmanager
+async def costly_page(
+    page_s: float, answer: Callable[[int, web.StreamResponse], web.StreamResponse] = lambda _, page: page
+) -> AsyncIterator[tuple[str, list[float]]]:
+    """URL of an engine of 20 requests a second, and the times at which its page was read.
+
+    page_s: that a reading takes; answer: to a reading, by its number
+    """
     reads: list[float] = []
 
     @web.middleware
     async def slow_page(request: web.Request, handler: Callable[[web.Request], Any]) -> web.StreamResponse:
+        response: web.StreamResponse = await handler(request)
         if request.path == "/metrics":
             reads.append(asyncio.get_running_loop().time())
+            response = answer(len(reads), response)
             await asyncio.sleep(page_s)
-        response: web.StreamResponse = await handler(request)
         return response
 
-    app = create_app(SLOTS, make_clock)
+    app = create_app(Settings(behaviour=Behaviour(ttft=Constant(0.19), itl=Constant(0.001), slots=4)), make_clock)
     app.middlewares.append(slow_page)
-    async with serving(app) as url, staged(url) as stage:
+    async with serving(app) as url:
+        yield url, reads
+
+
+@pytest.mark.parametrize(
+    ("page_s", "near_s"), [(0.0, (0.09, 0.2)), (0.006, (0.6, 0.7)), (0.2, (0.85, 1.0))], ids=["free", "vllm", "slow"]
+)
+async def test_the_page_is_read_as_seldom_as_its_cost_asks(page_s: float, near_s: tuple[float, float]) -> None:
+    """An engine on one core answers nobody while it writes its page. Close to the knee a free page is read ten times a second."""
+    async with costly_page(page_s) as (url, reads), staged(url, threshold="400ms", least="9/s") as stage:
         stage.sweeps.start("t")
         await until(stage.is_swept)
     gaps_s = [after - before for before, after in pairwise(reads)]
     assert len(gaps_s) > 10
     assert near_s[0] < min(gaps_s) < near_s[1]
+
+
+def _is_refused(number: int, page: web.StreamResponse) -> web.StreamResponse:
+    return web.Response(status=503) if number == 15 else page
+
+
+def _is_resized(number: int, page: web.StreamResponse) -> web.StreamResponse:
+    assert isinstance(page, web.Response)
+    assert page.text is not None
+    resized = re.sub(r'(num_gpu_blocks|kv_cache_size_tokens)="\d+"', r'\1="777"', page.text)
+    return web.Response(text=resized) if number >= 15 else page
+
+
+@pytest.mark.parametrize(("answer", "verdict"), [(_is_refused, "not_reached"), (_is_resized, "void")])
+async def test_a_costly_page_is_read_often_enough(
+    answer: Callable[[int, web.StreamResponse], web.StreamResponse], verdict: str
+) -> None:
+    """One failed reading is no lost page, and two that show another size void the sweep."""
+    rates = "rates: [5/s, 8/s], step: 20s, mode: grid"
+    async with costly_page(0.2, answer) as (url, _), staged(url, threshold="400ms", rates=rates) as stage:
+        stage.sweeps.start("t")
+        await until(stage.is_swept)
+        assert stage.value("llmslo_sweeps_total", verdict) == 1
 
 
 async def test_a_sweep_that_is_refused_changes_no_headroom_and_says_why() -> None:
