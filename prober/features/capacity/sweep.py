@@ -289,7 +289,7 @@ class Sweep:
 
     @property
     def page_every_s(self) -> float:
-        """Least seconds between readings of the metrics page: short once requests wait or breach, as a limit shows only while it binds."""
+        """Least seconds between readings of the page: few once requests wait or breach, as a limit shows only while it binds."""
         log = self._log
         waits = bool(log.readings and log.readings[-1][1].requests_waiting)
         return PAGE_NEAR_S if waits or self._breached.get(len(log.stages) - 1) else PAGE_S
