@@ -127,9 +127,9 @@ async def test_a_reload_keeps_the_shorter_lead_of_the_same_server() -> None:
 @pytest.mark.real_time
 async def test_a_reset_of_an_idle_connection_is_like_its_end() -> None:
     """RST instead of FIN."""
-    server = Impatient(0.4, resets)  # the third connection is half as old at the due time
+    server = Impatient(1.4, resets)  # 0.6 s before the due time; the second connection has 0.8 s left then
     async with probing(server) as target:
-        results = [await send(target, 1.0) for _ in range(3)]
+        results = [await send(target, 2.0) for _ in range(3)]
     assert [result.outcome for result in results] == [Outcome.OK] * 3
     assert server.connections > 3
 
