@@ -1,7 +1,7 @@
 """The prober beside the field: clock, truth, continuous probing and searches for the knee, in one run with a bounded duration.
 
     python -m bench.rivals [--parts clock,truth,continuous] [--minutes 12] [--folder build/rivals] [--page FILE]
-    python -m bench.rivals --parts knee --minutes 180     half a dozen minutes for each search of each engine
+    python -m bench.rivals --parts knee --minutes 120     three engines at a time, up to half an hour each
 
 Rivals are installed first, into environments of their own under --folder (not counted in --minutes). A part for which no time is left
 is left out, and the result says so. --page writes the tables of the documentation.
