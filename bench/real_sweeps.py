@@ -117,19 +117,14 @@ def measured(engine: Engine, rate_per_s: float, prompt_tokens: int, requests: in
     """TTFT quantiles at a rate by `vllm bench serve`: of each seed's requests, and of all together."""
     ttfts_s: list[float] = []
     p99s_s = []
-    for seed in range(seeds):
+    first_seed = round(1_000 * rate_per_s)  # no prompts of another rate, which would be in the prefix cache
+    for seed in range(first_seed, first_seed + seeds):
         path = engine.scratch / f"bench{rate_per_s}-{seed}.json"
         engine.client(
             *("vllm", "bench", "serve", "--backend", "openai-chat", "--endpoint", "/v1/chat/completions"),
             *("--base-url", engine.url, "--model", "tiny", "--tokenizer", str(engine.model)),
             *("--dataset-name", "random", "--random-input-len", str(prompt_tokens)),
-            *(
-                "--random-output-len",
-                str(OUTPUT_TOKENS),
-                "--ignore-eos",
-                "--seed",
-                str(round(1_000 * rate_per_s) + seed),
-            ),
+            *("--random-output-len", str(OUTPUT_TOKENS), "--ignore-eos", "--seed", str(seed)),
             *("--num-prompts", str(requests), "--request-rate", str(rate_per_s), "--disable-tqdm"),
             *("--save-result", "--save-detailed", "--result-dir", str(engine.scratch), "--result-filename", path.name),
             env=engine.environment,
@@ -176,9 +171,8 @@ def main() -> None:
         try:
             sweeps = [swept(engine, number) for number in range(options.sweeps // 2)]
             lengths = [sweep["prompt_tokens"] for sweep in sweeps if sweep.get("prompt_tokens")]
-            overhead = (
-                measured(engine, 4.0, PROMPT_TOKENS, 20, 1)["prompt_tokens"] - PROMPT_TOKENS
-            )  # of the chat template
+            # of the chat template
+            overhead = measured(engine, 4.0, PROMPT_TOKENS, 20, 1)["prompt_tokens"] - PROMPT_TOKENS
             prompt_tokens = round(sum(lengths) / len(lengths) - overhead) if lengths else PROMPT_TOKENS
             grid = [
                 measured(engine, float(rate), prompt_tokens, REQUESTS, options.seeds)

@@ -9,7 +9,7 @@ It is fed with events, and `action` says what to do now; a driver compares it wi
             estimate = in_another_process(estimate_capacity, action.record)         # prober.features.capacity.estimate
             sweep.estimated(estimate.capacities, now(), is_modelled=estimate.fit is not None)   # it may go on
             # or, if that process failed: sweep.not_estimated(why)
-        ...                                 # feed events; a tick every 0.25 s, the engine's page each `page_every_s` at most
+        ...                                 # feed events; a tick every 0.25 s, the engine's page after `page_every_s` or later
 
 All times `at_s` are seconds of the prober's monotonic clock (that of `Timeline`, ÷ 1e9), and never go back. Calls for unknown
 requests, or after the end, have no effect. The driver owns pacing, tokens and connections; the machine decides rates, stages
@@ -289,7 +289,7 @@ class Sweep:
 
     @property
     def page_every_s(self) -> float:
-        """Least seconds between readings of the page: few once requests wait or breach, as a limit shows only while it binds."""
+        """Least time between readings of the page: short once requests wait or breach, as a limit shows only while it binds."""
         log = self._log
         waits = bool(log.readings and log.readings[-1][1].requests_waiting)
         return PAGE_NEAR_S if waits or self._breached.get(len(log.stages) - 1) else PAGE_S

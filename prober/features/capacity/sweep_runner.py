@@ -226,13 +226,12 @@ class SweepRunner:
         while await page.read():
             read_ns = now_ns = self._clock.now_ns()
             rest_ns = min(rest_ns, round((read_ns - began_ns) / MAX_PAGE_SHARE))
-            while now_ns < (due_ns := read_ns + max(rest_ns, self._page_every_ns())):
+            while now_ns < (
+                due_ns := read_ns + max(rest_ns, round(1e9 * (self._sweep.page_every_s if self._sweep else PAGE_S)))
+            ):
                 await self._clock.sleep_until(min(due_ns, now_ns + round(PAGE_NEAR_S * 1e9)))
                 now_ns = self._clock.now_ns()
             began_ns = now_ns
-
-    def _page_every_ns(self) -> int:
-        return round((self._sweep.page_every_s if self._sweep else PAGE_S) * 1e9)
 
     async def _carry_out(self, sweep: Sweep) -> Finished:
         """Carry out the actions of the machine until it has finished."""
