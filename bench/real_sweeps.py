@@ -1,11 +1,13 @@
 """Sweeps of a real vLLM on the CPU, beside `vllm bench serve` at fixed rates with the same numbers of tokens.
 
     python -m bench.real_sweeps --engine FOLDER --model FOLDER [--rates 10,11,12,13,14,15] [--seeds 4] [--sweeps 10]
+    python -m bench.real_sweeps --engine FOLDER --model FOLDER --sweeps 0 --rates 15 [--reads-per-s 10]
 
 FOLDER of the engine: a virtual environment with vLLM (`make test-engines` installs one). The model: `tests/engines/tiny_model.py
 MODEL larger` makes it. Engine and client have a core each (`taskset`), so the machine must have two and be otherwise quiet. Half of
 the sweeps run before the grid and half after it. The knee of the grid is where the p99 of the TTFT of all seeds passes the
 threshold, between two rates by a straight line in logarithms: that of 400 requests is a matter of one burst.
+With --reads-per-s the engine's page is read at this rate beside the grid, as a prober may do it.
 """
 
 import argparse
@@ -15,8 +17,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from math import exp, log
 from pathlib import Path
@@ -147,6 +152,26 @@ def quantile(values: list[float], level: float) -> float:
     return quantiles(values, n=1_000, method="inclusive")[round(1_000 * level) - 1]
 
 
+@contextmanager
+def page_read(engine: Engine, reads_per_s: float) -> Iterator[None]:
+    """Read the engine's page at a rate meanwhile, on the core of the clients; 0: do not."""
+    ended = threading.Event()
+
+    def read() -> None:
+        os.sched_setaffinity(0, {int(CLIENT_CORE)})
+        while not ended.wait(1 / reads_per_s):
+            with urllib.request.urlopen(f"{engine.url}/metrics", timeout=2) as page:
+                page.read()
+
+    reader = threading.Thread(target=read, daemon=True)
+    if reads_per_s:
+        reader.start()
+    yield
+    ended.set()
+    if reads_per_s:
+        reader.join()
+
+
 def crossing(grid: list[dict[str, Any]]) -> float | None:
     """Rate at which the p99 passes the threshold; None if it does not between two neighbours."""
     for before, after in pairwise(grid):
@@ -164,6 +189,7 @@ def main() -> None:
     parser.add_argument("--rates", default="10,11,12,13,14,15")
     parser.add_argument("--seeds", type=int, default=4, help="runs of the grid at each rate")
     parser.add_argument("--sweeps", type=int, default=10)
+    parser.add_argument("--reads-per-s", type=float, default=0.0, help="of the engine's page, beside the grid")
     parser.add_argument("--port", type=int, default=18_123)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -174,10 +200,11 @@ def main() -> None:
             # of the chat template
             overhead = measured(engine, 4.0, PROMPT_TOKENS, 20, 1)["prompt_tokens"] - PROMPT_TOKENS
             prompt_tokens = round(sum(lengths) / len(lengths) - overhead) if lengths else PROMPT_TOKENS
-            grid = [
-                measured(engine, float(rate), prompt_tokens, REQUESTS, options.seeds)
-                for rate in options.rates.split(",")
-            ]
+            with page_read(engine, options.reads_per_s):
+                grid = [
+                    measured(engine, float(rate), prompt_tokens, REQUESTS, options.seeds)
+                    for rate in options.rates.split(",")
+                ]
             sweeps += [swept(engine, number) for number in range(options.sweeps // 2, options.sweeps)]
         finally:
             engine.stop()

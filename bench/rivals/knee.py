@@ -6,6 +6,8 @@ the total rate at which 1% of Poisson arrivals miss the threshold of TTFT, ten t
 reads the engine's page, and answers with a total. GuideLLM looks for a number of requests in flight, and is taken at the rate of good
 requests there. Harmed are requests of the background that missed the threshold from the begin of a search to its end, less those that
 do without it.
+
+`python -m bench.rivals.knee` runs `prober sweep` alone, without any rival, in ten minutes.
 """
 
 import asyncio
@@ -16,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +32,7 @@ import numpy as np
 from bench.independent.engine import Engine
 from bench.independent.engine_server import EngineServer
 from bench.independent.kinds import draw_structure
-from bench.report import goal
+from bench.report import goal, show
 from bench.rivals.clients import OFFLINE, ROOT, Client, Load, Words, run
 from prober.results.result_file import from_json
 from tests.serving import serving
@@ -232,21 +234,21 @@ def measure(search: Search, of: Case, clients: Path, timeout_s: float) -> dict[s
     return found | {"rate_per_s": round(rate_per_s, 2), "error": round(rate_per_s / truth_per_s - 1, 3)}
 
 
-def play(clients: Path, deadline_s: float) -> list[dict[str, Any]]:
-    """Engines with all three searches, as many as time is left for; `AT_ONCE` of them at a time, each in a process of its own."""
+def play(clients: Path, deadline_s: float, searches: Sequence[Search] = SEARCHES) -> list[dict[str, Any]]:
+    """Engines with all searches, as many as time is left for; `AT_ONCE` of them at a time, each in a process of its own."""
     with ProcessPoolExecutor(AT_ONCE) as processes:
-        rows = processes.map(partial(_searched, clients, deadline_s), range(len(KINDS)))
+        rows = processes.map(partial(_searched, clients, deadline_s, searches), range(len(KINDS)))
         return [row for row in rows if row is not None]
 
 
-def _searched(clients: Path, deadline_s: float, number: int) -> dict[str, Any] | None:
-    """An engine with all three searches, one after the other; None if no time is left for them."""
+def _searched(clients: Path, deadline_s: float, searches: Sequence[Search], number: int) -> dict[str, Any] | None:
+    """An engine with all searches, one after the other; None if no time is left for them."""
     if deadline_s - time.monotonic() < LEAST_S:
         return None
     of = case(KINDS[number], has_background=number % 2 == 1)
     row: dict[str, Any] = {"engine": of.kind, "knee_per_s": round(of.knee_per_s, 2), "threshold_s": of.threshold_s}
     row["background_per_s"] = round(of.background_per_s, 2)
-    return row | {search.name: measure(search, of, clients, SEARCH_S) for search in SEARCHES}
+    return row | {search.name: measure(search, of, clients, SEARCH_S) for search in searches}
 
 
 def goals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -276,3 +278,15 @@ def _figures(runs: list[dict[str, Any]]) -> dict[str, float]:
         "engines without a figure": len(runs) - len(answered),
         **{f"{key}, median": value for key, value in price.items()},
     }
+
+
+def main() -> None:
+    """Measure our own search and print."""
+    rows = play(Path(), math.inf, SEARCHES[:1])
+    ours = _figures([row[SEARCHES[0].name] for row in rows])
+    bounds = {"error, median": 0.05, "engines without a figure": 0.0}
+    show("rivals_knee", [goal(title, ours[title], most, "") for title, most in bounds.items()], rows=rows)
+
+
+if __name__ == "__main__":
+    main()
