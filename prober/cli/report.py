@@ -115,7 +115,7 @@ def result_of(path: Path) -> Result:
 
 
 def all_of(files: Sequence[Path], open_: Callable[[Path], T]) -> list[T]:
-    """What `open_` reads of the files. Exits with FAILED and a line for each file that cannot be read."""
+    """Documents that `open_` reads of the files. Exits with FAILED and a line for each file that cannot be read."""
     documents, problems = [], []
     for path in files:
         try:
