@@ -199,7 +199,7 @@ def main() -> None:
             lengths = [sweep["prompt_tokens"] for sweep in sweeps if sweep.get("prompt_tokens")]
             # of the chat template
             overhead = measured(engine, 4.0, PROMPT_TOKENS, 20, 1)["prompt_tokens"] - PROMPT_TOKENS
-            prompt_tokens = round(sum(lengths) / len(lengths) - overhead) if lengths else PROMPT_TOKENS
+            prompt_tokens = round((sum(lengths) / len(lengths) if lengths else PROMPT_TOKENS) - overhead)
             with page_read(engine, options.reads_per_s):
                 grid = [
                     measured(engine, float(rate), prompt_tokens, REQUESTS, options.seeds)
@@ -217,7 +217,7 @@ def main() -> None:
     goals = [
         {
             "name": name,
-            "value": value / max(1, len(sweeps)),
+            "value": value / len(sweeps),
             "goal": least,
             "unit": "share",
             "met": value >= least * len(sweeps),
@@ -226,6 +226,7 @@ def main() -> None:
             (f"sweeps within {MAX_ERROR:.0%} of the grid", right, MIN_RIGHT),
             ("intervals that hold the grid's knee", covered, MIN_COVERED),
         )
+        if sweeps
     ]
     show("real_sweeps", goals, knee_per_s=knee, grid=grid, sweeps=sweeps)
 
