@@ -26,7 +26,6 @@ from prober.cli.scenes import ALL, SCENES, SLOWDOWN_RATIO, Engine, engines_of, l
 
 HOST = "127.0.0.1"
 FIRST_ENGINE_PORT, PROBER_PORT, PROMETHEUS_PORT = 8000, 9742, 9090
-MAX_SEND_LAG_MS = 50
 SWEEP_BUDGET = "{tokens_per_day: 500M, cost_per_day: 200, price_per_million: {prompt: 0.20, completion: 0.60}}"  # a sweep every 5 min
 # TPOT is judged on engines without sweeps, as a sweep makes it longer.
 SWEPT = (
@@ -40,8 +39,8 @@ ENGINES = {
     "failing": SCENES["broken"].engine,
 }
 # Four probes per second give a p99 its thousand samples within minutes. A step takes 8.5 ms: TPOT is 9 ms, 15 ms after the
-# slowdown. A machine that runs the demo also runs a browser, so max_send_lag is longer than by default; the demo prints it.
-DEFAULTS = f"defaults: {{rate: 4/s, max_in_flight: 64, warmup: 10, max_send_lag: {MAX_SEND_LAG_MS}ms}}\n"
+# slowdown.
+DEFAULTS = "defaults: {rate: 4/s, max_in_flight: 64, warmup: 10}\n"
 SLOS = {
     "ttft": "{signal: ttft, threshold: 500ms, objective: 99%}",
     "tpot": "{signal: tpot, threshold: 13ms, objective: 95%}",
@@ -75,10 +74,7 @@ STORY = f"""\
   within 8 minutes    healthy     meets its SLOs; a gentle sweep every five minutes finds its capacity, and so its headroom
 Drift is not shown, since a baseline takes days (`--scene drift` simulates them), and GPUs are not, since mock engines have none.
 """
-ENDING = f"""\
-All of it shares this machine: a probe has no latency from {MAX_SEND_LAG_MS} ms of the prober's own lateness on (max_send_lag),
-instead of the default of 10 ms.
-Ctrl-C ends it all."""
+ENDING = "Ctrl-C ends it all."
 
 
 @dataclass(slots=True)

@@ -53,7 +53,6 @@ class EndpointOptions:
     bearer_token_file: Annotated[str, typer.Option(help="File with the bearer token.")] = ""
     ca_file: Annotated[str, RareOption(help="File with the certificate authorities to trust.")] = ""
     header: Annotated[list[str] | None, RareOption(help="'name: value' of a request header; repeatable.")] = None
-    max_send_lag: Annotated[str, RareOption(help="Lateness above which a request has no latency.")] = "10ms"
 
 
 @dataclass(frozen=True, slots=True)

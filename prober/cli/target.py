@@ -17,7 +17,6 @@ from prober.config.fields import Block, Document
 from prober.config.problems import ConfigError, explain, no_such
 from prober.config.server import expand, expand_url
 from prober.config.target import TargetSpec
-from prober.config.units import duration
 from prober.config.workloads import THINK_TIME_REFUSED
 from prober.measure.quality import expectation_problem
 from prober.storage.watched_file import Lock, LockHeld, read_text
@@ -67,7 +66,6 @@ def target(
             "engine": endpoint.engine,
             "auth": {"bearer_token_file": endpoint.bearer_token_file} if endpoint.bearer_token_file else None,
             "tls": {"ca_file": endpoint.ca_file} if endpoint.ca_file else None,
-            "max_send_lag": quantity("--max-send-lag", endpoint.max_send_lag, duration),
             "headers": dict(_header(line) for line in endpoint.header or ()),
             "metrics": {"url": page_url, **fields.pop("metrics", {})},
             **fields,

@@ -10,7 +10,6 @@ from prober.measure.timeline import format_duration
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, percentile_name
 from prober.web.api_types import EndedProbe
 from prober.web.targets import (
-    LATE,
     NO_DRIFT_DATA,
     SIGNALS,
     ConcernAnswer,
@@ -120,9 +119,8 @@ def summary(watched: Watched) -> list[str]:
 
 
 def doubts(snapshot: Snapshot) -> list[str]:
-    """Reasons to doubt the data: the prober's own lateness, or a configuration that is not in effect."""
-    problems = [one_line(f"{problem.headline}: {'; '.join(problem.mistakes)}") for problem in snapshot.problems]
-    return [*([] if snapshot.trusted else [f"{LATE.capitalize()}."]), *problems]
+    """Reasons to doubt the data: parts of the configuration that are not in effect."""
+    return [one_line(f"{problem.headline}: {'; '.join(problem.mistakes)}") for problem in snapshot.problems]
 
 
 def by_trouble(snapshot: Snapshot) -> list[tuple[TargetAnswer, ConcernAnswer]]:

@@ -137,7 +137,6 @@ class Overridable(Block):
         "probes are sent and fail; 0: at once",
     )
     connect_lead: OptionalDuration = Field(1.0, description="how long before its due time a probe connects")
-    max_send_lag: Duration = Field(0.010, description="lateness of the prober above which a probe has no latency")
     timeouts: Timeouts = Field(default_factory=Timeouts, description="when a probe is aborted")
     health: HealthSpec = Field(default_factory=HealthSpec, description="answers of `/health/TARGET`")
     context: ContextSpec = Field(

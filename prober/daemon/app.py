@@ -56,10 +56,10 @@ from prober.features.replicas import series as replicas_series
 from prober.features.replicas.leadership import LeaseOptions, leadership
 from prober.features.slo.firing import firing_checks
 from prober.features.slo.monitor import SloMonitor
-from prober.net.clock import Clock, Trust
+from prober.net.clock import Clock
 from prober.probing.fleet import Fleet
 from prober.probing.history import EventLog, ProbeHistory
-from prober.probing.recorder import TargetBuffering, TargetProbes
+from prober.probing.recorder import TargetBuffering, TargetProbes, TargetTrust
 from prober.probing.replicas import Shard
 from prober.probing.supervisor import Supervisor
 from prober.probing.target_runner import RunnerContext
@@ -88,7 +88,6 @@ NO_LEASE = (
     "give all of a shard the same lease"
 )
 KINDS = (DRIFT, ENGINE, DEMAND, SLO, ANSWERED, DIAGNOSIS, BUDGET, ANSWERS)  # of the rows in the store
-START_S = 5.0  # in which a late event loop is no sign of later delays
 END_NOTICE_S = 10.0  # from the end of one container of a pod to the hook of another: up to 6 s were seen on a busy node
 POD_END_LIMIT_S = 3600.0  # longer than pods are given to end
 log = logging.getLogger(__name__)
@@ -257,9 +256,6 @@ class App:
         """Create all parts and connect them. Raises ConfigError, UnusableStore."""
         options, families = self._options, self._families
         clock = self._clock = self._make_clock()
-        trust = self._trust = Trust(
-            min((spec.max_send_lag for spec in specs.kinds), default=specs.defaults.max_send_lag)
-        )
         instance = os.environ.get("POD_NAME") or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         events, supervisor = EventLog(), self._supervisor
         path = self._storage_path = options.storage_path or specs.storage.path
@@ -278,9 +274,7 @@ class App:
         slos = self._slos = SloMonitor(families, lambda: moment(clock.now_ns(), clock.unix_s()), rows[SLO], events)
         self._drift = DriftMonitor(families, events, specs.drift, rows[DRIFT], has_store=store is not None)
         self._answers = AnswersMonitor(families, events, specs.drift, rows[ANSWERS])
-        self._sweeps = Sweeps(
-            families, events, headroom, trust, clock, store, PageReader, leading, read_facts, instance
-        )
+        self._sweeps = Sweeps(families, events, headroom, clock, store, PageReader, leading, read_facts, instance)
         diagnosis = DiagnosisMonitor(families, events, rows[DIAGNOSIS])
         gpus = GpuMonitor(families, lambda: self._fleet.runners.values())
         ledger = self._ledger = Ledger(store, failures, rows[BUDGET])
@@ -288,6 +282,7 @@ class App:
         # Features that observe targets, in the order of their calls: a new feature is one line here.
         features = (
             partial(TargetProbes, families),
+            partial(TargetTrust, families),
             partial(TargetBuffering, families, events),
             slos.observe,
             partial(TargetBudgets, families),
@@ -303,7 +298,6 @@ class App:
         )
         self._context = RunnerContext(
             clock,
-            trust,
             events,
             features,
             families.remove,
@@ -440,7 +434,6 @@ class App:
                 )
                 self._next_reading_s = now_s() + retry_s
                 return str(problem)
-            self._trust.max_send_lag_s = min(spec.max_send_lag for spec in specs.kinds)
             self._drift.configure(specs.drift)
             self._answers.spec = specs.drift
             self._persistence.prometheus_url = self._headroom.prometheus_url = specs.prometheus_url
@@ -631,26 +624,19 @@ class App:
         else:
             self._fixed("web")
 
-    def _beat_recorder(self, latest_delays: deque[float]) -> Callable[[int, float], None]:
+    def _beat_recorder(self, latest_delays: deque[float]) -> Callable[[float], None]:
         """Function that records with each beat of the clock how late it is, and the delays of what was received since the last one."""
         lags = self._families.histogram(own_series.LOOP_LAG, COARSE)
         delays = self._families.histogram(own_series.RECEIVE_DELAY, FINE)
         by_kernel, by_process = (self._families.value(own_series.STAMPS, source) for source in ("kernel", "process"))
-        trusted = self._families.value(own_series.TRUSTED)
         stamps = self._clock.stamps
 
-        begun_s = asyncio.get_running_loop().time()
-
-        def beat(now_ns: int, late_s: float) -> None:
+        def beat(late_s: float) -> None:
             lags.observe(late_s)
             delays_s = [delay_ns / 1e9 for delay_ns in stamps.take_delays()]
             latest_delays.extend(delays_s)
             delays.observe(*delays_s)
             by_kernel.value, by_process.value = stamps.kernel, stamps.process
-            if asyncio.get_running_loop().time() - begun_s < START_S:
-                return  # the prober itself starts; a probe that is late meanwhile is `invalid` all the same
-            self._trust.lag(now_ns, late_s)
-            trusted.value = float(self._trust.trusted(now_ns))
 
         return beat
 

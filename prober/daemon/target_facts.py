@@ -101,7 +101,7 @@ async def read_network(target: Target) -> list[Fact]:
         connection = exchange.connection
         if connection is None or (address := ip_address(connection.local_address)) is None:
             return []
-        round_trip_s = connection.round_trip_s
+        info = connection.tcp_info()
     except (Broken, OSError):  # or the server ended it at once
         return []
     finally:
@@ -109,8 +109,8 @@ async def read_network(target: Target) -> list[Fact]:
     proxy = " to the proxy" if target.endpoint.proxy else ""
     interface = "loopback" if address.is_loopback else _interface(address)
     facts = [Fact("network", f"IPv{address.version}{f' over {interface}' if interface else ''}{proxy}", SOURCE)]
-    if round_trip_s:
-        facts.append(Fact("network_round_trip", f"{round_trip_s * 1e3:.3g} ms{proxy}", SOURCE))
+    if info is not None:
+        facts.append(Fact("network_round_trip", f"{info.round_trip_us / 1e3:.3g} ms{proxy}", SOURCE))
     return facts
 
 

@@ -36,7 +36,7 @@ def is_held_back(timeline: Timeline) -> bool | None:
     """
     stamps = timeline.content_ns
     starts = timeline.flush_starts
-    if not starts or timeline.is_late:
+    if not starts or timeline.is_read_late:
         return None
     if len(starts) == 1:
         return True if max(len(stamps), timeline.streamed_tokens or 0) >= MIN_TOKENS_AT_ONCE else None

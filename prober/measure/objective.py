@@ -6,7 +6,8 @@
 `quality`: one event per checked answer.
 
 Neutral outcomes contribute nothing. Some successes contribute to `success` and `quality` only, as a user would not see their latency:
-those during warm-up, those whose cold prompt was in the prefix cache, and those for which the prober itself was late.
+those during warm-up, and those whose cold prompt was in the prefix cache. A latency that is only known to lie between two bounds is an
+event unless the threshold lies between them.
 
 Window pairs and burn rates are those of the Google SRE workbook, chapter 5, table 5-8, https://sre.google/workbook/alerting-on-slos/:
 an alert fires when a long window and a short one of a twelfth of it both burn the budget faster than `burn`. The long window makes sure
@@ -19,13 +20,15 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal, get_args
 
-from prober.measure.outcome import BAD, NEUTRAL, Outcome
+from prober.measure.outcome import ANSWERED, BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.timeline import BoundedSignal
 
 Signal = Literal["ttft", "ttft_answer", "tpot", "itl", "e2e", "success", "quality"]
 SIGNALS: tuple[Signal, ...] = get_args(Signal)
 SIGNALS_WITHOUT_THRESHOLD: tuple[Signal, ...] = ("success", "quality")
 TRAFFIC_SIGNALS: tuple[Signal, ...] = ("ttft", "itl", "tpot", "e2e")  # that engines export as histograms
+BOUNDED_SIGNALS: tuple[BoundedSignal, ...] = get_args(BoundedSignal)
 SIGNALS_WITHOUT_STREAM: tuple[Signal, ...] = ("e2e", "success", "quality")
 
 
@@ -156,9 +159,17 @@ def count_events(slo: Slo, result: ProbeResult) -> tuple[int, int]:
         return _single_event(slo, result.timeline.tpot_s)
     if failed:
         return BAD_EVENT
-    timeline = result.timeline
-    value = {"ttft": timeline.ttft_s, "ttft_answer": timeline.ttft_answer_s, "e2e": timeline.e2e_s}[slo.signal]
-    return _single_event(slo, value)
+    assert slo.signal in BOUNDED_SIGNALS
+    bounds = result.timeline.bounds_s(slo.signal)
+    return NO_EVENT if bounds is None or is_undecided(slo, result) else _single_event(slo, bounds[0])
+
+
+def is_undecided(slo: Slo, result: ProbeResult) -> bool:
+    """True if the latency of an answer is only known to lie between two bounds, and the threshold of the SLO lies between them."""
+    if slo.signal not in BOUNDED_SIGNALS or slo.threshold_s is None or result.outcome not in ANSWERED:
+        return False
+    bounds = result.timeline.bounds_s(slo.signal)
+    return bounds is not None and bounds[0] <= slo.threshold_s < bounds[1]
 
 
 BURN_PROBES = 20  # the last ones, by which a burn rate is judged at once

@@ -82,6 +82,7 @@ class Recording:
     _generated_bytes: int = 0
     _stamps: "array[int]" = field(default_factory=lambda: array("q"))
     _totals: "array[int]" = field(default_factory=lambda: array("q"))
+    _earliest_ns: dict[int, int] = field(default_factory=dict)  # see `Timeline`
     _sse: SseDecoder = field(default_factory=SseDecoder)
     _body: bytearray = field(default_factory=bytearray)  # until the first event; of an answer that is not streamed all
     _work: int = 0
@@ -171,8 +172,11 @@ class Recording:
         """The stored tool calls, in the order in which they began."""
         return self._calls.stored
 
-    def feed(self, at_ns: int, data: bytes) -> bool:
-        """Add a piece of the body that arrived at `at_ns`. Returns True once the answer has ended; later data is ignored."""
+    def feed(self, at_ns: int, data: bytes, earliest_ns: int | None = None) -> bool:
+        """Add a piece of the body, which arrived at `at_ns`. Returns True once the answer has ended; later data is ignored.
+
+        earliest_ns: all but the end of the piece may have arrived since then; None: it arrived at once
+        """
         if self.ended_ns is not None or self.error is not None or self.malformed is not None:
             return True
         self._fed_ns = at_ns
@@ -190,8 +194,13 @@ class Recording:
             events, too_long = self._sse.feed(data), None
         except LineTooLong as problem:
             events, too_long = problem.events, str(problem)
+        early_ns = at_ns if earliest_ns is None else earliest_ns
         for event in events:
+            chunks = len(self._stamps)
             self._take_event(at_ns, event)
+            is_last = event is events[-1] and self._sse.is_between_events
+            if early_ns < at_ns and len(self._stamps) > chunks and not is_last:
+                self._earliest_ns[at_ns] = early_ns
             if self.is_over:
                 return True
         self.malformed = too_long
@@ -238,10 +247,14 @@ class Recording:
         hidden_tokens: HiddenTokens = self._hidden_tokens or ("before" if self._hides_reasoning else "")
         if not hidden_tokens and self.usage and (self.usage.completion_tokens or 0) > self._generated_bytes:
             hidden_tokens = "some"
+        first_ns = self.first_ns if self.streamed else None
+        first_answer_ns = self.first_answer_ns if self.streamed and shows_answer else None
+        call_ns, arguments_ns = (call.first_ns, call.closed_ns if is_object else None) if call else (None, None)
+        shown_ns = (first_ns, first_answer_ns, call_ns, arguments_ns)
         return replace(
             timeline,
-            first_ns=self.first_ns if self.streamed else None,
-            first_answer_ns=self.first_answer_ns if self.streamed and shows_answer else None,
+            first_ns=first_ns,
+            first_answer_ns=first_answer_ns,
             content_ns=self._stamps[:] if self.streamed else (),  # an array takes a fifth of the memory of a tuple
             content_tokens=steps,
             usage=self.usage,
@@ -250,8 +263,9 @@ class Recording:
             streams_reasoning=self.streams_reasoning,
             hidden_tokens=hidden_tokens,
             calls=self._calls.count,
-            call_ns=call.first_ns if call else None,
-            arguments_ns=call.closed_ns if call and is_object else None,
+            call_ns=call_ns,
+            arguments_ns=arguments_ns,
+            earliest_ns={at_ns: early_ns for at_ns, early_ns in self._earliest_ns.items() if at_ns in shown_ns},
         )
 
     def observed_end(

@@ -57,11 +57,6 @@ class ProbeResult:
     worker: int = 0
 
     @property
-    def has_prober_fault(self) -> bool:
-        """True if the prober itself was late or failed, so that its times are not the target's."""
-        return self.outcome is Outcome.INVALID or self.timeline.is_late
-
-    @property
     def reason(self) -> str:
         """The outcome with its detail, such as `http_429: too many requests`."""
         return f"{self.outcome.value}: {self.detail}" if self.detail else self.outcome.value
@@ -80,6 +75,6 @@ class ProbeResult:
         return named if self.adapter and self.outcome in ANSWERED and is_other else ""
 
 
-def unsent(due_ns: int, outcome: Outcome, detail: str, workload: str = "", *, is_late: bool = False) -> ProbeResult:
-    """Returns the result of a request that was not sent. is_late: because the prober itself was late"""
-    return ProbeResult("", workload, "", 0.0, outcome, detail, Timeline(due_ns, is_late=is_late))
+def unsent(due_ns: int, outcome: Outcome, detail: str, workload: str = "") -> ProbeResult:
+    """Returns the result of a request that was not sent."""
+    return ProbeResult("", workload, "", 0.0, outcome, detail, Timeline(due_ns))

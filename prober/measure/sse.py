@@ -68,6 +68,11 @@ class SseDecoder:
         self._at_start = True
         self._idle = False  # between events, with nothing buffered
 
+    @property
+    def is_between_events(self) -> bool:
+        """True if all that was fed belongs to complete events."""
+        return self._idle
+
     def feed(self, data: bytes) -> list[SseEvent]:
         """Returns the events completed by `data`, in order. Raises LineTooLong."""
         end = len(data) - 2

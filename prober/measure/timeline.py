@@ -2,10 +2,13 @@
 
 All timestamps are nanoseconds of one monotonic clock; durations are seconds. A quantity that was not measured is None and never
 estimated: without usage there is no TPOT, without a stream no TTFT, and without gaps neither ITL nor TPOT.
+
+A latency is the time since the request left, plus what the target delayed its departure after the due time: the connection was not
+ready. How late the prober itself sent is in no latency. Where a time is only known to lie between two times, so is the latency.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import ClassVar, Literal
@@ -13,7 +16,14 @@ from typing import ClassVar, Literal
 from prober.measure import chat
 from prober.measure.outcome import LENGTH_REASONS
 
-LATE = "the prober itself was late"
+# Above this mean delay the prober is so late that it reads tokens together which came apart: it cannot say who held them back. A quiet
+# machine reads within 0.1 ms in the mean, one with two busy processes a core within 0.5 ms (`bench/quota.py`).
+MAX_READ_DELAY_S = 0.001
+MERGED = "it was read together with later chunks, and came at some time before"
+# A latency that is known to lie between two bounds is a figure if they differ by no more than this ratio: that is the width of the
+# narrowest buckets of the histograms (`exposition.buckets`).
+MAX_FIGURE_WIDTH = 0.12
+BoundedSignal = Literal["ttft", "ttft_answer", "e2e"]
 HiddenTokens = Literal["", "before", "within", "some"]
 # An engine makes one token after the other. Content closer than this was held back on its way (by a gateway, the kernel or the prober
 # itself) and released together, in one flush: its gaps are not the engine's. On a quiet machine a stream of 3,300 tokens/s
@@ -24,14 +34,24 @@ FLUSH_GAP_NS = 250_000
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Setup of one new connection. A phase that did not happen is None."""
+    """Setup of one new connection. A phase that did not happen is None. Phases have the kernel's times, so they do not show how late
+    the prober noticed their end; that of DNS does.
+
+    lead_ns: how long before the due time it should begin: the time that it may take before it delays the request
+    """
 
     start_ns: int
     ready_ns: int | None = None
+    lead_ns: int = 0
     dns_s: float | None = None
     tcp_s: float | None = None
     proxy_s: float | None = None
     tls_s: float | None = None
+
+    @property
+    def delay_ns(self) -> int:
+        """How long the request had to wait for it after the due time, if it began in time."""
+        return 0 if self.ready_ns is None else max(0, self.ready_ns - self.start_ns - self.lead_ns)
 
     def shifted(self, offset_ns: int) -> "Connection":
         """The connection on a clock that is ahead by `offset_ns`."""
@@ -43,10 +63,17 @@ class Connection:
 class Timeline:
     """Timestamps of one probe.
 
-    intended_ns: due time of the probe; latencies are measured from it
+    intended_ns: due time of the probe
+    sent_ns: departure of the last byte of the request
+    sent_earliest_ns: when it can have left at the earliest; None: at `sent_ns`, as the kernel has stamped it
+    acknowledged_ns: when the host of the target, or of its proxy, had received all of the request
+    round_trip_s: round trip of the connection at its end, as the kernel has smoothed it
+    retransmitted: segments that had to be sent again
+    read_delay_s: mean time from the arrival of bytes until the prober read them
     first_ns: first content of any kind; first_answer_ns: first content that is not reasoning, None if the answer does not show where
         its reasoning ends
     content_ns: arrival of each chunk with content, shape (chunks,); see `merged_chunks`
+    earliest_ns: the earliest time of each of the other arrivals that is only known to lie between this and its stamp, by its stamp
     cut_ns: when the prober cancelled the request in flight
     content_tokens: tokens of each of these chunks, shape (chunks,); None unless the engine reported usage in all of them
     answered_model: id of the model that answered, as the answer itself says; "" if it does not
@@ -57,12 +84,13 @@ class Timeline:
     call_ns: arrival of the first piece of the first tool call
     arguments_ns: arrival of the piece that completed its arguments; None unless they are a JSON object
     charged_tokens: (prompt tokens, output tokens) charged to a budget
-    is_late: the prober sent late or its event loop stood still, so latencies of the target are not known
     """
 
     intended_ns: int
     connection: Connection | None = None
     sent_ns: int | None = None
+    sent_earliest_ns: int | None = None
+    acknowledged_ns: int | None = None
     headers_ns: int | None = None
     first_ns: int | None = None
     first_answer_ns: int | None = None
@@ -79,7 +107,10 @@ class Timeline:
     call_ns: int | None = None
     arguments_ns: int | None = None
     charged_tokens: tuple[int, int] = (0, 0)
-    is_late: bool = False
+    earliest_ns: Mapping[int, int] = field(default_factory=dict)
+    round_trip_s: float | None = None
+    retransmitted: int | None = None
+    read_delay_s: float = 0.0
     _flush_starts: Sequence[int] | None = field(default=None, init=False, repr=False, compare=False)
     _latest: ClassVar["tuple[Timeline, list[float]] | None"] = None  # the timeline asked for its ITLs last, and these
 
@@ -90,6 +121,7 @@ class Timeline:
             self,
             connection=None if self.connection is None else self.connection.shifted(offset_ns),
             content_ns=array("q", (at_ns + offset_ns for at_ns in self.content_ns)),
+            earliest_ns={at_ns + offset_ns: early_ns + offset_ns for at_ns, early_ns in self.earliest_ns.items()},
             **{name: at_ns + offset_ns for name, at_ns in stamps.items() if at_ns is not None},
         )
 
@@ -104,53 +136,86 @@ class Timeline:
         return self._flush_starts
 
     @property
+    def could_leave_ns(self) -> int:
+        """When the request would have left without a delay of the prober: due, and the connection ready if begun in time."""
+        return self.intended_ns + (self.connection.delay_ns if self.connection is not None else 0)
+
+    @property
+    def origin_ns(self) -> int:
+        """Time from which all latencies count; the due time, if the prober sent without delay."""
+        late_ns = 0 if self.sent_ns is None else self.sent_ns - self.could_leave_ns
+        return self.intended_ns + max(0, late_ns)
+
+    @property
     def send_lag_s(self) -> float | None:
-        """Delay caused by the prober: sent − max(intended, connection ready)."""
-        if self.sent_ns is None:
+        """Delay caused by the prober: sent − `could_leave_ns`. In no latency."""
+        return None if self.sent_ns is None else max(0, self.sent_ns - self.could_leave_ns) / 1e9
+
+    @property
+    def network_s(self) -> float | None:
+        """Time from the departure of the request until the target's host had received it, and told so; None if unknown."""
+        if self.acknowledged_ns is None or self.sent_ns is None:
             return None
-        ready = self.connection.ready_ns if self.connection else None
-        return (self.sent_ns - max(self.intended_ns, ready or 0)) / 1e9
+        return max(0, self.acknowledged_ns - self.sent_ns) / 1e9
 
     @property
     def ttft_s(self) -> float | None:
-        """First content of any kind − intended."""
-        return self._since_intended_s(self.first_ns)
+        """Latency of the first content of any kind."""
+        return self._latency_s(self.first_ns)
 
     @property
     def ttft_answer_s(self) -> float | None:
-        """First content that is not reasoning − intended."""
-        return self._since_intended_s(self.first_answer_ns)
+        """Latency of the first content that is not reasoning."""
+        return self._latency_s(self.first_answer_ns)
+
+    @property
+    def why_no_ttft(self) -> str:
+        """Why an answer with content has no `ttft_s`; "" if it has one, or if it has no content."""
+        bounds = self.bounds_s("ttft")
+        if bounds is None or self.ttft_s is not None:
+            return ""
+        low, high = map(format_duration, bounds)
+        return f"the first content came {low} to {high} after the request: {MERGED}"
 
     @property
     def why_no_ttft_answer(self) -> str:
         """Why an answer with content has no `ttft_answer_s`; "" if it has one, or if it has no content."""
         if self.first_ns is None or self.ttft_answer_s is not None:
             return ""
-        if self.is_late:
-            return LATE
+        if self.first_answer_ns is not None:
+            return MERGED
         if self.streams_reasoning:
             return "all content is reasoning"
         return "not measurable here: the usage counts reasoning, and the stream does not show where it ends"
 
     @property
     def ttft_call_s(self) -> float | None:
-        """First piece of the first tool call − intended."""
-        return self._since_intended_s(self.call_ns)
+        """Latency of the first piece of the first tool call."""
+        return self._latency_s(self.call_ns)
 
     @property
     def arguments_s(self) -> float | None:
-        """Complete arguments of the first tool call − intended."""
-        return self._since_intended_s(self.arguments_ns)
+        """Latency of the complete arguments of the first tool call."""
+        return self._latency_s(self.arguments_ns)
 
     @property
     def e2e_s(self) -> float | None:
-        """End of the answer − intended."""
-        return self._since_intended_s(self.end_ns)
+        """Latency of the end of the answer."""
+        return self._latency_s(self.end_ns)
+
+    def bounds_s(self, signal: BoundedSignal) -> tuple[float, float] | None:
+        """(lowest, highest) possible latency in seconds; equal if it is known, None if there is none."""
+        return self._bounds_s({"ttft": self.first_ns, "ttft_answer": self.first_answer_ns, "e2e": self.end_ns}[signal])
 
     @property
     def chunk_gaps_s(self) -> list[float]:
         """Gaps between content chunks, not divided by tokens, shape (chunks − 1,)."""
-        return [] if self.is_late else [(b - a) / 1e9 for a, b in pairwise(self.content_ns)]
+        return [(b - a) / 1e9 for a, b in pairwise(self.content_ns)]
+
+    @property
+    def is_read_late(self) -> bool:
+        """True if chunks that came together may have been read together only because the prober was late."""
+        return self.read_delay_s > MAX_READ_DELAY_S
 
     @property
     def merged_chunks(self) -> int:
@@ -168,8 +233,6 @@ class Timeline:
     @property
     def itls_s(self) -> list[float]:
         """Inter-token latencies, shape (flushes − 1,). The last result is cached, as each observer of a probe needs it."""
-        if self.is_late:
-            return []
         if Timeline._latest is None or Timeline._latest[0] is not self:
             Timeline._latest = self, self._itls_s()
         return Timeline._latest[1][:]
@@ -217,7 +280,7 @@ class Timeline:
         # Where each chunk has a count, the tokens before the first one are in its count, and need not be known.
         is_counted = self.content_tokens is not None and self.hidden_tokens
         n = sum(self.content_tokens or ()) if is_counted else self.streamed_tokens
-        if n is None or len(starts) < 2 or self.is_late:
+        if n is None or len(starts) < 2:
             return None
         first = self._first_flush_tokens(n, starts[1])
         if first is None or first >= n:
@@ -230,8 +293,6 @@ class Timeline:
         n, starts = self.streamed_tokens, self.flush_starts
         if not starts or self.tpot_s is not None:
             return ""
-        if self.is_late:
-            return LATE
         if n is not None and n < 2:
             return "the answer has fewer than two tokens"
         if len(starts) < 2:
@@ -244,8 +305,21 @@ class Timeline:
             return "not measurable here: the usage counts tokens that were not streamed, such as hidden reasoning, and not how many"
         return "not measurable here: the tokens after the first flush are not known"
 
-    def _since_intended_s(self, at_ns: int | None) -> float | None:
-        return None if at_ns is None or self.is_late else (at_ns - self.intended_ns) / 1e9
+    def _bounds_s(self, at_ns: int | None) -> tuple[float, float] | None:
+        """(lowest, highest) possible latency of an arrival with this stamp."""
+        if at_ns is None:
+            return None
+        origin_ns = self.origin_ns
+        unsure_ns = 0 if self.sent_ns is None or self.sent_earliest_ns is None else self.sent_ns - self.sent_earliest_ns
+        earliest_ns = self.earliest_ns.get(at_ns, at_ns)
+        return (earliest_ns - origin_ns) / 1e9, (at_ns - origin_ns + unsure_ns) / 1e9
+
+    def _latency_s(self, at_ns: int | None) -> float | None:
+        """Latency of an arrival: the middle of its bounds if they are close to each other."""
+        bounds = self._bounds_s(at_ns)
+        if bounds is None or bounds[1] - bounds[0] > MAX_FIGURE_WIDTH * bounds[1]:
+            return None
+        return (bounds[0] + bounds[1]) / 2
 
     def _is_token_per_chunk(self, n: int) -> bool:
         """True if each chunk is one of n tokens: there are n chunks, or n − 1 and a stop token, which has no content."""
@@ -279,7 +353,11 @@ def flush_starts(stamps_ns: Sequence[int]) -> list[int]:
     return [0, *(index for index, (a, b) in enumerate(pairwise(stamps_ns), 1) if b - a >= FLUSH_GAP_NS)]
 
 
-_STAMPS = [part.name for part in fields(Timeline) if part.name.endswith("_ns") and part.name != "content_ns"]
+_STAMPS = [
+    part.name
+    for part in fields(Timeline)
+    if part.name.endswith("_ns") and part.name not in ("content_ns", "earliest_ns")
+]
 
 
 def format_duration(seconds: float | None) -> str:
@@ -291,15 +369,16 @@ def format_duration(seconds: float | None) -> str:
 
 
 def render_timeline(timeline: Timeline, width: int = 72) -> list[str]:
-    """Renders a bar from the intended time to the end ('─' waiting, '█' first content, '│' content), and its scale line."""
+    """Renders a bar of all that latencies count, to the end ('─' waiting, '█' first content, '│' content), and its scale line."""
     end = timeline.end_ns or (timeline.content_ns[-1] if timeline.content_ns else timeline.sent_ns)
-    if end is None or end <= timeline.intended_ns:
+    origin = timeline.origin_ns
+    if end is None or end <= origin:
         return []
-    span = end - timeline.intended_ns
+    span = end - origin
     bar = ["─"] * width
     for stamp in timeline.content_ns:
-        bar[min(width - 1, (stamp - timeline.intended_ns) * width // span)] = "│"
+        bar[min(width - 1, (stamp - origin) * width // span)] = "│"
     if timeline.first_ns is not None:
-        bar[min(width - 1, (timeline.first_ns - timeline.intended_ns) * width // span)] = "█"
+        bar[min(width - 1, (timeline.first_ns - origin) * width // span)] = "█"
     right = format_duration(span / 1e9)
     return ["".join(bar), "0" + right.rjust(width - 1)]

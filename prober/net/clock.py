@@ -1,12 +1,11 @@
-"""Monotonic clock with alarms that are accurate to tens of microseconds, and times of arrival by the kernel in it.
+"""Monotonic clock with alarms that are accurate to tens of microseconds, and the kernel's times of departure and arrival in it.
 
 Event loops round timers to milliseconds (epoll counts in them), which would delay probes. On Linux a timerfd, an
 absolute kernel timer in nanoseconds, wakes the loop instead; elsewhere the loop's own timers cost up to a millisecond.
 
-Linux stamps the segments of TCP on request (`SO_TIMESTAMPNS`), in the time of the wall clock; `recvmsg` returns the stamp beside the
-bytes. Segments that are read together have the stamp of the last one. With kernel stamps it does not matter how late this process
-reads. The time of reading is used, and counted as such, without a stamp (another system, gVisor) or if a step of the wall clock has
-spoilt it.
+Linux stamps what leaves and what arrives by TCP on request (`SO_TIMESTAMPING`, Documentation/networking/timestamping.rst of the
+kernel), in the time of the wall clock. So it does not matter how late this process sends or reads. Without a stamp (another system,
+gVisor), or if a step of the wall clock has spoilt it, readings of the clock around the call count instead, and are counted as such.
 """
 
 import asyncio
@@ -21,23 +20,42 @@ import struct
 import sys
 import time
 from array import array
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import NamedTuple
 
-SO_TIMESTAMPNS = 35  # of Linux (asm-generic), which Python does not name; also the kind of the ancillary data
+# Of Linux (asm-generic, linux/net_tstamp.h, linux/errqueue.h), which Python does not name. SO_TIMESTAMPING is also the kind of the
+# ancillary data with the stamp: three timespecs, of which the first is the kernel's own.
+SO_TIMESTAMPING = 37
+TX_SOFTWARE, RX_SOFTWARE, SOFTWARE, OPT_ID, TX_ACK, OPT_TSONLY = 1 << 1, 1 << 3, 1 << 4, 1 << 7, 1 << 9, 1 << 11
+IP_RECVERR, IPV6_RECVERR = 11, 25
+TSTAMP_SND, TSTAMP_ACK = 0, 2
 _TIMESPEC = struct.Struct("ll")
-ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
+_EXTENDED_ERROR = struct.Struct("IBBBBII")  # of which the last two are the kind of the stamp and the number of the byte
+STAMP_BYTES = 3 * _TIMESPEC.size
+ANCILLARY_BYTES = socket.CMSG_SPACE(STAMP_BYTES)
+ERROR_BYTES = ANCILLARY_BYTES + socket.CMSG_SPACE(_EXTENDED_ERROR.size + 28)  # 28: of an address behind it
+REQUEST_DEPARTURE = [(socket.SOL_SOCKET, SO_TIMESTAMPING, struct.pack("I", TX_SOFTWARE | TX_ACK))]
 MAX_READING_NS = 20_000  # between the readings of both clocks: a longer time would be an error of the stamp
 MAX_READINGS = 3
 MAX_DELAYS = 10_000  # that wait for their reader
 
 
-class Stamps:
-    """Timestamps the bytes that this process receives, and counts timestamps of the kernel and its own.
+class Departure(NamedTuple):
+    """What the kernel says of bytes that were sent. is_acknowledged: the other end has them; False: they have left
 
-    kernel, process: number of reads that the kernel and this process have stamped
+    last_byte: number of the last of them in the connection, from 0, modulo 2^32
+    """
+
+    at_ns: int
+    is_acknowledged: bool
+    last_byte: int
+
+
+class Stamps:
+    """Timestamps what this process sends and receives by TCP, and counts timestamps of the kernel and its own.
+
+    kernel, process: number of sends and reads that the kernel and this process have stamped
     delays_ns: time of reading − kernel stamp, for the reads since the last `take_delays`
     """
 
@@ -48,39 +66,70 @@ class Stamps:
         *,
         by_kernel: bool = sys.platform == "linux",
     ) -> None:
-        self.now_ns, self._wall_ns, self._by_kernel = now_ns, wall_ns, by_kernel
+        self.now_ns, self._wall_ns, self.by_kernel = now_ns, wall_ns, by_kernel
         self.kernel = self.process = 0
         self.delays_ns = array("q")
 
-    def request(self, sock: socket.socket) -> None:
-        """Ask the kernel to stamp what arrives on a socket, if it can."""
-        if self._by_kernel:
+    def request(self, sock: socket.socket, more: int = 0) -> None:
+        """Ask the kernel to stamp what arrives on a socket, and, by `REQUEST_DEPARTURE`, what is sent; if it can."""
+        if self.by_kernel:
             with contextlib.suppress(OSError):
-                sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+                flags = RX_SOFTWARE | SOFTWARE | OPT_TSONLY | more
+                sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, flags)
+
+    def number_bytes(self, sock: socket.socket) -> None:
+        """Ask the kernel to number the bytes that are sent from now on. Of TCP only a connected socket can."""
+        self.request(sock, OPT_ID)
 
     def arrival_ns(self, ancillary: Iterable[tuple[int, int, bytes]], earliest_ns: int) -> tuple[int, bool]:
         """Returns (time of arrival of bytes that were read just now, True if it is a kernel stamp).
 
         ancillary: ancillary data of `recvmsg`; earliest_ns: time before which the bytes cannot have arrived
         """
-        now_ns = self.now_ns()
         for level, kind, data in ancillary:
-            if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS and len(data) == _TIMESPEC.size:
-                wall_ns = self._wall_ns()
-                for _ in range(MAX_READINGS):
-                    if (then_ns := self.now_ns()) - now_ns <= MAX_READING_NS:
-                        break
-                    now_ns, wall_ns = then_ns, self._wall_ns()
-                seconds, nanoseconds = _TIMESPEC.unpack(data)
-                at_ns: int = now_ns - (wall_ns - seconds * 1_000_000_000 - nanoseconds)
-                if earliest_ns - MAX_READING_NS <= at_ns <= now_ns:
-                    at_ns = max(at_ns, earliest_ns)  # two readings of the clocks differ a little
+            if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPING and len(data) == STAMP_BYTES:
+                now_ns, at_ns = self._on_this_clock(data, earliest_ns)
+                if at_ns is not None:
                     self.kernel += 1
                     if len(self.delays_ns) < MAX_DELAYS:
                         self.delays_ns.append(now_ns - at_ns)
                     return at_ns, True
         self.process += 1
-        return now_ns, False
+        return self.now_ns(), False
+
+    def departure(self, ancillary: Iterable[tuple[int, int, bytes]], earliest_ns: int) -> Departure | None:
+        """What a message of a socket's error queue says of sent bytes; None if it says nothing of them, or nothing that can be.
+
+        earliest_ns: time before which the bytes cannot have left
+        """
+        at_ns, stamp, last_byte = None, None, 0
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPING and len(data) == STAMP_BYTES:
+                _, at_ns = self._on_this_clock(data, earliest_ns)
+            elif (level, kind) in ((socket.IPPROTO_IP, IP_RECVERR), (socket.IPPROTO_IPV6, IPV6_RECVERR)):
+                *_, stamp, last_byte = _EXTENDED_ERROR.unpack_from(data)
+        if at_ns is None or stamp not in (TSTAMP_SND, TSTAMP_ACK):
+            return None
+        return Departure(at_ns, stamp == TSTAMP_ACK, last_byte)
+
+    def count_departure(self, *, by_kernel: bool) -> None:
+        """Count a request that was sent. by_kernel: its departure has a kernel stamp"""
+        self.kernel += by_kernel
+        self.process += not by_kernel
+
+    def _on_this_clock(self, data: bytes, earliest_ns: int) -> tuple[int, int | None]:
+        """(now, a stamp's time on the monotonic clock). The time is None if it is not between `earliest_ns` and now."""
+        now_ns = self.now_ns()
+        wall_ns = self._wall_ns()
+        for _ in range(MAX_READINGS):
+            if (then_ns := self.now_ns()) - now_ns <= MAX_READING_NS:
+                break
+            now_ns, wall_ns = then_ns, self._wall_ns()
+        seconds, nanoseconds = _TIMESPEC.unpack_from(data)
+        at_ns: int = now_ns - (wall_ns - seconds * 1_000_000_000 - nanoseconds)
+        if earliest_ns - MAX_READING_NS <= at_ns <= now_ns:
+            return now_ns, max(at_ns, earliest_ns)  # two readings of the clocks differ a little
+        return now_ns, None
 
     def take_delays(self) -> "array[int]":
         """Return the delays since the last call, and forget them."""
@@ -88,9 +137,8 @@ class Stamps:
         return delays
 
 
-BEAT_NS, IDLE_BEAT_NS = 20_000_000, 1_000_000_000
-LATENESS_HISTORY_NS = 600 * 10**9  # longer than any probe takes
-MIN_RECORDED_LATENESS_NS = 1_000_000
+BEAT_NS = 1_000_000_000
+STANDSTILL_NS = 1_000_000_000  # less than any time after which a server gives a client up
 log = logging.getLogger(__name__)
 _MONOTONIC, _NONBLOCK, _CLOEXEC, _ABSOLUTE = 1, 0o4000, 0o2000000, 1
 
@@ -110,24 +158,19 @@ class Alarm:
 
 
 class Clock:
-    """Time, alarms of the running event loop and their lateness. Call `close` when done.
+    """Time, and alarms of the running event loop. Call `close` when done.
 
-    The clock wakes (beats) fifty times a second while `watched`, else once a second. A blocked loop or a stopped process delays beats,
-    and alarms that are due then. on_beat: called at each beat with (now_ns, seconds late)
+    The clock wakes (beats) once a second. A blocked loop or a stopped process delays beats, and alarms that are due then.
+    on_beat: called at each beat with the seconds by which it is late
 
     now_ns: nanoseconds of the monotonic clock, for all timestamps
     unix_s: seconds of the wall clock
     monotonic_ns: returns the time of the event loop, whose timers then wake the clock; None: use the kernel's time and timer
-    stamps: times of arrival on this clock
+    stamps: times of departure and arrival on this clock
     """
 
-    def __init__(
-        self,
-        unix_s: Callable[[], float] = time.time,
-        monotonic_ns: Callable[[], int] | None = None,
-        beat_ns: int = BEAT_NS,
-    ) -> None:
-        self.unix_s, self._beat_ns = unix_s, beat_ns
+    def __init__(self, unix_s: Callable[[], float] = time.time, monotonic_ns: Callable[[], int] | None = None) -> None:
+        self.unix_s = unix_s
         self.now_ns = monotonic_ns or time.monotonic_ns
         self.stamps = Stamps(self.now_ns, by_kernel=monotonic_ns is None and sys.platform == "linux")
         self._loop = asyncio.get_running_loop()
@@ -135,13 +178,12 @@ class Clock:
         self._order = itertools.count()
         self._armed_ns: int | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.on_beat: Callable[[int, float], None] | None = None
-        self._late: deque[tuple[int, int]] = deque()  # (time of the alarm, lateness), in order of decreasing lateness
+        self.on_beat: Callable[[float], None] | None = None
+        self._standstill_end_ns: int | None = None  # of the last one
         self._fd = _timerfd_create() if monotonic_ns is None else None
         if self._fd is not None:
             self._loop.add_reader(self._fd, self._on_readable)
-        self._watches = 0
-        self._next_beat = self.call_at(self.now_ns(), self._beat)
+        self.call_at(self.now_ns(), self._beat)
 
     def call_at(self, due_ns: int, callback: Callable[[], None]) -> Alarm:
         """Call `callback` at `due_ns`, or at once if that has passed."""
@@ -162,29 +204,11 @@ class Clock:
         finally:
             alarm.cancel()
 
-    def run_due(self) -> None:
-        """Run the alarms that are due. Call between two reads, as one turn of the event loop may read for milliseconds."""
-        if self._armed_ns and self._armed_ns <= self.now_ns():
-            self._run_due()
-
-    def late_s(self, since_ns: int) -> float:
-        """Longest standstill of the event loop since `since_ns`, up to now, in seconds; at most one beat too low."""
-        now = self.now_ns()
-        overdue = now - self._heap[0][2].due_ns if self._heap else 0
-        standstills = itertools.chain(((now, overdue),), self._late)
-        return max(0, *(min(late, at - since_ns) for at, late in standstills)) / 1e9
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Context in which the clock beats often, so that a standstill during a request is noticed."""
-        if not self._watches:
-            self._next_beat.cancel()
-            self._next_beat = self.call_at(self.now_ns() + self._beat_ns, self._beat)
-        self._watches += 1
-        try:
-            yield
-        finally:
-            self._watches -= 1
+    def stood_still(self, since_ns: int) -> bool:
+        """True if the event loop has stood still for a second or more, and not only before `since_ns`."""
+        if self._heap and self.now_ns() - self._heap[0][2].due_ns >= STANDSTILL_NS:
+            return True
+        return self._standstill_end_ns is not None and self._standstill_end_ns > since_ns
 
     def close(self) -> None:
         """Drop all alarms and release the timer."""
@@ -196,21 +220,13 @@ class Clock:
             os.close(self._fd)
             self._fd = None
 
-    def _beat(self) -> None:
-        now, due_ns = self.now_ns(), self._next_beat.due_ns
-        beat_ns = self._beat_ns if self._watches else max(self._beat_ns, IDLE_BEAT_NS)
-        self._next_beat = self.call_at(due_ns + beat_ns, self._beat)  # first: the clock beats on if the callback fails
+    def _beat(self, due_ns: int | None = None) -> None:
+        now_ns = self.now_ns()
+        late_ns = now_ns - due_ns if due_ns is not None else 0
+        next_ns = now_ns + BEAT_NS
+        self.call_at(next_ns, partial(self._beat, next_ns))  # first: the clock beats on if the callback fails
         if self.on_beat is not None:
-            self.on_beat(now, (now - due_ns) / 1e9)
-
-    def _record_lateness(self, now: int, late: int) -> None:
-        if late < MIN_RECORDED_LATENESS_NS:
-            return
-        while self._late and self._late[-1][1] <= late:
-            self._late.pop()  # a later and larger value replaces it for every question
-        self._late.append((now, late))
-        while self._late[0][0] < now - LATENESS_HISTORY_NS:
-            self._late.popleft()
+            self.on_beat(late_ns / 1e9)
 
     def _arm(self, due_ns: int) -> None:
         self._armed_ns = due_ns
@@ -232,8 +248,9 @@ class Clock:
         self._armed_ns = 0  # alarms set by callbacks do not arm the timer; it is armed once below, for the earliest
         while self._heap and self._heap[0][0] <= self.now_ns():
             alarm = heapq.heappop(self._heap)[2]
-            now = self.now_ns()
-            self._record_lateness(now, now - alarm.due_ns)
+            now_ns = self.now_ns()
+            if now_ns - alarm.due_ns >= STANDSTILL_NS:
+                self._standstill_end_ns = now_ns
             if alarm.callback is not None:
                 try:
                     alarm.callback()
@@ -269,30 +286,3 @@ def _timerfd_settime(fd: int, due_ns: int) -> None:
     assert _libc is not None
     if _libc.timerfd_settime(fd, _ABSOLUTE, ctypes.byref(spec), None) != 0:
         raise OSError(ctypes.get_errno(), "timerfd_settime")
-
-
-TRUST_WINDOW_S = 10.0
-MAX_STANDSTILL_RATIO = 0.01
-
-
-@dataclass(slots=True)
-class Trust:
-    """Trust in the prober's own timing: its event loop must not stand still for more than MAX_STANDSTILL_RATIO of
-    the last TRUST_WINDOW_S.
-
-    max_send_lag_s: lateness of the event loop, in seconds, above which it is a standstill
-    """
-
-    max_send_lag_s: float
-    _standstills: deque[tuple[int, float]] = field(default_factory=deque)  # (its end in ns, seconds)
-
-    def lag(self, now_ns: int, lag_s: float) -> None:
-        """Record how late the event loop was: by `lag_s` seconds at `now_ns`."""
-        if lag_s > self.max_send_lag_s:
-            self._standstills.append((now_ns, lag_s))
-
-    def trusted(self, now_ns: int) -> bool:
-        """True if the event loop stood still for less than the limit, so that latencies are judged."""
-        while self._standstills and (now_ns - self._standstills[0][0]) / 1e9 > TRUST_WINDOW_S:
-            self._standstills.popleft()
-        return sum(seconds for _, seconds in self._standstills) <= MAX_STANDSTILL_RATIO * TRUST_WINDOW_S

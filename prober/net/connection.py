@@ -5,9 +5,8 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import Awaitable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import httptools
 
@@ -18,7 +17,6 @@ from prober.net.endpoint import Endpoint
 from prober.net.exchange import Exchange
 from prober.net.stamped_socket import StampedSocket
 
-T = TypeVar("T")
 _UNUSABLE_FAMILY = {
     errno.EADDRNOTAVAIL,
     errno.ENETUNREACH,
@@ -43,16 +41,18 @@ class Broken(Exception):
         self.is_refused = is_refused
 
 
-async def connect(endpoint: Endpoint, exchange: Exchange, timeout_s: float) -> Connection:
-    """Connect `exchange` to the endpoint within `timeout_s` seconds. Raises Broken."""
-    setup = _Setup(endpoint, exchange)
+async def connect(endpoint: Endpoint, exchange: Exchange, timeout_s: float, lead_ns: int = 0) -> Connection:
+    """Connect `exchange` to the endpoint within `timeout_s` seconds. Raises Broken.
+
+    lead_ns: time that this may take before it delays the request
+    """
+    setup = _Setup(endpoint, exchange, lead_ns)
     try:
         async with asyncio.timeout(timeout_s):
             return await setup.run()
     except TimeoutError:
-        raise setup.broken(
-            Outcome.CONNECT_TIMEOUT, f"no connection within {timeout_s:g} s (in {setup.phase})"
-        ) from None
+        detail = f"no connection within {timeout_s:g} s (in {setup.phase})"
+        raise setup.broken(Outcome.CONNECT_TIMEOUT, detail) from None
     except socket.gaierror as problem:
         if (
             exhausted := _exhausted()
@@ -104,14 +104,15 @@ def _reason_of(problem: Exception) -> str:
 
 
 class _Setup:
-    def __init__(self, endpoint: Endpoint, exchange: Exchange) -> None:
+    def __init__(self, endpoint: Endpoint, exchange: Exchange, lead_ns: int) -> None:
         self._endpoint = endpoint
         self._exchange = exchange
         self._loop = asyncio.get_running_loop()
         self.host, self.port = endpoint.proxy or (endpoint.host, endpoint.port)
         self.phase = "dns"
         self._now_ns = exchange.clock.now_ns
-        self._connection = Connection(self._now_ns())
+        self._connection = Connection(self._now_ns(), lead_ns=lead_ns)
+        self._reached_ns = self._connection.start_ns  # the end of the last phase, without what the prober noticed late
 
     def broken(self, outcome: Outcome, detail: str, *, is_refused: bool = False) -> Broken:
         return Broken(outcome, detail, self._connection, is_refused=is_refused)
@@ -122,28 +123,36 @@ class _Setup:
         addresses: list[tuple[int, Any]] = [(family, (self.host, self.port))]
         if ip_address(self.host) is None:
             resolving = self._loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-            addresses = list(dict.fromkeys((found[0], found[4]) for found in await self._timed("dns", resolving)))
-        connection = await self._timed("tcp", self._tcp(addresses))
+            addresses = list(dict.fromkeys((found[0], found[4]) for found in await resolving))
+            self._ended("dns", self._connection.start_ns, self._now_ns())
+        self.phase, begun_ns = "tcp", self._now_ns()
+        connection, ready_ns = await self._tcp(addresses)
+        self._ended("tcp", begun_ns, ready_ns)
         context = self._endpoint.tls
         if context is not None and self._endpoint.proxy:
-            tunnel = _Tunnel()
+            self.phase, begun_ns, tunnel = "proxy", self._now_ns(), _Tunnel()
             connection.hand_over(tunnel)
-            await self._timed("proxy", tunnel.open(self._endpoint, connection))
+            await tunnel.open(self._endpoint, connection)
             connection.hand_over(self._exchange)
+            self._ended("proxy", begun_ns, connection.arrived_ns)
         if context is not None:
-            await self._timed("tls", connection.start_tls(context, self._endpoint.server_name))
-        return replace(self._connection, ready_ns=self._now_ns())
+            self.phase, begun_ns = "tls", self._now_ns()
+            await connection.start_tls(context, self._endpoint.server_name)
+            self._ended("tls", begun_ns, connection.arrived_ns)
+        return replace(self._connection, ready_ns=self._reached_ns)
 
-    async def _timed(self, phase: str, work: Awaitable[T]) -> T:
-        self.phase = phase
-        start = self._now_ns()
-        result = await work
-        seconds = {f"{phase}_s": (self._now_ns() - start) / 1e9}
+    def _ended(self, phase: str, begun_ns: int, ended_ns: int) -> None:
+        """Record how long a phase took. The connection is ready after all of them."""
+        took_ns = max(0, ended_ns - begun_ns)
+        self._reached_ns += took_ns
+        seconds = {f"{phase}_s": took_ns / 1e9}
         self._connection = replace(self._connection, **seconds)  # type: ignore[arg-type]
-        return result
 
-    async def _tcp(self, addresses: list[tuple[int, Any]]) -> StampedSocket:
-        """Connect to the first address that accepts. addresses: (family, address) of each"""
+    async def _tcp(self, addresses: list[tuple[int, Any]]) -> tuple[StampedSocket, int]:
+        """Connect to the first address that accepts. Returns the connection, and when it was there.
+
+        addresses: (family, address) of each
+        """
         problems: list[OSError] = []
         for family, address in addresses:
             connection: StampedSocket | None = None
@@ -152,8 +161,7 @@ class _Setup:
                 sock = socket.socket(family, socket.SOCK_STREAM)
                 connection = StampedSocket(sock, self._exchange.clock, self._exchange)
                 self._exchange.connection = connection  # now, so that a timeout closes it in any case
-                await connection.connect(address)
-                return connection
+                return connection, await connection.connect(address)
             except OSError as problem:
                 problems.append(problem)
                 if connection is not None:
@@ -181,7 +189,7 @@ class _Tunnel:
         if not 200 <= status < 300:
             raise ConnectionRefusedError(f"the proxy answered {status} to CONNECT {target}")
 
-    def receive(self, at_ns: int, data: bytes) -> None:
+    def receive(self, at_ns: int, data: bytes, earliest_ns: int) -> None:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as problem:

@@ -3,7 +3,7 @@
 HTTP is parsed by llhttp (httptools), which is C.
 
 Deadlines depend on content: role chunks and keep-alives do not extend them. They are checked against times of arrival: bytes that
-arrived after a deadline are parsed only after the deadline was checked, and a timer first reads what arrived before it.
+surely arrived after a deadline are parsed only after the deadline was checked, and a timer first reads what arrived before it.
 
 An exception in this code ends only this exchange, and is raised where `ended` is awaited.
 """
@@ -12,6 +12,7 @@ import asyncio
 import re
 import ssl
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import cast
 
@@ -22,6 +23,7 @@ from prober.config.target import Timeouts
 from prober.measure.outcome import Outcome, Verdict
 from prober.measure.payload import error_message, shortened
 from prober.measure.recording import Recording
+from prober.measure.timeline import Timeline
 from prober.net.clock import Clock
 from prober.net.stamped_socket import StampedSocket
 
@@ -48,10 +50,20 @@ class Exchange:
     """
 
     __slots__ = (  # more attributes than a dictionary finds quickly
-        *("_arrived_ns", "_check_ns", "_due_ns", "_handled", "_max_body_bytes", "_max_bytes", "_parser", "_parts"),
-        *("_read_bytes", "_size", "_streaming", "_timeouts", "_timer", "body", "broken", "clock"),
-        *("connection", "end_ns", "ended", "has_kernel_times", "headers", "headers_ns", "is_too_long", "on_body"),
-        *("recording", "sent_ns", "status"),
+        *("_arrived_ns", "_check_ns", "_origin_ns", "_handled", "_max_body_bytes", "_max_bytes", "_parser", "_parts"),
+        *("_earliest_ns", "_read_bytes", "_size", "_streaming", "_timeouts", "_timer", "body", "broken", "clock"),
+        *(
+            "connection",
+            "end_ns",
+            "ended",
+            "headers",
+            "headers_ns",
+            "is_sent",
+            "is_too_long",
+            "on_body",
+            "recording",
+            "status",
+        ),
     )
 
     def __init__(self, recording: Recording | None, clock: Clock, max_body_bytes: int | None = None) -> None:
@@ -63,8 +75,7 @@ class Exchange:
         self.body = bytearray()
         self.broken: Verdict | None = None
         self.is_too_long = False  # beyond max_body_bytes
-        self.has_kernel_times = False  # the response is complete, and the kernel has stamped all that arrived of it
-        self.sent_ns: int | None = None
+        self.is_sent = False
         self.headers_ns: int | None = None
         self.end_ns: int | None = None
         self._parts: list[bytes] = []  # of the body, which the parser has found in the bytes that were read last
@@ -72,11 +83,11 @@ class Exchange:
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._handled = b""
         self._read_bytes = 0
-        self._arrived_ns = 0
+        self._arrived_ns = self._earliest_ns = 0
         self._size = 0
         self._max_bytes = MAX_HEAD_BYTES  # of all that is read
         self._streaming = False
-        self._due_ns = 0
+        self._origin_ns = 0  # from which the timeouts count
         self._timeouts: Timeouts | None = None
         self._check_ns = NEVER_NS  # no deadline before this time
         self._timer: asyncio.Handle | None = None
@@ -98,14 +109,32 @@ class Exchange:
             words += f"{words and ': '}redirects are not followed{where}; set the url to the new location"
         return words
 
+    def departure(self, timeline: Timeline) -> Timeline:
+        """Return `timeline` with what the kernel tells of the connection: when the request left and had arrived, and of its path."""
+        connection = self.connection
+        if connection is None or connection.sent_ns is None:
+            return timeline
+        connection.read_departures()
+        info = connection.tcp_info()
+        return replace(
+            timeline,
+            sent_ns=connection.sent_ns,
+            sent_earliest_ns=None if connection.sent_earliest_ns == connection.sent_ns else connection.sent_earliest_ns,
+            acknowledged_ns=connection.acknowledged_ns,
+            round_trip_s=None if info is None else info.round_trip_us / 1e6,
+            retransmitted=None if info is None else info.retransmitted,
+            read_delay_s=connection.read_delay_ns / 1e9 / connection.reads if connection.reads else 0.0,
+        )
+
     # -- calls of the prober --------------------------------------------------------------------------------------------
 
-    def send(self, data: bytes, due_ns: int, timeouts: Timeouts) -> None:
-        """Write the request and record the time. If the server has already sent anything, end the exchange instead.
+    def send(self, data: bytes, timeouts: Timeouts, delay_ns: int = 0) -> None:
+        """Write the request. If the server has already sent anything, end the exchange instead.
 
-        timeouts: count from `due_ns` and from the last content
+        timeouts: count from the departure and from the last content
+        delay_ns: for which the server has delayed the request already, so that less time is left
         """
-        self._due_ns, self._timeouts = due_ns, timeouts
+        self._timeouts = timeouts
         assert self.connection is not None
         while not self.ended.done() and self.connection.read():
             pass
@@ -114,10 +143,11 @@ class Exchange:
         if self._read_bytes and self.status is None:
             self._break(Outcome.MALFORMED, f"the server sent something before the request: {self._handled[:60]!r}")
             return
-        self.connection.by_process = 0
-        self.sent_ns = self.clock.now_ns()
-        self.connection.write(data)
-        self._check(self.sent_ns)
+        self.is_sent = True
+        self.connection.write_request(data)
+        now_ns = self.clock.now_ns()
+        self._origin_ns = (self.connection.sent_ns or now_ns) - delay_ns
+        self._check(now_ns)
 
     def abort(self) -> None:
         """Close the connection."""
@@ -128,15 +158,16 @@ class Exchange:
 
     # -- what the connection receives ----------------------------------------------------------------------------------
 
-    def receive(self, at_ns: int, data: bytes) -> None:
-        """Parse bytes of the response that arrived at `at_ns`."""
+    def receive(self, at_ns: int, data: bytes, earliest_ns: int | None = None) -> None:
+        """Parse bytes of the response, of which the last arrived at `at_ns`, the others not before `earliest_ns` (None: as late)."""
         if self._parser is None:
             return  # the connection is left for the server to close
         self._arrived_ns, self._handled = at_ns, data
+        self._earliest_ns = at_ns if earliest_ns is None else earliest_ns
         self._read_bytes += len(data)
         try:
-            if at_ns > self._check_ns:
-                self._check(at_ns)
+            if self._earliest_ns > self._check_ns:  # else it may have arrived in time
+                self._check(self._earliest_ns)
             if self._parser is None:
                 return
             try:
@@ -158,10 +189,7 @@ class Exchange:
             self._stop_timer()
             return
         try:
-            if at_ns > self._check_ns:
-                self._check(at_ns)
-            if not self.ended.done():
-                self._lost(at_ns, problem)
+            self._lost(at_ns, problem)
         except Exception as failure:
             self._fail(failure)
 
@@ -178,7 +206,7 @@ class Exchange:
             if self._max_body_bytes is not None and len(self.body) > self._max_body_bytes:
                 self.is_too_long = True
                 self._refuse_length(self._max_body_bytes)
-        elif data and self.recording is not None and self.recording.feed(self._arrived_ns, data):
+        elif data and self.recording is not None and self.recording.feed(self._arrived_ns, data, self._earliest_ns):
             self._complete(self.recording.ended_ns)
         if self._read_bytes > self._max_bytes:
             self._refuse_length(self._max_bytes)
@@ -193,7 +221,7 @@ class Exchange:
             remedy = "; see `tls.cert_file` and `tls.key_file` of the target" if "certificate" in reason else ""
             self._break(Outcome.TLS, f"the server ended the connection: {reason}{remedy}")
         elif self.status is None:
-            sent = "before any answer" if self.sent_ns else "before the request was sent"
+            sent = "before any answer" if self.is_sent else "before the request was sent"
             self._break(Outcome.RESET, f"the connection was closed {sent}{f' ({problem})' if problem else ''}")
         elif problem is not None and not isinstance(problem, ssl.SSLError):
             self._break(Outcome.RESET, f"the connection broke inside the answer ({problem})")
@@ -201,7 +229,6 @@ class Exchange:
             self._break(Outcome.TRUNCATED, "the connection was closed inside the answer")
         else:
             self._complete()  # without a length the body ends with the connection, which has no stamp
-            self.has_kernel_times = False
 
     # -- parser callbacks ----------------------------------------------------------------------------------------------
 
@@ -216,7 +243,7 @@ class Exchange:
         if status < 100:
             self._break(Outcome.MALFORMED, f"HTTP status {status:03d}")
             return
-        if self.sent_ns is None and status < 400:  # a server that is full, or waits no longer, says so unasked
+        if not self.is_sent and status < 400:  # a server that is full, or waits no longer, says so unasked
             self._break(Outcome.MALFORMED, f"the server answered (HTTP {status}) before the request was sent")
             return
         if status < 200:
@@ -249,7 +276,6 @@ class Exchange:
             return
         self.end_ns = end_ns if end_ns is not None else self._arrived_ns
         self._parser = None
-        self.has_kernel_times = self.connection is not None and self.connection.by_process == 0
         if self.recording is not None and self._streaming:
             self.recording.finish(self.headers.get("content-type", ""))
         self._end()
@@ -310,15 +336,15 @@ class Exchange:
     def _check(self, now_ns: int) -> None:
         """End the exchange if a deadline passed before `now_ns`; else schedule the next check. All bytes up to `now_ns` are parsed."""
         self._stop_timer()
-        due, limits = self._due_ns, self._timeouts
+        origin, limits = self._origin_ns, self._timeouts
         if self.ended.done() or limits is None:
             return
-        waits = [(due + round(limits.total * 1e9), Outcome.TIMEOUT_TOTAL, f"no end after {limits.total:g} s")]
+        waits = [(origin + round(limits.total * 1e9), Outcome.TIMEOUT_TOTAL, f"no end after {limits.total:g} s")]
         next_ns = NEVER_NS
         if self.recording is not None and self.recording.streamed:
             stall_ns = round(limits.stall * 1e9)
             if self.recording.first_ns is None:
-                at = due + round(limits.first_token * 1e9)
+                at = origin + round(limits.first_token * 1e9)
                 progress = f"status {self.status}, {self._size} bytes" if self.status else "no answer"
                 detail = f"no content after {limits.first_token:g} s ({progress})"
                 waits.append((at, Outcome.TIMEOUT_FIRST_TOKEN, detail))

@@ -61,7 +61,6 @@ async def fetch(
     """
     where = mask_secrets(url)
     exchange = Exchange(None, cast(Clock, _LoopTime()), max_body_bytes=limit)
-    start_ns = exchange.clock.now_ns()
     try:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -82,7 +81,7 @@ async def fetch(
         )
         request = _request(parts, endpoint, headers, form)
         await connect(endpoint, exchange, timeout_s)
-        exchange.send(request, start_ns, Timeouts(total=timeout_s))
+        exchange.send(request, Timeouts(total=timeout_s))
         await exchange.ended
     except (Broken, BadCertificate, ValueError) as problem:
         raise NotAnswered(f"{where}: {mask_secrets(str(problem))}") from None
@@ -107,9 +106,6 @@ class _LoopTime:
 
     def now_ns(self) -> int:
         return round(self._loop.time() * 1e9)
-
-    def run_due(self) -> None:
-        pass
 
 
 @cache

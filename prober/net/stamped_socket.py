@@ -1,25 +1,35 @@
-"""A TCP connection, plain or with TLS, whose received bytes have the kernel's time of arrival.
+"""A TCP connection, plain or with TLS, whose bytes have the kernel's times of departure and arrival.
 
-All waiting bytes are read at once, since the kernel's stamp is that of the last one. They are handed over in small parts, between which
-other connections and timers of the event loop run. With TLS, bytes have the stamp of the read that completed their record.
+What one read returns has one stamp, that of its last segment. If it came in several segments, the others arrived between the time at
+which nothing was left to read and that stamp. With TLS, bytes have the stamp of the read that completed their record.
 """
 
 import asyncio
 import ssl
-import sys
-from socket import IPPROTO_TCP, TCP_INFO, TCP_NODELAY, socket
-from typing import Any, Protocol
+from socket import IPPROTO_TCP, MSG_ERRQUEUE, TCP_INFO, TCP_NODELAY, socket
+from struct import Struct
+from typing import Any, NamedTuple, Protocol
 
-from prober.net.clock import ANCILLARY_BYTES, Clock
+from prober.net.clock import ANCILLARY_BYTES, ERROR_BYTES, REQUEST_DEPARTURE, Clock
 
-READ_BYTES, PART_BYTES = 64 << 10, 4 << 10
+READ_BYTES = 64 << 10
+# Of Linux's `tcp_info` (linux/tcp.h, since 4.6): smoothed round trip in µs, retransmitted segments, received segments with data.
+_TCP_INFO = Struct("=68xI28xI48xI")
+
+
+class TcpInfo(NamedTuple):
+    """What the kernel knows of a connection: smoothed round trip in µs, retransmitted segments, received segments with data."""
+
+    round_trip_us: int
+    retransmitted: int
+    data_segments: int
 
 
 class Receiver(Protocol):
     """Receiver of the bytes of a connection."""
 
-    def receive(self, at_ns: int, data: bytes) -> None:
-        """Process bytes that arrived at `at_ns`. Must not raise."""
+    def receive(self, at_ns: int, data: bytes, earliest_ns: int) -> None:
+        """Process bytes of which the last arrived at `at_ns`, and the others not before `earliest_ns`. Must not raise."""
 
     def lost(self, at_ns: int, problem: Exception | None) -> None:
         """Process the end of the connection. problem: None if the server closed it. Must not raise."""
@@ -28,26 +38,37 @@ class Receiver(Protocol):
 class StampedSocket:
     """A connection of the running event loop. Call `connect`, and `close` in any case.
 
-    by_process: number of reads that the kernel has not stamped
+    arrived_ns: arrival of the latest bytes
+    reads, read_delay_ns: number of reads that the kernel has stamped, and the time from their stamps until they were read, in all
+    sent_ns: departure of the last byte of the request that `write_request` wrote; None before all of it was written
+    sent_earliest_ns: the earliest time at which that byte can have left: before `sent_ns` if the kernel has not stamped it
+    acknowledged_ns: when the other end had all of the request; None if that is not known
     tls: the TLS object, once the handshake has begun; None without TLS
     """
 
     __slots__ = (
-        *("_backlog", "_clock", "_earliest_ns", "_handshake", "_incoming", "_loop", "_outgoing", "_recvmsg"),
-        *("_receiver", "_rest", "_socket", "_unsent", "_write_problem", "by_process", "tls"),
+        *("_clock", "_emptied_ns", "_handshake", "_incoming", "_is_requesting", "_loop", "_outgoing", "_receiver"),
+        *("_recvmsg", "_request_end", "_segments", "_sent_bytes", "_socket", "_unsent", "_write_problem"),
+        *("acknowledged_ns", "arrived_ns", "read_delay_ns", "reads", "sent_earliest_ns", "sent_ns", "tls"),
     )
 
     def __init__(self, sock: socket, clock: Clock, receiver: Receiver) -> None:
         """Wrap `sock`, which is not connected yet."""
         self._loop = asyncio.get_running_loop()
-        self._socket, self._clock, self._earliest_ns = sock, clock, clock.now_ns()
+        self._socket, self._clock = sock, clock
+        self.arrived_ns = self._emptied_ns = clock.now_ns()
         self._receiver: Receiver | None = receiver  # None: closed
         self._recvmsg = sock.recvmsg
-        self.by_process = 0
+        self.reads = self.read_delay_ns = 0
+        self._segments: int | None = 0  # with data, that have arrived; None: unknown
         self._unsent = b""
+        self._is_requesting = False
+        self._sent_bytes = 0
+        self._request_end: int | None = None  # number of bytes that were sent until its end; None before it
+        self.sent_ns: int | None = None
+        self.sent_earliest_ns: int | None = None
+        self.acknowledged_ns: int | None = None
         self._write_problem: OSError | None = None
-        self._rest = b""  # was read and not handed over yet; of a connection without TLS
-        self._backlog: asyncio.Handle | None = None  # hands over the next part
         self.tls: ssl.SSLObject | None = None
         self._handshake: asyncio.Future[None] | None = None
 
@@ -57,18 +78,29 @@ class StampedSocket:
         name = self._socket.getsockname()
         return str(name[0]) if isinstance(name, tuple) else ""
 
-    @property
-    def round_trip_s(self) -> float:
-        """Round trip of this connection as the kernel measured it (`tcpi_rtt` of Linux); 0 if it has none."""
-        return int.from_bytes(self._socket.getsockopt(IPPROTO_TCP, TCP_INFO, 72)[68:], sys.byteorder) / 1e6
+    def tcp_info(self) -> TcpInfo | None:
+        """What the kernel knows of this connection; None if this system does not tell, or after its end."""
+        if not self._clock.stamps.by_kernel or self._socket.fileno() < 0:
+            return None
+        info = self._socket.getsockopt(IPPROTO_TCP, TCP_INFO, _TCP_INFO.size)
+        return TcpInfo(*_TCP_INFO.unpack(info)) if len(info) == _TCP_INFO.size else None
 
-    async def connect(self, address: Any) -> None:
-        """Connect and begin to read. Raises OSError."""
+    async def connect(self, address: Any) -> int:
+        """Connect and begin to read. Returns the time in ns at which the connection was there. Raises OSError.
+
+        That time is by the round trip which the kernel has measured, unless a segment had to be sent again.
+        """
         self._socket.setblocking(False)
         self._socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
         self._clock.stamps.request(self._socket)
+        begun_ns = self._clock.now_ns()
         await self._loop.sock_connect(self._socket, address)
+        self._clock.stamps.number_bytes(self._socket)
         self._loop.add_reader(self._socket, self.read)
+        info = self.tcp_info()
+        if info is None or info.retransmitted or not info.round_trip_us:
+            return self._clock.now_ns()
+        return min(begun_ns + 1000 * info.round_trip_us, self._clock.now_ns())
 
     async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
         """Do the TLS handshake; all later bytes are encrypted. Raises OSError (SSLError is one) and ValueError."""
@@ -82,6 +114,11 @@ class StampedSocket:
         """Hand bytes that arrive from now on to another receiver."""
         self._receiver = receiver
 
+    def write_request(self, data: bytes) -> None:
+        """Send a request now, and stamp its departure. Call once."""
+        self._is_requesting = True
+        self.write(data)
+
     def write(self, data: bytes) -> None:
         """Send now; bytes beyond the kernel's buffer are sent later. A failure is reported after the last received byte."""
         if self.tls is not None:
@@ -92,83 +129,105 @@ class StampedSocket:
         self._send(data)
 
     def read(self) -> bool:
-        """Hand the next received bytes to the receiver, after reading if none are left.
-
-        Returns False if nothing has arrived, not even the end.
-        """
-        self._clock.run_due()
+        """Hand received bytes to the receiver. Returns False if nothing has arrived, not even the end."""
         receiver = self._receiver
         if receiver is None:
             return False
-        if self._backlog is not None:
-            self._backlog.cancel()
-            self._backlog = None
-        else:
-            try:
-                data, ancillary, _, _ = self._recvmsg(READ_BYTES, ANCILLARY_BYTES)
-            except (BlockingIOError, InterruptedError):
-                return False
-            except OSError as problem:
-                self._end(problem)
-                return True
-            if not data:
-                self._end(self._write_problem)
-                return True
-            self._earliest_ns, is_by_kernel = self._clock.stamps.arrival_ns(ancillary, self._earliest_ns)
-            self.by_process += not is_by_kernel
-            if self.tls is None:
-                self._rest = data
-            else:
-                self._incoming.write(data)
+        begun_ns = self._clock.now_ns()
+        try:
+            data, ancillary, _, _ = self._recvmsg(READ_BYTES, ANCILLARY_BYTES)
+        except (BlockingIOError, InterruptedError):
+            self._emptied_ns = begun_ns
+            self.read_departures()  # which have woken the loop
+            return False
+        except OSError as problem:
+            self._end(problem)
+            return True
+        if not data:
+            self._end(self._write_problem)
+            return True
+        self.arrived_ns, is_by_kernel = self._clock.stamps.arrival_ns(ancillary, self.arrived_ns)
+        earliest_ns = self.arrived_ns
+        if is_by_kernel:
+            self.reads += 1
+            self.read_delay_ns += max(0, begun_ns - self.arrived_ns)
+            if not self._came_alone():
+                earliest_ns = min(earliest_ns, self._emptied_ns)
+        if len(data) < READ_BYTES:
+            self._emptied_ns = begun_ns
+        if self.acknowledged_ns is None:
+            self.read_departures()
+        if self.tls is None:
+            receiver.receive(self.arrived_ns, data, earliest_ns)
+            return True
+        self._incoming.write(data)
         if self._handshake is not None:
             self._shake_hands()
-            return True
-        if self.tls is None:
-            data, self._rest = self._rest[:PART_BYTES], self._rest[PART_BYTES:]
-        else:
-            data = self._decrypted_part()
-        if data:
-            receiver.receive(self._earliest_ns, data)
-            self._schedule_rest()
+        if self._handshake is None:
+            self._read_tls(receiver, earliest_ns)
         return True
+
+    def read_departures(self) -> None:
+        """Take the kernel's stamps of the request from the socket's error queue."""
+        while self._clock.stamps.by_kernel and self._receiver is not None:
+            try:
+                _, ancillary, _, _ = self._recvmsg(0, ERROR_BYTES, MSG_ERRQUEUE)
+            except OSError:  # nothing is left
+                return
+            stamped = self._clock.stamps.departure(ancillary, self.sent_earliest_ns or 0)
+            # A request that does not fit into the kernel's buffer is sent in parts, each with a stamp; a segment can be sent again.
+            if (
+                stamped is None
+                or self._request_end is None
+                or stamped.last_byte != (self._request_end - 1) & 0xFFFFFFFF
+            ):
+                continue
+            if stamped.is_acknowledged:
+                self.acknowledged_ns = stamped.at_ns
+            elif self.sent_earliest_ns != self.sent_ns:
+                self.sent_ns = self.sent_earliest_ns = stamped.at_ns
 
     def close(self) -> None:
         """Close the connection. Nothing more is handed over."""
         if self._receiver is None:
             return
+        self.read_departures()
+        if self.sent_ns is not None:
+            self._clock.stamps.count_departure(by_kernel=self.sent_earliest_ns == self.sent_ns)
         self._receiver = None
         # Both, before the descriptor is free: that of a connection under way would stand for the next socket of the same number.
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket.fileno())  # by number: to find none of an object costs asyncio its text
-        if self._backlog is not None:
-            self._backlog.cancel()
         if self._handshake is not None and not self._handshake.done():
             self._handshake.cancel()
         self._socket.close()
 
-    def _decrypted_part(self) -> bytes:
-        """A part of the bytes received with TLS; empty if none are complete, or at the end of the connection."""
+    def _came_alone(self) -> bool:
+        """True if what was just read came in one segment, so that all of it arrived at the same time."""
+        info, before = self.tcp_info(), self._segments
+        self._segments = info.data_segments if info is not None else None
+        return before is not None and self._segments == before + 1
+
+    def _read_tls(self, receiver: Receiver, earliest_ns: int) -> None:
+        """Hand over what the records that are complete now contain, and end the connection where TLS does."""
         assert self.tls is not None
-        problem: ssl.SSLError | None = None
+        parts: list[bytes] = []
+        has_ended, problem = True, None
         try:
-            if data := self.tls.read(PART_BYTES):
-                return data
+            while part := self.tls.read(READ_BYTES):
+                parts.append(part)
         except ssl.SSLWantReadError:
             self._flush()  # an answer of TLS itself, such as to an update of its keys
-            return b""
+            has_ended = False
         except ssl.SSLZeroReturnError:
             pass
         except ssl.SSLError as failure:
             self._flush()
             problem = failure
-        self._end(problem)
-        return b""
-
-    def _schedule_rest(self) -> None:
-        """Hand over the remaining bytes in the next turn of the event loop."""
-        is_left = self._rest if self.tls is None else self._incoming.pending or self.tls.pending()
-        if is_left and self._receiver is not None:
-            self._backlog = self._loop.call_soon(self.read)
+        if parts:
+            receiver.receive(self.arrived_ns, b"".join(parts), earliest_ns)
+        if has_ended:
+            self._end(problem)
 
     def _shake_hands(self) -> None:
         handshake = self._handshake
@@ -189,7 +248,6 @@ class StampedSocket:
         self._handshake = None
         if not handshake.done():
             handshake.set_result(None)
-        self._schedule_rest()
 
     def _flush(self) -> None:
         if self._outgoing.pending:
@@ -212,12 +270,21 @@ class StampedSocket:
             self._loop.remove_writer(self._socket)
 
     def _send_part(self) -> None:
+        ancillary = REQUEST_DEPARTURE if self._is_requesting and self._clock.stamps.by_kernel else ()
+        begun_ns = self._clock.now_ns()
         try:
-            self._unsent = self._unsent[self._socket.send(self._unsent) :]
+            count = self._socket.sendmsg((self._unsent,), ancillary)
         except (BlockingIOError, InterruptedError):
-            pass
+            return
         except OSError as problem:  # what the server has sent before can still be read
             self._unsent, self._write_problem = b"", problem
+            return
+        self._sent_bytes += count
+        self._unsent = self._unsent[count:]
+        if self._is_requesting and not self._unsent:
+            self._is_requesting, self._request_end = False, self._sent_bytes
+            self.sent_earliest_ns, self.sent_ns = begun_ns, self._clock.now_ns()
+            self.read_departures()
 
     def _end(self, problem: Exception | None) -> None:
         """Process the end of the connection."""

@@ -9,7 +9,7 @@ import io
 import pickle
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any, cast
 
@@ -36,13 +36,12 @@ class Send:
     """Message to a worker: send a request to a target.
 
     All times in messages are on the prober's clock. All processes of a host share CLOCK_MONOTONIC.
-    target: number of the target; launched_ns: time at which the prober handed the request over
+    target: number of the target
     clock_ns: the worker's clock minus the prober's
     """
 
     target: int
     request: Request
-    launched_ns: int
     clock_ns: int = 0
 
 
@@ -171,15 +170,3 @@ class ClockOffset:
             for at_ns, offset in self._exchanges
         )
         return min(aged, key=lambda offset: offset.error_ns)
-
-
-def checked_clock(result: ProbeResult, error_s: float, max_send_lag_s: float, node: str) -> ProbeResult:
-    """Returns the result of a request, marked late if the clock error may hide a delay of more than `max_send_lag_s`."""
-    lag_s = result.timeline.send_lag_s
-    if lag_s is None or result.timeline.is_late or lag_s + error_s <= max_send_lag_s:
-        return result
-    detail = (
-        f"sent {lag_s * 1e3:.1f} ms late by the clock of node {node}, which is known to {error_s * 1e3:.1f} ms "
-        f"(max_send_lag {max_send_lag_s * 1e3:g} ms)"
-    )
-    return replace(result, detail=detail, timeline=replace(result.timeline, is_late=True))

@@ -10,7 +10,10 @@ from prober.net.clock import Clock
 from prober.workload.arrivals import constant, gamma, poisson, replay
 from prober.workload.workloads import TraceWorkload
 
-MISSED = 10  # times max_send_lag: a request that is later than this is not sent, as after a stop there would be a flood
+MISSED_S = 3.0  # after its due time a request is not sent any more: after a stop of the prober there would be a flood
+BUNCHED_S = (
+    0.1  # requests that are later than this leave together with others: then a full target may be the prober's doing
+)
 
 
 def due_times(probe: ProbeSpec, rng: Random, start_ns: int) -> Iterator[int]:
@@ -24,11 +27,10 @@ def due_times(probe: ProbeSpec, rng: Random, start_ns: int) -> Iterator[int]:
     return poisson(probe.rate, rng, start_ns)
 
 
-def why_missed(due_ns: int, now_ns: int, max_send_lag_s: float) -> str:
+def why_missed(due_ns: int, now_ns: int) -> str:
     """Why a request that was due at `due_ns` is not sent, as it would be too late; "" if it may be sent."""
     late_s = (now_ns - due_ns) / 1e9
-    is_missed = late_s > MISSED * max_send_lag_s
-    return f"the prober woke {late_s:.1f} s after the due time and did not send" if is_missed else ""
+    return f"the prober woke {late_s:.1f} s after the due time and did not send" if late_s > MISSED_S else ""
 
 
 async def pace(schedule: Iterable[int], clock: Clock, spec: TargetSpec, launch: Callable[[int], None]) -> None:
@@ -36,7 +38,6 @@ async def pace(schedule: Iterable[int], clock: Clock, spec: TargetSpec, launch: 
     lead_ns = round(spec.connect_lead * 1e9)
     for due_ns in schedule:
         await clock.sleep_until(due_ns - lead_ns)
-        clock.run_due()  # the sends of others, where this one is late and has not slept
         launch(due_ns)
         if due_ns < clock.now_ns():
             await asyncio.sleep(0)  # a long backlog must not hold the loop

@@ -21,7 +21,7 @@ from prober.net.clock import Alarm
 from prober.net.connection import Broken, cert_expiry, connect
 from prober.net.exchange import Exchange, requested_pause_s
 from prober.probing.answer_checks import CheckUnavailable, answer_checks
-from prober.probing.pacer import MIN_IDLE_NS, why_missed
+from prober.probing.pacer import BUNCHED_S, MIN_IDLE_NS, why_missed
 from prober.probing.target import Identity, Target
 from prober.workload.prompt_length import PromptCalibration
 from prober.workload.shapes import Fixed
@@ -29,9 +29,7 @@ from prober.workload.workloads import RequestGenerator, Workload
 
 CACHED_SHARE = 0.10
 CALIBRATION_LEAD_NS = 100_000_000
-MAX_STILL_S = 0.025  # or max_send_lag if that is longer: the event loop may stand still so long within a latency
-STOP_RATIO = 0.1  # of the shortest timeout: a longer standstill may be why a probe ended so
-STOPPED = {  # outcomes that a standstill of the prober can cause; all others are the server's or its host's
+STOPPED = {  # outcomes that a standstill of the prober can cause: a server that gives up a client that it does not hear
     *(Outcome.DNS, Outcome.CONNECT_TIMEOUT, Outcome.TLS, Outcome.HTTP_408, Outcome.TRUNCATED, Outcome.RESET),
     *(Outcome.TIMEOUT_FIRST_TOKEN, Outcome.TIMEOUT_STALL, Outcome.TIMEOUT_TOTAL),
 }
@@ -149,8 +147,8 @@ class ProbeRun(ABC):
         try:
             if request.busy is not None:
                 return self._completed(Verdict(Outcome.SHED, request.busy.busy_text))
-            if why := why_missed(request.due_ns, self._began_ns, target.spec.max_send_lag):
-                return self._result(Verdict(Outcome.INVALID, why), Timeline(request.due_ns, is_late=True))
+            if why := why_missed(request.due_ns, self._began_ns):
+                return self._result(Verdict(Outcome.INVALID, why), Timeline(request.due_ns))
             reserved = target.reserve(*request.tokens)
             if reserved is None:
                 return self._completed(Verdict(Outcome.OVER_BUDGET, "the budget of the last 24 hours is used up"))
@@ -191,9 +189,8 @@ class ProbeRun(ABC):
         """(prompt tokens, output tokens) charged to budgets; None if the full reservation may have been used."""
 
     def cut(self, outcome: Outcome, why: str, cut_ns: int | None = None) -> ProbeResult:
-        """The result of a request that is cut, with what it delivered before. If the prober was late, the result has no `cut_ns`."""
-        timeline = self.delivered()
-        return self._result(Verdict(outcome, why), timeline if timeline.is_late else replace(timeline, cut_ns=cut_ns))
+        """The result of a request that is cut, with what it delivered before."""
+        return self._result(Verdict(outcome, why), replace(self.delivered(), cut_ns=cut_ns))
 
     def _completed(self, verdict: Verdict) -> ProbeResult:
         """The result of a request with this verdict."""
@@ -220,13 +217,10 @@ Launch = Callable[[Target, Request, Callable[[], bool]], ProbeRun]
 
 
 class LocalRun(ProbeRun):
-    """A probe that the current process sends. handed_s: if that is a worker, seconds from the prober's call until the worker had it"""
+    """A probe that the current process sends."""
 
-    def __init__(
-        self, target: Target, request: Request, may: Callable[[], bool] = always, handed_s: float = 0.0
-    ) -> None:
+    def __init__(self, target: Target, request: Request, may: Callable[[], bool] = always) -> None:
         super().__init__(target, request, may)
-        self._handed_s = handed_s
         self._api = APIS[target.spec.api]
         self._recording = Recording(
             target.spec.stream,
@@ -238,7 +232,6 @@ class LocalRun(ProbeRun):
         self._identity: Identity | None = None
         self._connection: Connection | None = None
         self._sent = b""
-        self._counted = False
         self._stopped: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()  # why it is not sent
 
     @property
@@ -250,30 +243,26 @@ class LocalRun(ProbeRun):
         return self._recording.first_ns
 
     def delivered(self) -> Timeline:
-        timeline = self._timeline()
-        return replace(timeline, is_late=self._late_s(Outcome.CANCELLED, timeline) > 0)
+        return self._timeline()
 
     async def _exchanged(self) -> ProbeResult:
         target = self._target
         try:
-            with target.clock.watched():
-                work = asyncio.ensure_future(self._work())
-                alarm: Alarm | None = None
-                try:
-                    alarm = target.clock.call_at(self.request.due_ns, self._at_due_time)
-                    await asyncio.wait((work, self._stopped), return_when=asyncio.FIRST_COMPLETED)
-                    return self._completed(work.result() if work.done() else self._stopped.result())
-                finally:  # neither slot, connection nor task stays behind
-                    if alarm is not None:
-                        alarm.cancel()
-                    if self._counted:
-                        self._counted = False
-                        target.in_flight -= 1
-                    try:  # first: to cancel `work` cancels the `ended` that it waits for, and the connection would stay
-                        if not self._exchange.ended.done():
-                            self._exchange.abort()
-                    finally:
-                        work.cancel()
+            work = asyncio.ensure_future(self._work())
+            alarm: Alarm | None = None
+            try:
+                alarm = target.clock.call_at(self.request.due_ns, self._at_due_time)
+                await asyncio.wait((work, self._stopped), return_when=asyncio.FIRST_COMPLETED)
+                return self._completed(work.result() if work.done() else self._stopped.result())
+            finally:  # neither slot, connection nor task stays behind
+                if alarm is not None:
+                    alarm.cancel()
+                target.in_flight.pop(self, None)
+                try:  # first: to cancel `work` cancels the `ended` that it waits for, and the connection would stay
+                    if not self._exchange.ended.done():
+                        self._exchange.abort()
+                finally:
+                    work.cancel()
         except Exception as problem:
             if not self._exchange.received:
                 raise
@@ -282,11 +271,10 @@ class LocalRun(ProbeRun):
             sent = Timeline(
                 self.request.due_ns,
                 self._connection,
-                exchange.sent_ns,
-                exchange.headers_ns,
+                headers_ns=exchange.headers_ns,
                 charged_tokens=self._charged_tokens(),
             )
-            return self._result(verdict, sent)
+            return self._result(verdict, exchange.departure(sent))
 
     def _at_due_time(self) -> None:
         """Send at the due time. The clock calls this for all targets, so an exception is passed to this probe instead of the clock."""
@@ -298,30 +286,41 @@ class LocalRun(ProbeRun):
 
     def _on_due(self) -> None:
         """At the due time: take a slot, or be shed if there is none; send if the connection is ready."""
-        target = self._target
-        cap, why = (
-            target.spec.max_in_flight,
-            why_missed(self.request.due_ns, target.clock.now_ns(), target.spec.max_send_lag),
-        )
-        if why:
+        target, due_ns, now_ns = self._target, self.request.due_ns, self._target.clock.now_ns()
+        cap = target.spec.max_in_flight
+        if len(target.in_flight) >= cap:
+            for read in list(target.in_flight.values()):  # an answer that has arrived holds no slot
+                read()
+        full = f"{cap} probes were in flight already (max_in_flight)"
+        if why := why_missed(due_ns, now_ns):
             self._stopped.set_result(Verdict(Outcome.INVALID, why))
-        elif target.in_flight >= cap:
-            self._stopped.set_result(Verdict(Outcome.SHED, f"{cap} probes were in flight already (max_in_flight)"))
+        elif len(target.in_flight) >= cap and now_ns - due_ns > BUNCHED_S * 1e9:
+            late = f"the prober woke {(now_ns - due_ns) / 1e9:.1f} s after the due time, with other requests"
+            self._stopped.set_result(Verdict(Outcome.INVALID, f"{late}: {full}"))
+        elif len(target.in_flight) >= cap:
+            self._stopped.set_result(Verdict(Outcome.SHED, full))
         else:
-            self._counted = True
-            target.in_flight += 1
+            target.in_flight[self] = self._read_arrived
             self._send_if_ready()
+
+    def _read_arrived(self) -> None:
+        """Read what has arrived, and free the slot if that is the end of the answer."""
+        connection = self._exchange.connection
+        while connection is not None and not self._exchange.ended.done() and connection.read():
+            pass
+        if self._exchange.is_sent and self._exchange.ended.done():
+            self._target.in_flight.pop(self, None)
 
     def _send_if_ready(self) -> None:
         exchange = self._exchange
-        if self._counted and self._sent and exchange.sent_ns is None and self._may():
+        if self in self._target.in_flight and self._sent and not exchange.is_sent and self._may():
             if exchange.status == IDLE_TIMEOUT:
                 exchange.abort()
-            exchange.send(self._sent, self.request.due_ns, self._target.spec.timeouts)
+            assert self._connection is not None
+            exchange.send(self._sent, self._target.spec.timeouts, self._connection.delay_ns)
 
     async def _work(self) -> Verdict:
         target = self._target
-        target.clock.run_due()  # many may begin in one turn of the loop
         identity = self._identity = target.probed_identity
         if identity is None:
             assert target.unidentified is not None, "the target was not looked up"
@@ -334,22 +333,26 @@ class LocalRun(ProbeRun):
         body = self._api.request_body(identity.dialect, self.request, model, target.spec.stream)
         path = f"{identity.base_path}/{self._api.path}"
         head = target.endpoint.head("POST", path, length=len(body), request_id=self.request.request_id, token=token)
-        verdict = await self._connect_and_send(head + body)
+        learnt_ns = target.connect_lead.learnt_ns(target.clock.now_ns())
+        if learnt_ns is not None:
+            await target.clock.sleep_until(self.request.due_ns - learnt_ns)
+        lead_ns = round(target.spec.connect_lead * 1e9) if learnt_ns is None else learnt_ns
+        verdict = await self._connect_and_send(head + body, lead_ns)
         for _ in range(MAX_RECONNECTIONS):
             if verdict is not None or not self._was_closed_idle():
                 break
             self._sent, self._exchange = b"", Exchange(self._recording, target.clock)
-            verdict = await self._connect_and_send(head + body)
+            verdict = await self._connect_and_send(head + body, self.request.due_ns - target.clock.now_ns())
         return verdict or await self._judge(identity)
 
-    async def _connect_and_send(self, request: bytes) -> Verdict | None:
-        """Connect, send when due, and return at the end of the exchange. Returns a verdict if no connection could be made."""
+    async def _connect_and_send(self, request: bytes, lead_ns: int) -> Verdict | None:
+        """Connect, send when due, and return at the end of the exchange. Returns a verdict if no connection could be made.
+
+        lead_ns: time until the due time
+        """
         target = self._target
-        lead_ns = target.connect_lead.learnt_ns(target.clock.now_ns())
-        if lead_ns is not None:
-            await target.clock.sleep_until(self.request.due_ns - lead_ns)
         try:
-            self._connection = await connect(target.endpoint, self._exchange, target.spec.timeouts.connect)
+            self._connection = await connect(target.endpoint, self._exchange, target.spec.timeouts.connect, lead_ns)
         except Broken as broken:
             self._connection = broken.connection
             return broken.verdict
@@ -370,8 +373,9 @@ class LocalRun(ProbeRun):
         if exchange.status not in (None, IDLE_TIMEOUT) or (exchange.status is None and exchange.received) or is_refused:
             return False
         assert self._connection is not None
-        is_unsent = exchange.sent_ns is None
-        idle_until_ns = (exchange.headers_ns if is_unsent else exchange.sent_ns) or now_ns
+        is_unsent = not exchange.is_sent
+        sent_ns = exchange.connection.sent_ns if exchange.connection is not None else None
+        idle_until_ns = (exchange.headers_ns if is_unsent else sent_ns) or now_ns
         idle_ns = idle_until_ns - (self._connection.ready_ns or 0)
         crossing_ns = CROSSING_NS + round((self._connection.tcp_s or 0.0) * 1e9)
         is_crossing = not is_unsent and now_ns - idle_until_ns <= crossing_ns
@@ -383,7 +387,6 @@ class LocalRun(ProbeRun):
 
     async def _judge(self, identity: Identity) -> Verdict:
         exchange, recording, request, target = self._exchange, self._recording, self.request, self._target
-        target.clock.run_due()  # many may end in one turn of the loop
         impossible, dialect = recording.refuse_impossible_usage(len(self._sent)), identity.dialect
         ending = recording.observed_end(
             transport_verdict=exchange.broken, status=exchange.status, status_detail=exchange.refusal
@@ -419,46 +422,18 @@ class LocalRun(ProbeRun):
         named = [f"`{name}: null`" for name in sent if re.search(rf"\b{re.escape(name)}\b", refusal)]
         return f"{', '.join(named)} in `sampling` leaves it out" if named else ""
 
-    def _late_s(self, outcome: Outcome, timeline: Timeline) -> float:
-        """Seconds by which the prober itself was late: it sent late, or its event loop stood still. 0 within the limits.
-
-        A standstill before the due time counts in two cases: the connection was not ready, so the request was late; or the outcome is
-        `shed`, since answers that had not been read held slots. A standstill during an answer counts if it spoils times (the kernel has
-        not stamped all bytes, or chunks were read together) or may be why the answer failed.
-        """
-        target, limit_s = self._target, self._target.spec.max_send_lag
-        ready_ns = self._connection.ready_ns if self._connection is not None else None
-        late_s = timeline.send_lag_s or 0.0
-        if ready_ns is None or ready_ns > self.request.due_ns or outcome is Outcome.SHED:
-            since_ns = begin_ns(target, self.request.due_ns, self._began_ns)
-            late_s = max(late_s, self._handed_s, target.clock.late_s(since_ns))
-        has_times = (
-            self._exchange.has_kernel_times and not timeline.merged_chunks and timeline.first_ns != timeline.end_ns
-        )
-        still_s = 0.0 if has_times and outcome in ANSWERED else target.clock.late_s(self.request.due_ns)
-        return max(late_s if late_s > limit_s else 0.0, still_s if still_s > max(MAX_STILL_S, limit_s) else 0.0)
-
-    def _attributed(self, verdict: Verdict, late_s: float) -> Verdict:
-        """Returns the verdict, or `invalid` if the prober's own lateness may have caused it. What the server said always stays."""
-        outcome, spec = verdict.outcome, self._target.spec
-        is_stop = late_s > STOP_RATIO * min(seconds for _, seconds in spec.timeouts)
-        is_own = outcome is Outcome.SHED or (is_stop and outcome in STOPPED)
-        if not late_s or not (is_own or outcome in ANSWERED):
+    def _attributed(self, verdict: Verdict) -> Verdict:
+        """Returns the verdict, or `invalid` if a standstill of the prober may have caused it."""
+        if verdict.outcome not in STOPPED or not self._target.clock.stood_still(self._began_ns):
             return verdict
-        why = f"no latency: the prober itself was {late_s * 1e3:.1f} ms late (max_send_lag {spec.max_send_lag * 1e3:g} ms)"
-        return Verdict(Outcome.INVALID if is_own else outcome, "; ".join(filter(None, (verdict.detail, why))))
+        return Verdict(Outcome.INVALID, f"the prober itself stood still meanwhile, which may be why: {verdict.detail}")
 
     def _timeline(self) -> Timeline:
         exchange = self._exchange
-        timeline = self._recording.complete(
-            Timeline(
-                self.request.due_ns,
-                connection=self._connection,
-                sent_ns=exchange.sent_ns,
-                headers_ns=exchange.headers_ns,
-                end_ns=exchange.end_ns,
-            )
+        timeline = Timeline(
+            self.request.due_ns, connection=self._connection, headers_ns=exchange.headers_ns, end_ns=exchange.end_ns
         )
+        timeline = self._recording.complete(exchange.departure(timeline))
         redact, reason, model = self._target.endpoint.redactor.redact, timeline.finish_reason, timeline.answered_model
         return replace(
             timeline,
@@ -469,9 +444,7 @@ class LocalRun(ProbeRun):
 
     def _completed(self, verdict: Verdict) -> ProbeResult:
         target, draw = self._target, self.request
-        timeline = self._timeline()
-        late_s = self._late_s(verdict.outcome, timeline)
-        verdict, timeline = self._attributed(verdict, late_s), replace(timeline, is_late=late_s > 0)
+        timeline, verdict = self._timeline(), self._attributed(verdict)
         identity = self._identity
         ok = verdict.outcome in ANSWERED
         usage = timeline.usage
@@ -514,7 +487,7 @@ class LocalRun(ProbeRun):
         recording.refuse_impossible_usage(len(self._sent))
         usage, received, has_ended = recording.usage, recording.max_received_tokens, recording.finish_reason is not None
         is_whole = exchange.end_ns is not None or (exchange.status or 0) >= 300
-        if exchange.sent_ns is None or (is_whole and usage is None and not received):
+        if not exchange.is_sent or (is_whole and usage is None and not received):
             return 0, 0
         prompt, output = (None, None) if usage is None else (usage.prompt_tokens, usage.completion_tokens)
         if not has_ended and not recording.has_totals:
@@ -523,11 +496,6 @@ class LocalRun(ProbeRun):
             min(draw.prompt_tokens if prompt is None else prompt, max(draw.prompt_tokens, len(self._sent))),
             min(draw.output_tokens if output is None else output, draw.output_tokens),
         )
-
-
-def begin_ns(target: Target, due_ns: int, began_ns: int) -> int:
-    """Planned begin of a probe: `connect_lead` before its due time, or the due time for a probe that began only then (`began_ns`)."""
-    return due_ns - round(target.spec.connect_lead * 1e9) if began_ns < due_ns else due_ns
 
 
 def gateway_retries(headers: Mapping[str, str]) -> dict[RetryKind, int]:

@@ -1,6 +1,7 @@
 """Updates the series of the probes."""
 
 import logging
+from collections import deque
 from collections.abc import Iterable
 
 from prober.exposition.buckets import COARSE, MEDIUM, bounds
@@ -83,7 +84,7 @@ class TargetProbes(TargetObserver):
 
     def _success(self, result: ProbeResult) -> None:
         timeline, workload, key = result.timeline, result.workload, (self._name, result.workload)
-        self._registry.value(series.LATE, *key).inc(timeline.is_late)
+        self._registry.value(series.UNTIMED, *key).inc(timeline.why_no_ttft != "")
         if timeline.usage is None or timeline.usage.completion_tokens is None:
             self._registry.value(series.USAGE_MISSING, *key).inc()
         if result.warm_up:
@@ -133,7 +134,9 @@ class TargetProbes(TargetObserver):
             self._registry.value(series.COST, self._name).inc(budget.dollars(*counts[:2]))
 
     def _connection(self, result: ProbeResult) -> None:
-        if (connection := result.timeline.connection) and not result.timeline.is_late:
+        if (network_s := result.timeline.network_s) is not None:
+            self._registry.histogram(series.NETWORK, COARSE, self._name).observe(network_s)
+        if connection := result.timeline.connection:
             for phase in series.PHASES:
                 seconds = getattr(connection, f"{phase}_s")
                 if seconds is not None:
@@ -158,7 +161,7 @@ class TargetProbes(TargetObserver):
             registry.keep(by_check, {(*key, check) for check in part.checks}, *key)
             for check in part.checks:
                 registry.value(by_check, *key, check)
-        for declared in (series.PROBES, series.CACHED, series.LATE, series.USAGE_MISSING):
+        for declared in (series.PROBES, series.CACHED, series.UNTIMED, series.USAGE_MISSING):
             registry.value(declared, *key)
         for kind in series.TOKEN_KINDS:
             registry.value(series.TOKENS, *key, kind)
@@ -182,6 +185,35 @@ class TargetProbes(TargetObserver):
 
 
 log = logging.getLogger(__name__)
+TRUST_WINDOW_S = 600.0
+
+
+class TargetTrust(TargetObserver):
+    """Whether the latencies of a target are judged: at least half of its probes of the last ten minutes were sent and timed."""
+
+    def __init__(self, registry: Registry, observed: ObservedTarget) -> None:
+        self._registry, self._observed = registry, observed
+        self._results: deque[tuple[int, bool]] = deque()  # (time in ns, was sent and timed), of the window
+        self._timed = 0
+        self._show()
+
+    @property
+    def is_trusted(self) -> bool:
+        """True if the latencies are judged. Failures always are."""
+        since_ns = self._observed.target.clock.now_ns() - round(TRUST_WINDOW_S * 1e9)
+        while self._results and self._results[0][0] < since_ns:
+            self._timed -= self._results.popleft()[1]
+        return 2 * self._timed >= len(self._results)
+
+    def probe_ended(self, result: ProbeResult) -> None:
+        if result.outcome in ANSWERED or result.outcome is Outcome.INVALID:
+            is_timed = result.outcome in ANSWERED and not result.timeline.why_no_ttft
+            self._results.append((self._observed.target.clock.now_ns(), is_timed))
+            self._timed += is_timed
+        self._show()
+
+    def _show(self) -> None:
+        self._registry.show(series.TRUSTED, float(self.is_trusted), self._observed.name)
 
 
 class TargetBuffering(TargetObserver):

@@ -24,7 +24,16 @@ NEUTRAL = counter(
 CACHED = counter(
     "llmslo_probes_cached_total", "Cold probes the engine had cached, kept out of the latency histograms.", *_PROBE
 )
-LATE = counter("llmslo_probes_late_total", "Answers without a latency, as the prober itself was late.", *_PROBE)
+UNTIMED = counter(
+    "llmslo_probes_untimed_total",
+    "Answers without a TTFT: their first content was read together with later chunks, and came at some time before.",
+    *_PROBE,
+)
+TRUSTED = gauge(
+    "llmslo_trusted",
+    "1 if at least half of the target's probes of the last ten minutes were sent and timed, else 0: its latencies are not judged.",
+    "target",
+)
 USAGE_MISSING = counter("llmslo_usage_missing_total", "Successful probes without token counts by the server.", *_PROBE)
 COLD_START = gauge("llmslo_cold_start_ttft_seconds", "TTFT of the latest first success on a cold engine.", *_PROBE)
 STATE = gauge("llmslo_target_state", "1 for the state the target is in.", "target", "state")
@@ -51,10 +60,10 @@ QUALITY_CHECKS = counter(
     "check",
 )
 QUALITY_FAILURES = counter("llmslo_quality_failures_total", "Checked answers that were wrong.", *_PROBE, "check")
-TTFT = histogram("llmslo_ttft_seconds", "First content of any kind minus intended time.", *_PROBE)
+TTFT = histogram("llmslo_ttft_seconds", "Time to the first content of any kind.", *_PROBE)
 TTFT_ANSWER = histogram(
     "llmslo_ttft_answer_seconds",
-    "First content that is not reasoning minus intended time, of models that reason.",
+    "Time to the first content that is not reasoning, of models that reason.",
     *_PROBE,
 )
 TPOT = histogram("llmslo_tpot_seconds", "Time per output token after the first, one a probe.", *_PROBE)
@@ -67,17 +76,22 @@ MERGED_CHUNKS = counter(
 )
 TTFT_CALL = histogram(
     "llmslo_ttft_call_seconds",
-    "First piece of the first tool call minus intended time, of workloads with tools.",
+    "Time to the first piece of the first tool call, of workloads with tools.",
     *_PROBE,
 )
 CALL_ARGUMENTS = histogram(
     "llmslo_call_arguments_seconds",
-    "Complete arguments of the first tool call minus intended time, if they are a JSON object.",
+    "Time to the complete arguments of the first tool call, if they are a JSON object.",
     *_PROBE,
 )
-E2E = histogram("llmslo_e2e_seconds", "End of the answer minus intended time.", *_PROBE)
+E2E = histogram("llmslo_e2e_seconds", "Time to the end of the answer.", *_PROBE)
 CONNECT = histogram("llmslo_connect_seconds", "Set-up of a probe's fresh connection by phase.", "target", "phase")
-SEND_LAG = histogram("llmslo_send_lag_seconds", "The prober's own lateness in sending.", *_PROBE)
+NETWORK = histogram(
+    "llmslo_network_seconds",
+    "Time from the departure of a request until the host of the target, or of its proxy, has acknowledged it, by the kernel.",
+    "target",
+)
+SEND_LAG = histogram("llmslo_send_lag_seconds", "The prober's own lateness in sending. In no latency.", *_PROBE)
 TOKENS = counter("llmslo_probe_tokens_total", "Tokens that probing used, as the server counts them.", *_PROBE, "kind")
 COST = counter("llmslo_probe_cost_dollars_total", "What probing cost at the configured price.", "target")
 RATE_LIMIT = gauge("llmslo_rate_limit_remaining", "Rate limit left, as the server's headers tell it.", "target", "kind")

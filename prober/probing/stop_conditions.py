@@ -6,7 +6,7 @@ from typing import Literal
 from prober.config.sweep import GuardSpec
 from prober.measure.engine_signals import COUNTER_SIGNALS, EngineHistogram, EngineSignals
 from prober.measure.objective import MIN_BAD_EVENTS
-from prober.measure.outcome import BAD
+from prober.measure.outcome import BAD, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import format_duration
 from prober.results.shedding import is_shed
@@ -17,7 +17,11 @@ EngineCondition = Literal[
 VOID: frozenset[EngineCondition] = frozenset({"restarted", "replicas_changed", "engine_changed"})
 
 FAILED_RATIO = 0.1  # of the requests of a stage, two at least
-LATE_RATIO, LATE_RESULTS = 0.1, 20  # of the last results, those that the prober itself made invalid
+UNSENT_RATIO, UNSENT_RESULTS = (
+    0.2,
+    20,
+)  # of the last requests, those that the prober did not send: the load is another one then
+SEND_MORE = "send fewer requests a second, give the prober more CPU, or add --workers"
 TTFT_FACTOR = 3.0  # a TTFT above so many times its threshold ends the load
 WAITING_SHARE = 1.4  # of the TTFT threshold, which the wait in the engine's queue may last
 PAGE_LOST_S = 3.0  # without a reading where there were readings, as nothing is seen then
@@ -148,7 +152,7 @@ class LoadGuard:
     def __init__(self, ttft_s: float, rate_per_s: float, *, shed_allowed: bool = False) -> None:
         self._ttft_s, self._rate_per_s, self._shed_allowed = ttft_s, rate_per_s, shed_allowed
         self._conditions = StopConditions(GuardSpec(), ttft_s)
-        self._late: deque[bool] = deque(maxlen=LATE_RESULTS)
+        self._unsent: deque[bool] = deque(maxlen=UNSENT_RESULTS)
         self._ended = self._failed = 0
         self._is_sending = False
         self.harm = self.reason = ""
@@ -165,16 +169,18 @@ class LoadGuard:
         failed = result.outcome in BAD and not (self._shed_allowed and is_shed(result))
         self._ended += 1
         self._failed += failed
-        self._late.append(result.has_prober_fault)
-        late = sum(self._late)
+        self._unsent.append(result.outcome is Outcome.INVALID)
+        unsent = sum(self._unsent)
         if self._failed > 1 and self._failed > FAILED_RATIO * self._ended and failed:
             consent = "; with shed_allowed it goes on" if is_shed(result) else ""
             self._end(
                 "failed",
                 f"{self._failed} of {self._ended} requests failed, the last with {result.outcome.value}{consent}",
             )
-        elif late > 2 and late > LATE_RATIO * len(self._late):
-            self._end("prober_late", f"the prober was late in {late} of the last {len(self._late)} requests")
+        elif unsent > 2 and unsent > UNSENT_RATIO * len(self._unsent):
+            self._end(
+                "not_sent", f"the prober did not send {unsent} of the last {len(self._unsent)} requests; {SEND_MORE}"
+            )
 
     def waited(self, ttft_s: float) -> None:
         """Judge the TTFT of a request beside the load, or its wait so far."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
@@ -110,7 +110,7 @@ class Target:
             for probe in spec.probes
         ]
         self.paused_unix_s: float | None = None  # begin of the pause, in which it is neither probed nor swept
-        self.in_flight = 0
+        self.in_flight: dict[object, Callable[[], None]] = {}  # requests: reads what has arrived of each
         self.check_turn = asyncio.Lock()  # held by the check of an answer
         slowest = min((probe.rate for probe in spec.probes), default=1.0)
         self.warm_up = WarmUp(spec.warmup, max(DEFAULT_IDLE_NS, round(3e9 / slowest)))
@@ -178,7 +178,7 @@ class Target:
     def beside(self) -> "Target":
         """Returns a copy for a probe outside the schedule. It uses no slot of this target and leaves state and warm-up unchanged."""
         other = copy(self)
-        other.in_flight, other.warm_up = 0, WarmUp(0)
+        other.in_flight, other.warm_up = {}, WarmUp(0)
         other.workloads, other._leading_workloads, other._answers = {}, [], WorkloadState("")
         other._identifying = other._asking = other._preparing = None
         if self.prompt_calibration is not None and self.prompt_calibration.is_due:
@@ -473,7 +473,7 @@ class Target:
                 head = self.endpoint.head(
                     "GET", path, length=0, request_id=f"slo-probe-{self.clock.now_ns():x}", token=token
                 )
-                exchange.send(head, self.clock.now_ns(), timeouts)
+                exchange.send(head, timeouts)
                 await exchange.ended
         except Exception as problem:
             if not exchange.received:

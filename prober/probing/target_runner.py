@@ -15,7 +15,7 @@ from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult, unsent
 from prober.measure.target_state import NO_DATA_STATES, TargetEvent, TargetState
-from prober.net.clock import Clock, Trust
+from prober.net.clock import Clock
 from prober.probing.history import EventLog, FirstAnswers
 from prober.probing.observer import Feature, ObservedTarget, TargetObserver
 from prober.probing.pacer import due_times, pace, why_missed
@@ -52,7 +52,6 @@ class RunnerContext:
     """
 
     clock: Clock
-    trust: Trust
     events: EventLog
     features: Sequence[Feature]
     forget: Callable[[str], None]
@@ -163,7 +162,6 @@ class TargetRunner:
 
     def record(self, result: ProbeResult) -> None:
         """Pass the result of a scheduled probe to all observers. Many may end in one turn of the event loop."""
-        self._context.clock.run_due()
         identity = self.target.identity
         model = identity.name if identity else result.model
         name = self._own_name(self.target.spec.name or self._bounded(model) or self.name or UNNAMED)
@@ -277,8 +275,8 @@ class TargetRunner:
         def launch(due_ns: int) -> None:
             if self.target.paused_unix_s is not None:
                 return
-            if why := why_missed(due_ns, clock.now_ns(), self.target.spec.max_send_lag):  # nothing is drawn for it
-                self._take(unsent(due_ns, Outcome.INVALID, why, probe.workload.series[0], is_late=True))
+            if why := why_missed(due_ns, clock.now_ns()):  # nothing is drawn for it
+                self._take(unsent(due_ns, Outcome.INVALID, why, probe.workload.series[0]))
                 return
             task = asyncio.create_task(self._probe(probe, drawer, due_ns))
             self._probes.add(task)

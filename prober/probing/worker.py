@@ -17,7 +17,7 @@ from prober.net.connection import Broken, connect
 from prober.net.exchange import Exchange
 from prober.net.libc import end_with_parent
 from prober.probing.channel import Beat, Channel, Cut, Ended, NewTarget, Send
-from prober.probing.probe import LocalRun, always
+from prober.probing.probe import LocalRun
 from prober.probing.target import Target
 
 BEAT_S = 0.1
@@ -80,9 +80,7 @@ class Worker:
     async def _send(self, message: Send) -> None:
         request, clock_ns, answer = message.request, message.clock_ns, None
         try:
-            due_ns, launched_ns = request.due_ns + clock_ns, message.launched_ns + clock_ns
-            handed_s = (self._clock.now_ns() - launched_ns) / 1e9
-            run = LocalRun(self._targets[message.target], replace(request, due_ns=due_ns), always, handed_s)
+            run = LocalRun(self._targets[message.target], replace(request, due_ns=request.due_ns + clock_ns))
             self._runs[request.request_id] = run, clock_ns
             try:
                 result = await run.send()

@@ -20,8 +20,8 @@ from prober.measure.outcome import ANSWERED, Outcome, Verdict
 from prober.measure.request import AssistantMessage, Request
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.probing.channel import Beat, Channel, Cut, Ended, NewTarget, Offset, Send, checked_clock
-from prober.probing.probe import LocalRun, ProbeRun, always, begin_ns
+from prober.probing.channel import Beat, Channel, Cut, Ended, NewTarget, Offset, Send
+from prober.probing.probe import LocalRun, ProbeRun, always
 from prober.probing.target import Identity, Target
 from prober.probing.worker_host import WorkerHost
 
@@ -220,7 +220,6 @@ class WorkerRun(ProbeRun):
 
     async def _exchanged(self) -> ProbeResult:
         target, due_ns = self._target, self.request.due_ns
-        late_s = target.clock.late_s(begin_ns(target, due_ns, self._began_ns))
         try:
             await target.covered(due_ns)
             if self._may():
@@ -230,8 +229,8 @@ class WorkerRun(ProbeRun):
                 else:
                     self._process, number = dealt
                     self._offset = self._process.clock_offset()
-                    request, launched_ns = replace(self.request, session=None), self._began_ns - round(1e9 * late_s)
-                    self._process.channel.send(Send(number, request, launched_ns, self._offset.offset_ns))
+                    request = replace(self.request, session=None)
+                    self._process.channel.send(Send(number, request, self._offset.offset_ns))
             return self._adopted(await self._ended)
         except asyncio.CancelledError:
             await self._cut()
@@ -264,8 +263,7 @@ class WorkerRun(ProbeRun):
         """The worker's result, completed with values that only the prober has."""
         target, process = self._target, self._process
         if process is not None and process.node:
-            error_s, limit_s = self._offset.error_ns / 1e9, target.spec.max_send_lag
-            result = checked_clock(replace(result, unix_s=self._unix_s), error_s, limit_s, process.node)
+            result = replace(result, unix_s=self._unix_s)
         if result.outcome is Outcome.REJECTED:
             target.learn_refusal(result.detail)
         elif result.outcome is Outcome.SHED:

@@ -42,7 +42,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from prober.measure.objective import Slo, count_events
-from prober.measure.outcome import ANSWERED, BAD, Outcome
+from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
 from prober.results.refused_requests import NOT_COUNTED, refused_requests
 from prober.results.result import Delivered, Throughput
@@ -121,7 +121,6 @@ class Deliveries:
             probe
             for probe in self.probes
             if begin_ns <= probe.timeline.intended_ns < end_ns
-            and (probe.outcome in BAD or not probe.timeline.is_late)
             and probe.outcome not in NOT_COUNTED - {Outcome.CANCELLED}
         ]
 

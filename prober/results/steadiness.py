@@ -45,7 +45,7 @@ class SteadinessTest:
 
     def add(self, result: ProbeResult | None) -> None:
         """Add a result. Only answers that have latencies count."""
-        if result is None or result.outcome not in ANSWERED or result.timeline.is_late:
+        if result is None or result.outcome not in ANSWERED:
             return
         timeline = result.timeline
         is_streamed = timeline.ttft_s is not None

@@ -11,7 +11,7 @@ _TEXTS = {  # with the place of the detail
     "refused": "too many requests were refused: {}",
     "slow": "far too slow: {}",
     "saturated": "saturated: {}",
-    "prober_late": "the prober itself was late in {}",
+    "not_sent": "the prober did not send {}",
     "page_lost": "the engine's page was lost: {}",
     "retry_after": "the target requested a pause of {}",
     "time_budget": "its time budget is spent: {}",

@@ -13,11 +13,10 @@ from pydantic import AliasPath, Field, GetPydanticSchema, PlainSerializer
 from pydantic_core import core_schema
 
 from prober.config.target import Estimate
-from prober.config.units import counted
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.state import DriftVerdict, Shift
 from prober.features.health.health import Health
-from prober.features.slo.compliance import Compliance
+from prober.features.slo.compliance import UNTRUSTED, Compliance
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import UNANSWERED_STATES, TargetState
@@ -41,7 +40,6 @@ WORST_STATES: dict[str, tuple[str, str]] = {
 }
 DRIFT_RUNBOOKS = {"ttft": "LLMTTFTP99Drift", "itl": "LLMITLP99Drift"}
 LOW_RATIO = 0.2  # of a budget or a capacity: a smaller rest is a warning
-LATE = "the prober itself is late: latencies are not judged, failures are"
 NO_DRIFT_DATA = "no streamed answer has been measured yet"
 NO_CAPACITY = "no sweep has found a capacity"
 DAY_S = 86_400
@@ -389,7 +387,9 @@ class TargetAnswer(Answer):
     last_sweep: SweepAnswer | None
 
     key: str = Field("", exclude=True)  # its address on the page and in the API, known before its name is
-    trusted: bool = Field(True, exclude=True)  # the prober trusts its own timing
+    trusted: bool = Field(
+        True, description="whether its latencies are judged: at least half of its probes were sent and timed"
+    )
     buffering: str = Field("", exclude=True)  # evidence and consequence of held-back answers, in words
     workloads: list[str] = Field(default_factory=list, exclude=True)  # those that probe it
     probes: Annotated[Sequence[ProbeResult], _AS_IT_IS] = Field((), exclude=True)  # the last ones, latest first
@@ -487,7 +487,7 @@ class TargetAnswer(Answer):
             text = f"no verdict on SLO: {_slo_names(without_data)}"
             return self._concern(6, "unknown", text, without_data[0].why, "LLMSLONoData")
         if not self.trusted:
-            return self._concern(6, "unknown", "no verdict: the prober itself is late")
+            return self._concern(6, "unknown", "no verdict: the prober lacks CPU time", UNTRUSTED, "LLMProberUntrusted")
         return self._concern(9, "good", "no problem found")
 
     def _concern(self, rank: int, kind: Kind, text: str, detail: str = "", runbook: str = "") -> ConcernAnswer:
@@ -506,12 +506,10 @@ def attention(concerns: Sequence[ConcernAnswer]) -> list[ConcernAnswer]:
     return [concern for concern in not_good if concern.kind in ("bad", "few")] or not_good
 
 
-def headline(
-    concerns: Sequence[ConcernAnswer], *, trusted: bool, shard: str = "", configured: int = 0
-) -> tuple[Kind, str]:
+def headline(concerns: Sequence[ConcernAnswer], *, shard: str = "", configured: int = 0) -> tuple[Kind, str]:
     """(kind, text) of the most important fact about all targets.
 
-    trusted: the prober trusts its own timing; shard: shard of this prober, such as 1/3; configured: number of targets of all shards
+    shard: shard of this prober, such as 1/3; configured: number of targets of all shards
     """
     total, listed = len(concerns), attention(concerns)
     if total == 0 and configured and shard:
@@ -520,13 +518,6 @@ def headline(
         return "unknown", f"None of the {configured:,} configured targets belongs to shard {shard}"
     if total == 0:
         return "unknown", "No target is configured"
-    if not trusted:
-        text = "Prober late: latencies of all targets are not judged"
-        if failing := sum(concern.rank == 0 for concern in listed):
-            text += f"; {counted(failing, 'target')} {'fail' if failing > 1 else 'fails'}"
-        if slow := sum(concern.rank > 0 and concern.kind in ("bad", "few") for concern in listed):
-            text += f"; {counted(slow, 'target')} {'were' if slow > 1 else 'was'} in trouble before"
-        return "bad", text
     if not listed:
         return "good", f"No problem found on any of {total} targets"
     kind = min((concern.kind for concern in listed), key=("bad", "few", "unknown").index)
@@ -545,7 +536,7 @@ class Problem(Answer):
 class Snapshot(Answer):
     """All targets at one moment.
 
-    time: Unix seconds; prober: its version; trusted: whether it trusts its own timing; headline: the first sentence of the page
+    time: Unix seconds; prober: its version; headline: the first sentence of the page
     targets: as of `/api/v1/targets`; concerns: one for each of them, in the same order
     probes: that ended since the snapshot before, in the order of their due times, of each target at most the last 40
     events: since the snapshot before, oldest first
@@ -555,7 +546,6 @@ class Snapshot(Answer):
     version: Literal[1] = 1
     time: float
     prober: str
-    trusted: bool
     headline: str
     problems: list[Problem]
     targets: list[TargetAnswer]

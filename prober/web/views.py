@@ -28,7 +28,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, TargetEvent
 from prober.probing.fleet import Fleet
 from prober.probing.history import LATEST_S, RECENT_S, TargetHistory, latest_first
-from prober.probing.recorder import TargetBuffering
+from prober.probing.recorder import TargetBuffering, TargetTrust
 from prober.probing.target_runner import RunnerContext, TargetRunner
 from prober.results.capacity import words
 from prober.results.result import LATENCIES, result_url
@@ -149,7 +149,6 @@ class Views:
             events=fleet.context.events.folded(target.name if target else None)[:EVENTS],
             probes=probes,
             probe_filter=probe_filter,
-            trusted=fleet.context.trust.trusted(fleet.context.clock.now_ns()),
             receive_delay=next(iter(quantiles(self.receive_delays, (0.99,))), None),
             reads=(fleet.context.clock.stamps.kernel, fleet.context.clock.stamps.process),
             admin=admin,
@@ -252,7 +251,8 @@ class Views:
         """The target without its latencies."""
         context, target, spec, identity = self._fleet.context, runner.target, runner.spec, runner.target.identity
         now_ns, now_unix_s = context.clock.now_ns(), context.clock.unix_s()
-        trusted = context.trust.trusted(now_ns)
+        trust = runner.find(TargetTrust)
+        trusted = trust.is_trusted if trust is not None else True
         times = runner.starting_since_and_until_unix_s()
         starting = StartingAnswer(since=times[0], until=times[1], detail=_starting_text(*times)) if times else None
         history, drift, diagnosis = runner.find(TargetHistory), runner.find(TargetDrift), runner.find(TargetDiagnosis)
@@ -416,12 +416,10 @@ class Snapshots:
         new_events = list(takewhile(lambda event: event is not self._last_event, events))
         self._last_event = events[0] if events else None
         lists["events"] = [dumped(EventAnswer.model_validate(event)) for event in reversed(new_events)]
-        trusted = self._context.trust.trusted(clock.now_ns())
         frame = Snapshot(
             time=round(clock.unix_s(), 3),
             prober=__version__,
-            trusted=trusted,
-            headline=headline(concerns, trusted=trusted)[1],
+            headline=headline(concerns)[1],
             problems=list(self._views.problems.values()),
             **{name: [] for name in lists},
         )

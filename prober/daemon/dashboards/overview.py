@@ -1,6 +1,5 @@
 """Overview dashboard: state of all targets; alerts link to it."""
 
-from prober.daemon import series as own_series
 from prober.exposition.dashboards.board import (
     BUDGET_STEPS,
     GOOD_AT_ONE,
@@ -155,9 +154,10 @@ def board() -> Board:
             ),
             stat(
                 "Probers trusted",
-                "Whether every prober was on time in the last 10 s. Bad: no; latencies are not judged.",
+                "Whether at least half of the probes of the last 10 minutes were sent and timed, of every target. Bad: no; latencies are "
+                "not judged.",
                 "none",
-                now(f'min({own_series.TRUSTED}{{instance!=""}})'),
+                now(f'min({probe_series.TRUSTED}{{instance!=""}})'),
                 mappings=YES_NO,
                 steps=GOOD_AT_ONE,
                 fill="background",

@@ -53,7 +53,7 @@ Reason = (
         "refused",  # too many requests
         "slow",  # a TTFT far above its threshold
         "saturated",  # completions fall behind arrivals, or as many in flight as the plan allows
-        "prober_late",  # the prober delayed requests
+        "not_sent",  # the prober could not send the load
         "page_lost",  # the stop conditions had no data
         "retry_after",  # the target requested a pause
         "time_budget",
@@ -67,7 +67,7 @@ Reason = (
 # Ended by the plan or externally; does not characterise the target.
 UNREACHED: frozenset[Reason] = frozenset(
     {
-        *("highest_rate", "prober_late", "page_lost", "retry_after"),
+        *("highest_rate", "not_sent", "page_lost", "retry_after"),
         *("guard", "production_ttft", "lease_lost"),
         *("request_budget", "token_budget", "time_budget", "cost_budget", "session_count"),
     }

@@ -15,7 +15,7 @@ from prober.features.capacity.sweep_pauses import SweepPauses
 from prober.features.capacity.sweep_runner import LEASE_LOST
 from prober.features.capacity.sweep_store import SweepArchive
 from prober.features.capacity.target_sweeps import TargetSweeps
-from prober.net.clock import Clock, Trust
+from prober.net.clock import Clock
 from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget, OpenPage
 from prober.probing.replicas import Leadership
@@ -43,7 +43,6 @@ class Sweeps:
         registry: Registry,
         events: EventLog,
         headroom: Headroom,
-        trust: Trust,
         clock: Clock,
         store: Store | None,
         open_page: OpenPage,
@@ -51,7 +50,7 @@ class Sweeps:
         read_facts: ReadFacts | None = None,
         instance: str = "",
     ) -> None:
-        self.registry, self.events, self.headroom, self.trust, self.clock = registry, events, headroom, trust, clock
+        self.registry, self.events, self.headroom, self.clock = registry, events, headroom, clock
         self.open_page, self.read_facts, self.instance = open_page, read_facts, instance
         self.leadership = leadership or Leadership()
         self.pauses, self.cron = SweepPauses(store, clock), Cron(clock)

@@ -31,10 +31,11 @@ from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
 from prober.probing.stop_conditions import (
     FAILED_RATIO,
-    LATE_RATIO,
-    LATE_RESULTS,
     PAGE_LOST_S,
+    SEND_MORE,
     TTFT_FACTOR,
+    UNSENT_RATIO,
+    UNSENT_RESULTS,
     VOID,
     WAITING_SHARE,
     StopConditions,
@@ -125,9 +126,9 @@ class Sweep:
         self.steadiness = SteadinessTest()
         self._judged_requests = JUDGED_REQUESTS_GRID if spec.mode == "grid" else JUDGED_REQUESTS
         self._changed_readings = 0
-        # (stage, whether the prober was late) by process that sends, so that many others do not hide a late one.
-        self._late: dict[int, deque[tuple[int, bool]]] = {}
-        self._first_late_stage: int | None = None
+        # (stage, whether the prober did not send it) by process that sends, so that many others do not hide one.
+        self._unsent: dict[int, deque[tuple[int, bool]]] = {}
+        self._first_unsent_stage: int | None = None
         self._threshold_shares: deque[float] = deque(maxlen=GENTLE_REQUESTS)
         self._climb_from_per_s: float | None = None  # where the climb began, or begins after the rest
         self._capacities: tuple[Capacity, ...] = ()
@@ -137,7 +138,7 @@ class Sweep:
     # -- events
 
     def sent(self, request_id: str, at_s: float, prompt_tokens: int, output_tokens: int) -> None:
-        """Add a request that was sent. at_s: its due time; tokens as requested"""
+        """Add a request that was sent. at_s: when; tokens as requested"""
         log = self._log
         if not isinstance(self._action, Run) or request_id in log.requests:
             return
@@ -185,16 +186,17 @@ class Sweep:
         self._shed[request.stage] = self._shed.get(request.stage, 0) + may_shed
         if not (may_shed and self._spec.mode == "grid"):
             self._judge(request, at_s, is_final=True)
-        judged = self._late.setdefault(result.worker, deque(maxlen=LATE_RESULTS))
-        judged.append((request.stage, result.has_prober_fault))
-        late, stage = [number for number, is_late in judged if is_late], log.stages[request.stage]
-        if len(late) > 2 and len(late) > LATE_RATIO * len(judged):
-            self._first_late_stage = min(late)
+        judged = self._unsent.setdefault(result.worker, deque(maxlen=UNSENT_RESULTS))
+        judged.append((request.stage, result.outcome is Outcome.INVALID))
+        unsent, stage = [number for number, is_unsent in judged if is_unsent], log.stages[request.stage]
+        if len(unsent) > 2 and len(unsent) > UNSENT_RATIO * len(judged):
+            self._first_unsent_stage = min(unsent)
             source = f" of worker {result.worker}" if result.worker else ""
-            first = log.stages[self._first_late_stage]
+            first = log.stages[self._first_unsent_stage]
             is_first = all(before.phase in UNJUDGED for before in log.stages[: first.number])
             rest = "" if is_first else f"; what was sent before {first.phase} {first.rate_per_s:.3g}/s counts"
-            self._end_sending("prober_late", at_s, f"{len(late)} of the last {len(judged)} results{source}{rest}")
+            detail = f"{len(unsent)} of the last {len(judged)} requests{source}; {SEND_MORE}{rest}"
+            self._end_sending("not_sent", at_s, detail)
         elif (failed := stage.failed - self._shed[request.stage]) > 1 and failed > FAILED_RATIO * stage.sent:
             reason: Reason = "smoke_failed" if stage.phase == "warm_up" and not stage.answered else "failed"
             self._end_sending(reason, at_s, f"{failed} of {stage.sent}: {result.outcome.value}: {result.detail}")
@@ -451,7 +453,7 @@ class Sweep:
             else:
                 cut = reason in UNREACHED
                 reached = not cut and self._spec.mode != "gentle"  # which ends before the binding limit may have shown
-                record = self._log.record(self._lengths, reached=reached, cut=cut, until_stage=self._first_late_stage)
+                record = self._log.record(self._lengths, reached=reached, cut=cut, until_stage=self._first_unsent_stage)
                 self._action = Estimate(reason, detail, record)
 
     def _finish(self, reason: Reason, detail: str, sending_ended: Reason | None = None) -> None:

@@ -31,7 +31,7 @@ ITL_BREACH_FACTOR = 3.0
 class RequestRecord:
     """Observations of a request, updated while it is in flight. Times are seconds of the sweep's monotonic clock.
 
-    at_s: due time
+    at_s: departure; less what the target delayed it, once it has ended
     prompt_tokens, output_tokens: as requested
     stage: number of the stage in which it was sent
     first_s, end_s: first token and end; None if it is in flight or was cut before
@@ -39,7 +39,7 @@ class RequestRecord:
     tpot_s: measured TPOT; None if the server reports no usage
     gap_s, gap_most_s: median and largest gap between chunks
     held_back: its tokens arrived all at once or several at a time
-    valid: it characterises the target: it was not late, cut too early or refused
+    valid: it characterises the target: it was sent, and not cut too early or refused
     failed: it ended badly
     events: (events, bad events) by SLO; an SLO without a known event is absent
     breached: it breaches an SLO
@@ -65,7 +65,7 @@ class RequestRecord:
 
     @property
     def ttft_s(self) -> float | None:
-        """TTFT in seconds, counted from the due time; None before the first token."""
+        """TTFT in seconds; None before the first token."""
         return None if self.first_s is None else self.first_s - self.at_s
 
     @property
@@ -83,16 +83,18 @@ class RequestRecord:
     def finished(self, result: ProbeResult, at_s: float, slos: Sequence[Slo]) -> None:
         """Add the end of the request, observed at `at_s`."""
         timeline = result.timeline
+        if timeline.sent_ns is not None:
+            self.at_s = timeline.origin_ns / 1e9
         self.end_s = at_s if timeline.end_ns is None else timeline.end_ns / 1e9
         self.known_s = at_s
-        if timeline.first_ns is not None:
-            self.first_s = timeline.first_ns / 1e9
+        if (bounds := timeline.bounds_s("ttft")) is not None:
+            self.first_s = self.at_s + sum(bounds) / 2
         self.tpot_s = timeline.tpot_s
         self.held_back = is_held_back(timeline) is True
         if gaps := sorted(timeline.chunk_gaps_s):
             self.gap_s, self.gap_most_s = gaps[len(gaps) // 2], gaps[-1]
         self.failed = result.outcome in BAD
-        self.valid = result.outcome not in NEUTRAL and (self.failed or not timeline.is_late)
+        self.valid = result.outcome not in NEUTRAL
         self.events = {slo.name: counts for slo in slos if (counts := count_events(slo, result))[0]}
 
     def check_overdue(self, at_s: float, slos: Sequence[Slo]) -> bool:
@@ -159,7 +161,7 @@ class Stage:
 class Record:
     """Input of an estimate.
 
-    requests: the sweep's requests in the order of their due times
+    requests: the sweep's requests in the order of their departure
     readings: (seconds, engine signals), also of the minutes before the first request where they are known
     lengths: sample of (prompt, output) tokens of the workload; empty: the requested lengths
     reached: the sending ended because the knee was passed or the target was harmed
@@ -183,7 +185,7 @@ class Record:
 
     @property
     def from_s(self) -> float:
-        """Due time of the first request, or time of the first reading if earlier."""
+        """Departure of the first request, or time of the first reading if earlier."""
         return min(
             [*(request.at_s for request in self.requests[:1]), *(at_s for at_s, _ in self.readings[:1])], default=0.0
         )

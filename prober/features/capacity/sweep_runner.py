@@ -288,7 +288,7 @@ class SweepRunner:
         sweep, run = self._sweep, sending.run
         assert sweep is not None
         assert run is not None
-        request, at_s = run.request, sending.request.due_ns / 1e9
+        request = run.request
         self._launched = tuple(map(add, self._launched, (0, *map(sub, request.tokens, sending.request.tokens))))
         if result is not None and result.outcome is Outcome.OVER_BUDGET:
             budget = self._target.lacking(*request.tokens) or next(iter(self._target.budgets), "tokens")
@@ -297,7 +297,7 @@ class SweepRunner:
         elif request.busy is not None:
             sweep.limit_reached("session_count", self._now_s(), f"; {request.busy.busy_text}")
         else:
-            sweep.sent(request.request_id, at_s, *request.tokens)
+            sweep.sent(request.request_id, self._now_s(), *request.tokens)
         self._cut_unless_sending()
 
     def _ended(self, sending: Sending, result: ProbeResult | None) -> None:

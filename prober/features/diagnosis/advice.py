@@ -37,8 +37,6 @@ LOAD_LIMIT = Advice("raise the limit, or send fewer requests", "load")
 REPLICAS = Advice("add replicas", "cost")
 WAIT = Advice("wait; if it restarts again and again, read its log", "nothing")
 REQUEST_IDS = Advice("look up the failed probes by their request id in the logs", "nothing")
-PROBER_CPU = Advice("give the prober its own CPU: a request without a limit, away from the target", "one core")
-FEWER_PROBES = Advice("fewer targets or probes per prober", "more probers, or slower detection")
 CACHE_MEMORY = Advice("give the KV cache more memory", "less memory for activations", "kv_memory")
 CACHE_TYPE = Advice("store the KV cache in 8 bits", "some accuracy", "kv_type")
 FEWER_SEQUENCES = Advice("run fewer sequences at a time", "requests wait instead, and throughput", "sequences")
@@ -72,7 +70,6 @@ ADVICE: Mapping[Name, tuple[Advice, ...]] = {
     "refusing": (LOAD_LIMIT, REPLICAS),
     "loading": (WAIT,),
     "failing": (REQUEST_IDS,),
-    "prober_late": (PROBER_CPU, FEWER_PROBES),
     "cache_pressure": (CACHE_MEMORY, CACHE_TYPE, FEWER_SEQUENCES, SHORT_CONTEXT, QUANTISE, MORE_GPUS),
     "prefix_miss": (PREFIX_CACHE, STABLE_PREFIX, ROUTING, CACHE_MEMORY),
     "long_prompts": (CHUNKED_PREFILL, POOLS, SHORT_CONTEXT),

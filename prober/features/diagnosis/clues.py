@@ -11,7 +11,6 @@ CERTAIN = 3.0  # standard errors that a growth exceeds before it is divided into
 MOST = 0.5  # share of a growth that makes a part its cause
 
 Name = Literal[
-    "prober_late",
     "refusing",
     "failing",
     "loading",
@@ -45,8 +44,7 @@ class WindowFeatures:
     long_*: medians of the longest third of the prompts (of all if their lengths are similar), and the quartile range of their TTFT.
     ttft_cold_s, ttft_warm_s: medians for prompts of similar length without and with a shared prefix; their difference has the standard
         error saving_error_s.
-    connect_s: median. headers_s: mean time from sending to the headers. headers_ratio: median of that time ÷ time to the first token.
-    late_ratio: share of probes that the prober sent late.
+    connect_s: median. network_s: median time until the target's host has acknowledged a request. headers_s: mean time from sending to the headers. headers_ratio: median of that time ÷ time to the first token.
 
     From the engine's metrics page:
     running, waiting: means of the readings. kv_usage_ratio: their 90th percentile.
@@ -82,9 +80,9 @@ class WindowFeatures:
     ttft_warm_s: float | None = None
     saving_error_s: float | None = None
     connect_s: float | None = None
+    network_s: float | None = None
     headers_s: float | None = None
     headers_ratio: float | None = None
-    late_ratio: float | None = None
     running: float | None = None
     waiting: float | None = None
     waiting_at_most_running_ratio: float | None = None

@@ -19,6 +19,7 @@ from prober.features.diagnosis.mechanisms import (
     unmet,
     why_decode_is_slow,
 )
+from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
 
 MAX_NAMES = 2  # more of them explain nothing
 
@@ -107,7 +108,7 @@ def loading() -> Diagnosis:
 def _unknown(means: str, symptoms: Symptoms) -> Diagnosis:
     now = symptoms.now
     missing = unmet(
-        ("more probes since the trouble began", now.late_ratio is not None),
+        ("more probes since the trouble began", now.probes >= MIN_SAMPLES_BY_QUANTILE[0.5]),
         (CALM_TIME, symptoms.has_usual),
         ("the engine's metrics page", now.running is not None or now.waiting is not None),
         ("queue time or waiting requests on its page", now.waiting is not None or now.engine_queue_s is not None),

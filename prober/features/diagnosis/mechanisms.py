@@ -27,7 +27,6 @@ OUTSIDE = 0.7  # share of the growth that the engine did not see
 EARLY = 0.9  # share of the time to the first token, within which headers do not wait for it
 BUSIER = 1.6  # growth of the work that means another load
 IDLE = 0.5  # waiting requests up to which the queue counts as empty
-LATE = 0.05  # share of the probes: five times the limit of llmslo_trusted
 FULL = 0.85  # KV cache usage in a tenth of the readings, below which no request waits for space
 BELOW_LIMIT = 0.3  # share of the readings with waiting requests up to which slots are not what they wait for
 PREEMPTED = 0.01  # preemptions per request
@@ -72,13 +71,6 @@ def _is_refusal(text: str) -> bool:
 
 def _is_loading(text: str) -> bool:
     return text.startswith("http_5") and any(word in text.lower() for word in LOADING)
-
-
-def _prober_late(s: Symptoms) -> tuple[Finding, ...]:
-    engine = [s.growth(lambda w: w.engine_ttft_s), s.growth(lambda w: w.engine_itl_s)]
-    if not is_at_least(s.now.late_ratio, LATE) or any(is_at_least(growth, 1.5) for growth in engine):
-        return ()
-    return _known(s.measured("probes sent too late", lambda w: w.late_ratio, "ratio"))
 
 
 def _cache_pressure(s: Symptoms) -> tuple[Finding, ...]:
@@ -171,8 +163,6 @@ def _slow_decode(s: Symptoms) -> tuple[Finding, ...]:
 
 
 def _network(s: Symptoms) -> tuple[Finding, ...]:
-    if is_at_least(s.now.late_ratio, LATE):
-        return ()
     held = (s.now.held_ratio or 0.0) - (s.before.held_ratio or 0.0)
     still = (s.now.still_ratio or 0.0) - (s.before.still_ratio or 0.0)
     if s.is_about_decode and s.has_usual and held >= max(STILL, 2 * still):
@@ -181,12 +171,15 @@ def _network(s: Symptoms) -> tuple[Finding, ...]:
     # Headers tell something only where they do not wait for the first token.
     is_early = s.before.headers_ratio is not None and s.before.headers_ratio < EARLY
     headers = s.share(lambda w: w.headers_s, s.added_s) if is_early else None
+    path = s.share(lambda w: w.network_s, s.added_s)
     is_engine_slower = is_at_least(s.growth(lambda w: w.engine_itl_s), 1.25)
     is_outside = is_at_least(headers, OUTSIDE) or is_at_least(s.outside_share, OUTSIDE)
-    if not s.is_about_ttft or not (is_at_least(connect, MOST) or (is_outside and not is_engine_slower)):
+    is_path = is_at_least(connect, MOST) or is_at_least(path, MOST)
+    if not s.is_about_ttft or not (is_path or (is_outside and not is_engine_slower)):
         return ()
     return _known(
         s.shared("connecting", connect, s.long_added_s),
+        s.shared("time until its host has the request", path, s.added_s),
         s.shared("time to the headers", headers, s.added_s),
         s.shared("time outside the engine", s.outside_share, s.added_s),
     )
@@ -342,13 +335,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
         ),
         frozenset({"prefix_miss"}),
         "the log of the server or gateway that answers so, at that time",
-    ),
-    Mechanism(
-        "prober_late",
-        "the prober itself sends and reads late; its latencies do not describe the target",
-        _prober_late,
-        frozenset({"network", "slow_prefill", "slow_decode", "stalls", "prefix_miss"}),
-        "the prober's CPU throttling and event loop lag, then the same probe from another host",
     ),
     Mechanism(
         "cache_pressure",

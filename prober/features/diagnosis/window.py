@@ -75,7 +75,7 @@ def window_features(
     """Features of one window.
 
     probes: of one workload, including its series of warm prompts; percentiles of different shapes are never pooled. Latencies use
-        answered probes without warm-ups and without cold prompts that were cached; `late_ratio` uses all.
+        answered probes without warm-ups and without cold prompts that were cached.
     readings: (seconds of one clock, signals of the page) in the order of time.
     devices: readings of all GPUs, one sequence per time.
     """
@@ -136,11 +136,9 @@ def window_features(
         ttft_warm_s=warm_s,
         saving_error_s=saving_error_s,
         connect_s=_connect_s(good),
+        network_s=_network_s(good),
         headers_s=headers_s,
         headers_ratio=headers_ratio,
-        late_ratio=fmean(probe.has_prober_fault for probe in probes)
-        if len(probes) >= MIN_SAMPLES_BY_QUANTILE[0.5]
-        else None,
         running=running,
         waiting=_mean(s.requests_waiting for _, s in readings),
         waiting_at_most_running_ratio=_waiting_at_most_running_ratio(readings),
@@ -217,7 +215,7 @@ def _pauses(probes: Sequence[ProbeResult], step_s: float | None) -> tuple[float 
     held_ns = 0
     for probe in probes:
         stamps = probe.timeline.content_ns
-        if probe.timeline.is_late or len(stamps) < 2:
+        if probe.timeline.is_read_late or len(stamps) < 2:
             continue
         streams.append((stamps[0], stamps[-1]))
         if stamps[-1] - stamps[0] < least_ns:
@@ -369,12 +367,18 @@ def _connect_s(probes: Iterable[ProbeResult]) -> float | None:
     return median(spans) if len(spans) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None
 
 
+def _network_s(probes: Iterable[ProbeResult]) -> float | None:
+    """Median time until the target's host has acknowledged a request."""
+    spans = [span for probe in probes if (span := probe.timeline.network_s) is not None]
+    return median(spans) if len(spans) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None
+
+
 def _headers(probes: Iterable[ProbeResult]) -> tuple[float, float] | tuple[None, None]:
     """(mean time from sending to the headers, median of that time ÷ time to the first token)."""
     spans = [
         (line.headers_ns - line.sent_ns, line.first_ns - line.sent_ns)
         for probe in probes
-        if not (line := probe.timeline).is_late
+        if not (line := probe.timeline).is_read_late
         and line.headers_ns
         and line.first_ns
         and line.sent_ns is not None

@@ -31,7 +31,6 @@ STALE_READINGS = 3
 GAP_INTERVALS = 1.5  # between two readings, from which one is missing
 MAX_LOGGED_TEXTS = 100  # of one reader: a page may have another mistake at each reading
 MAX_FACTS_BYTES = 64 << 10  # of one document
-MAX_LATE_S = 1.0  # lateness of the prober from which a failed reading does not count
 _SMALLER = "let `metrics.url` name the page of this engine alone, or have it write fewer series"
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -81,7 +80,7 @@ class PageReader:
                     self._listener.page_read(None)
                 return False
         except UnreadablePage as error:
-            if self._clock.late_s(begun_ns) > MAX_LATE_S:
+            if self._clock.stood_still(begun_ns):
                 return True  # the prober was stopped meanwhile: not a fault of the page
             self._tries += 1
             self._log_once(f"the engine's page cannot be read: {error}")

@@ -16,6 +16,7 @@ Compliance = Literal["met", "missed", "no_data"]
 MIN_PERCENTILE_EVENTS = 1_000
 SILENCE_PROBES = 10  # a Poisson schedule has none in the time of ten with probability e^-10
 MIN_SILENCE_S = 600
+UNTRUSTED = "the prober sent or timed fewer than half of the probes of the last 10 minutes, for lack of CPU time"
 
 
 def percentile_events(slo: Slo) -> int:
@@ -73,8 +74,7 @@ def slo_status(
     why_no_event: why the last probe was no event, "" if it was one or the reason is unknown
 
     An SLO can be missed before there are enough events for met: as soon as the bad events exceed the budget of the minimum number of
-    events. While the prober does not trust its timing (`trusted` is False) no latency SLO is met; a missed one stays missed, since no
-    event of a late probe is counted.
+    events. While most probes could not be sent or timed (`trusted` is False) no latency SLO is met; a missed one stays missed.
     """
     needed = min_events(slo, [use])
     why, reason = "", f"; {why_no_event}" if why_no_event else ""
@@ -85,7 +85,7 @@ def slo_status(
     elif events < needed and bad <= slo.error_budget_ratio * needed:
         why = f"{events:,} of the {needed:,} events needed{reason}"
     elif not trusted and slo.threshold_s is not None and bad <= slo.error_budget_ratio * events:
-        why = "the prober itself is late: latencies are not judged"
+        why = UNTRUSTED
     state: Compliance = "no_data" if why else "missed" if bad > slo.error_budget_ratio * events else "met"
     return SloStatus(slo, use.workload, events, bad, since_unix_s, state, why)
 

@@ -14,7 +14,7 @@ from prober.features.slo import series
 from prober.features.slo.compliance import SloStatus, slo_status
 from prober.features.slo.traffic import bound_text, histogram_of, nearest_bound
 from prober.measure.engine_signals import PageReading
-from prober.measure.objective import JudgedStream, Slo, count_events, format_percent
+from prober.measure.objective import BOUNDED_SIGNALS, JudgedStream, Slo, count_events, format_percent, is_undecided
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, STATE_OF_OUTCOME, TargetEvent
@@ -230,12 +230,14 @@ class TargetSlos(TargetObserver):
                 continue
             events, bad = count_events(count.slo, result)
             if result.outcome in ANSWERED:
-                whys = {"ttft_answer": result.timeline.why_no_ttft_answer} | dict.fromkeys(
-                    ("tpot", "itl"), result.timeline.why_no_tpot
-                )
+                timeline = result.timeline
+                whys = {"ttft": timeline.why_no_ttft, "ttft_answer": timeline.why_no_ttft_answer}
+                whys |= dict.fromkeys(("tpot", "itl"), timeline.why_no_tpot)
                 count.why_no_event = "" if events else whys.get(count.slo.signal, "")
             elif STATE_OF_OUTCOME.get(result.outcome) in NO_DATA_STATES:
                 count.why_no_event = f"the last probe was {result.outcome}: {result.detail}"
+            if not (result.warm_up or result.cached) and is_undecided(count.slo, result):
+                self._monitor.registry.value(series.SLO_UNDECIDED, self.name, workload, slo_name).inc()
             if events:
                 count.window.add(self._monitor.now().monotonic_ns, events, bad)
                 self._monitor.registry.value(series.SLO_EVENTS, self.name, workload, slo_name).inc(events)
@@ -281,7 +283,7 @@ class TargetSlos(TargetObserver):
         """Export objective and threshold as configured, and the counters. Counters of changed SLOs start again at 0."""
         registry, name = self._monitor.registry, self.name
         counters = {(name, *key) for key in unchanged}
-        for counter in (series.SLO_EVENTS, series.SLO_BAD_EVENTS):
+        for counter in (series.SLO_EVENTS, series.SLO_BAD_EVENTS, series.SLO_UNDECIDED):
             registry.keep(counter, counters, name)
         gauges = {(name, *key, self._counts[key].slo.signal) for key in unchanged}
         for gauge in (series.SLO_OBJECTIVE, series.SLO_THRESHOLD):
@@ -290,6 +292,8 @@ class TargetSlos(TargetObserver):
             labels = name, workload, slo_name
             registry.value(series.SLO_EVENTS, *labels)
             registry.value(series.SLO_BAD_EVENTS, *labels)
+            if count.slo.signal in BOUNDED_SIGNALS:
+                registry.value(series.SLO_UNDECIDED, *labels)
             registry.show(series.SLO_OBJECTIVE, float(count.slo.objective), *labels, count.slo.signal)
             if count.slo.threshold_s is not None:
                 registry.show(series.SLO_THRESHOLD, count.slo.threshold_s, *labels, count.slo.signal)

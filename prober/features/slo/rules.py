@@ -185,7 +185,8 @@ class _SloRules:
         """
         counted = f"increase({self._exported('events_total')}[{promql(silence_s(self.uses))}])"
         trusted = (
-            f"{counted} * on (instance) group_left () max by (instance) (llmslo_trusted{{{self.options.selector}}})"
+            f"{counted} * on (instance, target) group_left () "
+            f"max by (instance, target) (llmslo_trusted{{{self.options.selector}}})"
         )
         has_events, has_trusted_events = (f"sum by ({GROUP_LABELS}) ({part}) > 0" for part in (counted, trusted))
         return self._state_if(has_events, has_trusted_events if self.slo.threshold_s is not None else "")

@@ -10,6 +10,12 @@ SLO_BAD_EVENTS = counter(
     *_PROBE,
     "slo",
 )
+SLO_UNDECIDED = counter(
+    "llmslo_slo_undecided_total",
+    "Answers that are no event of the SLO: their latency is only known to lie between two times, one on each side of the threshold.",
+    *_PROBE,
+    "slo",
+)
 SLO_OBJECTIVE = gauge(
     "llmslo_slo_objective_ratio", "Declared share of events that must be good.", *_PROBE, "slo", "signal"
 )

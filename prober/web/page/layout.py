@@ -17,10 +17,9 @@ from prober.features.experiments.report.document import Figure
 from prober.measure.printable import printable
 from prober.web.page.filters import FILTERS, cut
 from prober.web.page.view import PageView
-from prober.web.targets import LATE, NO_CAPACITY, NO_DRIFT_DATA, attention
+from prober.web.targets import NO_CAPACITY, NO_DRIFT_DATA, attention
 
 CONSTANTS = {
-    "late": LATE,
     "no_capacity": NO_CAPACITY,
     "no_drift_data": NO_DRIFT_DATA,
     "max_mistakes": 20,  # of a configuration, that are listed

@@ -62,7 +62,6 @@ class PageView:
     filter_text: text of the filter for targets; chosen: requested target; probe_filter: filter for probes
     is_target_page: True if the first of `targets` is shown in detail
     page: number of this page, from 1, of `pages`
-    trusted: the prober trusts its own timing
     receive_delay: p99 of how much later than the kernel's stamp bytes were read, in seconds; None before the first read
     reads: (stamped by the kernel, stamped by this process only) numbers of reads since the start
     admin: actions are enabled
@@ -77,7 +76,6 @@ class PageView:
     matching: int
     events: Sequence[TargetEvent]
     probes: Sequence[ProbeResult]
-    trusted: bool = True
     receive_delay: Quantile | None = None
     reads: tuple[int, int] = (0, 0)
     admin: bool = False
@@ -101,4 +99,4 @@ class PageView:
     @property
     def headline(self) -> tuple[Kind, str]:
         """The most important fact about all targets."""
-        return headline(self.concerns, trusted=self.trusted, shard=self.shard, configured=self.configured)
+        return headline(self.concerns, shard=self.shard, configured=self.configured)
