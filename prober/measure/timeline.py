@@ -16,8 +16,8 @@ from typing import ClassVar, Literal
 from prober.measure import chat
 from prober.measure.outcome import LENGTH_REASONS
 
-# Above this mean delay the prober is so late that it reads tokens together which came apart: it cannot say who held them back. A quiet
-# machine reads within 0.1 ms in the mean, one with two busy processes a core within 0.5 ms (`bench/quota.py`).
+# A prober that reads later than this may read tokens together which came apart, and cannot say who held them back. A quiet machine
+# reads within 0.1 ms (`bench/accuracy.py`).
 MAX_READ_DELAY_S = 0.001
 MERGED = "it was read together with later chunks, and came at some time before"
 # A latency that is known to lie between two bounds is a figure if they differ by no more than this ratio: that is the width of the
@@ -69,7 +69,7 @@ class Timeline:
     acknowledged_ns: when the host of the target, or of its proxy, had received all of the request
     round_trip_s: round trip of the connection at its end, as the kernel has smoothed it
     retransmitted: segments that had to be sent again
-    read_delay_s: mean time from the arrival of bytes until the prober read them
+    read_delay_s, max_read_delay_s: mean and longest time from the arrival of bytes until the prober read them
     first_ns: first content of any kind; first_answer_ns: first content that is not reasoning, None if the answer does not show where
         its reasoning ends
     content_ns: arrival of each chunk with content, shape (chunks,); see `merged_chunks`
@@ -111,6 +111,7 @@ class Timeline:
     round_trip_s: float | None = None
     retransmitted: int | None = None
     read_delay_s: float = 0.0
+    max_read_delay_s: float = 0.0
     _flush_starts: Sequence[int] | None = field(default=None, init=False, repr=False, compare=False)
     _latest: ClassVar["tuple[Timeline, list[float]] | None"] = None  # the timeline asked for its ITLs last, and these
 
@@ -209,13 +210,25 @@ class Timeline:
 
     @property
     def chunk_gaps_s(self) -> list[float]:
-        """Gaps between content chunks, not divided by tokens, shape (chunks − 1,)."""
-        return [(b - a) / 1e9 for a, b in pairwise(self.content_ns)]
+        """Gaps between content chunks, not divided by tokens, shape (chunks − 1,). Chunks that the prober may have read together only
+        because it was late share the time since the chunk before them.
+        """
+        gaps = [(b - a) / 1e9 for a, b in pairwise(self.content_ns)]
+        if not self.may_have_merged or len(self.flush_starts) == len(self.content_ns):
+            return gaps
+        for begin, end in pairwise((*self.flush_starts[1:], len(self.content_ns))):
+            gaps[begin - 1 : end - 1] = [sum(gaps[begin - 1 : end - 1]) / (end - begin)] * (end - begin)
+        return gaps
 
     @property
     def is_read_late(self) -> bool:
-        """True if chunks that came together may have been read together only because the prober was late."""
+        """True if the prober was late so often that it may have read most chunks together which came apart."""
         return self.read_delay_s > MAX_READ_DELAY_S
+
+    @property
+    def may_have_merged(self) -> bool:
+        """True if the prober was late once, so that it may have read some chunks together which came apart."""
+        return self.max_read_delay_s > MAX_READ_DELAY_S
 
     @property
     def merged_chunks(self) -> int:
@@ -245,8 +258,9 @@ class Timeline:
                 return self.chunk_gaps_s
             return [gap / n if n > 1 else gap for gap, n in zip(self.chunk_gaps_s, tokens[1:], strict=True)]
         gaps = [(stamps[b] - stamps[a]) / 1e9 for a, b in pairwise(starts)]
-        if tokens is None:
+        if tokens is None and not self.may_have_merged:
             return gaps
+        tokens = tokens or [1] * len(stamps)  # a chunk has a token at least
         later_flushes = pairwise((*starts[1:], len(stamps)))
         return [gap / max(1, sum(tokens[a:b])) for gap, (a, b) in zip(gaps, later_flushes, strict=True)]
 

@@ -160,7 +160,7 @@ class Alarm:
 class Clock:
     """Time, and alarms of the running event loop. Call `close` when done.
 
-    The clock wakes (beats) once a second. A blocked loop or a stopped process delays beats, and alarms that are due then.
+    The clock wakes (beats) every `beat_ns`. A blocked loop or a stopped process delays beats, and alarms that are due then.
     on_beat: called at each beat with the seconds by which it is late
 
     now_ns: nanoseconds of the monotonic clock, for all timestamps
@@ -169,8 +169,13 @@ class Clock:
     stamps: times of departure and arrival on this clock
     """
 
-    def __init__(self, unix_s: Callable[[], float] = time.time, monotonic_ns: Callable[[], int] | None = None) -> None:
-        self.unix_s = unix_s
+    def __init__(
+        self,
+        unix_s: Callable[[], float] = time.time,
+        monotonic_ns: Callable[[], int] | None = None,
+        beat_ns: int = BEAT_NS,
+    ) -> None:
+        self.unix_s, self._beat_ns = unix_s, beat_ns
         self.now_ns = monotonic_ns or time.monotonic_ns
         self.stamps = Stamps(self.now_ns, by_kernel=monotonic_ns is None and sys.platform == "linux")
         self._loop = asyncio.get_running_loop()
@@ -223,7 +228,7 @@ class Clock:
     def _beat(self, due_ns: int | None = None) -> None:
         now_ns = self.now_ns()
         late_ns = now_ns - due_ns if due_ns is not None else 0
-        next_ns = now_ns + BEAT_NS
+        next_ns = now_ns + self._beat_ns
         self.call_at(next_ns, partial(self._beat, next_ns))  # first: the clock beats on if the callback fails
         if self.on_beat is not None:
             self.on_beat(late_ns / 1e9)

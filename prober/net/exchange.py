@@ -124,6 +124,7 @@ class Exchange:
             round_trip_s=None if info is None else info.round_trip_us / 1e6,
             retransmitted=None if info is None else info.retransmitted,
             read_delay_s=connection.read_delay_ns / 1e9 / connection.reads if connection.reads else 0.0,
+            max_read_delay_s=connection.max_read_delay_ns / 1e9,
         )
 
     # -- calls of the prober --------------------------------------------------------------------------------------------

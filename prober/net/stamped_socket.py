@@ -39,7 +39,8 @@ class StampedSocket:
     """A connection of the running event loop. Call `connect`, and `close` in any case.
 
     arrived_ns: arrival of the latest bytes
-    reads, read_delay_ns: number of reads that the kernel has stamped, and the time from their stamps until they were read, in all
+    reads: number of reads that the kernel has stamped; read_delay_ns, max_read_delay_ns: from their stamps until they were read, the sum
+        and the longest
     sent_ns: departure of the last byte of the request that `write_request` wrote; None before all of it was written
     sent_earliest_ns: the earliest time at which that byte can have left: before `sent_ns` if the kernel has not stamped it
     acknowledged_ns: when the other end had all of the request; None if that is not known
@@ -49,7 +50,16 @@ class StampedSocket:
     __slots__ = (
         *("_clock", "_emptied_ns", "_handshake", "_incoming", "_is_requesting", "_loop", "_outgoing", "_receiver"),
         *("_recvmsg", "_request_end", "_segments", "_sent_bytes", "_socket", "_unsent", "_write_problem"),
-        *("acknowledged_ns", "arrived_ns", "read_delay_ns", "reads", "sent_earliest_ns", "sent_ns", "tls"),
+        *(
+            "acknowledged_ns",
+            "arrived_ns",
+            "max_read_delay_ns",
+            "read_delay_ns",
+            "reads",
+            "sent_earliest_ns",
+            "sent_ns",
+            "tls",
+        ),
     )
 
     def __init__(self, sock: socket, clock: Clock, receiver: Receiver) -> None:
@@ -59,7 +69,7 @@ class StampedSocket:
         self.arrived_ns = self._emptied_ns = clock.now_ns()
         self._receiver: Receiver | None = receiver  # None: closed
         self._recvmsg = sock.recvmsg
-        self.reads = self.read_delay_ns = 0
+        self.reads = self.read_delay_ns = self.max_read_delay_ns = 0
         self._segments: int | None = 0  # with data, that have arrived; None: unknown
         self._unsent = b""
         self._is_requesting = False
@@ -150,7 +160,9 @@ class StampedSocket:
         earliest_ns = self.arrived_ns
         if is_by_kernel:
             self.reads += 1
-            self.read_delay_ns += max(0, begun_ns - self.arrived_ns)
+            delay_ns = max(0, begun_ns - self.arrived_ns)
+            self.read_delay_ns += delay_ns
+            self.max_read_delay_ns = max(self.max_read_delay_ns, delay_ns)
             if not self._came_alone():
                 earliest_ns = min(earliest_ns, self._emptied_ns)
         if len(data) < READ_BYTES:

@@ -462,13 +462,14 @@ def schedule() -> list[Panel]:
         series(
             "Excluded and shed probes",
             "Probes excluded from the SLIs by reason, probes shed at max_in_flight (counted as failures), and those without a latency: "
-            "cold ones that the engine answered from its cache, and those of a late prober. Bad: invalid or late above 1%; shed: the "
-            "target answers too slowly; rejected.",
+            "cold ones that the engine answered from its cache, and those whose first content was read together with later chunks "
+            "(untimed: only roughly known). Bad: invalid or untimed above 10%: the prober lacks CPU time; shed: the target answers too "
+            "slowly; rejected.",
             "short",
             Query(f"{increase(probe_series.NEUTRAL, 'target, reason')} > 0", "{{target}} {{reason}}"),
             Query(f"{shed} > 0", "{{target}} {{reason}}"),
             Query(f"{increase(probe_series.CACHED, 'target')} > 0", "{{target}} cached"),
-            Query(f"{increase(probe_series.LATE, 'target')} > 0", "{{target}} late"),
+            Query(f"{increase(probe_series.UNTIMED, 'target')} > 0", "{{target}} untimed"),
             Query(f"{increase(probe_series.USAGE_MISSING, 'target')} > 0", "{{target}} no token counts"),
             bars=True,
             width=8,

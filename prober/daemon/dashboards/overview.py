@@ -154,8 +154,8 @@ def board() -> Board:
             ),
             stat(
                 "Probers trusted",
-                "Whether at least half of the probes of the last 10 minutes were sent and timed, of every target. Bad: no; latencies are "
-                "not judged.",
+                "Whether at least half of the probes of the last 10 minutes were sent and timed, of every target. "
+                "Bad: no; latencies are not judged.",
                 "none",
                 now(f'min({probe_series.TRUSTED}{{instance!=""}})'),
                 mappings=YES_NO,

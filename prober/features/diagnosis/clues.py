@@ -44,7 +44,8 @@ class WindowFeatures:
     long_*: medians of the longest third of the prompts (of all if their lengths are similar), and the quartile range of their TTFT.
     ttft_cold_s, ttft_warm_s: medians for prompts of similar length without and with a shared prefix; their difference has the standard
         error saving_error_s.
-    connect_s: median. network_s: median time until the target's host has acknowledged a request. headers_s: mean time from sending to the headers. headers_ratio: median of that time ÷ time to the first token.
+    connect_s: median. network_s: median time until the target's host has acknowledged a request.
+    headers_s: mean time from sending to the headers. headers_ratio: median of that time ÷ time to the first token.
 
     From the engine's metrics page:
     running, waiting: means of the readings. kv_usage_ratio: their 90th percentile.
