@@ -39,8 +39,8 @@ class StampedSocket:
     """A connection of the running event loop. Call `connect`, and `close` in any case.
 
     arrived_ns: arrival of the latest bytes
-    reads: number of reads that the kernel has stamped; read_delay_ns, max_read_delay_ns: from their stamps until they were read, the sum
-        and the longest
+    reads: number of reads that the kernel has stamped
+    read_delay_ns, max_read_delay_ns: time from these stamps until the bytes were read, the sum and the longest
     sent_ns: departure of the last byte of the request that `write_request` wrote; None before all of it was written
     sent_earliest_ns: the earliest time at which that byte can have left: before `sent_ns` if the kernel has not stamped it
     acknowledged_ns: when the other end had all of the request; None if that is not known
