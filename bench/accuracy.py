@@ -308,7 +308,10 @@ def play(scene: Scene) -> dict[str, Any]:
     ttft_ms = [
         probe["ttft_s"] * 1e3 - (written.writes[0][0] - written.received_ns) / 1e6
         for request_id, probe in good.items()
-        if probe["ttft_s"] is not None and (written := truth.get(request_id)) and written.writes
+        if probe["ttft_s"] is not None
+        and (written := truth.get(request_id))
+        and written.writes
+        and written.writes[0][1] - written.writes[0][0] <= CLOSE_NS
     ]
     outcomes = [probe["outcome"] for probe in probes]
     lags_ms = [probe["send_lag_s"] * 1e3 for probe in probes if probe["send_lag_s"] is not None]

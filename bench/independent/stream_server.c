@@ -2,7 +2,8 @@
  *
  * stream_server PORT TTFT_MS ITL_MS [CUT_EVERY]: an answer has as many chunks as `max_tokens` (`max_completion_tokens`) asks for, the
  * first TTFT_MS after the request arrived, the others ITL_MS apart. When an answer ends, a line is written: nanoseconds of
- * CLOCK_MONOTONIC at which the request arrived and the first chunk was written, 0 without one, and the number of chunks.
+ * CLOCK_MONOTONIC at which the request arrived and the first chunk was written, 0 without one, and the number of chunks. Without TLS
+ * the kernel stamps the arrival (SO_TIMESTAMPNS), so that it does not matter how late this program reads.
  *
  * With CUT_EVERY connections are kept and answers are in chunked encoding, and every CUT_EVERY-th answer (0: none) is cut, in turn:
  * after half of its chunks the body ends as HTTP wants it, without finish_reason, usage and [DONE]; after three quarters the connection
@@ -77,7 +78,16 @@ static ssize_t put(int fd, const void *text, size_t size) {
     return write(fd, text, size);
 }
 
+static int64_t arrived; /* of what `get` returned last */
+
 static ssize_t get(int fd, void *text, size_t size) {
+    union {
+        char bytes[256];
+        struct cmsghdr align;
+    } control;
+    struct iovec piece = {.iov_base = text, .iov_len = size};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    arrived = now();
 #ifdef WITH_TLS
     if (answers[fd]->tls) {
         int got = SSL_read(answers[fd]->tls, text, size);
@@ -86,7 +96,18 @@ static ssize_t get(int fd, void *text, size_t size) {
         return -1;
     }
 #endif
-    return read(fd, text, size);
+    ssize_t got = recvmsg(fd, &message, 0);
+    for (struct cmsghdr *part = CMSG_FIRSTHDR(&message); got > 0 && part; part = CMSG_NXTHDR(&message, part))
+        if (part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_TIMESTAMPNS) {
+            struct timespec stamp, wall;
+            memcpy(&stamp, CMSG_DATA(part), sizeof stamp);
+            do {
+                arrived = now();
+                clock_gettime(CLOCK_REALTIME, &wall);
+            } while (now() - arrived > 5000);
+            arrived -= (wall.tv_sec - stamp.tv_sec) * 1000000000LL + wall.tv_nsec - stamp.tv_nsec;
+        }
+    return got;
 }
 
 static int64_t due(int fd) { return answers[fd]->received + ttft + answers[fd]->sent * itl; }
@@ -232,7 +253,7 @@ static void read_request(int fd) {
     char *tokens = strstr(body, "\"max_tokens\":");
     char *completion = strstr(body, "\"max_completion_tokens\":");
     answer->tokens = completion ? strtol(completion + 24, NULL, 10) : tokens ? strtol(tokens + 13, NULL, 10) : 16;
-    answer->received = now();
+    answer->received = arrived;
     answer->is_text = strncmp(answer->buffer, "POST /v1/completions", 20) == 0;
     answered++;
     char *id = strcasestr(answer->buffer, "\r\nx-request-id:");
@@ -264,6 +285,7 @@ int main(int argc, char **argv) {
     int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), on = 1, poll = epoll_create1(0);
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(atoi(argv[1])), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    setsockopt(listener, SOL_SOCKET, SO_TIMESTAMPNS, &on, sizeof on); /* so has each accepted socket */
     if (bind(listener, (struct sockaddr *)&address, sizeof address) || listen(listener, 4096)) return 1;
     struct epoll_event event = {.events = EPOLLIN, .data.fd = listener}, events[256];
     epoll_ctl(poll, EPOLL_CTL_ADD, listener, &event);

@@ -1,0 +1,397 @@
+"""What is measured where processor time is scarce? Daemons in cgroups with a CPU limit, or a small weight on a taken node.
+
+The server (`bench/independent/stream_server.c`) streams 64 tokens, the first 50 ms after the kernel has the request. Counted is, of
+all due times of the daemon, the share whose TTFT is decided: an event of an SLO of 500 ms. The error of a TTFT is its distance from
+the server's own: kernel stamp of the request's arrival to the write of the first token, where that was not interrupted.
+
+Parts, chosen by `--only`: `limits` (none, 200m, 100m, 50m; two rates each, all daemons side by side), `weights` (the daemon's cgroup
+beside one with the server and two spinning processes, with the shares that Kubernetes gives to requests), `stopped` (SIGSTOP for 0.3
+of each second: a target with slow steps beside a healthy one), `sweeps` (`prober sweep` in the small cgroup), `start` (processor time
+and seconds until a daemon under 100m is ready). Needs root and a cgroup hierarchy (v1 or v2) with the controller `cpu`; each part
+prints its own line as soon as it has ended, and the last line has all goals.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.accuracy import CLOSE_NS, TTFT_MS, Written, process, serving, spin, spread, truth_of
+from bench.report import goal, percentile, show
+from bench.stage import free_port
+
+ROOT = Path("/sys/fs/cgroup")
+PERIOD_US = 100_000  # the kernel's default, which Kubernetes uses
+LIMIT_S, WEIGHT_S, STOPPED_S = 240.0, 120.0, 120.0
+CORES = os.cpu_count() or 1
+
+
+class Cgroup:
+    """A cgroup of its own, of v1 or v2. limit: CPU limit in cores; shares: of cgroup v1, as Kubernetes computes them of a request"""
+
+    def __init__(self, name: str, limit: float | None = None, shares: int | None = None) -> None:
+        v1 = (ROOT / "cpu/cpu.shares").exists() or (ROOT / "cpu").is_dir()
+        self.folder = (ROOT / "cpu" if v1 else ROOT) / f"prober-bench-{os.getpid()}-{name}"
+        if not v1:
+            (ROOT / "cgroup.subtree_control").write_text("+cpu")
+        self.folder.mkdir()
+        if limit is not None:
+            quota = round(limit * PERIOD_US)
+            file, text = ("cpu.cfs_quota_us", f"{quota}") if v1 else ("cpu.max", f"{quota} {PERIOD_US}")
+            (self.folder / file).write_text(text)
+        if shares is not None:  # the conversion of v1 to v2 is that of Kubernetes (KEP-2254)
+            weight = 1 + (shares - 2) * 9999 // 262142
+            file, text = ("cpu.shares", f"{shares}") if v1 else ("cpu.weight", f"{weight}")
+            (self.folder / file).write_text(text)
+
+    def enter(self) -> None:
+        """Move the calling process into it."""
+        (self.folder / "cgroup.procs").write_text(str(os.getpid()))
+
+    def __enter__(self) -> "Cgroup":
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        for _ in range(100):  # its last process may not be gone yet
+            with contextlib.suppress(OSError):
+                self.folder.rmdir()
+                return
+            time.sleep(0.05)
+
+
+@dataclass(slots=True)
+class Daemon:
+    """A running daemon. ready_s: seconds from its start until it was ready; start_cpu_s: processor time of that"""
+
+    url: str
+    process: "subprocess.Popen[bytes]"
+    ready_s: float = 0.0
+    start_cpu_s: float = 0.0
+
+    def get(self, path: str, timeout_s: float = 60) -> str:
+        with urllib.request.urlopen(self.url + path, timeout=timeout_s) as answer:
+            return str(answer.read().decode())
+
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def config(targets: dict[str, int], rate: float, tokens: int = 64) -> str:
+    """Configuration of a daemon. targets: port by name"""
+    lines = [
+        f"defaults: {{rate: {rate}/s, max_in_flight: 1000, warmup: 0}}",
+        "slos: {ttft: {signal: ttft, threshold: 500ms, objective: 99%}}",
+        f"workloads: {{fixed: {{prompt_tokens: 64, output_tokens: {tokens}}}}}",
+        "targets:",
+    ]
+    same = "model: m, engine: vllm, metrics: {url: none}, probes: [{workload: fixed}]"
+    lines += [f'  - {{name: {name}, url: "http://127.0.0.1:{port}", {same}}}' for name, port in targets.items()]
+    return "\n".join(lines) + "\n"
+
+
+@contextmanager
+def daemon(folder: Path, name: str, text: str, group: Cgroup | None = None) -> Iterator[Daemon]:
+    """A daemon in a cgroup, until the context ends."""
+    port = free_port()
+    file = folder / f"{name}.yaml"
+    file.write_text(text)
+    command = [sys.executable, "-m", "prober", "run", "--config.file", str(file), "--history.limit", "100000"]
+    command += ["--web.listen-address", f"127.0.0.1:{port}"]
+    with (folder / f"{name}.log").open("wb") as out:
+        begun_s = time.monotonic()
+        running = subprocess.Popen(command, stdout=out, stderr=out, preexec_fn=group.enter if group else None)
+        it = Daemon(f"http://127.0.0.1:{port}", running)
+        try:
+            while True:
+                with contextlib.suppress(OSError):
+                    it.get("/-/ready", 5)
+                    break
+                if time.monotonic() - begun_s > 120 or running.poll() is not None:
+                    raise RuntimeError(
+                        f"the daemon {name} is not ready: {(folder / f'{name}.log').read_text()[-2000:]}"
+                    )
+                time.sleep(0.02)
+            it.ready_s, it.start_cpu_s = time.monotonic() - begun_s, it.cpu_s()
+            yield it
+        finally:
+            running.send_signal(signal.SIGCONT)
+            running.send_signal(signal.SIGTERM)
+            try:
+                running.wait(60)
+            except subprocess.TimeoutExpired:
+                running.kill()
+                running.wait()
+
+
+def total(page: str, series: str, **labels: str) -> float:
+    """Sum of a series' values on a metrics page, of those lines that have the labels."""
+    found = re.findall(rf"^{series}\{{([^}}]*)\}} (\S+)", page, re.MULTILINE)
+    return sum(
+        float(value) for text, value in found if all(f'{key}="{value_}"' in text for key, value_ in labels.items())
+    )
+
+
+def decided(page: str, target: str) -> float:
+    """Share of the due times that ended in an event of the SLO."""
+    due = total(page, "llmslo_probes_total", target=target) + total(page, "llmslo_probes_neutral_total", target=target)
+    return total(page, "llmslo_slo_events_total", target=target, slo="ttft") / due if due else 0.0
+
+
+def errors_ms(probes: Sequence[dict[str, Any]], truth: dict[str, Written]) -> list[float]:
+    """Errors of the TTFTs that have an exact stamp."""
+    found = []
+    for probe in probes:
+        written = truth.get(probe["request_id"])
+        if probe["ttft_s"] is None or written is None or not written.writes:
+            continue
+        before, after = written.writes[0]
+        if after - before <= CLOSE_NS:
+            found.append(abs(probe["ttft_s"] * 1e3 - (before - written.received_ns) / 1e6))
+    return found
+
+
+def seen(it: Daemon, target: str) -> dict[str, Any]:
+    """What one daemon measured of a target, without the errors."""
+    begun_s = time.monotonic()
+    page = it.get("/metrics", 120)
+    metrics_s = time.monotonic() - begun_s
+    reasons = {
+        f"{series} {reason}": float(value)
+        for series in ("failures", "neutral")
+        for text, value in re.findall(
+            r"^llmslo_probe(?:s_neutral|_failures)_total\{([^}]*)\} (\S+)", page, re.MULTILINE
+        )
+        if (reason := re.findall(r'reason="(\w+)"', text)[0]) and float(value) and f'target="{target}"' in text
+    }
+    return {
+        "due": total(page, "llmslo_probes_total", target=target)
+        + total(page, "llmslo_probes_neutral_total", target=target),
+        "decided_ratio": round(decided(page, target), 4),
+        "untimed": total(page, "llmslo_probes_untimed_total", target=target),
+        "not_ok": reasons,
+        "metrics_s": round(metrics_s, 3),
+        "ready_s": round(it.ready_s, 2),
+        "start_cpu_s": round(it.start_cpu_s, 2),
+        "cpu_s": round(it.cpu_s(), 2),
+    }
+
+
+def probes_of(it: Daemon) -> list[dict[str, Any]]:
+    """The probes that it remembers."""
+    found: list[dict[str, Any]] = json.loads(it.get("/api/v1/probes?limit=100000", 120))["data"]
+    return found
+
+
+def limits() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Daemons with CPU limits, side by side."""
+    raw: dict[str, Any] = {}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prober-bench-")))
+        running: dict[str, tuple[Daemon, list[dict[str, Any]]]] = {}
+        with serving(folder, 10, None) as port, ExitStack() as daemons:
+            for limit in (None, 0.2, 0.1, 0.05):
+                for rate in (0.2, 0.5):
+                    name = f"{'no limit' if limit is None else f'{round(limit * 1000)}m'}, {rate}/s"
+                    group = None if limit is None else stack.enter_context(Cgroup(f"{limit}-{rate}", limit))
+                    it = daemons.enter_context(daemon(folder, name.replace("/", ""), config({"t": port}, rate), group))
+                    running[name] = it, []
+            time.sleep(LIMIT_S)
+            for name, (it, probes) in running.items():
+                raw[name] = seen(it, "t")
+                probes += probes_of(it)
+        truth = truth_of(folder)
+        for name, (_, probes) in running.items():
+            errors = errors_ms(probes, truth)
+            raw[name] |= {"ttft_error_ms": spread(errors), "exact": len(errors)}
+    goals = []
+    for words, least in (("no limit", 1.0), ("200m", 0.995), ("100m", 0.98), ("50m", 0.9)):
+        both = [raw[f"{words}, {rate}/s"] for rate in (0.2, 0.5)]
+        share = sum(row["decided_ratio"] * row["due"] for row in both) / sum(row["due"] for row in both)
+        goals.append(goal(f"{words}: share of due times without a decided event", 1 - share, round(1 - least, 4), ""))
+    worst = max(raw[f"100m, {rate}/s"]["ttft_error_ms"].get("p99", 0.0) for rate in (0.2, 0.5))
+    goals.append(goal("100m: TTFT error p99 of exact stamps", worst, 0.1, "ms"))
+    starts = [raw[f"100m, {rate}/s"] for rate in (0.2, 0.5)]
+    goals.append(goal("100m: seconds until ready", max(row["ready_s"] for row in starts), 10, "s"))
+    goals.append(goal("processor time of the start", raw["no limit, 0.5/s"]["start_cpu_s"], 0.8, "s"))
+    return raw, goals
+
+
+def in_group(group: Cgroup, work: Callable[..., None], *arguments: Any) -> None:
+    """Work as a process of a cgroup."""
+    group.enter()
+    work(*arguments)
+
+
+@contextmanager
+def taken_node(shares: int, engine_shares: int) -> Iterator[tuple[Path, Cgroup, int]]:
+    """(folder, cgroup of the prober, port of the server) on a node whose processors are all taken by the engine's cgroup."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prober-bench-")))
+        engine = stack.enter_context(Cgroup("engine", shares=engine_shares))
+        small = stack.enter_context(Cgroup("prober", shares=shares))
+        own = Path("/proc/self/cgroup").read_text()
+        port = stack.enter_context(serving(folder, 10, None))
+        children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+        for pid in children:  # the server
+            (engine.folder / "cgroup.procs").write_text(pid)
+        for _ in range(CORES):
+            stack.enter_context(process(_spin_in, str(engine.folder)))
+        time.sleep(1.0)
+        assert Path("/proc/self/cgroup").read_text() == own
+        yield folder, small, port
+
+
+def _spin_in(folder: str) -> None:
+    (Path(folder) / "cgroup.procs").write_text(str(os.getpid()))
+    spin()
+
+
+def weights() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A daemon with the weight of a small request on a taken node."""
+    raw: dict[str, Any] = {}
+    goals = []
+    for shares, engine_shares, rate, least in ((102, 1945, 1, 0.995), (20, 2027, 1, 0.9), (102, 8192, 5, 0.8)):
+        name = f"{shares} : {engine_shares}, {rate}/s"
+        with taken_node(shares, engine_shares) as (folder, group, port):
+            with daemon(folder, "weights", config({"t": port}, rate), group) as it:
+                time.sleep(WEIGHT_S)
+                raw[name] = seen(it, "t")
+                probes = probes_of(it)
+            time.sleep(0.5)
+        raw[name]["probes"] = len(probes)
+        goals.append(
+            goal(
+                f"{name}: share of due times without a decided event",
+                1 - raw[name]["decided_ratio"],
+                round(1 - least, 4),
+                "",
+            )
+        )
+        goals.append(goal(f"{name}: seconds of /metrics", raw[name]["metrics_s"], 2, "s"))
+    return raw, goals
+
+
+def stopped() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A daemon that is stopped for 0.3 of each second, with a target of slow steps and a healthy one."""
+    ended = threading.Event()
+    with ExitStack() as stack:
+        folders = [Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prober-bench-"))) for _ in range(2)]
+        healthy = stack.enter_context(serving(folders[0], 10, None))
+        slow = stack.enter_context(serving(folders[1], 60, None))
+        with daemon(folders[0], "stopped", config({"healthy": healthy, "slow": slow}, 1.0)) as it:
+
+            def rhythm() -> None:
+                while not ended.wait(0.7):
+                    it.process.send_signal(signal.SIGSTOP)
+                    time.sleep(0.3)
+                    it.process.send_signal(signal.SIGCONT)
+
+            stopping = threading.Thread(target=rhythm, daemon=True)
+            stopping.start()
+            time.sleep(STOPPED_S)
+            ended.set()
+            stopping.join()
+            time.sleep(5)
+            raw = {name: seen(it, name) for name in ("healthy", "slow")}
+    goals = [
+        goal(f"stopped, {name}: share of due times without a decided event", 1 - row["decided_ratio"], 0.1, "")
+        for name, row in raw.items()
+    ]
+    return raw, goals
+
+
+def sweeps(count: int = 20) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Sweeps in the small cgroup of a taken node, and on the same node without others' load, of the mock with eight slots."""
+    raw: dict[str, Any] = {"quiet": [], "taken": []}
+    for kind in raw:
+        with ExitStack() as stack:
+            small = None
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prober-bench-")))
+            engine = stack.enter_context(Cgroup("engine", shares=1945))
+            port = free_port()
+            mock = [sys.executable, "-m", "prober", "mock", "--port", str(port), "--slots", "8"]
+            out = stack.enter_context((folder / "mock.log").open("wb"))
+            server = subprocess.Popen(mock, stdout=out, stderr=out, preexec_fn=engine.enter)
+            stack.callback(server.wait)
+            stack.callback(server.terminate)
+            time.sleep(3)
+            if kind == "taken":
+                small = stack.enter_context(Cgroup("prober", shares=102))
+                for _ in range(CORES):
+                    stack.enter_context(process(_spin_in, str(engine.folder)))
+            for _ in range(count if kind == "taken" else max(1, count // 4)):
+                result = folder / "sweep.json"
+                result.unlink(missing_ok=True)
+                command = [sys.executable, "-m", "prober", "sweep", f"http://127.0.0.1:{port}", "--output", str(result)]
+                command += ["--ttft", "500ms"]
+                begun_s = time.monotonic()
+                done = subprocess.run(
+                    command, capture_output=True, text=True, preexec_fn=small.enter if small else None
+                )
+                raw[kind].append(_sweep_row(result, done, time.monotonic() - begun_s))
+    known = [row["estimate"] for row in raw["quiet"] if row["estimate"]]
+    truth = statistics.median(known) if known else 0.0
+    figures = [row["estimate"] for row in raw["taken"] if row["estimate"]]
+    goals = [
+        goal("share of sweeps on a taken node without a figure", 1 - len(figures) / max(1, len(raw["taken"])), 0.1, "")
+    ]
+    if figures and truth:
+        off = [abs(figure / truth - 1) for figure in figures]
+        goals.append(goal("median distance of their figures from those of a quiet node", percentile(off, 0.5), 0.1, ""))
+    return raw, goals
+
+
+def _sweep_row(result: Path, done: "subprocess.CompletedProcess[str]", seconds: float) -> dict[str, Any]:
+    estimate = None
+    if result.exists():
+        capacities = json.loads(result.read_text()).get("capacities", [])
+        estimates = [row["estimate"] for row in capacities if row.get("estimate")]
+        estimate = min(estimates, default=None)
+    return {
+        "estimate": estimate,
+        "seconds": round(seconds, 1),
+        "exit": done.returncode,
+        "words": done.stdout.strip()[-300:],
+    }
+
+
+PARTS: dict[str, Callable[[], tuple[dict[str, Any], list[dict[str, Any]]]]] = {
+    "limits": limits,
+    "weights": weights,
+    "stopped": stopped,
+    "sweeps": sweeps,
+}
+
+
+def main() -> None:
+    """Measure the chosen parts."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=PARTS, action="append")
+    chosen = parser.parse_args().only or list(PARTS)
+    raw: dict[str, Any] = {"answer": f"{TTFT_MS} ms to the first token"}
+    goals: list[dict[str, Any]] = []
+    for name in chosen:
+        part, of_part = PARTS[name]()
+        raw[name] = part
+        goals += of_part
+        print(json.dumps({"part": name, "goals": of_part, "raw": part}), file=sys.stderr, flush=True)
+    show("quota", goals, **raw)
+
+
+if __name__ == "__main__":
+    main()
