@@ -160,6 +160,15 @@ class Timeline:
         return max(0, self.acknowledged_ns - self.sent_ns) / 1e9
 
     @property
+    def network_text(self) -> str:
+        """What the kernel tells of the path; "" if it tells nothing."""
+        if self.network_s is None:
+            return ""
+        resent = f", {self.retransmitted} segments sent again" if self.retransmitted else ""
+        round_trip = f" (round trip {format_duration(self.round_trip_s)}{resent})" if self.round_trip_s else ""
+        return f"{format_duration(self.network_s)} until its host, or a proxy, had the request{round_trip}"
+
+    @property
     def ttft_s(self) -> float | None:
         """Latency of the first content of any kind."""
         return self._latency_s(self.first_ns)

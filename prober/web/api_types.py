@@ -149,7 +149,9 @@ class ProbeAnswer(EndedProbe):
     answered_model: the model that the answer names; empty if it names none
     retries: further tries of a gateway by kind (retry, fallback), as the headers of the response tell them
     why_no_tpot: why there is content and no TPOT, else empty; content that arrived at once has no ITL either
-    why_no_ttft_answer: why there is content and no TTFT of the answer, else empty
+    why_no_ttft, why_no_ttft_answer: why there is content and no TTFT, or none of the answer, else empty
+    network_s: from the departure of the request until the target's host, or its proxy, had it and told so
+    round_trip_s, retransmitted: of the connection at its end: round trip, and segments that were sent again
     """
 
     model: str
@@ -167,7 +169,11 @@ class ProbeAnswer(EndedProbe):
     ttft_call_s: float | None = _at("timeline", "ttft_call_s")
     arguments_s: float | None = _at("timeline", "arguments_s")
     why_no_tpot: str = _at("timeline", "why_no_tpot")
+    why_no_ttft: str = _at("timeline", "why_no_ttft")
     why_no_ttft_answer: str = _at("timeline", "why_no_ttft_answer")
+    network_s: float | None = _at("timeline", "network_s")
+    round_trip_s: float | None = _at("timeline", "round_trip_s")
+    retransmitted: int | None = _at("timeline", "retransmitted")
     send_lag_s: float | None = _at("timeline", "send_lag_s")
     itl_s: list[float] = _at("timeline", "itls_s")
     chunk_gaps_s: list[float] = _at("timeline", "chunk_gaps_s")
