@@ -231,12 +231,6 @@ def limits() -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return raw, goals
 
 
-def in_group(group: Cgroup, work: Callable[..., None], *arguments: Any) -> None:
-    """Work as a process of a cgroup."""
-    group.enter()
-    work(*arguments)
-
-
 @contextmanager
 def taken_node(shares: int, engine_shares: int) -> Iterator[tuple[Path, Cgroup, int]]:
     """(folder, cgroup of the prober, port of the server) on a node whose processors are all taken by the engine's cgroup."""
@@ -244,16 +238,18 @@ def taken_node(shares: int, engine_shares: int) -> Iterator[tuple[Path, Cgroup, 
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prober-bench-")))
         engine = stack.enter_context(Cgroup("engine", shares=engine_shares))
         small = stack.enter_context(Cgroup("prober", shares=shares))
-        own = Path("/proc/self/cgroup").read_text()
+        before = set(_children())
         port = stack.enter_context(serving(folder, 10, None))
-        children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-        for pid in children:  # the server
+        for pid in set(_children()) - before:  # the server
             (engine.folder / "cgroup.procs").write_text(pid)
         for _ in range(CORES):
             stack.enter_context(process(_spin_in, str(engine.folder)))
         time.sleep(1.0)
-        assert Path("/proc/self/cgroup").read_text() == own
         yield folder, small, port
+
+
+def _children() -> list[str]:
+    return Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
 
 
 def _spin_in(folder: str) -> None:
@@ -274,6 +270,7 @@ def weights() -> tuple[dict[str, Any], list[dict[str, Any]]]:
                 probes = probes_of(it)
             time.sleep(0.5)
         raw[name]["probes"] = len(probes)
+        print(json.dumps({name: raw[name]}), file=sys.stderr, flush=True)
         goals.append(
             goal(
                 f"{name}: share of due times without a decided event",
