@@ -264,7 +264,9 @@ def weights() -> tuple[dict[str, Any], list[dict[str, Any]]]:
     for shares, engine_shares, rate, least in ((102, 1945, 1, 0.995), (20, 2027, 1, 0.9), (102, 8192, 5, 0.8)):
         name = f"{shares} : {engine_shares}, {rate}/s"
         with taken_node(shares, engine_shares) as (folder, group, port):
-            with daemon(folder, "weights", config({"t": port}, rate), group) as it:
+            with daemon(folder, "weights", config({"t": port}, rate)) as it:
+                # Not at its start, which takes minutes of so small a share: see the part `limits`.
+                (group.folder / "cgroup.procs").write_text(str(it.process.pid))
                 time.sleep(WEIGHT_S)
                 raw[name] = seen(it, "t")
                 probes = probes_of(it)
