@@ -24,6 +24,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
+from prober.net.libc import wake_sooner
+
 # Of Linux (asm-generic, linux/net_tstamp.h, linux/errqueue.h), which Python does not name. SO_TIMESTAMPING is also the kind of the
 # ancillary data with the stamp: three timespecs, of which the first is the kernel's own.
 SO_TIMESTAMPING = 37
@@ -185,6 +187,8 @@ class Clock:
         self._timer: asyncio.TimerHandle | None = None
         self.on_beat: Callable[[float], None] | None = None
         self._standstill_end_ns: int | None = None  # of the last one
+        if monotonic_ns is None:
+            wake_sooner()
         self._fd = _timerfd_create() if monotonic_ns is None else None
         if self._fd is not None:
             self._loop.add_reader(self._fd, self._on_readable)
