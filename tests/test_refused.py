@@ -189,7 +189,7 @@ def test_a_kept_result_says_how_many_were_refused_and_why(tmp_path: Path) -> Non
     assert (comparison.compared, comparison.risks, comparison.not_judged) == ((), (), [f"B, grid 2/s: {text}"])
     assert f"Not judged: B, grid 2/s: {text}" in prober("report", saved).stdout
     few = prober("compare", a, kept(tmp_path, "b", probes(AT_MOST)), "--json")
-    assert f"B, grid 2/s: 10 of 200 requests refused: {REASON}" in json.loads(few.stdout)["said"]
+    assert f"B, grid 2/s: 10 of 200 requests refused: {REASON}" in json.loads(few.stdout)["remarks"]
 
 
 def test_a_refused_result_is_no_baseline(tmp_path: Path) -> None:

@@ -183,12 +183,12 @@ class App:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
-    def begins_again(self) -> bool:
-        """True if a new `App` must continue, as the store has become usable and no signal asked for the end."""
+    def should_restart(self) -> bool:
+        """True if the process must start again: the store has become usable, and no signal asked for the end."""
         return self._mended is not None and self.stopped_by is None
 
     async def run(self) -> None:
-        """Probe until SIGTERM or SIGINT, or until it `begins_again`; then drain. Raises ConfigError, OSError (address in use).
+        """Probe until SIGTERM or SIGINT, or until `should_restart`; then drain. Raises ConfigError, OSError (address in use).
 
         With `keep_running` only mistakes in options are raised, as no changed file and no other process can fix them.
         """

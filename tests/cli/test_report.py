@@ -34,7 +34,7 @@ COMPARISON = Comparison(
         ),
     ),
     differs=(("version", "0.31.0", "0.32.0"),),
-    said=("A serves model one, B two",),
+    remarks=("A serves model one, B two",),
 )
 
 

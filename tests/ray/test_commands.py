@@ -75,7 +75,7 @@ def test_a_comparison_on_two_nodes(cluster: Any, tmp_path: Path) -> None:
     assert compared
     assert {axis["better"] for axis in compared} == {None}
     assert {side[name]["count"] for side in compared for name in ("a", "b") if side["axis"] == "ttft_p50"} == {27}
-    assert_clocks("\n".join(result["said"]))
+    assert_clocks("\n".join(result["remarks"]))
 
 
 def test_a_sweep_tells_of_a_node_that_is_lost(cluster: Any, tmp_path: Path) -> None:

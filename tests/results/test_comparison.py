@@ -20,7 +20,7 @@ FOUND = Comparison(
         Compared("failures", 2.0, False, 12, 0.0, 0.0, 0.0, 1.0, 1.0, "b", workload="row"),
     ),
     differs=(("engine", "vllm", ""),),
-    said=("a sentence",),
+    remarks=("a sentence",),
     configuration="{}",
     risks=(Risk("adopt", "ttft_p50", 2.0, "", True, 0.1, None, None),),
     rollback="a restart",

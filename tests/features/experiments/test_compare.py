@@ -453,4 +453,4 @@ def test_the_report_begins_with_the_verdict() -> None:
     assert "only B's in 2, both in 3: no difference is shown (exact McNemar, p 1)." in text[: text.index("## Figures")]
     assert "A share." in text
     assert "A limit." in text
-    assert "do not compare" in comparison_report.markdown([replace(compared, compared=(), said=("another load",))])
+    assert "do not compare" in comparison_report.markdown([replace(compared, compared=(), remarks=("another load",))])
