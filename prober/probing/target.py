@@ -40,6 +40,8 @@ HEALTH_TIMEOUT_S = 2.0
 MODELS_TIMEOUT_S = 10.0
 FIRST_PROBE_DELAY_S = 2.0  # by a look-up for the dialect only: after that a configured model is probed without it
 MIN_LOOK_UP_PAUSE_NS, MAX_LOOK_UP_PAUSE_NS = 10**9, 600 * 10**9  # between two look-ups beside the probes
+NO_LIST = (403, 404, 405, 410, 501)  # of servers that have no list of models, or show it to nobody
+SET_MODEL = "; set `model`"
 MAX_HEALTH_BYTES, MAX_MODELS_BYTES = 64 << 10, 256 << 10
 log = logging.getLogger(__name__)
 
@@ -504,7 +506,7 @@ class Target:
 
     async def _ask_models(self, timeout_s: float) -> Identity | Verdict | None:
         """Identity from the list of models, or why there is none; None if the list is unusable but the model is configured."""
-        base, verdict, is_connected = self.endpoint.base_path, None, True
+        base, verdict, is_connected, remedy = self.endpoint.base_path, None, True, ""
         for path in dict.fromkeys((base, f"{base}/v1" if not base.endswith("/v1") else base)):
             try:
                 answer = await self._get(f"{path}/models", timeout_s, MAX_MODELS_BYTES)
@@ -512,6 +514,7 @@ class Target:
                 verdict, is_connected = broken.verdict, False
                 break
             verdict = answer.broken or classify_status(answer.status or 0, answer.refusal)
+            remedy = SET_MODEL if answer.is_too_long or answer.status in NO_LIST else ""
             if verdict is None:
                 try:
                     identity = self._read(answer, path)
@@ -532,12 +535,14 @@ class Target:
         if self.spec.model is not None and is_connected:
             return None
         assert verdict is not None
-        detail = f"GET {self.endpoint.authority}{base}/models: {verdict.detail}"
+        detail = f"GET {self.endpoint.authority}{base}/models: {verdict.detail}{remedy}"
         return Verdict(verdict.outcome, self.endpoint.redactor.redact(detail))
 
     def _read(self, answer: Exchange, path: str) -> Identity | Verdict:
         try:
             models = json_object(bytes(answer.body))["data"]
+            if models == []:
+                return Verdict(Outcome.MALFORMED, f"lists no model{SET_MODEL}")
             first = models[0]
             listed = [model["id"] for model in models]
         except (ValueError, KeyError, TypeError, IndexError):
