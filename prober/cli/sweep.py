@@ -155,11 +155,7 @@ def sweep(
                 "slos": slos,
                 "min_rate": quantity("--min-rate", min_rate, rate),
                 "max_rate": quantity("--max-rate", max_rate, rate),
-                "rates": tuple(
-                    quantity("--rates", text.strip() if "/" in text else f"{text.strip()}/s", rate)
-                    for text in rates.split(",")
-                    if rates
-                ),
+                "rates": _rates(rates) if rates else (),
                 "step": quantity("--step", step, positive_duration) if step else None,
                 "max_in_flight": max_in_flight,
                 "workers": workers.count(),
@@ -202,6 +198,16 @@ def sweep(
         mean, runs = fmean(knees), f"{len(knees)} of {len(ended)} runs"
         echo(f"{runs} estimated a knee: mean {mean:.3g}/s, spread {pstdev(knees) / mean:.1%} of it")
     sys.exit(min((code for code, _ in ended), key=WORST_FIRST.index))
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    """The value of `--rates`, whose bare numbers are per second. Raises ValueError."""
+    try:
+        return tuple(rate(part.strip() if "/" in part else f"{part.strip()}/s") for part in text.split(","))
+    except ValueError:
+        raise ValueError(
+            f"--rates {text!r}: write rates from 1/1000d to 100000/s, such as 1,2,4 or 30/min,1/s"
+        ) from None
 
 
 def _check_combination(call: typer.Context, concurrency: str, rates: str, over: str) -> None:
