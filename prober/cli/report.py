@@ -129,7 +129,7 @@ def all_of(files: Sequence[Path], open_: Callable[[Path], T]) -> list[T]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise Unreadable(f"{path}: is no text; name a result's JSON file") from None
     except OSError as problem:

@@ -134,8 +134,8 @@ def header_problem(name: str, value: str, *, auth_header: str) -> str:
         return "is set by the prober itself; remove it"
     if not name or not all(c.isalnum() or c in "!#$%&'*+-.^_`|~" for c in name) or not name.isascii():
         return f"{name!r} is not a header name"
-    if any(c in value for c in "\r\n\0") or not value.isascii():
-        return "has a line break or a character outside ASCII in its value; remove it"
+    if not value.isascii() or not value.replace("\t", " ").isprintable():
+        return "has a control character, such as a line break, or a character outside ASCII in its value; remove it"
     return ""
 
 

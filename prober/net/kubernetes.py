@@ -93,7 +93,7 @@ class Api:
         if problem := server_problem(url, "https://host:6443"):
             raise ValueError(f"{mask_secrets(url)!r} {problem}")
         parts = urlsplit(url)
-        if parts.scheme == "http" and token_file is not None and not is_loopback(parts.hostname):
+        if parts.scheme == "http" and token_file is not None and not is_loopback(parts.hostname or ""):
             raise ValueError(f"{url}: a token must not be sent over plain HTTP; use https")
         self.url, self.namespace, self.redactor = url.rstrip("/"), namespace, Redactor()
         self._token = Secret(token_file) if token_file else None

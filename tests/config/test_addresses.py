@@ -59,13 +59,13 @@ def test_a_character_that_a_request_cannot_carry_is_refused(place: str, url: str
 @pytest.mark.parametrize("url", ["http://h/v1", "http://h/v%201", "http://h/caf%C3%A9", "http://caf\xe9.example/v1"])
 def test_a_url_of_other_characters_is_taken(place: str, url: str) -> None:
     """Percent-encoded they are sent, and a host may be an international name."""
-    assert loaded(place, url)
+    loaded(place, url)
 
 
 @pytest.mark.parametrize("place", ["targets[0].metrics.url", "prometheus.url", "discovery[0].http.url"])
 def test_the_query_of_a_page_is_percent_encoded_when_it_is_sent(place: str) -> None:
     """A selector has blanks and other letters; a control character is refused there too."""
-    assert loaded(place, "http://h/federate?match[]={job=~'caf\xe9 a'}")
+    loaded(place, "http://h/federate?match[]={job=~'caf\xe9 a'}")
     with pytest.raises(ConfigError, match="has a blank, a control character"):
         loaded(place, "http://h/federate?match[]=a\n")
 
