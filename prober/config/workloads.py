@@ -199,7 +199,7 @@ class AdaptersSpec(Block):
 
 class PromptsFile(Block):
     file: str = Field(
-        description="JSONL of messages, or ShareGPT's JSON; the first message of each is sent after a nonce, as in `[5f3a] Hello`"
+        description="JSONL of messages, or ShareGPT's JSON; the first message of each is sent after a nonce, a number in brackets"
     )
 
 

@@ -569,7 +569,8 @@ class App:
         if self._serving is None:
             return "no pages yet"
         pages, protection = ("health", "locked") if web.problem else ("pages", web.now.words)
-        return f"{pages} on {self._options.listen_address} ({protection})"
+        users = f", for users {self._options.external_url}" if self._options.external_url else ""
+        return f"{pages} on {self._options.listen_address}{users} ({protection})"
 
     def _not_taken(self, mistakes: Sequence[str], *, is_requested: bool) -> None:
         consequence = "the old one stays in use" if self._configured else "nothing is probed until it is fixed"

@@ -134,6 +134,16 @@ NOBODY = "http://127.0.0.1:1"
         (("sweep", NOBODY, "--rates", "0, 2/s"), 2, "prober sweep: --rates '0, 2/s': write rates"),
         (("sweep", NOBODY, "--rates", "1,2", "--mode", "gentle"), 2, "--rates: only mode grid sends chosen rates"),
         (("run", "--shard", "2/2"), 2, "prober: --shard: "),
+        (
+            ("run", "--web.external-url", "javascript:alert(1)"),
+            2,
+            "prober: --web.external-url: 'javascript:alert(1)' is not an http or https URL; write https://prober.example.org",
+        ),
+        (
+            ("run", "--web.external-url", "prober.example"),
+            2,
+            "prober: --web.external-url: 'prober.example' is not an http",
+        ),
         (("check", "--shard", "2/2"), 2, "--shard"),
         (("drain", "--pid", "0"), 2, "--pid"),
         (("once", NOBODY, "--engine", "none"), 2, 'prober once: --engine: no engine "none"'),
