@@ -300,7 +300,7 @@ class AccessControl:
         if request.method in SAFE_METHODS and self._path(request) != PROBE:
             return
         if request.method in SAFE_METHODS:
-            if refusal := self._probe_refused(request, admitted=admitted):
+            if refusal := self._probe_refused(request):
                 raise web.HTTPForbidden(text=refusal)
         elif other_site := self._other_site(request, admitted=admitted):
             raise web.HTTPForbidden(text=FOREIGN_PAGE.format(other_site=other_site))
@@ -309,54 +309,43 @@ class AccessControl:
         if self._path(request) == RELOAD and not (admitted or self._admin() or not is_reachable(request.remote or "")):
             raise web.HTTPForbidden(text=RELOAD_OFF)
 
-    def _probe_refused(self, request: web.Request, *, admitted: bool) -> str:
+    def _probe_refused(self, request: web.Request) -> str:
         """Reason to refuse `/probe`; "" if it is allowed.
 
-        Browsers send the origin of a request only over TLS and to loopback, and not for images. They always send the Host, which
-        another site cannot choose: a name that only the prober's network knows cannot belong to a site. Passwords and client
-        certificates are only sent to their own host.
+        Browsers send the origin of a request only over TLS and to loopback, and not for images. For the rest see `_is_foreign`.
         """
         site, origin = request.headers.get("Sec-Fetch-Site", ""), request.headers.get("Origin", "")
-        if site not in ("", "same-origin", "none"):
-            return FOREIGN_PAGE.format(other_site=origin or "another site")
         scheme, authority = origin_of(origin)
         is_own = (scheme, authority) in self._origins or (bool(authority) and authority == request.host)
-        if origin and not site and not is_own:
-            return FOREIGN_PAGE.format(other_site=origin)
-        return "" if admitted else self._name_refused(request)
+        is_allowed = site in ("same-origin", "none") or (not site and (is_own or not origin))
+        return "" if is_allowed else FOREIGN_PAGE.format(other_site=origin or "another site")
 
     def _check_host(self, request: web.Request, *, admitted: bool) -> None:
         """Raise HTTPBadRequest or HTTPForbidden unless the Host may ask for the path."""
         hosts = request.headers.getall("Host", [])
         if len(hosts) > 1 or any(host_name(host) is None for host in hosts):
             raise web.HTTPBadRequest(text="the Host header is not a host name or address\n")
-        if not admitted and (refusal := self._host_refused(request)):
-            raise web.HTTPForbidden(text=refusal)
+        if not admitted and self._is_foreign(request):
+            own = self._external_url or ("localhost" if self.is_local else "the prober's IP address")
+            raise web.HTTPForbidden(text=FOREIGN_NAME.format(host=hosts[0], own=own))
 
-    def _host_refused(self, request: web.Request) -> str:
-        """Reason to refuse the Host of a request; "" if it is the prober's, or if any may ask.
+    def _is_foreign(self, request: web.Request) -> bool:
+        """True if the Host may be a name of another site that leads here (DNS rebinding). Browsers always send it.
 
-        If the prober has an external URL, or if only this machine can reach it, pages and API are for its own addresses: another name
-        may lead here by DNS rebinding. Prometheus and proxies have names of their own for metrics, probes and health of targets.
+        If the prober has an external URL, or if only this machine can reach it, pages and API are for its own addresses. Prometheus and
+        proxies have addresses of their own for metrics, probes and the health of targets: these may be names that no site can have, and
+        if other machines can reach the prober all names but for probes, which any page could send.
         """
         path, name = self._path(request), host_name(request.headers.get("Host", ""))
+        if name is None or name in self.names or is_loopback(name):
+            return False
         if path in (METRICS, PROBE) or path.startswith(TARGETS):
-            return self._name_refused(request) if self.is_local else ""
-        if name is None or not (self.is_local or self._external_url) or name in self.names or is_loopback(name):
-            return ""
+            return (self.is_local or path == PROBE) and not is_private(name)
+        if not (self.is_local or self._external_url):
+            return False
         reached = request.transport and request.transport.get_extra_info("sockname")
         at = ip_address(str(reached[0])) if reached else None
-        is_reached = at is not None and ip_address(name) == (getattr(at, "ipv4_mapped", None) or at)
-        return "" if is_reached else self._foreign_name(request)
-
-    def _name_refused(self, request: web.Request) -> str:
-        """Reason to refuse a Host that another site can have; "" if none can. A browser always sends it."""
-        name = host_name(request.headers.get("Host", ""))
-        return "" if name is None or name in self.names or is_private(name) else self._foreign_name(request)
-
-    def _foreign_name(self, request: web.Request) -> str:
-        own = self._external_url or ("localhost" if self.is_local else "the prober's IP address")
-        return FOREIGN_NAME.format(host=request.headers["Host"], own=own)
+        return at is None or ip_address(name) != (getattr(at, "ipv4_mapped", None) or at)
 
     def _limited(self, loaded: Loaded, now_s: float) -> float:
         """Seconds to wait because of the `rate_limit` in the web configuration; 0 if the request is within it."""
@@ -369,7 +358,7 @@ class AccessControl:
 
     async def _is_admitted(self, request: web.Request, client_key: str, loaded: Loaded) -> bool:
         """True if the client may read the pages. Client certificates are checked before, by TLS."""
-        if self._host_refused(request):
+        if self._is_foreign(request):
             return False
         users = loaded.config.basic_auth_users if loaded.config is not None else {}
         try:

@@ -13,6 +13,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Gauge, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import generate_latest as text_page
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_page
+from yarl import URL
 
 from prober.config.configuration import url_problem
 from prober.config.problems import mask_secrets
@@ -38,7 +39,6 @@ from prober.web.web_config import WebFile
 SCRAPE_TIMEOUT = "X-Prometheus-Scrape-Timeout-Seconds"
 PROBE_MARGIN_S = 0.5  # of Prometheus's timeout, for the answer to arrive; half of a shorter one
 MAX_PORT = 65_535
-DEFAULT_PORTS = {"http": 80, "https": 443}
 MAX_FILTER_CHARS = 200
 _PAGE_NUMBER = re.compile(r"[0-9]{1,9}")
 _SECONDS = re.compile(r"[0-9]*\.?[0-9]+([eE][+-]?[0-9]+)?")
@@ -108,10 +108,7 @@ class Site:
         ]
         fixed = [("GET", "/runbooks/{alert}", self.runbook), ("GET", "/static/{name}", self.static)]
         handlers = [*((method, path, self._where_it_measures(handler)) for method, path, handler in reading), *fixed]
-        prefixes = sorted(self._prefixes)
-        routes = [
-            web.route(method, prefix + path, handler) for prefix in prefixes for method, path, handler in handlers
-        ]
+        routes = [web.route(method, at + path, handler) for at in self._prefixes for method, path, handler in handlers]
         return [*routes, web.get(self.prefix, self.slash)] if self.prefix else routes
 
     def application(self, *middlewares: Any) -> web.Application:
@@ -316,9 +313,5 @@ def external_address(text: str) -> str:
     """The URL of the site for users, in the form that browsers give to addresses, and without a slash at its end. Raises ValueError."""
     if problem := url_problem(text, "https://prober.example.org"):
         raise ValueError(f"{mask_secrets(text)!r} {problem}")
-    parts = urlsplit(text)
-    host = (parts.hostname or "").encode("idna").decode()
-    authority = f"[{host}]" if ":" in host else host
-    if parts.port not in (None, DEFAULT_PORTS[parts.scheme]):
-        authority += f":{parts.port}"
-    return f"{parts.scheme}://{authority}{parts.path.rstrip('/')}"
+    url = URL(text)
+    return str(url.with_port(None) if url.is_default_port() else url).rstrip("/")

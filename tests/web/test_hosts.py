@@ -132,7 +132,7 @@ def test_the_address_that_was_reached_is_the_probers_own(reached: str, host: str
     )
     transport = SimpleNamespace(get_extra_info=lambda _: (reached, 9742))
     request = SimpleNamespace(path="/", headers={"Host": host}, transport=transport)
-    assert bool(access._host_refused(cast(Any, request))) is is_refused
+    assert (access._is_foreign(cast(Any, request))) is is_refused
 
 
 async def test_a_prefix_of_its_own_replaces_the_path_of_the_external_address() -> None:
