@@ -489,19 +489,19 @@ class Target:
     async def _identify(self, timeout_s: float) -> Verdict | None:
         """Look the target up. Keeps the known identity if the answers give none."""
         try:
-            found = await self._ask_models(timeout_s)
+            looked_up = await self._ask_models(timeout_s)
         finally:
             self._looked_up_ns = self.clock.now_ns()
         self._look_up_pause_ns = min(2 * self._look_up_pause_ns, MAX_LOOK_UP_PAUSE_NS)
-        self.unidentified, self._is_doubtful = None, not isinstance(found, Identity)
-        if isinstance(found, Identity):
-            if self.prompt_calibration and self.identity and self.identity.model != found.model:
+        self.unidentified, self._is_doubtful = None, not isinstance(looked_up, Identity)
+        if isinstance(looked_up, Identity):
+            if self.prompt_calibration and self.identity and self.identity.model != looked_up.model:
                 self.prompt_calibration = PromptCalibration()
-            self.identity = found
-        elif found is None or self.identity is not None:
+            self.identity = looked_up
+        elif looked_up is None or self.identity is not None:
             self.identity = self.probed_identity
         else:
-            self.unidentified = found
+            self.unidentified = looked_up
         return self.unidentified
 
     async def _ask_models(self, timeout_s: float) -> Identity | Verdict | None:

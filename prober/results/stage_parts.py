@@ -191,9 +191,9 @@ class Retries:
 
 def retries_of(probes: Iterable[ProbeResult]) -> Retries | None:
     """Retries of gateways for these probes; None if no response tells of any."""
-    told = [probe.retries for probe in probes if probe.retries]
-    retried, fell_back = (sum(retries.get(kind, 0) > 0 for retries in told) for kind in RETRY_KINDS)
-    return Retries(len(told), retried, fell_back) if told else None
+    counts = [probe.retries for probe in probes if probe.retries]
+    retried, fell_back = (sum(retries.get(kind, 0) > 0 for retries in counts) for kind in RETRY_KINDS)
+    return Retries(len(counts), retried, fell_back) if counts else None
 
 
 @dataclass(frozen=True, slots=True)
