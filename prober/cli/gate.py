@@ -53,7 +53,7 @@ from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.session import Session
 from prober.results.cost import judge_cost, stage_cost, stage_sentences
-from prober.results.result import NO_REQUESTS, Load, Result
+from prober.results.result import Load, Result
 from prober.results.result_file import to_json
 from prober.workload.workloads import Mix
 
@@ -186,7 +186,7 @@ def _references(
     if before is None:
         return [], []
     if not before.requests:
-        raise ValueError(f"--baseline {source} {NO_REQUESTS}")
+        raise ValueError(f"--baseline {source} {before.why_no_requests}")
     sent = Load.of(probe.workload, arrivals="poisson")
     rates = {place: before.stages[place].rate_per_s for place in _comparable(before, sent, source)}
     if probe.rate not in rates.values():

@@ -70,7 +70,7 @@ def _open_loop(result: Result) -> Answer:
     arrivals = result.load.arrivals
     if arrivals is None:
         return None, "the file does not tell how requests arrived"
-    if arrivals in OPEN_LOOP:
+    if arrivals.partition(" (")[0] in OPEN_LOOP:
         return True, f"{arrivals} arrivals, whatever becomes of the requests"
     return False, f"{arrivals}: a slow target is asked less, which hides its queue"
 

@@ -12,8 +12,6 @@ from prober.results.cost import HOUR_S, gpus_of, priced_stage, stage_cost, token
 from prober.results.result import Result
 from prober.statistics.quantiles import Quantile
 
-MAX_SETTINGS = 3  # that one sentence spells out
-
 
 def changes(results: plots.NamedResults) -> Iterator[str]:
     """A sentence for each result after the first: the settings that differ from those of the first, where both are known."""
@@ -24,8 +22,7 @@ def changes(results: plots.NamedResults) -> Iterator[str]:
         both = [key for key in (first | settings) if first.get(key) != settings.get(key) and key != "target"]
         changed = [key for key in both if first.get(key) is not None and settings.get(key) is not None]
         unknown = [key for key in both if key not in changed]
-        texts = [f"{key} from {first[key]} to {settings[key]}" for key in changed[:MAX_SETTINGS]]
-        texts += [f"{len(changed) - MAX_SETTINGS} more"] if len(changed) > MAX_SETTINGS else []
+        texts = [f"{key} from {first[key]} to {settings[key]}" for key in changed]
         sentence = f"{name} changed {' and '.join(texts)}" if texts else f"{name} has no known change of settings"
         sentence += f", against {results[0][0]}"
         if len(changed) > 1:
@@ -124,8 +121,13 @@ def _first_lines(results: plots.NamedResults) -> list[Line]:
 
 
 def _settings(line: Line) -> dict[str, str | None]:
-    """Conditions of a curve. Each engine flag and each sampling parameter is an entry of its own."""
-    result, load = line.result, line.stages[0].load or line.result.load
+    """Conditions of a curve. Each engine flag and each sampling parameter is an entry of its own; a single stage has its rate too."""
+    result, stage = line.result, line.stages[0]
+    load = stage.load or result.load
     conditions = {name: value for name, value in line.conditions.items() if name not in ("engine's flags", "sampling")}
     sampling = {name: str(value) for name, value in (load.sampling or {}).items()}
-    return {**conditions, **result.target.flags, **sampling}
+    cap = None if load.max_in_flight is None else str(load.max_in_flight)
+    rate = (
+        {"rate": stage.name if stage.rate_per_s is None else f"{stage.rate_per_s:g}/s"} if len(line.stages) == 1 else {}
+    )
+    return {**conditions, **result.target.flags, **sampling, **rate, "requests in flight at most": cap}
