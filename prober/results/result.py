@@ -137,6 +137,11 @@ class Load:
         )
 
     @property
+    def is_open_loop(self) -> bool:
+        """True if requests are known to be sent whatever becomes of earlier ones."""
+        return (self.arrivals or "").partition(" (")[0] in OPEN_LOOP
+
+    @property
     def has_own_answers(self) -> bool:
         """Prompts contain the server's own answers to earlier turns, so no two runs send the same prompts."""
         return OWN_ANSWERS in (self.prompt_tokens or "")

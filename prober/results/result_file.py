@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 from typing_extensions import TypedDict  # as pydantic needs it before Python 3.12
 
-from prober.results.result import LATENCIES, OPEN_LOOP, RequestRow, Result, Stage
+from prober.results.result import LATENCIES, RequestRow, Result, Stage
 from prober.results.stage import moments, total
 from prober.results.strict_json import Reader, Unreadable, dumps
 
@@ -67,7 +67,7 @@ def to_json(result: Result) -> str:
         "backend": target.engine,
         "model_id": target.model,
         "burstiness": 1.0 if load.arrivals == "poisson" else None,
-        "max_concurrency": None if load.arrivals in OPEN_LOOP else load.max_in_flight,
+        "max_concurrency": None if load.is_open_loop else load.max_in_flight,
         **statistics(result.stages),
         "input_lens": [row.prompt_tokens or 0 for row in rows],
         "output_lens": [row.output_tokens or 0 for row in rows],

@@ -94,7 +94,8 @@ def read(values: Mapping[str, Any], source: str) -> Result:
     elif rate is not None:
         name, arrivals = f"{rate:g}/s", "poisson" if burstiness in (None, 1.0) else f"gamma (burstiness {burstiness:g})"
     else:
-        name, arrivals = f"concurrency {cap}" if cap is not None else "all at once", "all at once"
+        name = f"concurrency {cap}" if cap is not None else "all at once"
+        arrivals = "all at once" if values.get("request_rate") == "inf" else ""
     if cap is not None:
         arrivals = "closed"
     answered = [request for request in requests if request.outcome == "ok"]
@@ -126,10 +127,10 @@ def read(values: Mapping[str, Any], source: str) -> Result:
             },
         ),
         load=Load(
-            prompt_tokens=_as_seen(prompts),
-            output_tokens=_as_seen(outputs),
+            prompt_tokens=_as_seen(prompts, stage.prompt_tokens_per_request),
+            output_tokens=_as_seen(outputs, stage.output_tokens_per_request),
             varied=len(set(prompts)) > 1 if prompts else None,
-            arrivals=arrivals,
+            arrivals=arrivals or None,
             max_in_flight=cap,
             dataset=run.text("dataset_name"),
         ),
@@ -179,8 +180,8 @@ def _stage(run: _Values, name: str, rate_per_s: float | None, requests: tuple[Re
     return replace(
         stage,
         reported=reported,
-        prompt_tokens=run.number("total_input_tokens"),
-        output_tokens=run.number("total_output_tokens"),
+        prompt_tokens=run.number("total_input_tokens") or None,
+        output_tokens=run.number("total_output_tokens") or None,
         good=round(goodput * duration_s) if goodput is not None and duration_s is not None else None,
     )
 
@@ -219,8 +220,11 @@ def _request(row: _Values, begin_s: float) -> RequestRow:
     )
 
 
-def _as_seen(lengths: list[int]) -> str | None:
-    return f"{min(lengths)}–{max(lengths)}, as seen" if lengths else None
+def _as_seen(lengths: list[int], mean: float | None) -> str | None:
+    """Lengths as text: their range, or without requests their mean."""
+    if lengths:
+        return f"{min(lengths)}–{max(lengths)}, as seen"
+    return None if mean is None else f"{mean:.4g} in the mean, as seen"
 
 
 def _unix_s(run: _Values) -> float | None:
