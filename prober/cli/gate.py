@@ -16,7 +16,9 @@ from prober.cli.console import Terminal
 from prober.cli.context import ContextOptions
 from prober.cli.exit_codes import OF_VERDICT, exit_on
 from prober.cli.options import (
+    DEFAULT_BURST,
     AsJson,
+    Burst,
     EndpointOptions,
     RareOption,
     Url,
@@ -70,9 +72,7 @@ def gate(
         list[str] | None, typer.Option(help="Objective such as 'ttft<500ms:99%' or 'success:99%'; repeatable.")
     ] = None,
     rate: Annotated[str, typer.Option(help="Mean rate of the requests.")] = "2/s",
-    burst: Annotated[
-        str, typer.Option(help="How long bad results last when they come in bursts; 0s: each is independent.")
-    ] = "15s",
+    burst: Burst = DEFAULT_BURST,
     warm_up: WarmUpOption = "10",
     max_requests: Annotated[
         int,
