@@ -279,8 +279,8 @@ def _growth(row: _Row, error: float) -> tuple[float, float] | None:
 
 
 def _scaled(axis: Axis, figure: float) -> float:
-    """The difference of B from A as a number for reports: B ÷ A − 1 for a ratio, else B − A."""
-    return math.expm1(min(figure, MAX_LOG_RATIO)) if axis.ratio else figure
+    """The difference of B from A as a number for reports: B ÷ A − 1 for a ratio, else B − A, which no share exceeds."""
+    return math.expm1(min(figure, MAX_LOG_RATIO)) if axis.ratio else max(-1.0, min(1.0, figure))
 
 
 def _rows(rounds: Sequence[Round], compared: Sequence[Axis]) -> list[_Row]:
