@@ -121,13 +121,17 @@ def statistics(stages: Sequence[Stage]) -> dict[str, Any]:
     if len(stages) != 1:
         return figures
     (stage,) = stages
+    amounts = {  # as vLLM has them: of the answers, over the time until the last one; those at the rate are in `Stage.throughput`
+        "request_throughput": stage.answered,
+        "request_goodput": stage.good,
+        "output_throughput": stage.output_tokens,
+        "input_throughput": stage.prompt_tokens,
+        "total_token_throughput": total((stage.prompt_tokens, stage.output_tokens)),
+    }
+    figures["request_rate"] = stage.rate_per_s
     figures |= {
-        "request_rate": stage.rate_per_s,
-        "request_throughput": stage.requests_per_s,
-        "request_goodput": stage.goodput_per_s,
-        "output_throughput": stage.output_tokens_per_s,
-        "input_throughput": stage.prompt_tokens_per_s,
-        "total_token_throughput": total((stage.prompt_tokens_per_s, stage.output_tokens_per_s)),
+        name: amount / stage.duration_s if amount is not None and stage.duration_s else None
+        for name, amount in amounts.items()
     }
     if (delivered := stage.delivered) is not None:
         figures |= {
