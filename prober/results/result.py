@@ -480,11 +480,9 @@ class Result:
     @property
     def why_no_requests(self) -> str:
         """Predicate for a result without requests, with what writes them."""
-        is_ours = self.tool.startswith(OURS)
-        why = "as the daemon keeps a sweep; the file of `prober sweep --output` has them"
-        return "holds the figures of its stages and none of its requests" + (
-            f", {why}" if is_ours else f"; `{self.tool} --save-result --save-detailed` writes them"
-        )
+        of_daemon = ", as the daemon keeps a sweep; the file of `prober sweep --output` has them"
+        why = of_daemon if self.tool.startswith(OURS) else f"; `{self.tool} --save-result --save-detailed` writes them"
+        return f"holds the figures of its stages and none of its requests{why}"
 
     def capacity_words(self) -> str:
         """The capacities, the refused requests and where shedding began, as a sentence."""

@@ -86,6 +86,7 @@ class Gate:
 
     least: fewest requests that can show that the target is ready, at the mean rate; most: limit of requests
     least_blocks: the same as a number of observations: blocks, or requests if `block_s` is 0
+    block_s: see `Blocks.length_s`
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class Gate:
         self._error = error
         self._fails_error = error / (1 + len(self._objectives))
         self._blocks = Blocks(burst_s)
+        self.block_s = self._blocks.length_s
         per_block = rate_per_s * self.block_s
         least = {question: question.requests_of(question.least(error), per_block) for question in self._questions}
         hardest = max(least, key=lambda question: least[question])
@@ -132,11 +134,6 @@ class Gate:
                 f"{hardest.name}: to show that at most {allowed} are bad takes {self.least:,} requests if all are good{in_blocks}, "
                 f"and {self.most:,} are allowed; allow more, expect shorter bursts, or ask for less"
             )
-
-    @property
-    def block_s(self) -> float:
-        """Length of a block in seconds; 0: each result is a block."""
-        return self._blocks.length_s
 
     def take(self, result: ProbeResult | None, at_s: float) -> GateVerdict | None:
         """Take the next result by due time; returns the verdict, None without a decision.
@@ -237,7 +234,7 @@ class Gate:
         for finding in findings:
             if finding.evidence == "undecided":
                 more = f", some {finding.more} more requests may show it" if finding.more else ""
-                bounds = f"in truth {100 * finding.lower:.2g}% to {100 * finding.upper:.2g}%"
+                bounds = f"in truth {100 * finding.lower:.3g}% to {100 * finding.upper:.3g}%"
                 undecided.append(f"{finding.name}: {observed_share(finding)}, {bounds}{more}")
         late = f"; {not_counted} of {len(self._results)} were not counted" if not_counted else ""
         return f"undecided after {len(self._results)} requests: {'; '.join(undecided)}{late}"

@@ -106,7 +106,7 @@ def judge(
             text = f"{objective}: {finding.bad:,} of {finding.events:,} bad, {share}"
         if finding.evidence == "undecided":
             more = f", some {finding.more:,} more requests may show it" if finding.more else ""
-            bounds = f"in truth {100 * finding.lower:.2g}% to {100 * finding.upper:.2g}%{more}"
+            bounds = f"in truth {100 * finding.lower:.3g}% to {100 * finding.upper:.3g}%{more}"
             text += f", {bounds if finding.events else 'no data'}"
         texts[finding.evidence].append(text)
     if texts["fails"]:
@@ -176,8 +176,10 @@ def needs(row: Row, error: float, burst_s: float) -> Iterator[tuple[str, bool]]:
         is_too_little = requests[0] > row.requests if row.requests is not None else seconds[0] > (row.duration or 0.0)
         text = (
             f"{stage_name(row)}: {objective} takes {least}{in_blocks} to be accepted if nothing is bad, {half} if half of the "
-            f"allowed {100 * budget:.3g}% is, and {twice} to be rejected if twice as much is; planned: {amount(row)}"
+            f"allowed {100 * budget:.3g}% is, and {twice} to be rejected if twice as much is; "
+            f"planned: {amount(row)}"
         )
+        text += f" in {row.requests / row.rate:,.0f} s" if row.requests and row.rate else ""
         yield text + (", too little to be accepted" if is_too_little else ""), is_too_little
 
 

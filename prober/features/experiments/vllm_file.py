@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from prober.results.facts import Context
 from prober.results.result import Load, MeasuredTarget, RequestRow, Result, Stage
@@ -12,6 +12,7 @@ from prober.results.stage import is_stated, stage_of_requests
 from prober.results.strict_json import Unreadable
 from prober.statistics.quantiles import REPORTED_QUANTILES, Quantile, percentile_name
 
+T = TypeVar("T")
 TOOL = "vllm bench serve"
 QUANTILES = {percentile_name(q): q for q in REPORTED_QUANTILES}
 KEYS = {"request_throughput", "total_input_tokens", "output_throughput", "model_id"}  # of every file of vLLM
@@ -64,19 +65,12 @@ class _Values:
         value = self.number(key)
         return None if value is None else round(value)
 
-    def text(self, key: str) -> str | None:
-        """A text."""
+    def get(self, key: str, kind: type[T]) -> T | None:
+        """A text or a list."""
         value = self.values.get(key)
-        if value is not None and not isinstance(value, str):
-            raise self.wrong(key, repr(value)[:40], "a text")
+        if value is not None and not isinstance(value, kind):
+            raise self.wrong(key, repr(value)[:40], f"a {'text' if kind is str else 'list'}")
         return value or None
-
-    def rows(self, key: str) -> list[Any] | None:
-        """A list."""
-        value = self.values.get(key)
-        if value is not None and not isinstance(value, list):
-            raise self.wrong(key, repr(value)[:40], "a list")
-        return value
 
     def wrong(self, key: str, value: str, expected: str) -> Unreadable:
         """Error that names file, key and value."""
@@ -88,9 +82,9 @@ def read(values: Mapping[str, Any], source: str) -> Result:
     run = _Values(source, values)
     rate, cap, burstiness = run.number("request_rate"), run.count("max_concurrency"), run.number("burstiness")
     requests = _requests(run)
-    if run.text("ramp_up_strategy"):
+    if run.get("ramp_up_strategy", str):
         rate, name = None, f"{run.number('ramp_up_start_rps'):g}/s to {run.number('ramp_up_end_rps'):g}/s"
-        arrivals = f"poisson ({run.text('ramp_up_strategy')} rise from {name})"
+        arrivals = f"poisson ({run.get('ramp_up_strategy', str)} rise from {name})"
     elif rate is not None:
         name, arrivals = f"{rate:g}/s", "poisson" if burstiness in (None, 1.0) else f"gamma (burstiness {burstiness:g})"
     else:
@@ -104,9 +98,9 @@ def read(values: Mapping[str, Any], source: str) -> Result:
         for name in ("prompt_tokens", "output_tokens")
     )
     stage = _stage(run, name, rate, requests)
-    ended, backend, endpoint = _unix_s(run), run.text("backend"), run.text("endpoint_type") or ""
+    ended, backend, endpoint = _unix_s(run), run.get("backend", str), run.get("endpoint_type", str) or ""
     started = ended - (stage.duration_s or 0.0) if ended is not None else 0.0
-    tokenizer = run.text("tokenizer_id")
+    tokenizer = run.get("tokenizer_id", str)
     return Result(
         id=source,
         kind="run",
@@ -114,7 +108,7 @@ def read(values: Mapping[str, Any], source: str) -> Result:
         ended_unix_s=started + (stage.duration_s or 0.0),
         tool=TOOL,
         target=MeasuredTarget(
-            model=run.text("model_id"),
+            model=run.get("model_id", str),
             engine=None if backend is None or backend.startswith("openai") else backend,  # `openai` is only the API
             api=next(
                 (api for api in ("chat", "responses", "messages") if api in endpoint),
@@ -132,7 +126,7 @@ def read(values: Mapping[str, Any], source: str) -> Result:
             varied=len(set(prompts)) > 1 if prompts else None,
             arrivals=arrivals or None,
             max_in_flight=cap,
-            dataset=run.text("dataset_name"),
+            dataset=run.get("dataset_name", str),
         ),
         stages=(stage,),
         context=Context(tokenizer=tokenizer),
@@ -189,7 +183,7 @@ def _stage(run: _Values, name: str, rate_per_s: float | None, requests: tuple[Re
 def _requests(run: _Values) -> tuple[RequestRow, ...]:
     """Requests from the lists with one value per request; empty if `ttfts` or `itls` is missing."""
     keys = ("ttfts", "itls", "latencies", "input_lens", "output_lens", "errors", "start_times")
-    lists = {key: values for key in keys if (values := run.rows(key)) is not None}
+    lists = {key: values for key in keys if (values := run.get(key, list)) is not None}
     if not {"ttfts", "itls"} <= lists.keys():
         return ()
     count = len(lists["ttfts"])
@@ -202,8 +196,8 @@ def _requests(run: _Values) -> tuple[RequestRow, ...]:
 
 
 def _request(row: _Values, begin_s: float) -> RequestRow:
-    error, start_s = row.text("errors") or "", row.number("start_times")
-    gaps = tuple(float(gap_s) for gap_s in row.rows("itls") or ())
+    error, start_s = row.get("errors", str) or "", row.number("start_times")
+    gaps = tuple(float(gap_s) for gap_s in row.get("itls", list) or ())
     ttft_s, output = row.number("ttfts") or None, row.count("output_lens") or None
     e2e_s = row.number("latencies") or (ttft_s + sum(gaps) if ttft_s is not None else None)
     decode_s = e2e_s - ttft_s if e2e_s is not None and ttft_s is not None else None
@@ -230,6 +224,6 @@ def _as_seen(lengths: list[int], mean: float | None) -> str | None:
 def _unix_s(run: _Values) -> float | None:
     """End of the run by its `date`, such as `20261120-101500`, read as UTC; None if it is no such text."""
     try:
-        return datetime.strptime(run.text("date") or "", "%Y%m%d-%H%M%S").replace(tzinfo=UTC).timestamp()
+        return datetime.strptime(run.get("date", str) or "", "%Y%m%d-%H%M%S").replace(tzinfo=UTC).timestamp()
     except ValueError:
         return None

@@ -152,13 +152,13 @@ def for_time(row: Row, duration_s: float) -> Row:
     ("row", "burst_s", "needed", "is_too_little"),
     [
         (ROW, 0.0, "takes 68 requests to be accepted", False),
-        (ROW.model_copy(update={"requests": 60}), 0.0, "planned: 60 requests, too little to be accepted", True),
+        (ROW.model_copy(update={"requests": 60}), 0.0, "planned: 60 requests in 30 s, too little to be accepted", True),
         (for_time(ROW, 30.0), 0.0, "planned: 30 s, too little", True),
         (for_time(ROW, 40.0), 0.0, "planned: 40 s", False),
         (ROW, 15.0, "takes 510 s (68 blocks of 7.5 s) to be accepted", True),
         (for_time(ROW, 500.0), 15.0, "planned: 500 s, too little", True),
         (for_time(ROW, 520.0), 15.0, "planned: 520 s", False),
-        (ROW.model_copy(update={"requests": 1_030}), 15.0, "planned: 1,030 requests", False),
+        (ROW.model_copy(update={"requests": 1_030}), 15.0, "planned: 1,030 requests in 515 s", False),
         (ROW, 3.0, "takes 107 s (68 blocks of 1.5 s) to be accepted", True),  # one block in 20 has no request
         (ROW, 15.0, "4,095 s if half of the allowed 5% is, and 1,530 s to be rejected if twice as much is", True),
         (CLOSED, 15.0, "takes 510 s (68 blocks of 7.5 s) to be accepted", False),  # how long 100 take is not known

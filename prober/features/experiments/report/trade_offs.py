@@ -63,7 +63,7 @@ TRADE_OFFS_NOTE = (
     "(--gpus), and the rates are the same or both capacities known."
 )
 MAX_RATE_DIFFERENCE = (
-    0.05  # of rates that are called the same, as a ratio: the load of others, which is in them, varies by as much
+    0.05  # of rates that are called the same, as a ratio: they contain the load of others, which varies
 )
 # Columns
 CAPACITY, CAPACITY_PER_GPU, RATE = "#capacity at all SLOs /s", "#capacity /s a GPU", "#figures at /s"
@@ -84,23 +84,22 @@ class _SetUp:
 
 def _are_comparable(a: _SetUp, b: _SetUp) -> bool:
     """True if a difference of the figures can be one of the set-ups, by the rules of TRADE_OFFS_NOTE."""
-    if a.stage is None or b.stage is None:
+    if a.stage is None or b.stage is None or None in (*_known(a.result, a.stage), *_known(b.result, b.stage)):
         return False
-    load, other = a.result.load, b.result.load
-    is_alike = _load(a.result, a.stage) == _load(b.result, b.stage) and not incomparable(a.result, b.result)
-    failed = [
-        stage.unanswered / stage.sent for stage in (a.stage, b.stage) if stage.unanswered is not None and stage.sent
-    ]
-    is_rate_a_figure = not load.is_open_loop or None not in (a.figures[CAPACITY], b.figures[CAPACITY])
+    failed_of_a, failed_of_b = ((stage.unanswered or 0) / (stage.sent or 1) for stage in (a.stage, b.stage))
+    is_rate_a_figure = not a.result.load.is_open_loop or None not in (a.figures[CAPACITY], b.figures[CAPACITY])
     return (
-        is_alike
-        and None
-        not in (load.arrivals, load.prompt_tokens, load.output_tokens, other.prompt_tokens, other.output_tokens)
-        and bool(gpus_of(a.result).count and gpus_of(b.result).count)
-        and len(failed) == 2
-        and abs(failed[0] - failed[1]) <= MORE_BAD
+        _load(a.result, a.stage) == _load(b.result, b.stage)
+        and not incomparable(a.result, b.result)
+        and abs(failed_of_a - failed_of_b) <= MORE_BAD
         and (is_rate_a_figure or (_reaches_rate(a.stage, b.stage) and _reaches_rate(b.stage, a.stage)))
     )
+
+
+def _known(result: Result, stage: Stage) -> tuple[object, ...]:
+    """Facts without which no set-up is compared."""
+    load = result.load
+    return load.arrivals, load.prompt_tokens, load.output_tokens, gpus_of(result).count, stage.unanswered
 
 
 def _load(result: Result, stage: Stage) -> tuple[object, ...]:
