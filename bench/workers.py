@@ -74,7 +74,17 @@ def send(workers: int, rate: float, row: tuple[str, int, str], ray: str = "") ->
         (folder / "rows.yaml").write_text(rows)
         with serving(folder) as (port, truth_file):
             command = [sys.executable, "-m", "prober", "matrix", f"http://127.0.0.1:{port}", "--file", "rows.yaml"]
-            command += ["--workers", str(workers), "--output", "result.json", "--json", "--warm-up", "10"]
+            command += [
+                "--workers",
+                str(workers),
+                "--output",
+                "result.json",
+                "--json",
+                "--warm-up",
+                "10",
+                "--burst",
+                "0s",
+            ]
             command += ["--ray", ray] if ray else []
             before = processor_s()
             environment = os.environ | {"PYTHONPATH": str(Path.cwd())}

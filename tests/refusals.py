@@ -67,7 +67,7 @@ def probes(refused: int, outcome: Outcome = Outcome.REJECTED) -> list[ProbeResul
 
 def rowed(sent: list[ProbeResult]) -> matrix.RowVerdict:
     """The verdict of a matrix on its row."""
-    return matrix.judge(ROW, sent, error=matrix.fails_error([ROW]))
+    return matrix.judge(ROW, sent, error=matrix.fails_error([ROW]), burst_s=0.0)
 
 
 def gated(sent: list[ProbeResult]) -> gate.GateVerdict:

@@ -130,6 +130,7 @@ def sweep(
         if concurrency or over == "users":
             from prober.cli.matrix import PAGE_INTERVAL_S, closed_rows, measure_rows  # here, as rates send no rows
             from prober.config.rows import MAX_CONCURRENCY
+            from prober.features.experiments.question import BURST_S
             from prober.features.experiments.users_run import user_sweep
 
             spec = target(
@@ -144,7 +145,7 @@ def sweep(
             )
             if concurrency:
                 rows, file = closed_rows(concurrency, sent, step, slos), Path(output) if output else None
-                measure_rows("sweep", spec, rows, warm, "", workers, output=file, as_json=as_json)
+                measure_rows("sweep", spec, rows, warm, BURST_S, "", workers, output=file, as_json=as_json)
             pause_s = quantity("--think", think, duration) if think else None
             over_users = user_sweep(sent, slos, pause_s, max_users, most_requests, most_s, shed_allowed=shed_allowed)
             measure = partial(_over_users, spec, over_users, warm, workers, ended, quiet=as_json)

@@ -10,7 +10,7 @@ import pytest
 
 from prober.features.experiments.compare_run import gpu_text
 from prober.features.experiments.report import comparison_report
-from prober.features.experiments.result_reader import read_any
+from prober.features.experiments.result_reader import read_all
 from prober.measure.gpu_reading import GpuReading
 from prober.mock.delays import Constant, Delay, Lognormal
 from prober.mock.faults import Fault
@@ -220,7 +220,7 @@ def test_a_comparison_is_kept_and_shown_again(tmp_path: Path) -> None:
     with beside(mock(QUICK)) as (url,):
         code, answer, err = prober("compare", url, url, *TURNS, "--rounds", "9", *own, "--save", str(saved))
     assert code == 0, err
-    comparison = read_any(saved.read_text(), "versus.json")
+    (comparison,) = read_all(saved.read_text(), "versus.json")
     assert isinstance(comparison, Comparison)
     assert [axis.effect for axis in comparison.compared] == [axis["effect"] for axis in answer["compared"]]
     assert comparison.load is not None

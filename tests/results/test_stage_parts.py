@@ -169,6 +169,24 @@ def test_answers_calls_and_times_are_counted() -> None:
     )
 
 
+def test_a_late_answer_with_complete_arguments_is_no_incomplete_one() -> None:
+    """Its times are not known because of the prober; what the server sent is. Of late ones too, those without an end count."""
+
+    def late(probe: ProbeResult) -> ProbeResult:
+        return replace(probe, timeline=replace(probe.timeline, is_late=True))
+
+    calls = tool_calls_of([calling(), calling(), *[late(calling())] * 11])
+    assert calls is not None
+    assert (calls.calling, calls.incomplete, calls.arguments[0].count) == (13, 0, 2)
+    assert "without complete arguments" not in calls.text()
+    calls = tool_calls_of([calling(), late(calling()), late(calling(arguments_ms=None))])
+    assert calls is not None
+    assert calls.text().endswith("; 1 of them without complete arguments")
+    all_late = tool_calls_of([late(calling())])
+    assert all_late is not None
+    assert all_late.text() == "1 of 1 answers call tools (1 calls)"
+
+
 def test_without_tools_there_is_nothing() -> None:
     """Answers to requests without tools are not counted; of answers that are not streamed there are no times."""
     assert tool_calls_of([calling(0, None, None, check=None)]) is None
