@@ -34,6 +34,7 @@ _CODES = ("code", "status", "status_code", "statusCode")
 _NAMES = ("type", "__type", "error_code", *_CODES)  # keys of the kind of an error
 _NAME = re.compile(r"\w[\w.#-]{0,59}", re.ASCII)
 _NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")  # control characters that are in no text
+_GOES_ON = frozenset({"null", "none", "not_finished"})  # DashScope's and watsonx's finish reasons before the end
 _FAILED = frozenset({"error", "fail", "failed", "failure"})
 _REQUEST_IDS = frozenset({"requestId", "request_id", "RequestId", "id", "trace_id"})
 
@@ -42,11 +43,19 @@ class Malformed(ValueError):
     """The payload is not an event of the API."""
 
 
+class NoObject(Malformed):
+    """The payload is a JSON `value`, but no object."""
+
+    def __init__(self, payload: bytes, value: Any) -> None:
+        super().__init__(f"not a JSON object: {excerpt(payload)}")
+        self.value = value
+
+
 def json_object(payload: bytes) -> dict[str, Any]:
     """Returns the JSON object in `payload`. NaN and lone surrogates are allowed, as in OpenAI's SDKs. Raises Malformed."""
     document = _loaded(payload)
     if not isinstance(document, dict):
-        raise Malformed(f"not a JSON object: {excerpt(payload)}")
+        raise NoObject(payload, document)
     return document
 
 
@@ -112,6 +121,14 @@ def shortened(text: str, limit: int = MAX_SERVER_TEXT_CHARS) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def finish_reason(value: object) -> str | None:
+    """The finish reason that a server sent, on one line; None while the answer goes on. SGLang's native one is an object."""
+    if isinstance(value, dict):
+        value = value.get("type") or value
+    reason = shortened(text_of(value)) if value else ""
+    return None if not reason or reason.lower() in _GOES_ON else reason
+
+
 def event_type(document: Mapping[str, Any], event_name: bytes) -> str:
     """The `type` in the data of an event; without one, the name of the event."""
     kind = document.get("type")
@@ -121,6 +138,25 @@ def event_type(document: Mapping[str, Any], event_name: bytes) -> str:
 def joined_surrogates(text: str) -> str:
     """The text with surrogate pairs joined, and lone surrogates replaced."""
     return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+NO_COUNT = -1  # for a number of tokens that is none, so that the usage is unusable
+
+
+def reported_count(table: Any, key: str) -> int | None:
+    """The number of tokens under `key` of a usage; None if it is not reported, NO_COUNT if it cannot be a number of tokens."""
+    if not isinstance(table, dict) or table.get(key) is None:
+        return None
+    number = count(table, key)
+    return NO_COUNT if number is None else number
+
+
+def total(first: int | None, *more: int | None) -> int | None:
+    """The sum of the numbers of tokens that are reported; None without the first, NO_COUNT if one is none."""
+    if first is None:
+        return None
+    parts = [first, *(number for number in more if number is not None)]
+    return NO_COUNT if NO_COUNT in parts else sum(parts)
 
 
 def count(table: Any, key: str) -> int | None:

@@ -11,7 +11,10 @@ from prober.measure import chat
 from prober.measure.api import CHAT, Api
 from prober.measure.outcome import ObservedEnd, Verdict
 from prober.measure.payload import (
+    NO_COUNT,
     Malformed,
+    NoObject,
+    error_message,
     error_of,
     excerpt,
     first_line,
@@ -53,6 +56,7 @@ class Recording:
     ended_ns: arrival of the event that ended the answer; None without one
     stray_text: first text of the server that is no part of an answer: a line that is no event, or an unknown object; "" if none
     streams_reasoning: reasoning was received, in its own fields or between marks
+    request_bytes: size of the request, which bounds the tokens of its prompt
     """
 
     streamed: bool = True
@@ -66,10 +70,12 @@ class Recording:
     finish_reason: str | None = None
     error: str | None = None
     malformed: str | None = None
-    usage: chat.Usage | None = None
     answered_model: str = ""
     stray_text: str = ""
     streams_reasoning: bool = False
+    request_bytes: int = 0
+    _reported: chat.Usage | None = None
+    _choices: int = 1  # one of them is recorded; the usage counts the tokens of all
     _marks: ReasoningMarks = field(default_factory=ReasoningMarks)
     # By the blocks of the answer; the last block of reasoning hides its own tokens until its text comes.
     _hidden_tokens: HiddenTokens = ""
@@ -118,7 +124,37 @@ class Recording:
     @property
     def has_totals(self) -> bool:
         """Every content chunk had a running total of tokens, which gives the tokens of each; one usage at the end does not."""
-        return len(self._totals) == len(self._stamps) > 0
+        return len(self._totals) == len(self._stamps) > 0 and self.usage is not None and self._choices == 1
+
+    @property
+    def usage(self) -> chat.Usage | None:
+        """The tokens that the server counted; None if it reported none, or if they are unusable."""
+        return None if self.unusable_usage else self._reported
+
+    @property
+    def unusable_usage(self) -> str:
+        """The impossible count of the server's usage, none of whose counts is used then; "" if it can be right.
+
+        Bounds of the answer: each received token has at least one byte, and others (special tokens, hidden reasoning) are limited by
+        the requested length. Bound of the prompt: the bytes of the request, and a margin for what the server adds.
+        """
+        if self._reported is None:
+            return ""
+        prompt, completion, cached, reasoning = self._reported
+        if NO_COUNT in self._reported:
+            return "a count that is no number of tokens"
+        if completion == 0 and self._stamps:
+            return f"0 tokens, in an answer of {len(self._stamps)} chunks"
+        if completion is not None and (reasoning or 0) > completion:
+            return f"{reasoning} tokens of reasoning among {completion} tokens of the answer"
+        max_tokens = USAGE_SLACK * max(self.tokens, self._generated_bytes) + FREE_COMPLETION_TOKENS
+        if (completion or 0) > max_tokens * self._choices:
+            return f"{completion} tokens, in an answer of {self._generated_bytes} bytes"
+        if (prompt or 0) > self.request_bytes + FREE_PROMPT_TOKENS:
+            return f"{prompt} prompt tokens, for a request of {self.request_bytes} bytes"
+        if prompt is not None and (cached or 0) > prompt:
+            return f"{cached} cached tokens among {prompt} prompt tokens"
+        return ""
 
     @property
     def max_received_tokens(self) -> int:
@@ -236,7 +272,10 @@ class Recording:
         is_object = call is not None and call.closed_ns is not None and is_json_object(call.arguments.encode())
         shows_answer = self.streams_reasoning or self._hidden_tokens or not self._hides_reasoning
         hidden_tokens: HiddenTokens = self._hidden_tokens or ("before" if self._hides_reasoning else "")
-        if not hidden_tokens and self.usage and (self.usage.completion_tokens or 0) > self._generated_bytes:
+        usage = self.usage
+        if self._choices > 1:
+            hidden_tokens = "choices"
+        elif not hidden_tokens and usage and (usage.completion_tokens or 0) > self._generated_bytes:
             hidden_tokens = "some"
         return replace(
             timeline,
@@ -244,7 +283,8 @@ class Recording:
             first_answer_ns=self.first_answer_ns if self.streamed and shows_answer else None,
             content_ns=self._stamps[:] if self.streamed else (),  # an array takes a fifth of the memory of a tuple
             content_tokens=steps,
-            usage=self.usage,
+            usage=usage,
+            unusable_usage=self.unusable_usage,
             finish_reason=self.finish_reason,
             answered_model=self.answered_model,
             streams_reasoning=self.streams_reasoning,
@@ -267,7 +307,7 @@ class Recording:
             finish_reason=self.finish_reason,
             done=self.done,
             content_chunks=self.content_chunks,
-            completion_tokens=self.usage.completion_tokens if self.usage else None,
+            completion_tokens=usage.completion_tokens if (usage := self.usage) else None,
             hides_reasoning=self._hides_reasoning,
             stray_text=self.stray_text,
         )
@@ -275,31 +315,8 @@ class Recording:
     @property
     def _hides_reasoning(self) -> bool:
         """True if the model generated reasoning that was not sent: a block without text, or reasoning that only the usage counts."""
-        is_counted = self.usage is not None and bool(self.usage.reasoning_tokens)
+        is_counted = self._reported is not None and (self._reported.reasoning_tokens or 0) > 0
         return self._hidden_tokens != "" or (is_counted and not self.streams_reasoning)
-
-    def refuse_impossible_usage(self, request_bytes: int) -> str:
-        """Discard a usage that is impossible for this answer. Returns a sentence about it, "" if nothing was discarded.
-
-        Only the answer tokens are discarded if they are fewer than the reasoning tokens, which they include. Bounds of the answer: each
-        received token has at least one byte, and others (special tokens, hidden reasoning) are limited by the requested length. Bound
-        of the prompt: the bytes of the request, and a margin for what the server adds.
-        """
-        usage = self.usage
-        if usage is None:
-            return ""
-        completion, prompt = usage.completion_tokens or 0, usage.prompt_tokens or 0
-        if usage.completion_tokens is not None and (usage.reasoning_tokens or 0) > completion:
-            self.usage = usage._replace(completion_tokens=None)
-            claim = f"{usage.reasoning_tokens} tokens of reasoning among {completion} tokens of the answer"
-        elif completion > USAGE_SLACK * max(self.tokens, self._generated_bytes) + FREE_COMPLETION_TOKENS:
-            self.usage, claim = None, f"{completion} tokens, in an answer of {self._generated_bytes} bytes"
-        elif prompt > request_bytes + FREE_PROMPT_TOKENS:
-            self.usage, claim = None, f"{prompt} prompt tokens, for a request of {request_bytes} bytes"
-        else:
-            return ""
-        del self._totals[:]
-        return f"the usage was refused as impossible: {claim}"
 
     def _finish_event(self) -> None:
         """Process the event that is incomplete at the end of the body. Raises LineTooLong."""
@@ -328,6 +345,14 @@ class Recording:
                 return
             self._has_event = True
             self._take_chunk(at_ns, chunk, payload)
+        except NoObject as other:  # carries nothing to read, as an empty event, unless it is an error
+            first = other.value[0] if isinstance(other.value, list) and other.value else None
+            if name == b"error":
+                self.error = error_message(payload)
+            elif isinstance(first, dict):
+                self.error = error_of(first)
+            if other.value and not self.stray_text:
+                self._has_event, self.stray_text = True, first_line(payload, MAX_STRAY_CHARS)
         except Malformed as problem:
             if event.complete:
                 self._has_event, self.malformed = True, str(problem)
@@ -336,6 +361,7 @@ class Recording:
         """Process the content of an event. Raises Malformed."""
         if chunk.is_end:
             self.ended_ns = at_ns
+        self._choices = min(chat.MAX_CHOICES, max(self._choices, chunk.choices, chunk.choice + 1))
         if chunk.is_whole:  # the pieces before it were all of the answer
             if chunk.has_content and not self._stamps:
                 raise Malformed(f"expected an answer in pieces, got the whole answer in one event: {excerpt(payload)}")
@@ -358,13 +384,19 @@ class Recording:
         if chunk.has_content:
             self._record_content(at_ns, chunk)
         for piece in chunk.calls:
-            self._calls.add(at_ns, piece)
+            if (
+                self._calls.add(at_ns, piece) and not chunk.has_content
+            ):  # the call came in one piece, when it was complete
+                call = chat.Chunk(True, True, piece.name + (piece.rest or ""), calls=(piece,), prose="")
+                self._record_content(at_ns, call)
         if chunk.error is not None:
             self.error = chunk.error
-        if (usage := chunk.usage) is not None:
-            self.usage = usage if self.usage is None else usage.over(self.usage)
-            if chunk.has_content and usage.completion_tokens:
-                self._totals.append(usage.completion_tokens)
+        if (usage := chunk.usage) is not None and not (
+            usage[:2] == (0, 0) and self._reported
+        ):  # Ollama sends zeros per chunk
+            self._reported = usage if self._reported is None else usage.over(self._reported)
+            if chunk.has_content and (so_far := usage.completion_tokens or 0) > 0:
+                self._totals.append(so_far)
         if chunk.finish_reason is not None:
             self.finish_reason = chunk.finish_reason
         if chunk.model and not self.answered_model:

@@ -355,7 +355,7 @@ class LocalRun(ProbeRun):
             return broken.verdict
         target.connect_lead.connected((self._connection.ready_ns or 0) - self._connection.start_ns)
         await target.covered(max(self.request.due_ns, self._began_ns + DISK_NS))
-        self._sent = request
+        self._sent, self._recording.request_bytes = request, len(request)
         self._send_if_ready()
         await self._exchange.ended
         return None
@@ -384,7 +384,8 @@ class LocalRun(ProbeRun):
     async def _judge(self, identity: Identity) -> Verdict:
         exchange, recording, request, target = self._exchange, self._recording, self.request, self._target
         target.clock.run_due()  # many may end in one turn of the loop
-        impossible, dialect = recording.refuse_impossible_usage(len(self._sent)), identity.dialect
+        dialect = identity.dialect
+        unusable = f"the server's usage is unusable: {why}" if (why := recording.unusable_usage) else ""
         ending = recording.observed_end(
             transport_verdict=exchange.broken, status=exchange.status, status_detail=exchange.refusal
         )
@@ -394,7 +395,6 @@ class LocalRun(ProbeRun):
             ending,
             ExpectedAnswer(
                 end_mark if target.spec.stream else "",
-                engine=dialect.name,
                 tokens=request.output_tokens,
                 forced=is_forced,
             ),
@@ -409,7 +409,7 @@ class LocalRun(ProbeRun):
             except CheckUnavailable as unavailable:
                 verdict = Verdict(Outcome.INVALID, f"the prober could not check the answer: {unavailable}")
         remedy = self._remedy(exchange.refusal) if verdict.outcome is Outcome.REJECTED else ""
-        return replace(verdict, detail="; ".join(filter(None, (verdict.detail, impossible, remedy))))
+        return replace(verdict, detail="; ".join(filter(None, (verdict.detail, unusable, remedy))))
 
     def _remedy(self, refusal: str) -> str:
         """Remedy for a refused request: how to configure the field that the server names; "" if it names none."""
@@ -511,7 +511,6 @@ class LocalRun(ProbeRun):
         the requested answer and the request that was sent.
         """
         exchange, recording, draw = self._exchange, self._recording, self.request
-        recording.refuse_impossible_usage(len(self._sent))
         usage, received, has_ended = recording.usage, recording.max_received_tokens, recording.finish_reason is not None
         is_whole = exchange.end_ns is not None or (exchange.status or 0) >= 300
         if exchange.sent_ns is None or (is_whole and usage is None and not received):
@@ -520,7 +519,7 @@ class LocalRun(ProbeRun):
         if not has_ended and not recording.has_totals:
             output = max(output or 0, received)
         return (
-            min(draw.prompt_tokens if prompt is None else prompt, max(draw.prompt_tokens, len(self._sent))),
+            min(prompt or draw.prompt_tokens, max(draw.prompt_tokens, len(self._sent))),
             min(draw.output_tokens if output is None else output, draw.output_tokens),
         )
 

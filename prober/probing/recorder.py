@@ -122,15 +122,13 @@ class TargetProbes(TargetObserver):
         )
 
     def _tokens(self, result: ProbeResult) -> None:
-        usage = result.timeline.usage
-        if usage is None:
-            return
-        counts = (usage.prompt_tokens or 0, usage.completion_tokens or 0, usage.cached_tokens or 0)
-        for kind, count in zip(series.TOKEN_KINDS, counts, strict=True):
-            self._registry.value(series.TOKENS, self._name, result.workload, kind).inc(count)
+        if (usage := result.timeline.usage) is not None:
+            counts = (usage.prompt_tokens or 0, usage.completion_tokens or 0, usage.cached_tokens or 0)
+            for kind, count in zip(series.TOKEN_KINDS, counts, strict=True):
+                self._registry.value(series.TOKENS, self._name, result.workload, kind).inc(count)
         budget = self._observed.spec.budget
         if budget is not None and budget.price_per_million is not None:
-            self._registry.value(series.COST, self._name).inc(budget.dollars(*counts[:2]))
+            self._registry.value(series.COST, self._name).inc(budget.dollars(*result.timeline.charged_tokens))
 
     def _connection(self, result: ProbeResult) -> None:
         if (connection := result.timeline.connection) and not result.timeline.is_late:
