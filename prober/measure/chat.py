@@ -10,22 +10,11 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from prober.measure.payload import (
-    NO_COUNT,
-    Malformed,
-    count,
-    error_of,
-    excerpt,
-    finish_reason,
-    json_object,
-    reported_count,
-    shortened,
-    text_of,
-    total,
-)
+from prober.measure.payload import Malformed, error_of, excerpt, finish_reason, json_object, shortened, text_of
 from prober.measure.printable import shown_name
 from prober.measure.request import AssistantMessage, Message, Request
 from prober.measure.tool_calls import CallPiece, argument_text
+from prober.measure.usage import Usage, read_usage, reported_count, total
 
 MAX_CHOICES = 128  # of an answer that are read; OpenAI's API makes no more
 USER = "llm-slo-prober"  # field `user` of requests
@@ -60,21 +49,6 @@ class Dialect:
 
     TOKENS = "$tokens"
     SALT = "$salt"
-
-
-class Usage(NamedTuple):
-    """Token counts as the server reports them; None if not reported."""
-
-    prompt_tokens: int | None
-    completion_tokens: int | None
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
-
-    def over(self, earlier: "Usage") -> "Usage":
-        """Returns these counts; those that are missing are taken from an earlier report of the same answer."""
-        if earlier[2] is None and earlier[3] is None and self[0] is not None and self[1] is not None:
-            return self  # as usual: every report has the same counts
-        return Usage(*(old if new is None else new for new, old in zip(self, earlier, strict=True)))
 
 
 class Chunk(NamedTuple):
@@ -317,25 +291,10 @@ def _texts(value: Any, depth: int = 0) -> str:
 
 def _usage(document: dict[str, Any], choice: Mapping[str, Any]) -> Usage | None:
     """Returns `usage`, also Groq's or that in Moonshot's choice, else llama.cpp's `timings`, else None."""
-    usage = document.get("usage") or choice.get("usage")
-    if not usage and isinstance(groq := document.get("x_groq"), dict):
-        usage = groq.get("usage")
-    if isinstance(usage, dict) and usage:
-        prompt, completion = reported_count(usage, "prompt_tokens"), reported_count(usage, "completion_tokens")
-        cached = reasoning = None
-        if details := usage.get("prompt_tokens_details"):
-            cached = reported_count(details, "cached_tokens")
-        if details := usage.get("completion_tokens_details"):
-            reasoning = reported_count(details, "reasoning_tokens")
-            parts = (prompt or 0, completion or 0, reasoning or 0)
-            if reasoning and count(usage, "total_tokens") == sum(parts):
-                completion = parts[1] + reasoning  # xAI counts reasoning beside the completion, all others in it
-        return Usage(prompt, completion, cached, reasoning)
-    if usage:
-        return Usage(NO_COUNT, NO_COUNT)
-    timings = document.get("timings")
-    if isinstance(timings, dict):
-        processed, cached = reported_count(timings, "prompt_n"), reported_count(timings, "cache_n")
-        # llama.cpp's `prompt_n` excludes the prompt tokens found in its cache.
-        return Usage(total(processed, cached), reported_count(timings, "predicted_n"), cached)
-    return None
+    groq, timings = document.get("x_groq"), document.get("timings")
+    usage = document.get("usage") or choice.get("usage") or (isinstance(groq, dict) and groq.get("usage"))
+    if usage or not isinstance(timings, dict):
+        return read_usage(usage, "prompt", "completion")
+    processed, cached = reported_count(timings, "prompt_n"), reported_count(timings, "cache_n")
+    # llama.cpp's `prompt_n` excludes the prompt tokens found in its cache.
+    return Usage(total(processed, cached), reported_count(timings, "predicted_n"), cached)

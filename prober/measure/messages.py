@@ -8,22 +8,12 @@ from typing import Any
 
 import orjson
 
-from prober.measure.chat import USER, Chunk, Dialect, Usage, encoded
-from prober.measure.payload import (
-    NO_COUNT,
-    Malformed,
-    error_of,
-    event_type,
-    excerpt,
-    finish_reason,
-    json_object,
-    reported_count,
-    text_of,
-    total,
-)
+from prober.measure.chat import USER, Chunk, Dialect, encoded
+from prober.measure.payload import Malformed, error_of, event_type, excerpt, finish_reason, json_object, text_of
 from prober.measure.printable import shown_name
 from prober.measure.request import AssistantMessage, Message, Request
 from prober.measure.tool_calls import CallPiece
+from prober.measure.usage import Usage, read_usage, reported_count, total
 
 HEADERS = (("anthropic-version", "2023-06-01"),)
 
@@ -161,16 +151,13 @@ def _content(block: Any) -> Chunk:
 
 def _usage(holder: dict[str, Any], *, is_start: bool = False) -> Usage | None:
     """Returns the tokens of the prompt, including those read from and written to the cache, and the tokens of the answer so far."""
-    usage: Any = holder.get("usage")
-    if not usage:
+    usage = holder.get("usage")
+    if (used := read_usage(usage, "input", "output")) is None:
         return None
-    if not isinstance(usage, dict):
-        return Usage(NO_COUNT, NO_COUNT)
-    completion = reported_count(usage, "output_tokens")
     cached, created = (reported_count(usage, f"cache_{kind}_input_tokens") for kind in ("read", "creation"))
     return Usage(
-        total(reported_count(usage, "input_tokens"), cached, created) or None,
-        None if is_start and not completion else completion,
+        total(used.prompt_tokens, cached, created) or None,
+        None if is_start and not used.completion_tokens else used.completion_tokens,
         cached,
-        reported_count(usage.get("output_tokens_details"), "thinking_tokens"),
+        reported_count(usage, "output_tokens_details", "thinking_tokens"),
     )

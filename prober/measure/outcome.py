@@ -59,44 +59,27 @@ LENGTH_REASONS = frozenset(
     }
 )
 CALL_REASONS = frozenset({"tool_calls", "tool_call", "tool_use", "function_call"})
-PROPER_REASONS = frozenset(
-    {
-        *LENGTH_REASONS,
-        *CALL_REASONS,
-        *("stop", "stop_sequence", "stop_token", "end_turn", "end", "eos", "eos_token", "endoftext"),
-        *("complete", "completed", "done", "normal", "repetition"),
-    }
+PROPER_REASONS = LENGTH_REASONS.union(
+    CALL_REASONS,
+    ("stop", "stop_sequence", "stop_token", "end_turn", "end", "eos", "eos_token", "endoftext"),
+    ("complete", "completed", "done", "normal", "repetition"),
 )
-FAILURE_REASONS = {
-    "abort": "the engine aborted the request",
-    "aborted": "the engine aborted the request",
-    "cancelled": "the request was cancelled",
-    "canceled": "the request was cancelled",
-    "content_filter": "a content filter cut the answer",
-    "error": "the engine failed",
-    "failed": "the engine failed",
-    "incomplete": "the answer is incomplete",
-    "in_progress": "the answer is incomplete",
-    "queued": "the answer is incomplete",
-    "insufficient_system_resource": "the engine ran out of resources",
-    "language": "a filter of languages cut the answer",
-    "network_error": "a connection inside the server failed",
-    "pause_turn": "the server paused the turn, and the answer goes on in another request",
-    "refusal": "a classifier stopped the answer",
-    "server_error": "the engine failed",
-    "timeout": "a time limit of the server passed",
-    "too_many_tool_calls": "the server stopped the answer",
-    "unexpected_tool_call": "the server stopped the answer",
+# Parts of words that name a failure in other reasons, and their meaning.
+FAILURES = {
+    re.compile(part): meaning
+    for part, meaning in {
+        "abort|cancel|interrupt|terminated|killed|disconnect": "the request was aborted",
+        "time_?d?_?out|time_limit|deadline": "a time limit of the server passed",
+        "pause_turn": "the server paused the turn, and the answer goes on in another request",
+        "incomplete|in_progress|queued": "the answer is incomplete",
+        "insufficient|exhaust|overload|unavailable|out_of_memory|(^|_)oom(_|$)|rate_limit|quota": "the engine ran out of resources",
+        "filter|block(ed|list)|blacklist|safety|sensitive|toxic|refus|guard|prohibit|moderat|policy|recitation|spii|armor|^language$": (
+            "a filter stopped the answer"
+        ),
+        "error|fail|exception|crash|unload|malformed|invalid|_tool_calls?$": "the engine failed",
+    }.items()
 }
-# Parts of words that name a failure, or a filter that cut the answer, in reasons without a meaning above.
-_FAILURE = re.compile(
-    r"error|abort|cancel|fail|exception|crash|time_?out|timed_out|time_limit|deadline|interrupt|disconnect|terminated|killed|unload"
-    r"|unavailable|overload|insufficient|exhaust|out_of_memory|(^|_)oom(_|$)|rate_limit|quota|malformed|invalid"
-    r"|filter|block|blacklist|safety|sensitive|toxic|refus|guard|prohibit|moderat|policy|recitation|spii|model_armor"
-)
-_REASON_PREFIX = re.compile(
-    r"(finish_?)?reason[._]"
-)  # of enumerations: `FINISH_REASON_STOP`, `FinishReason.STOP`, `REASON_STOP`
+_REASON_PREFIX = re.compile(r"(finish_?)?reason[._]")  # of enumerations, as in `FINISH_REASON_STOP`
 
 
 def reason_word(reason: str | None) -> str:
@@ -202,7 +185,7 @@ def _server_failure(end: ObservedEnd) -> Verdict | None:
     if end.malformed is not None:
         return Verdict(Outcome.MALFORMED, end.malformed)
     word = reason_word(end.finish_reason)
-    meaning = FAILURE_REASONS.get(word, "it names a failure" if _FAILURE.search(word) else None)
+    meaning = next((meaning for part, meaning in FAILURES.items() if part.search(word)), None)
     if meaning is None or word in PROPER_REASONS:
         return None
     return Verdict(Outcome.ERROR_IN_STREAM, f"finish reason {end.finish_reason!r}: {meaning}")

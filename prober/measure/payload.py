@@ -140,25 +140,6 @@ def joined_surrogates(text: str) -> str:
     return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-NO_COUNT = -1  # for a number of tokens that is none, so that the usage is unusable
-
-
-def reported_count(table: Any, key: str) -> int | None:
-    """The number of tokens under `key` of a usage; None if it is not reported, NO_COUNT if it cannot be a number of tokens."""
-    if not isinstance(table, dict) or table.get(key) is None:
-        return None
-    number = count(table, key)
-    return NO_COUNT if number is None else number
-
-
-def total(first: int | None, *more: int | None) -> int | None:
-    """The sum of the numbers of tokens that are reported; None without the first, NO_COUNT if one is none."""
-    if first is None:
-        return None
-    parts = [first, *(number for number in more if number is not None)]
-    return NO_COUNT if NO_COUNT in parts else sum(parts)
-
-
 def count(table: Any, key: str) -> int | None:
     """The number of tokens under `key`, also if written as `12.0`; None if it is absent or impossible."""
     value = table.get(key) if isinstance(table, dict) else None

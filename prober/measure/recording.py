@@ -11,7 +11,6 @@ from prober.measure import chat
 from prober.measure.api import CHAT, Api
 from prober.measure.outcome import ObservedEnd, Verdict
 from prober.measure.payload import (
-    NO_COUNT,
     Malformed,
     NoObject,
     error_message,
@@ -29,6 +28,7 @@ from prober.measure.request import AssistantMessage, ToolUse
 from prober.measure.sse import STRAY, LineTooLong, SseDecoder, SseEvent, is_done
 from prober.measure.timeline import HiddenTokens, Timeline
 from prober.measure.tool_calls import ToolCall, ToolCalls
+from prober.measure.usage import NO_COUNT, Usage
 
 MAX_CHUNKS = 100_000
 MAX_TEXT_CHARS = 2_000
@@ -74,7 +74,7 @@ class Recording:
     stray_text: str = ""
     streams_reasoning: bool = False
     request_bytes: int = 0
-    _reported: chat.Usage | None = None
+    _reported: Usage | None = None
     _choices: int = 1  # one of them is recorded; the usage counts the tokens of all
     _marks: ReasoningMarks = field(default_factory=ReasoningMarks)
     # By the blocks of the answer; the last block of reasoning hides its own tokens until its text comes.
@@ -127,7 +127,7 @@ class Recording:
         return len(self._totals) == len(self._stamps) > 0 and self.usage is not None and self._choices == 1
 
     @property
-    def usage(self) -> chat.Usage | None:
+    def usage(self) -> Usage | None:
         """The tokens that the server counted; None if it reported none, or if they are unusable."""
         return None if self.unusable_usage else self._reported
 

@@ -7,20 +7,12 @@ events". No field forces the length of an answer: a requested length is only a l
 from collections.abc import Iterator
 from typing import Any
 
-from prober.measure.chat import USER, Chunk, Dialect, Usage, encoded
-from prober.measure.payload import (
-    NO_COUNT,
-    Malformed,
-    error_of,
-    event_type,
-    excerpt,
-    finish_reason,
-    json_object,
-    reported_count,
-)
+from prober.measure.chat import USER, Chunk, Dialect, encoded
+from prober.measure.payload import Malformed, error_of, event_type, excerpt, finish_reason, json_object
 from prober.measure.printable import shown_name
 from prober.measure.request import AssistantMessage, Message, Request
 from prober.measure.tool_calls import CallPiece, argument_text
+from prober.measure.usage import read_usage
 
 ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 
@@ -125,7 +117,7 @@ def _call_pieces(item: Any, position: int | str | None) -> Iterator[CallPiece]:
 
 def _end(response: dict[str, Any], status: str) -> Chunk:
     """Returns the last chunk of an answer, with all its content. Finish reason: the status, or why the answer is incomplete."""
-    usage, model = _usage(response), shown_name(response.get("model"))
+    usage, model = read_usage(response.get("usage"), "input", "output"), shown_name(response.get("model"))
     error = response.get("error")
     if error or status == "failed":
         return Chunk(
@@ -159,17 +151,3 @@ def _output(items: list[Any]) -> tuple[str, str]:
             text for text in texts if isinstance(text, str)
         )
     return "".join(answer), "".join(reasoning)
-
-
-def _usage(response: dict[str, Any]) -> Usage | None:
-    usage: Any = response.get("usage")
-    if not usage:
-        return None
-    if not isinstance(usage, dict):
-        return Usage(NO_COUNT, NO_COUNT)
-    return Usage(
-        reported_count(usage, "input_tokens"),
-        reported_count(usage, "output_tokens"),
-        reported_count(usage.get("input_tokens_details"), "cached_tokens"),
-        reported_count(usage.get("output_tokens_details"), "reasoning_tokens"),
-    )

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import ClassVar, Literal
 
-from prober.measure import chat
 from prober.measure.outcome import LENGTH_REASONS, reason_word
+from prober.measure.usage import Usage
 
 LATE = "the prober itself was late"
 HiddenTokens = Literal["", "before", "within", "some", "choices"]
@@ -71,7 +71,7 @@ class Timeline:
     end_ns: int | None = None
     content_ns: Sequence[int] = ()
     content_tokens: Sequence[int] | None = None
-    usage: chat.Usage | None = None
+    usage: Usage | None = None
     unusable_usage: str = ""
     finish_reason: str | None = None
     answered_model: str = ""

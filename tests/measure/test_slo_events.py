@@ -4,11 +4,11 @@ from decimal import Decimal
 
 import pytest
 
-from prober.measure.chat import Usage
 from prober.measure.objective import Signal, Slo, count_events, max_events_per_probe
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
+from prober.measure.usage import Usage
 
 MS = 1_000_000
 
