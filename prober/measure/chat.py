@@ -18,6 +18,7 @@ from prober.measure.usage import Usage, read_usage, reported_count, total
 
 MAX_CHOICES = 128  # of an answer that are read; OpenAI's API makes no more
 USER = "llm-slo-prober"  # field `user` of requests
+OPTIONAL_FIELDS = ("user", "stream_options", "metadata", "store")  # of requests; `sampling` can leave them out
 
 
 @dataclass(frozen=True, slots=True)

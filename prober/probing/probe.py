@@ -9,7 +9,7 @@ from dataclasses import replace
 from random import Random
 
 from prober.measure.api import APIS, CHAT
-from prober.measure.chat import OTHER_LIMIT
+from prober.measure.chat import OPTIONAL_FIELDS, OTHER_LIMIT
 from prober.measure.outcome import ANSWERED, ExpectedAnswer, Outcome, Verdict, checked, classify
 from prober.measure.printable import printable
 from prober.measure.recording import Recording
@@ -415,8 +415,12 @@ class LocalRun(ProbeRun):
         """Remedy for a refused request: how to configure the field that the server names; "" if it names none."""
         if self._api is CHAT and OTHER_LIMIT.search(refusal):
             return "the next request has that instead; `max_tokens: null` in `sampling` does it from the first one on"
-        sent = (name for name, value in self.request.sampling.items() if value is not None)
-        named = [f"`{name}: null`" for name in sent if re.search(rf"\b{re.escape(name)}\b", refusal)]
+        sampling = self.request.sampling
+        patterns = {name: rf"\b{re.escape(name)}\b" for name, value in sampling.items() if value is not None}
+        for name in OPTIONAL_FIELDS:  # words of every day: only where a server names them as fields
+            if name not in sampling and f'"{name}":'.encode() in self._sent:
+                patterns[name] = rf"(^|; ){name}(\.\w+)*: |['\"`]{name}['\"`]"
+        named = [f"`{name}: null`" for name, pattern in patterns.items() if re.search(pattern, refusal)]
         return f"{', '.join(named)} in `sampling` leaves it out" if named else ""
 
     def _late_s(self, outcome: Outcome, timeline: Timeline) -> float:
