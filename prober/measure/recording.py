@@ -9,7 +9,7 @@ import orjson
 
 from prober.measure import chat
 from prober.measure.api import CHAT, Api
-from prober.measure.outcome import ObservedEnd, Verdict
+from prober.measure.outcome import CALL_REASONS, ObservedEnd, Verdict, reason_word
 from prober.measure.payload import (
     Malformed,
     NoObject,
@@ -81,6 +81,7 @@ class Recording:
     _hidden_tokens: HiddenTokens = ""
     _hidden_before_block: HiddenTokens = ""
     _calls: ToolCalls = field(default_factory=ToolCalls)
+    _has_call: bool = False
     _texts: list[str] = field(default_factory=list)
     _text_chars: int = 0
     _answers: list[str] = field(default_factory=list)
@@ -179,6 +180,16 @@ class Recording:
         return (
             f"the answer is not checked: it has more than {self._max_answer_chars:,} characters, "
             f"though {self.tokens:,} tokens were asked for"
+        )
+
+    @property
+    def call_problem(self) -> str:
+        """Fault of an answer that ends as one with a tool call, and has none; "" for all others."""
+        is_announced = reason_word(self.finish_reason) in CALL_REASONS
+        return (
+            f"finish reason {self.finish_reason!r}, but no tool is called"
+            if is_announced and not self._has_call
+            else ""
         )
 
     @property
@@ -415,6 +426,7 @@ class Recording:
         text = chunk.text
         answer = text if chunk.prose is None else chunk.prose
         has_call = bool(chunk.calls) or answer != text
+        self._has_call |= has_call
         self._stamps.append(at_ns)
         self.last_ns = at_ns
         if self.first_ns is None and self.streamed:

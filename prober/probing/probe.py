@@ -400,7 +400,7 @@ class LocalRun(ProbeRun):
             ),
         )
         if verdict.outcome is Outcome.OK and request.expectation is not None:
-            problem = recording.length_problem
+            problem = recording.length_problem or recording.call_problem
             try:
                 if not problem:
                     async with target.check_turn:  # one at a time, so that no target fills the queue of all

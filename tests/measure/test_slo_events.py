@@ -79,6 +79,13 @@ def test_a_bad_outcome_is_a_bad_event(outcome: Outcome) -> None:
     assert count_events(judged("quality", None), probe(outcome, check="text")) == (1, 1)
 
 
+@pytest.mark.parametrize("outcome", sorted(BAD))
+def test_a_broken_stream_is_no_event_of_tpot(outcome: Outcome) -> None:
+    """However fast it was before the break; a wrong answer ended properly."""
+    assert count_events(judged("tpot"), probe(outcome)) == (0, 0)
+    assert count_events(judged("tpot"), probe(Outcome.WRONG_ANSWER)) == (1, 0)
+
+
 def test_a_broken_stream_counts_its_gaps_and_one_bad_event() -> None:
     """The gaps before the break count, and the gap that never ended is bad."""
     assert count_events(judged("itl"), probe(Outcome.RESET, (50, 60, 70), tokens=None)) == (3, 1)
