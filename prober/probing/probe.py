@@ -484,7 +484,7 @@ class LocalRun(ProbeRun):
         calibration, words = target.prompt_calibration, draw.sample_words
         if words is not None and calibration is not None and not is_lesson:
             if ok:
-                calibration.answered(words, usage.prompt_tokens if usage else None)
+                calibration.answered(words, usage.prompt_tokens if usage else None, timeline.why_no_usage)
             elif verdict.outcome is Outcome.REJECTED:  # it is not sent again
                 calibration.stop(f"the server refused a prompt of {words} words: {verdict.detail}")
         left = {

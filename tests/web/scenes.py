@@ -379,6 +379,11 @@ def buffered() -> list[TargetAnswer]:
     return [replace(target(), probes=probes, buffered=True, buffering=buffering.sentence)]
 
 
+def cached() -> list[TargetAnswer]:
+    """All of its prompts are in the engine's cache."""
+    return [replace(target(), caching="probe measures no latency, as every prompt is cached")]
+
+
 def hostile(text: str = HOSTILE) -> list[TargetAnswer]:
     """Every field that a configuration, an engine or an endpoint can fill holds `text`."""
     rng = Random(4)
@@ -460,6 +465,7 @@ SCENES = {
     "starting": starting,
     "paused": paused,
     "buffered": buffered,
+    "cached": cached,
 }
 
 
