@@ -73,9 +73,8 @@ FAILURES = {
         "pause_turn": "the server paused the turn, and the answer goes on in another request",
         "incomplete|in_progress|queued": "the answer is incomplete",
         "insufficient|exhaust|overload|unavailable|out_of_memory|(^|_)oom(_|$)|rate_limit|quota": "the engine ran out of resources",
-        "filter|block(ed|list)|blacklist|safety|sensitive|toxic|refus|guard|prohibit|moderat|policy|recitation|spii|armor|^language$": (
-            "a filter stopped the answer"
-        ),
+        "filter|block(ed|list)|blacklist|safety|sensitive|toxic|armor|^language$": "a filter stopped the answer",
+        "refus|guard|prohibit|moderat|policy|recitation|spii": "a classifier stopped the answer",
         "error|fail|exception|crash|unload|malformed|invalid|_tool_calls?$": "the engine failed",
     }.items()
 }
@@ -206,9 +205,7 @@ def _content_verdict(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
     elif has_only_reasoned:
         remarks.append("hidden reasoning used up the limit of tokens before an answer; request more output tokens")
     if word not in PROPER_REASONS:
-        remarks.append(
-            f"finish reason {end.finish_reason!r} is unknown to the prober, which takes the answer as complete"
-        )
+        remarks.append(f"finish reason {end.finish_reason!r} is unknown: the answer is taken as complete")
     return Verdict(Outcome.OK, "; ".join(remarks))
 
 

@@ -134,28 +134,28 @@ class Recording:
 
     @property
     def unusable_usage(self) -> str:
-        """The impossible count of the server's usage, none of whose counts is used then; "" if it can be right.
+        """Why the server's usage is not used: one of its counts is impossible. "" if all can be right.
 
         Bounds of the answer: each received token has at least one byte, and others (special tokens, hidden reasoning) are limited by
         the requested length. Bound of the prompt: the bytes of the request, and a margin for what the server adds.
         """
         if self._reported is None:
             return ""
-        prompt, completion, cached, reasoning = self._reported
-        if NO_COUNT in self._reported:
-            return "a count that is no number of tokens"
-        if completion == 0 and self._stamps:
-            return f"0 tokens, in an answer of {len(self._stamps)} chunks"
-        if completion is not None and (reasoning or 0) > completion:
-            return f"{reasoning} tokens of reasoning among {completion} tokens of the answer"
-        max_tokens = USAGE_SLACK * max(self.tokens, self._generated_bytes) + FREE_COMPLETION_TOKENS
-        if (completion or 0) > max_tokens * self._choices:
-            return f"{completion} tokens, in an answer of {self._generated_bytes} bytes"
-        if (prompt or 0) > self.request_bytes + FREE_PROMPT_TOKENS:
-            return f"{prompt} prompt tokens, for a request of {self.request_bytes} bytes"
-        if prompt is not None and (cached or 0) > prompt:
-            return f"{cached} cached tokens among {prompt} prompt tokens"
-        return ""
+        prompt, completion, cached, reasoning = (number or 0 for number in self._reported)
+        has_prompt, has_completion = (number is not None for number in self._reported[:2])
+        max_tokens = (USAGE_SLACK * max(self.tokens, self._generated_bytes) + FREE_COMPLETION_TOKENS) * self._choices
+        claims = {
+            "a count is no number of tokens": NO_COUNT in self._reported,
+            f"0 tokens, in an answer of {len(self._stamps)} chunks": has_completion and not completion and self._stamps,
+            f"{reasoning} tokens of reasoning among {completion} tokens of the answer": has_completion
+            and reasoning > completion,
+            f"{completion} tokens, in an answer of {self._generated_bytes} bytes": completion > max_tokens,
+            f"{prompt} prompt tokens, for a request of {self.request_bytes} bytes": prompt
+            > self.request_bytes + FREE_PROMPT_TOKENS,
+            f"{cached} cached tokens among {prompt} prompt tokens": has_prompt and cached > prompt,
+        }
+        claim = next((claim for claim, is_impossible in claims.items() if is_impossible), "")
+        return claim and f"the server's usage is unusable: {claim}"
 
     @property
     def max_received_tokens(self) -> int:
@@ -395,16 +395,13 @@ class Recording:
         if chunk.has_content:
             self._record_content(at_ns, chunk)
         for piece in chunk.calls:
-            if (
-                self._calls.add(at_ns, piece) and not chunk.has_content
-            ):  # the call came in one piece, when it was complete
+            if self._calls.add(at_ns, piece) and not chunk.has_content:  # the call came whole, at its end
                 call = chat.Chunk(True, True, piece.name + (piece.rest or ""), calls=(piece,), prose="")
                 self._record_content(at_ns, call)
         if chunk.error is not None:
             self.error = chunk.error
-        if (usage := chunk.usage) is not None and not (
-            usage[:2] == (0, 0) and self._reported
-        ):  # Ollama sends zeros per chunk
+        # Ollama sends zeros in each chunk.
+        if (usage := chunk.usage) is not None and not (self._reported and usage[:2] == (0, 0)):
             self._reported = usage if self._reported is None else usage.over(self._reported)
             if chunk.has_content and (so_far := usage.completion_tokens or 0) > 0:
                 self._totals.append(so_far)

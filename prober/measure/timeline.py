@@ -238,30 +238,19 @@ class Timeline:
         if n is not None and n < 2:
             return "the answer has fewer than two tokens"
         if len(starts) < 2:
-            gaps_ns = (b - a for a, b in pairwise(self.content_ns))
-            if any(gap_ns >= FLUSH_GAP_NS for gap_ns in gaps_ns):
+            if any(b - a >= FLUSH_GAP_NS for a, b in pairwise(self.content_ns)):
                 return f"not measurable here: chunks came less than {FLUSH_GAP_NS / 1e6:g} ms apart on average, as if held back"
             return "not measurable here: all content arrived at once, so its TTFT is the time of the whole answer"
         if self.usage is None:
-            return self.why_no_usage
+            return self.unusable_usage or "the server sent no usage"
         if self.usage.completion_tokens is None:
             return "the server's usage has no valid number of the answer's tokens"
-        if n is None and self.hidden_tokens == "choices":
-            return "not measurable here: the usage counts the tokens of several choices"
         if n is None:
-            return "not measurable here: the usage counts tokens that were not streamed, such as hidden reasoning, and not how many"
+            choices, hidden = "of several choices", "that were not streamed, such as hidden reasoning, and not how many"
+            return (
+                f"not measurable here: the usage counts tokens {choices if self.hidden_tokens == 'choices' else hidden}"
+            )
         return "not measurable here: the tokens after the first flush are not known"
-
-    @property
-    def why_no_usage(self) -> str:
-        """Why an answer has no usage; "" if it has one."""
-        if self.usage is not None:
-            return ""
-        return (
-            f"the server's usage is unusable: {self.unusable_usage}"
-            if self.unusable_usage
-            else "the server sent no usage"
-        )
 
     def _since_intended_s(self, at_ns: int | None) -> float | None:
         return None if at_ns is None or self.is_late else (at_ns - self.intended_ns) / 1e9

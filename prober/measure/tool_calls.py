@@ -15,9 +15,9 @@ _STRUCTURE = re.compile(r'["\\{}\[\]]')
 def argument_text(arguments: object) -> str:
     """Arguments of a call, or a piece of them. What is no text, which no API allows, becomes text that is no JSON, unless it is empty:
     so it is not sent again."""
-    if isinstance(arguments, str) or not arguments:
-        return arguments if isinstance(arguments, str) else ""
-    return AN_OBJECT if isinstance(arguments, dict) else NO_TEXT
+    if isinstance(arguments, str):
+        return arguments
+    return "" if not arguments else AN_OBJECT if isinstance(arguments, dict) else NO_TEXT
 
 
 class CallPiece(NamedTuple):

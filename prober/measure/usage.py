@@ -28,19 +28,12 @@ def read_usage(usage: Any, prompt: str, answer: str) -> Usage | None:
         return None
     if not isinstance(usage, dict):
         return Usage(NO_COUNT, NO_COUNT)
-    completion = reported_count(usage, f"{answer}_tokens")
+    asked, completion = reported_count(usage, f"{prompt}_tokens"), reported_count(usage, f"{answer}_tokens")
+    cached = reported_count(usage, f"{prompt}_tokens_details", "cached_tokens")
     reasoning = reported_count(usage, f"{answer}_tokens_details", "reasoning_tokens")
-    used = Usage(
-        reported_count(usage, f"{prompt}_tokens"),
-        completion,
-        reported_count(usage, f"{prompt}_tokens_details", "cached_tokens"),
-        reasoning,
-    )
-    if reasoning and count(usage, "total_tokens") == (used[0] or 0) + (completion or 0) + reasoning:
-        return used._replace(
-            completion_tokens=total(completion or 0, reasoning)
-        )  # xAI counts reasoning beside the completion
-    return used
+    if reasoning and count(usage, "total_tokens") == (asked or 0) + (completion or 0) + reasoning:
+        completion = (completion or 0) + reasoning  # xAI counts reasoning beside the completion, all others in it
+    return Usage(asked, completion, cached, reasoning)
 
 
 def reported_count(table: Any, *path: str) -> int | None:

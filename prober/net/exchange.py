@@ -72,9 +72,7 @@ class Exchange:
         self._parts: list[bytes] = []  # of the body, which the parser has found in the bytes that were read last
         self.on_body = self._parts.append  # of the parser; runs for every chunk, without a frame of Python
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
-        self._parser.set_dangerous_leniencies(
-            lenient_spaces_after_chunk_size=True
-        )  # RFC 9112, 7.1.1: old servers pad it
+        self._parser.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True)  # RFC 9112, 7.1.1
         self._handled = b""
         self._read_bytes = 0
         self._arrived_ns = 0

@@ -385,7 +385,6 @@ class LocalRun(ProbeRun):
         exchange, recording, request, target = self._exchange, self._recording, self.request, self._target
         target.clock.run_due()  # many may end in one turn of the loop
         dialect = identity.dialect
-        unusable = f"the server's usage is unusable: {why}" if (why := recording.unusable_usage) else ""
         ending = recording.observed_end(
             transport_verdict=exchange.broken, status=exchange.status, status_detail=exchange.refusal
         )
@@ -409,7 +408,7 @@ class LocalRun(ProbeRun):
             except CheckUnavailable as unavailable:
                 verdict = Verdict(Outcome.INVALID, f"the prober could not check the answer: {unavailable}")
         remedy = self._remedy(exchange.refusal) if verdict.outcome is Outcome.REJECTED else ""
-        return replace(verdict, detail="; ".join(filter(None, (verdict.detail, unusable, remedy))))
+        return replace(verdict, detail="; ".join(filter(None, (verdict.detail, recording.unusable_usage, remedy))))
 
     def _remedy(self, refusal: str) -> str:
         """Remedy for a refused request: how to configure the field that the server names; "" if it names none."""
@@ -484,7 +483,7 @@ class LocalRun(ProbeRun):
         calibration, words = target.prompt_calibration, draw.sample_words
         if words is not None and calibration is not None and not is_lesson:
             if ok:
-                calibration.answered(words, usage.prompt_tokens if usage else None, timeline.why_no_usage)
+                calibration.answered(words, usage.prompt_tokens if usage else None, timeline.unusable_usage)
             elif verdict.outcome is Outcome.REJECTED:  # it is not sent again
                 calibration.stop(f"the server refused a prompt of {words} words: {verdict.detail}")
         left = {

@@ -68,7 +68,7 @@ class PromptCalibration:
         return missing[(self._drawn - 1) % len(missing)]
 
     def answered(self, words: int, prompt_tokens: int | None, why_none: str = "") -> None:
-        """Record the answer to a sample prompt of `words` words. prompt_tokens: as in the server's usage; None: not known, see `why_none`"""
+        """Record the answer to a sample prompt of `words` words. prompt_tokens: as in the server's usage; None if unknown"""
         if not self.is_due:
             return
         if not prompt_tokens:
