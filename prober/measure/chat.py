@@ -245,13 +245,12 @@ def _content(message: dict[str, Any]) -> tuple[str, str]:
         if not reasoning and message.get(key):
             value = message[key]
             reasoning = value if isinstance(value, str) else _texts(value)
-    if not reasoning:
-        texts = ("text", "summary", "thinking")
-        reasoning = "".join(_texts(detail.get(key)) for detail in _reasoning_details(message) for key in texts)
+    if not reasoning and (details := _reasoning_details(message)):
+        reasoning = "".join(_parts(details))
     return answer, reasoning
 
 
-def _reasoning_details(message: dict[str, Any]) -> list[dict[str, Any]]:
+def _reasoning_details(message: dict[str, Any]) -> list[Any]:
     """OpenRouter's details of reasoning, or LiteLLM's blocks."""
     details = message.get("reasoning_details") or message.get("thinking_blocks")
     return [detail for detail in details if isinstance(detail, dict)] if type(details) is list else []
@@ -270,7 +269,9 @@ def _parts(parts: list[Any]) -> tuple[str, str]:
             texts[0].append(part)
         elif isinstance(part, dict):
             is_reasoning = part.get("type") in ("thinking", "reasoning")
-            texts[is_reasoning].append(_texts({key: part.get(key) for key in ("text", "thinking", "reasoning")}))
+            texts[is_reasoning].append(
+                _texts({key: part.get(key) for key in ("text", "thinking", "reasoning", "summary")})
+            )
     return "".join(texts[0]), "".join(texts[1])
 
 
