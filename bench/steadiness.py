@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from bench.deciding import interval
 from bench.report import goal, show
-from prober.measure.chat import Usage
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
+from prober.measure.usage import Usage
 from prober.results.steadiness import LOOKS, SteadinessTest
 
 RUNS = 50

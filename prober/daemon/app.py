@@ -59,7 +59,7 @@ from prober.features.slo.monitor import SloMonitor
 from prober.net.clock import Clock, Trust
 from prober.probing.fleet import Fleet
 from prober.probing.history import EventLog, ProbeHistory
-from prober.probing.recorder import TargetBuffering, TargetProbes
+from prober.probing.recorder import TargetBuffering, TargetCaching, TargetProbes
 from prober.probing.replicas import Shard
 from prober.probing.supervisor import Supervisor
 from prober.probing.target_runner import RunnerContext
@@ -289,6 +289,7 @@ class App:
         features = (
             partial(TargetProbes, families),
             partial(TargetBuffering, families, events),
+            partial(TargetCaching, events),
             slos.observe,
             partial(TargetBudgets, families),
             partial(TargetHealth, families),

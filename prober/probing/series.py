@@ -25,7 +25,9 @@ CACHED = counter(
     "llmslo_probes_cached_total", "Cold probes the engine had cached, kept out of the latency histograms.", *_PROBE
 )
 LATE = counter("llmslo_probes_late_total", "Answers without a latency, as the prober itself was late.", *_PROBE)
-USAGE_MISSING = counter("llmslo_usage_missing_total", "Successful probes without token counts by the server.", *_PROBE)
+USAGE_MISSING = counter(
+    "llmslo_usage_missing_total", "Successful probes without usable token counts by the server.", *_PROBE
+)
 COLD_START = gauge("llmslo_cold_start_ttft_seconds", "TTFT of the latest first success on a cold engine.", *_PROBE)
 STATE = gauge("llmslo_target_state", "1 for the state the target is in.", "target", "state")
 NO_DATA = gauge(
