@@ -1,4 +1,7 @@
-"""Measured goals: each program prints one JSON object with a `goals` list; `python -m bench` runs them all."""
+"""Measured goals: each program prints one JSON object with a `goals` list; `python -m bench` runs them all.
+
+Each part of a program is a line of JSON on standard error as soon as it is measured (`report.part`), so that a failure loses nothing.
+"""
 
 import os
 from pathlib import Path

@@ -17,7 +17,7 @@ from multiprocessing import Pool
 from random import Random
 from typing import Any
 
-from bench.report import goal, show
+from bench.report import goal, part, show
 from bench.watched_service import PROBES_PER_S, Window, World, watched
 from prober.features.diagnosis.clues import Symptoms
 from prober.features.diagnosis.diagnosis import diagnose
@@ -392,7 +392,7 @@ def main() -> None:
     tasks = [(kind, seed) for kind in kinds for seed in seeds]
     tasks += [(f"two{part}", first + i) for part in ("", " / structures") for i in range(3 * options.variants)]
     with Pool(2) as pool:
-        rows = pool.map(one, tasks, chunksize=4)
+        rows = [part("case", row) for row in pool.imap(one, tasks, chunksize=4)]
     full = [row for row in rows if row[0] in REGIMES]
     less = [row for row in rows if row[0].endswith(" / less")]
     two_causes = [row for row in rows if row[0] == "two"]

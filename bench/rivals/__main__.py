@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.report import show
+from bench.report import require, show
 from bench.rivals import clock, continuous, knee, truth
 from bench.rivals.install import VERSIONS, install
 from bench.rivals.page import page
@@ -29,6 +29,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("build/rivals"), help="of the rivals")
     parser.add_argument("--page", type=Path, help="write the tables here")
     options = parser.parse_args()
+    if "continuous" in options.parts:
+        require("prometheus")
     clients = options.folder.resolve()
     not_installed = install(clients)
     deadline_s = time.monotonic() + 60 * options.minutes

@@ -8,7 +8,6 @@ what its API, its alerts in Prometheus and its series `llmslo_engine_up` say at 
 
 import contextlib
 import json
-import os
 import re
 import statistics
 import subprocess
@@ -23,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.report import goal
-from bench.rivals.clients import ROOT, Memory, Words
+from bench.report import goal, part
+from bench.rivals.clients import Memory, Words
 from bench.stage import TICKS, free_port, stage
 from bench.states import addresses
 from prober.cli.scenes import SCENES
@@ -163,8 +162,7 @@ def noticed_by_prober(target: dict[str, Any], alerts: list[str], events: list[st
 def faults(clients: Path) -> dict[str, Any]:
     """What each notices of each fault."""
     command = [sys.executable, "-m", "prober", "demo", "--scene", "all", "--trouble-after", f"{TROUBLE_S:g}s"]
-    environment = os.environ | {"PATH": f"{ROOT / '.tools/usr/bin'}:{os.environ['PATH']}"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as demo:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as demo:
         try:
             prober, prometheus = addresses(demo)
             begin_s, begin_unix_s = time.monotonic() + TROUBLE_S, time.time() + TROUBLE_S
@@ -233,9 +231,9 @@ def play(clients: Path, deadline_s: float) -> dict[str, Any]:
     """Costs and faults, as far as time is left."""
     found: dict[str, Any] = {CLOUDPROBER: "not measured: it is in no package index that is used here"}
     if time.monotonic() + 2 * COST_S + 20 < deadline_s:
-        found["costs"] = costs(clients)
+        found["costs"] = part("costs", costs(clients))
     if time.monotonic() + LENGTH_S + 20 < deadline_s:
-        found["faults"] = faults(clients)
+        found["faults"] = part("faults", faults(clients))
     return found | {"left_out": [name for name in ("costs", "faults") if name not in found]}
 
 
