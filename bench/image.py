@@ -30,6 +30,8 @@ def main() -> None:
         finally:
             if kept is None:
                 podman.clear()
+            else:
+                podman.unmount()
 
 
 def measure(podman: Podman, folder: Path) -> None:

@@ -127,9 +127,13 @@ class Podman:
         finally:
             self("rm", "--force", "--time=0", name)
 
+    def unmount(self) -> None:
+        """Unmount the files of images, so that the folder can be removed."""
+        self("image", "umount", "--all", "--force")
+
     def clear(self) -> None:
         """Remove every image, and the store."""
-        self("image", "umount", "--all")
+        self.unmount()
         self("rmi", "--all", "--force")
         with suppress(FileNotFoundError):
             shutil.rmtree(self.folder / "store")

@@ -43,7 +43,7 @@ ENGINE = ("--ttft=20ms", "--itl=1ms", "--slots=4")
 
 
 @pytest.fixture(scope="module")
-def podman() -> Podman:
+def podman() -> Iterator[Podman]:
     """With the image. Who asked for it by name is told what it lacks by a failure, not by a skip."""
     if lacks := missing():
         pytest.fail(f"the image cannot be built and run here: {lacks}", pytrace=False)
@@ -52,7 +52,8 @@ def podman() -> Podman:
     made = Podman(folder)
     print(made.built())
     made("image", "prune", "--force")  # of an earlier commit
-    return made
+    yield made
+    made.unmount()
 
 
 @pytest.fixture(scope="module")
