@@ -392,7 +392,7 @@ def main() -> None:
     tasks = [(kind, seed) for kind in kinds for seed in seeds]
     tasks += [(f"two{part}", first + i) for part in ("", " / structures") for i in range(3 * options.variants)]
     with Pool(2) as pool:
-        rows = [part("case", row) for row in pool.imap(one, tasks, chunksize=4)]
+        rows = pool.map(one, tasks, chunksize=4)
     full = [row for row in rows if row[0] in REGIMES]
     less = [row for row in rows if row[0].endswith(" / less")]
     two_causes = [row for row in rows if row[0] == "two"]
@@ -400,7 +400,7 @@ def main() -> None:
         row for row in rows if (row[0].endswith(" / structures") and not row[0].startswith("two")) or row[0] in MORE
     ]
     two_structures = [row for row in rows if row[0] == "two / structures"]
-    by_name = {name: shares([row for row in full if row[0] == name]) for name in REGIMES}
+    by_name = part("regimes", {name: shares([row for row in full if row[0] == name]) for name in REGIMES})
     goals = [
         goal("not rightly named, all evidence", 1 - shares(full)["right"], 0.05, "share"),
         goal("wrongly named, all evidence", shares(full)["wrong"], 0.02, "share"),

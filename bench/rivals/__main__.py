@@ -10,6 +10,7 @@ is left out, and the result says so. --page writes the tables of the documentati
 import argparse
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +35,20 @@ def main() -> None:
     clients = options.folder.resolve()
     not_installed = install(clients)
     deadline_s = time.monotonic() + 60 * options.minutes
-    found, goals = {}, []
+    found, goals, problems = {}, [], {}
     for name in options.parts.split(","):
         print(f"{name}: {max(0.0, deadline_s - time.monotonic()) / 60:.1f} minutes are left", file=sys.stderr)
-        found[name] = PARTS[name].play(clients, deadline_s)
-        goals += PARTS[name].goals(found[name])
+        try:
+            found[name] = PARTS[name].play(clients, deadline_s)
+            goals += PARTS[name].goals(found[name])
+        except Exception as problem:  # the others are worth having without it
+            traceback.print_exc()
+            problems[name] = repr(problem)
     if options.page:
         options.page.write_text(page(found, goals))
-    show("rivals", goals, versions=VERSIONS, not_installed=not_installed, **found)
+    show("rivals", goals, versions=VERSIONS, not_installed=not_installed, problems=problems, **found)
+    if problems:
+        sys.exit(f"failed: {', '.join(problems)}")
 
 
 if __name__ == "__main__":
