@@ -121,7 +121,8 @@ def measure_engine(number: int, days: float, traces: str | None) -> LaneFigures:
     answered = np.isfinite(series.log_ttft_s)
     signal = Lane(series.unix_s[answered], series.log_ttft_s[answered], series.load[answered].astype(np.float64))
     rng = np.random.default_rng((SEED, number))
-    return watch(signal, rng.integers(int(FIRST_CHANGE_DAY * DAY), len(signal.unix_s) - DAY // 3, CHANGES).tolist())
+    first = min(FIRST_CHANGE_DAY, days / 2) * DAY
+    return watch(signal, rng.integers(int(first), len(signal.unix_s) - DAY // 3, CHANGES).tolist())
 
 
 @dataclass

@@ -25,7 +25,7 @@ from typing import Any
 from bench.report import goal, part
 from bench.rivals.clients import Memory, Words
 from bench.stage import TICKS, free_port, stage
-from bench.states import addresses
+from bench.states import EXPECTED, addresses
 from prober.cli.scenes import SCENES
 
 TROUBLE_S, SETTLED_S = 45.0, 10.0
@@ -134,6 +134,11 @@ def get(url: str) -> Any:
         time.sleep(0.2)
 
 
+def by_name(prober: str) -> dict[str, dict[str, Any]]:
+    """The targets as the API shows them."""
+    return {target["name"]: target for target in get(f"{prober}/api/v1/targets")["data"]}
+
+
 def noticed_by_blackbox(probes: list[Probe], begin_s: float) -> str:
     """What is different since the fault; empty: nothing."""
     before = [one for one in probes if one.at_s < begin_s - 2]
@@ -166,11 +171,13 @@ def faults(clients: Path) -> dict[str, Any]:
         try:
             prober, prometheus = addresses(demo)
             begin_s, begin_unix_s = time.monotonic() + TROUBLE_S, time.time() + TROUBLE_S
-            targets = {target["name"]: target for target in get(f"{prober}/api/v1/targets")["data"]}
+            deadline_s = time.monotonic() + STARTED_WITHIN_S
+            while EXPECTED.keys() - (targets := by_name(prober)).keys() and time.monotonic() < deadline_s:
+                time.sleep(0.2)  # a busy prober shows them one after the other
             urls = {name: target["url"].removesuffix("/v1") for name, target in targets.items()}
             with blackbox(clients, urls) as (exporter, _), probing(exporter, urls, 1.0) as probes:
                 time.sleep(LENGTH_S)
-            targets = {target["name"]: target for target in get(f"{prober}/api/v1/targets")["data"]}
+            targets = {name: target for name, target in by_name(prober).items() if name in urls}
             events = get(f"{prober}/api/v1/events")["data"]
             with urllib.request.urlopen(f"{prober}/metrics", timeout=30) as answer:
                 series = answer.read().decode()
