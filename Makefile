@@ -51,7 +51,7 @@ generated: install ## write the files that are generated from the code again (10
 	$(BIN)/python docs/generate.py
 	$(BIN)/python -m prober dashboards write
 
-bench: tools ## the measured goals; each prints one JSON object (hours; ARGS=drift runs one)
+bench: tools ## the measured goals; each prints one JSON object (hours; ARGS=drift runs one; chromium for `page`)
 	$(BIN)/python -m bench $(ARGS)
 
 test-clients: ## the official clients of OpenAI and Anthropic read the streams that the cases of tests/traffic are about (1 min, 80 MB)
