@@ -25,7 +25,7 @@ from random import Random
 from statistics import NormalDist
 from typing import Any
 
-from bench.report import goal, percentile, show
+from bench.report import goal, part, percentile, show
 from prober.config.rows import Row
 from prober.features.experiments.compare import Round, compare
 from prober.features.experiments.gate import Gate, reference
@@ -212,7 +212,8 @@ def gates(pool: Any, scale: float) -> dict[str, dict[str, Any]]:
         states = Counter(state for state, _, _ in verdicts)
         times_s = [at_s for _, at_s, _ in verdicts]
         each = "" if burst_s else ", each result alone"
-        results[f"{objective} at {multiple:g}x, {arrivals}{each}"] = {
+        name = f"{objective} at {multiple:g}x, {arrivals}{each}"
+        results[name] = {
             "runs": runs,
             "verdicts": dict(states),
             "ready": round(states["ready"] / runs, 4),
@@ -223,6 +224,7 @@ def gates(pool: Any, scale: float) -> dict[str, dict[str, Any]]:
             "seconds_p90": round(percentile(times_s, 0.9)),
             "blocks_p50": percentile([blocks for _, _, blocks in verdicts], 0.5),
         }
+        part(name, results[name])
     return results
 
 
@@ -262,15 +264,15 @@ def least_times() -> dict[str, dict[str, float]]:
     return times
 
 
-def besides(pool: Any, scale: float) -> dict[tuple[str, int], dict[str, Any]]:
+def besides(pool: Any, scale: float) -> dict[str, dict[str, Any]]:
     """Verdicts beside baselines of 300 and of 1,000 requests."""
-    found: dict[tuple[str, int], dict[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for size in (300, 1_000):
         for change in ("none", "+10%", "+20%", "+30%", "+50%"):
             runs = round(200 * scale)
             said = pool.map(partial(_call, based), [(change, size, seed) for seed in range(runs)], chunksize=5)
             verdicts = Counter(state for state, _ in said)
-            found[change, size] = {
+            found[f"{change} of {size}"] = {
                 "runs": runs,
                 "verdicts": dict(verdicts),
                 "ready": verdicts["ready"] / runs,
@@ -309,8 +311,10 @@ def main() -> None:
     scale = 0.1 if parser.parse_args().quick else 1.0
     began = time.monotonic()
     with Pool() as pool:
-        row = rows(pool, scale)
-        gate, beside, versus = gates(pool, scale), besides(pool, scale), comparisons(pool, scale)
+        row = part("matrix", rows(pool, scale))
+        gate = gates(pool, scale)
+        beside = part("baseline", besides(pool, scale))
+        versus = part("compare", comparisons(pool, scale))
     single = {name: case for name, case in gate.items() if name.endswith(ARRIVALS[0])}
 
     def worst(value: str, *multiples: str) -> float:
@@ -330,7 +334,6 @@ def main() -> None:
         if multiple_of(name) == "0.2x"
     ]
     nulls = [each["any_claim"] for name, each in versus.items() if name.endswith("none")]
-    baselines = {f"{change} of {size}": each for (change, size), each in beside.items()}
     missed = {
         change: 1 - min(versus[f"{noise}, {change}"]["ttft_found"] for noise in NOISES[:2])
         for change in FASTER
@@ -351,13 +354,13 @@ def main() -> None:
             goal("gate: a dead target is not ready after", dead_s(), 25.0, "s"),
             goal(
                 "gate: ready when slower than the baseline by what is material",
-                max(beside["+20%", size]["ready"] for size in (300, 1_000)),
+                max(beside[f"+20% of {size}"]["ready"] for size in (300, 1_000)),
                 0.075,
                 "ratio",
             ),
             goal(
                 "gate: degraded when as fast as the baseline",
-                max(beside["none", size]["degraded"] for size in (300, 1_000)),
+                max(beside[f"none of {size}"]["degraded"] for size in (300, 1_000)),
                 0.05,
                 "ratio",
             ),
@@ -372,7 +375,7 @@ def main() -> None:
         ],
         gate=gate,
         gate_least_s=least_times(),
-        baseline=baselines,
+        baseline=beside,
         matrix=row,
         compare=versus,
         seconds=round(time.monotonic() - began, 1),
