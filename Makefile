@@ -9,15 +9,16 @@ BIN := $(VENV)/bin
 TOOLS := $(CURDIR)/.tools
 DIR ?= $(TOOLS)/engines
 
-.PHONY: help install demo test test-slow check generated bench audit test-cluster test-image test-engines test-ray test-clients test-node lock clean
+.PHONY: help install tools demo test test-slow check generated bench audit test-cluster test-image test-engines test-ray test-clients test-node lock clean
 
-help: ## list the targets
+help: ## list the targets: what each does (time on two idle processors; disk; what has to be there beside a C compiler and Python)
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
 
-install: $(VENV)/installed ## the prober and what it is developed with, into .venv
+install: $(VENV)/installed ## the prober and what it is developed with, into .venv (1 to 3 min, 670 MB)
 
 $(VENV)/installed: requirements.lock pyproject.toml hatch_build.py prober/simulation/serving.c
 	@tools/python.sh $(PYTHON)
+	@tools/packages.sh cc:build-essential
 	@echo "Installing the prober and its development tools into $(VENV) (670 MB on disk, one to three minutes, once)…"
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
@@ -25,18 +26,19 @@ $(VENV)/installed: requirements.lock pyproject.toml hatch_build.py prober/simula
 	@$(BIN)/python -m compileall -q prober
 	@touch $@
 
+tools: install ## Prometheus with promtool, Alertmanager with amtool, HAProxy, nginx, kubectl and Helm where they are missing, into .tools (1 min, 750 MB; Debian)
+	@tools/parts.sh $(TOOLS) $(BIN)/python
+
 demo: install ## four mock engines, the prober, and Prometheus where there is one; runs until Ctrl-C
-	@$(BIN)/python -m prober demo
+	@PATH="$(TOOLS)/usr/bin:$$PATH" $(BIN)/python -m prober demo
 
-test: install ## every test but the slow ones; fetches Prometheus, HAProxy, nginx, kubectl and Helm when they are not there
-	@tools/parts.sh $(TOOLS) $(BIN)/python
-	@PATH="$(TOOLS)/usr/bin:$$PATH" tools/test.sh $(BIN)/pytest $(ARGS)
+test: tools ## every test but the slow ones (8 min)
+	@tools/test.sh $(BIN)/pytest $(ARGS)
 
-test-slow: install ## statistical proofs and scenes of minutes, which `make test` leaves out
-	@tools/parts.sh $(TOOLS) $(BIN)/python
-	@PATH="$(TOOLS)/usr/bin:$$PATH" $(BIN)/pytest -m slow --numprocesses 2 --max-worker-restart 0 -o timeout=1200 $(ARGS)
+test-slow: tools ## statistical proofs and scenes of minutes, which `make test` leaves out (1 h)
+	@$(BIN)/pytest -m slow --numprocesses 2 --max-worker-restart 0 -o timeout=1200 $(ARGS)
 
-check: install ## format, lint, types, layers, generated files unchanged, dashboards
+check: install ## format, lint, types, layers, generated files unchanged, dashboards (1 to 4 min)
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
@@ -45,32 +47,35 @@ check: install ## format, lint, types, layers, generated files unchanged, dashbo
 	$(BIN)/python -m prober dashboards check
 	$(BIN)/python -m tools.dashboard_lint
 
-generated: install ## write the files that are generated from the code again
+generated: install ## write the files that are generated from the code again (10 s)
 	$(BIN)/python docs/generate.py
 	$(BIN)/python -m prober dashboards write
 
-bench: install ## the measured goals; each prints one JSON object
+bench: tools ## the measured goals; each prints one JSON object (hours; ARGS=drift runs one; chromium for `page`)
 	$(BIN)/python -m bench $(ARGS)
 
-test-cluster: install ## the manifests, discovery and leases against a real API server; it is built first (8 minutes)
-	tests/cluster/run.sh $(TOOLS)/cluster $(ARGS)
-
-test-image: install ## the image, built and run for real; root, podman, runc (minutes; ARGS=-s says more)
-	PATH="$(TOOLS)/usr/bin:$$PATH" IMAGE_DIR=$(TOOLS)/image $(BIN)/pytest -o timeout=0 tests/deploy/test_image_built.py $(ARGS)
-
-test-engines: install ## real vLLM and llama.cpp on the CPU, probed; DIR=… keeps them (2.5 GB, minutes)
-	tests/engines/run.sh $(DIR)
-
-test-ray: ## workers on the nodes of a real Ray cluster, of which one is killed (minutes; 400 MB)
-	PYTHON=$(PYTHON) tests/ray/run.sh $(TOOLS)/ray $(ARGS)
-
-test-clients: ## the official clients of OpenAI and Anthropic read the streams that the cases of tests/traffic are about (80 MB)
+test-clients: ## the official clients of OpenAI and Anthropic read the streams that the cases of tests/traffic are about (1 min, 80 MB)
 	PYTHON=$(PYTHON) tests/traffic/clients/run.sh $(TOOLS)/clients
 
-test-node: install ## image, sidecar and fleet on a real Kubernetes node, fault by fault; root; builds Kubernetes first (10 minutes, then 40)
+test-ray: ## workers on the nodes of a real Ray cluster, of which one is killed (3 min, 1.1 GB)
+	PYTHON=$(PYTHON) tests/ray/run.sh $(TOOLS)/ray $(ARGS)
+
+test-cluster: tools ## the manifests, discovery and leases against a real API server, which is built once (4 to 8 min and 3 GB, then 1 min and 130 MB; Debian)
+	tests/cluster/run.sh $(TOOLS)/cluster $(ARGS)
+
+test-image: tools ## the image, built and run for real (5 min, then 3 while nothing of it changes; 1 GB; root, Debian for Podman, runc and debootstrap)
+	@tools/packages.sh podman runc debootstrap
+	IMAGE_DIR=$(TOOLS)/image $(BIN)/pytest -o timeout=0 tests/deploy/test_image_built.py $(ARGS)
+
+test-engines: install ## real vLLM and llama.cpp on the CPU, probed; DIR=… keeps them (10 min, and 10 to install; 2.5 GB; Debian for cmake and ninja)
+	@tools/packages.sh cmake ninja:ninja-build c++:build-essential
+	tests/engines/run.sh $(DIR)
+
+test-node: tools ## image, sidecar and fleet on a real Kubernetes node, fault by fault (40 min, and 10 to build Kubernetes once; 4 GB; root, Debian)
+	@tools/packages.sh podman debootstrap openssl ip:iproute2 ps:procps
 	tests/node/run.sh $(TOOLS)/node $(ARGS)
 
-audit: install ## known weaknesses of every locked package, by pip-audit; fails where it cannot ask
+audit: install ## known weaknesses of every locked package, by pip-audit; fails where it cannot ask (1 min)
 	$(BIN)/python tools/audit.py
 
 $(TOOLS)/uv/installed: requirements.uv.lock
@@ -79,7 +84,7 @@ $(TOOLS)/uv/installed: requirements.uv.lock
 	$(TOOLS)/uv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.uv.lock
 	@touch $@
 
-lock: $(TOOLS)/uv/installed ## pin the dependencies of pyproject.toml again, with hashes (ARGS=--upgrade for newer ones)
+lock: $(TOOLS)/uv/installed ## pin the dependencies of pyproject.toml again, with hashes; ARGS=--upgrade for newer ones (1 min, 80 MB)
 	$(TOOLS)/uv/bin/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --quiet \
 		--output-file requirements.lock $(ARGS)
@@ -93,6 +98,6 @@ lock: $(TOOLS)/uv/installed ## pin the dependencies of pyproject.toml again, wit
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --quiet \
 		--output-file requirements.uv.lock $(ARGS)
 
-clean: ## remove what make made, but not the engines
+clean: ## remove what make made, but not what lies in .tools
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find prober bench tests -name __pycache__ -type d -prune -exec rm -rf {} +

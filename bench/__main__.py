@@ -13,6 +13,7 @@ import sys
 PROGRAMS = (
     "accuracy",
     "footprint",
+    "start",
     "scrape",
     "labels",
     "parse",
@@ -22,6 +23,7 @@ PROGRAMS = (
     "page",
     "watch",
     "simulation",
+    "steadiness",
     "drift",
     "drift_independent",
     "drift_sizes",

@@ -34,7 +34,7 @@ from typing import Any
 import trustme
 
 from bench.neighbour import FLOODS
-from bench.report import goal, percentile, show
+from bench.report import goal, part, percentile, show
 from bench.stage import PROGRAM, Stage, free_port, stage
 from bench.workers import SOURCE, compared
 
@@ -387,16 +387,14 @@ def main() -> None:
     runs: dict[str, list[dict[str, Any]]] = {scene.name: [] for scene in scenes}
     for _ in range(arguments.rounds):
         for scene in scenes:
-            runs[scene.name].append(play(scene))
-            print(scene.name, runs[scene.name][-1], file=sys.stderr)
+            runs[scene.name].append(part(scene.name, play(scene)))
     goals = [each for scene in scenes for each in goals_of(scene, runs[scene.name])]
     matrix = {}
     if arguments.only in (None, "matrix"):
-        bare = [play(SCENES[0])["user"]["cpu_s_per_1k_tokens"] for _ in range(2)]
+        bare = [part("bare", play(SCENES[0]))["user"]["cpu_s_per_1k_tokens"] for _ in range(2)]
         matrix = compared([(1, 100.0)], 1)[1, 100.0]
         ratio = matrix["cpu_s_per_1k_tokens"] / statistics.fmean(bare)
         goals.append(goal("processor time of `matrix` ÷ that of a bare client", ratio, 1.2, ""))
-        print("matrix", matrix["cpu_s_per_1k_tokens"], "bare", bare, file=sys.stderr)
     show("accuracy", goals, runs=runs, matrix={name: value for name, value in matrix.items() if name != "runs"})
 
 

@@ -22,7 +22,7 @@ from bench.independent.kinds import KINDS
 from bench.independent.sweeps import Lengths, SweepDriver
 from bench.independent.sweeps import plan as plan_of_world
 from bench.independent.worlds import load
-from bench.report import goal, percentile, show
+from bench.report import goal, part, percentile, show
 from prober.config.sweep import FACTORS, WARM_UP, GuardSpec, SweepSpec
 from prober.features.capacity.actions import Estimate, Finished
 from prober.features.capacity.sweep_record import UNJUDGED, Stage
@@ -261,7 +261,7 @@ def main() -> None:
             *(pool.apply_async(_of_own, (target,)) for target in own_engines(range(seed, seed + options.engines))),
             *(pool.apply_async(_of_world, (world,)) for world in chosen),
         ]
-        compared = [row for task in tasks for row in task.get()]
+        compared = [row for task in tasks for row in part("engine", task.get())]
     claimed = {way: sum(row[way]["tokens_per_s"] is not None for row in compared) for way in ("ramp", "grid")}
     show("agreement", goals(compared), rates=len(compared), claimed=claimed, rows=compared)
 

@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.parse
 
-from bench.report import goal, show
+from bench.report import goal, require, show
 from bench.states import addresses, get
 
 TROUBLES = {"slow": "each step 1.6 times slower", "full": "KV cache full", "broken": "503", "limited": "half 429"}
@@ -27,6 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=20.0, help="of the run; the troubles begin after two")
     minutes = parser.parse_args().minutes
+    require("prometheus")
     with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, text=True) as demo:
         try:
             _, prometheus = addresses(demo)

@@ -16,7 +16,7 @@ from multiprocessing import Pool
 from random import Random
 from typing import Any
 
-from bench.report import goal, percentile, show
+from bench.report import goal, part, percentile, show
 from prober.features.answers.change import AnswerChange, threshold
 from prober.storage.saved_rows import Moment
 
@@ -126,7 +126,7 @@ def main() -> None:
     missed: dict[str, int] = {}
     with Pool(2) as pool:
         for before, after in FALLS:
-            found = pool.starmap(delay, [(before, after, seed) for seed in seeds])
+            found = part(f"{before:g} to {after:g}", pool.starmap(delay, [(before, after, seed) for seed in seeds]))
             delays[f"{before:.1%} to {after:.0%}"] = [percentile(found, 0.5), percentile(found, 0.9)]
             missed[f"{before:.1%} to {after:.0%}"] = found.count(math.inf)
         for kind in NULLS:
@@ -134,6 +134,7 @@ def main() -> None:
                 f"{right:.1%}": sum(pool.starmap(false_alarms, [(kind, right, seed) for seed in seeds]))
                 for right in RIGHT
             }
+            part(kind, alarms[kind])
             worst = max(alarms[kind].values()) / runs * 30 / (LEARN_DAYS + WATCH_DAYS)
             goals.append(goal(f"false alarms, {kind}", worst, 1.0, "per 30 days and check"))
     for fall, most in (("100.0% to 80%", 60.0), ("95.0% to 70%", 150.0)):

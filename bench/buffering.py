@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bench.report import goal, percentile, show
+from bench.report import goal, part, percentile, show
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.measure.buffering import MIN_ANSWERS, Buffering, is_held_back
@@ -154,8 +154,8 @@ def share_percent(runs: Sequence[dict[str, Any]], kind: str) -> float:
 def main() -> None:
     """Measure and print."""
     with tempfile.TemporaryDirectory() as folder:
-        held, quiet = held_back(Path(folder)), streamed(Path(folder), load=False)
-        loaded = streamed(Path(folder), load=True)
+        held = part("held back", held_back(Path(folder)))
+        quiet, loaded = (part(f"streamed, {load=}", streamed(Path(folder), load=load)) for load in (False, True))
     show(
         "buffering",
         [

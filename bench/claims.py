@@ -25,7 +25,7 @@ from bench.independent.kinds import TUNING
 from bench.independent.sweeps import CLOCK_S, LEAD_S, READ_LEAD_S, SweepDriver, Telemetry
 from bench.independent.sweeps import plan as plan_of
 from bench.independent.worlds import Simulation, World, load
-from bench.report import goal, show
+from bench.report import goal, part, show
 from bench.worlds import restored, share
 from prober.config.sweep import LimitsSpec
 from prober.features.capacity.actions import Estimate, Finished
@@ -205,7 +205,7 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, help="write the figures of each sweep here")
     options = parser.parse_args()
     with Pool(options.processes) as pool:
-        rows = list(pool.imap_unordered(figures, cases(), chunksize=1))
+        rows = [part("sweep", row) for row in pool.imap_unordered(figures, cases(), chunksize=1)]
     if options.rows:
         options.rows.write_text("".join(json.dumps(row) + "\n" for row in rows))
     never = [row for row in rows if row["missed"] is not None]

@@ -1,11 +1,13 @@
-"""How often do `prober gate` and `prober compare` err, and how much do they need? Seeded simulation, no sockets.
+"""How often do `prober gate`, `prober matrix` and `prober compare` err, and how much do they need? Seeded simulation, no sockets.
 
     python -m bench.deciding [--quick]
 
 The gate is fed 2 requests a second of which 0.2, 1, 2 and 5 times the budget are bad: at 1 both claims count as errors, as it is
 the worst case of either. Bad ones are independent; or the latencies behind them have an autocorrelation of 0.9 from request to
 request ("AR 0.9"); or they come in bursts of 15 s on average, in which all are bad. Beside a baseline it is fed targets that are
-slower by up to 50%, where 20% is material. Compare is fed rounds of equals, and of a B slower by 10, 20 and 30%, under three kinds
+slower by up to 50%, where 20% is material. Rows of a matrix are fed the same bursts, 40 minutes of them, as the command takes them by
+default, with `--burst 60s`, and with `--burst 0s`: each request an observation. Compare is fed rounds of equals, and of a B slower by
+10, 20 and 30%, under three kinds
 of noise: of each request alone; a level that also wanders from turn to turn; noise that lasts as long as a turn (autocorrelation
 0.95 from request to request). Intervals are Wilson's, 95%.
 """
@@ -15,6 +17,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from multiprocessing import Pool
@@ -22,15 +25,18 @@ from random import Random
 from statistics import NormalDist
 from typing import Any
 
-from bench.report import goal, percentile, show
+from bench.report import goal, part, percentile, show
+from prober.config.rows import Row
 from prober.features.experiments.compare import Round, compare
 from prober.features.experiments.gate import Gate, reference
+from prober.features.experiments.matrix import fails_error, judge
 from prober.measure.objective import JudgedStream, Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.results.result import RequestRow
 from prober.statistics.paired_test import wilcoxon_p_value
+from prober.workload.shapes import Fixed
 
 OBJECTIVES = {"90%": 300, "95%": 300, "99%": 200, "99.9%": 20}  # with the number of gates
 MULTIPLES = (0.2, 1.0, 2.0, 5.0)
@@ -40,6 +46,7 @@ NOISES = ("independent", "wandering", "correlated")
 FASTER = {"none": 1.0, "+10%": 1.1, "+20%": 1.2, "+30%": 1.3, "+50%": 1.5}
 ROUNDS, REQUESTS, SIGMA, WANDER, CORRELATION = 12, 20, 0.3, 0.05, 0.95
 BURST_S, GATE_CORRELATION = 15.0, 0.9
+ROW_S, ROW_RUNS, EXPECTED_BURSTS_S = 2_400.0, 200, (0.0, BURST_S, 60.0)
 
 GOOD, BAD = (ProbeResult("", "", "", 0.0, Outcome.OK, "", Timeline(0, end_ns=end)) for end in (10**8, 10**10))
 
@@ -72,6 +79,19 @@ def based(change: str, size: int, seed: int) -> tuple[str, int]:
         timeline = Timeline(0, first_ns=first_ns, end_ns=first_ns)
         if (verdict := gate.take(ProbeResult("", "", "", 0.0, Outcome.OK, "", timeline), at_s)) is not None:
             return verdict.state, verdict.requests
+
+
+def rowed(multiple: float, expected_burst_s: float, seed: int) -> str:
+    """Verdict on a row of ROW_S at 95%, whose bad requests come in bursts. expected_burst_s: as the matrix is told; 0: none"""
+    slo = Slo("e2e", "e2e", 1.0, Decimal("0.95"), 1e6)
+    row = Row(name="a", prompt_tokens=Fixed(32), output_tokens=Fixed(48), accept=(slo,), rate=GATE_RATE, duration=ROW_S)
+    rng = Random(f"row {multiple} {seed}")
+    is_bad, results, at_s = bursty(multiple * float(slo.error_budget_ratio), rng), [], 0.0
+    while (at_s := at_s + rng.expovariate(GATE_RATE)) < ROW_S:
+        due_ns = round(at_s * 1e9)
+        timeline = Timeline(due_ns, end_ns=due_ns + (10**10 if is_bad(at_s) else 10**8))
+        results.append(replace(GOOD, timeline=timeline))
+    return judge(row, results, error=fails_error([row]), burst_s=expected_burst_s).state
 
 
 def alone(share: float, rng: Random) -> Callable[[float], bool]:
@@ -192,7 +212,8 @@ def gates(pool: Any, scale: float) -> dict[str, dict[str, Any]]:
         states = Counter(state for state, _, _ in verdicts)
         times_s = [at_s for _, at_s, _ in verdicts]
         each = "" if burst_s else ", each result alone"
-        results[f"{objective} at {multiple:g}x, {arrivals}{each}"] = {
+        name = f"{objective} at {multiple:g}x, {arrivals}{each}"
+        results[name] = {
             "runs": runs,
             "verdicts": dict(states),
             "ready": round(states["ready"] / runs, 4),
@@ -203,7 +224,23 @@ def gates(pool: Any, scale: float) -> dict[str, dict[str, Any]]:
             "seconds_p90": round(percentile(times_s, 0.9)),
             "blocks_p50": percentile([blocks for _, _, blocks in verdicts], 0.5),
         }
+        part(name, results[name])
     return results
+
+
+def rows(pool: Any, scale: float) -> dict[str, dict[str, Any]]:
+    """Verdicts on rows of a matrix, by what the command is told of bursts."""
+    runs, verdicts = round(ROW_RUNS * scale), dict[str, dict[str, Any]]()
+    for burst_s in EXPECTED_BURSTS_S:
+        for multiple in MULTIPLES:
+            calls = [(multiple, burst_s, seed) for seed in range(runs)]
+            states = Counter(pool.map(partial(_call, rowed), calls, chunksize=5))
+            verdicts[f"--burst {burst_s:g}s at {multiple:g}x"] = {
+                "runs": runs,
+                **{state: states[state] / runs for state in ("accepted", "rejected", "not_enough_data")},
+                "accepted_interval": interval(states["accepted"], runs),
+            }
+    return verdicts
 
 
 def dead_s() -> float:
@@ -227,15 +264,15 @@ def least_times() -> dict[str, dict[str, float]]:
     return times
 
 
-def besides(pool: Any, scale: float) -> dict[tuple[str, int], dict[str, Any]]:
+def besides(pool: Any, scale: float) -> dict[str, dict[str, Any]]:
     """Verdicts beside baselines of 300 and of 1,000 requests."""
-    found: dict[tuple[str, int], dict[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for size in (300, 1_000):
         for change in ("none", "+10%", "+20%", "+30%", "+50%"):
             runs = round(200 * scale)
             said = pool.map(partial(_call, based), [(change, size, seed) for seed in range(runs)], chunksize=5)
             verdicts = Counter(state for state, _ in said)
-            found[change, size] = {
+            found[f"{change} of {size}"] = {
                 "runs": runs,
                 "verdicts": dict(verdicts),
                 "ready": verdicts["ready"] / runs,
@@ -274,7 +311,10 @@ def main() -> None:
     scale = 0.1 if parser.parse_args().quick else 1.0
     began = time.monotonic()
     with Pool() as pool:
-        gate, beside, versus = gates(pool, scale), besides(pool, scale), comparisons(pool, scale)
+        row = part("matrix", rows(pool, scale))
+        gate = gates(pool, scale)
+        beside = part("baseline", besides(pool, scale))
+        versus = part("compare", comparisons(pool, scale))
     single = {name: case for name, case in gate.items() if name.endswith(ARRIVALS[0])}
 
     def worst(value: str, *multiples: str) -> float:
@@ -294,7 +334,6 @@ def main() -> None:
         if multiple_of(name) == "0.2x"
     ]
     nulls = [each["any_claim"] for name, each in versus.items() if name.endswith("none")]
-    baselines = {f"{change} of {size}": each for (change, size), each in beside.items()}
     missed = {
         change: 1 - min(versus[f"{noise}, {change}"]["ttft_found"] for noise in NOISES[:2])
         for change in FASTER
@@ -315,23 +354,29 @@ def main() -> None:
             goal("gate: a dead target is not ready after", dead_s(), 25.0, "s"),
             goal(
                 "gate: ready when slower than the baseline by what is material",
-                max(beside["+20%", size]["ready"] for size in (300, 1_000)),
+                max(beside[f"+20% of {size}"]["ready"] for size in (300, 1_000)),
                 0.075,
                 "ratio",
             ),
             goal(
                 "gate: degraded when as fast as the baseline",
-                max(beside["none", size]["degraded"] for size in (300, 1_000)),
+                max(beside[f"none of {size}"]["degraded"] for size in (300, 1_000)),
                 0.05,
                 "ratio",
             ),
+            goal("matrix: accepted at the budget, in bursts", row["--burst 15s at 1x"]["accepted"], 0.05, "ratio"),
+            goal("matrix: rejected at the budget, in bursts", row["--burst 15s at 1x"]["rejected"], 0.05, "ratio"),
+            goal("matrix: accepted there with --burst 60s", row["--burst 60s at 1x"]["accepted"], 0.05, "ratio"),
+            goal("matrix: rejected there with --burst 60s", row["--burst 60s at 1x"]["rejected"], 0.05, "ratio"),
+            goal("matrix: accepted at twice the budget, in bursts", row["--burst 15s at 2x"]["accepted"], 0.1, "ratio"),
             goal("compare: any claim where nothing differs, worst noise", max(nulls), 0.05, "ratio"),
             goal("compare: +20% TTFT not found, noise not lasting", missed["+20%"], 0.2, "ratio"),
             goal("compare: +30% TTFT not found, noise not lasting", missed["+30%"], 0.05, "ratio"),
         ],
         gate=gate,
         gate_least_s=least_times(),
-        baseline=baselines,
+        baseline=beside,
+        matrix=row,
         compare=versus,
         seconds=round(time.monotonic() - began, 1),
     )

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.report import goal, show
+from bench.report import goal, part, show
 from prober.features.experiments.compare import Round, compare, stored_rounds
 from prober.results.comparison import Compared
 from prober.results.result import Load, MeasuredTarget, RequestRow, Result
@@ -194,7 +194,10 @@ def main() -> None:
     correlations = (0.5, 0.95) if options.held_out else (0.0, 0.5, 0.95)
     with Pool(options.processes) as pool:
         cells = [
-            cell(pool, noise, phi, form, runs) for noise in noises for phi in correlations for form in (*STORED, *LIVE)
+            part("cell", cell(pool, noise, phi, form, runs))
+            for noise in noises
+            for phi in correlations
+            for form in (*STORED, *LIVE)
         ]
     goals = []
     for noise in noises:

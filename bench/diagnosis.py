@@ -17,7 +17,7 @@ from multiprocessing import Pool
 from random import Random
 from typing import Any
 
-from bench.report import goal, show
+from bench.report import goal, part, show
 from bench.watched_service import PROBES_PER_S, Window, World, watched
 from prober.features.diagnosis.clues import Symptoms
 from prober.features.diagnosis.diagnosis import diagnose
@@ -400,7 +400,7 @@ def main() -> None:
         row for row in rows if (row[0].endswith(" / structures") and not row[0].startswith("two")) or row[0] in MORE
     ]
     two_structures = [row for row in rows if row[0] == "two / structures"]
-    by_name = {name: shares([row for row in full if row[0] == name]) for name in REGIMES}
+    by_name = part("regimes", {name: shares([row for row in full if row[0] == name]) for name in REGIMES})
     goals = [
         goal("not rightly named, all evidence", 1 - shares(full)["right"], 0.05, "share"),
         goal("wrongly named, all evidence", shares(full)["wrong"], 0.02, "share"),

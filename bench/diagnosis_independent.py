@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from bench.independent.causes import Scene, scenes
 from bench.independent.causes_catalogue import Truth
 from bench.independent.causes_engines import Half
-from bench.report import goal, show
+from bench.report import goal, part, show
 from prober.features.diagnosis.diagnosis import diagnose
 
 KINDS = ("right", "true", "unknown", "wrong")
@@ -40,7 +40,10 @@ class Verdict:
 def verdicts(of: Iterable[Scene]) -> list[Verdict]:
     """Diagnoses of scenes."""
     return [
-        Verdict(scene.name.split("/")[1], scene.truth, diagnose(scene.evidence).regimes, scene.page is not None)
+        part(
+            scene.name,
+            Verdict(scene.name.split("/")[1], scene.truth, diagnose(scene.evidence).regimes, scene.page is not None),
+        )
         for scene in of
     ]
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bench.report import goal, percentile, show
+from bench.report import goal, part, percentile, show
 from prober.config.configuration import Configuration, DriftSpec
 from prober.config.load import load
 from prober.config.target import TargetSpec
@@ -326,8 +326,8 @@ async def following(cluster: Cluster, work: Awaitable[None]) -> None:
 def main() -> None:
     """Print one JSON object; a missed goal is reported, not an error."""
     kubernetes.WATCH_S = 5.0  # a dead connection is noticed in 15 s, not in 70
-    json_, yaml_ = asyncio.run(hold("json")), asyncio.run(hold("yaml"))
-    waited, right = asyncio.run(delays()), asyncio.run(truth())
+    json_, yaml_ = (part(name, asyncio.run(hold(name))) for name in ("json", "yaml"))
+    waited, right = part("delays", asyncio.run(delays())), part("truth", asyncio.run(truth()))
     goals = []
     for name, each in (("JSON", json_), ("YAML", yaml_)):
         made, churned = each["made"], each["churned"]

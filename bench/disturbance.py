@@ -26,7 +26,7 @@ from typing import Any
 
 from bench.comparison import CONFIG, itl_errors_ms, pairs
 from bench.parse import PAGE, ranks
-from bench.report import goal, percentile, show
+from bench.report import goal, part, percentile, show
 from bench.stage import Stage, free_port, stage
 
 GOALS = (("page", "a 1,000-line engine page every 0.5 s"), ("gpu", "the GPU reader"), ("both", "both"))
@@ -243,6 +243,7 @@ def main() -> None:
         try:
             for kind in ORDER:
                 block(kind, arms[kind], f"http://127.0.0.1:{port}", folder, tokens)
+                part(kind, {"itl_error_p99_ms": arms[kind].p99s[-1], "core_percent": arms[kind].shares[-1]})
         finally:
             engine.terminate()
     off = percentile(arms["off"].away, 0.99)

@@ -23,7 +23,7 @@ import numpy as np
 from bench.drift_rivals import HOUR, oracle, rule_delays, rule_false_alarms, summary
 from bench.nulls import CHANGES, DAY, INTERVAL_S, LEVEL, NULLS, Array, Source
 from bench.one_signal import cost
-from bench.report import goal, show
+from bench.report import goal, part, show
 from bench.watched_signal import NULL_DAYS, SETTINGS, DriftCounts, WatchedSignal, is_alarm, observe
 from prober.features.drift.state import new_state
 from prober.simulation.load import AzureConversation, Load
@@ -296,7 +296,7 @@ def main() -> None:
     )
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
-    signal_costs = [cost(loaded=loaded) for loaded in (True, False)]
+    signal_costs = [part("cost", cost(loaded=loaded)) for loaded in (True, False)]
     divisor = 12 if options.quick else 1
     with Pool(options.processes) as pool:
         days, runs = (2.0, 80) if options.quick else (30.0, 1_000)
@@ -306,8 +306,9 @@ def main() -> None:
             row: pool.starmap_async(measure_signal, [(row, number) for number in range(row.signals)], chunksize=1)
             for row in rows(divisor)
         }
-        cells = {"simulation": month.get()} | {
-            row.name: row_figures(row, figures.get()) | others[row.name].get() for row, figures in signals.items()
+        cells = {"simulation": part("simulation", month.get())} | {
+            row.name: part(row.name, row_figures(row, figures.get()) | others[row.name].get())
+            for row, figures in signals.items()
         }
     show(
         "drift",

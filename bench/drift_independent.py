@@ -29,7 +29,7 @@ import numpy as np
 from bench.drift import poisson_interval
 from bench.independent.nulls import DAY_S, HELD_OUT, PROBE_INTERVAL_S, TUNING, Lane, lane
 from bench.independent.probes import PROBED, probe_series
-from bench.report import goal, show
+from bench.report import goal, part, show
 from prober.features.drift.detector import step
 from prober.features.drift.state import Drift, Observation, Settings, new_state
 
@@ -121,7 +121,8 @@ def measure_engine(number: int, days: float, traces: str | None) -> LaneFigures:
     answered = np.isfinite(series.log_ttft_s)
     signal = Lane(series.unix_s[answered], series.log_ttft_s[answered], series.load[answered].astype(np.float64))
     rng = np.random.default_rng((SEED, number))
-    return watch(signal, rng.integers(int(FIRST_CHANGE_DAY * DAY), len(signal.unix_s) - DAY // 3, CHANGES).tolist())
+    first = min(FIRST_CHANGE_DAY, days / 2) * DAY
+    return watch(signal, rng.integers(int(first), len(signal.unix_s) - DAY // 3, CHANGES).tolist())
 
 
 @dataclass
@@ -274,7 +275,8 @@ def main() -> None:
         of_engines = pool.starmap_async(
             measure_engine, [(number, options.engine_days, options.traces) for number in engines], chunksize=1
         )
-        cells = {f"{kind}, load {'' if seen else 'not '}seen": cell(figures[kind, seen].get()) for kind, seen in rows}
+        names = {row: f"{row[0]}, load {'' if row[1] else 'not '}seen" for row in rows}
+        cells = {name: part(name, cell(figures[row].get())) for row, name in names.items()}
         for number, lane_figures in zip(engines, of_engines.get(), strict=True):
             cells[f"engine {PROBED[number].name}"] = cell([lane_figures])
         if engines:

@@ -44,7 +44,7 @@ from bench.independent.queues import (
     requests,
     ttfts_s,
 )
-from bench.report import goal, show
+from bench.report import goal, part, show
 from prober.features.drift.detector import step
 from prober.features.drift.state import Drift, DriftVerdict, Observation, Settings, Shift, new_state, shifts
 
@@ -290,14 +290,15 @@ def main() -> None:
                     "ended_late": [cell.late, cell.judged_late],
                     "ending_min": quartiles(cell.endings_min),
                 }
-                cells[f"×{factor:g}, {name}"] = row | ({"misses": cell.misses} if options.misses else {})
+                title = f"×{factor:g}, {name}"
+                cells[title] = part(title, row | ({"misses": cell.misses} if options.misses else {}))
             goals += [
                 goal(f"ended while slow, {name}", sum(c.early for c in of_factors.values()), 0, "alarms"),
                 goal(f"active 12 h after the end, {name}", sum(c.late for c in of_factors.values()), 0, "alarms"),
                 goal(f"size or cause stated outside the load, {name}", beyond.stated, 0, "samples"),
                 goal(f"outside but not recognised, {name}", beyond.samples - beyond.recognised, 0, "samples"),
             ]
-            cells[name] = {"outside": vars(beyond), "false_alarms_in_half_a_day": false_alarms}
+            cells[name] = part(name, {"outside": vars(beyond), "false_alarms_in_half_a_day": false_alarms})
     show("drift_sizes", goals, held_out=options.held_out, services=options.services, cells=cells)
 
 

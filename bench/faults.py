@@ -18,7 +18,7 @@ from typing import Any
 
 import trustme
 
-from bench.report import goal, show
+from bench.report import goal, part, show
 from tests.faults.disks import allow, empty, fill, real_disk, refuse, repair, small_disk, turn_read_only
 from tests.faults.endpoint import FAULTS, HEAD, Act, Endpoint, Writer, event, hostile_page, well
 from tests.faults.names import NAME, NXDOMAIN, SERVFAIL, Resolver, certified, own_names
@@ -363,7 +363,7 @@ def main() -> None:
     for group in (answers_and_process, stops, names, certificates, labels, wall_clock, disks):
         with tempfile.TemporaryDirectory(prefix="prober-faults-") as folder:
             try:
-                found |= group(Path(folder))
+                found |= part(group.__name__, group(Path(folder)))
             except Impossible as why:
                 left_out[group.__name__] = str(why)
     show("faults", goals(found), faults=found, left_out=left_out)

@@ -26,7 +26,7 @@ from bench.independent.engine import COMPLETE, IN_FLIGHT, Engine, Results
 from bench.independent.kinds import HELD_OUT, TUNING
 from bench.independent.sweeps import CLOCK_S, SweepDriver, Telemetry, grid, plan, undisturbed_harm
 from bench.independent.worlds import ALLOWED, Simulation, World, load
-from bench.report import goal, percentile, show
+from bench.report import goal, part, percentile, show
 from prober.features.capacity.actions import Estimate, Finished
 from prober.features.capacity.estimate import estimate_capacity
 from prober.measure.engine_signals import EngineInfo, EngineSignals
@@ -269,7 +269,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with Pool(options.processes) as pool:
         for row in pool.imap_unordered(figures, worlds_of(options.part), chunksize=1):
-            rows.append(row)
+            rows.append(part(str(row["world"]), row))
             if options.rows:
                 with options.rows.open("a") as file:
                     file.write(json.dumps(row) + "\n")

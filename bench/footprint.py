@@ -2,7 +2,7 @@
 
 import time
 
-from bench.report import goal, percentile, show
+from bench.report import goal, part, percentile, show
 from bench.stage import stage
 
 CONFIG = 'targets: [{name: mock, url: "{mock}"}]\n'
@@ -18,7 +18,7 @@ def main() -> None:
             end = time.monotonic() + 15
             while not (received := [t["received_ns"] for t in running.truth().values()]) and time.monotonic() < end:
                 time.sleep(0.05)
-            starts.append((min(received) - running.started_ns) / 1e9)
+            starts.append(part("start", (min(received) - running.started_ns) / 1e9))
     with stage(CONFIG) as running:
         time.sleep(10)
         cpu = running.cpu_s()

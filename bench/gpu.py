@@ -14,7 +14,7 @@ from dataclasses import asdict
 from statistics import fmean, median
 from typing import Any
 
-from bench.report import goal, percentile, show
+from bench.report import goal, part, percentile, show
 from bench.stage import stage
 from prober.features.gpu.hardware import read_hardware
 from prober.features.gpu.reader import Reader, open_reader
@@ -232,7 +232,7 @@ def main() -> None:
     if not isinstance(reader, Reader):
         sys.exit(f"{message}: this program needs an NVIDIA GPU")
     took = timed(reader)
-    runs = {name: during(reader, name) for name in WORKERS}
+    runs = {name: part(name, during(reader, name)) for name in WORKERS}
     spans = []
     for _ in range(100):
         started = time.perf_counter()

@@ -24,7 +24,7 @@ from typing import Any
 
 from bench.independent.engine_server import EngineServer
 from bench.independent.production import CASES, Case, Truth, load, mean_tokens, stream
-from bench.report import goal, show
+from bench.report import goal, part, show
 from tests.serving import serving
 from tests.virtual import VirtualLoop
 from tests.virtual_daemon import MIDNIGHT, Daemon
@@ -245,7 +245,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with Pool(options.processes, maxtasksperchild=1) as pool:
         for row in pool.imap(figures, tasks, chunksize=1):
-            rows.append(row)
+            rows.append(part("case", row))
             if options.rows:
                 with options.rows.open("a") as file:
                     file.write(json.dumps(row) + "\n")

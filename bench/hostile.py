@@ -30,7 +30,7 @@ from typing import Any
 
 from bench.comparison import itl_errors_ms, matched
 from bench.hostile_endpoint import Endpoint
-from bench.report import goal, percentile, show
+from bench.report import goal, part, percentile, show
 from bench.stage import Stage, stage
 from prober.statistics.paired_test import hodges_lehmann
 from tests.security.attacking_endpoint import ATTACKS as ENDPOINT_ATTACKS
@@ -397,7 +397,7 @@ def main() -> None:
                 found[name] = run(name)
             except (OSError, subprocess.SubprocessError) as problem:  # it answers no more, or does not end
                 found[name] = {"failed": f"{type(problem).__name__}: {problem}"[:MAX_PROBLEM_CHARS]}
-            print(f"{name}: {json.dumps(found[name])}", file=sys.stderr)
+            part(name, found[name])
     show("hostile", [each for name in found for each in goals(name, found[name])], attacks=found)
 
 

@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.report import goal, percentile, show
+from bench.report import goal, part, percentile, show
 from tests.deploy.container import LIMIT_MB, Podman, missing, pair
 
 CONFIG = "targets: [{{name: one, url: 'http://127.0.0.1:8000', rate: {rate}, max_send_lag: 5s}}]\n"
@@ -30,6 +30,8 @@ def main() -> None:
         finally:
             if kept is None:
                 podman.clear()
+            else:
+                podman.unmount()
 
 
 def measure(podman: Podman, folder: Path) -> None:
@@ -37,7 +39,7 @@ def measure(podman: Podman, folder: Path) -> None:
     said = podman.build().splitlines()[-1]
     layers = set(podman.inspect()["RootFS"]["Layers"])
     podman.build()
-    differing = len(layers ^ set(podman.inspect()["RootFS"]["Layers"]))
+    differing = part("layers that differ", len(layers ^ set(podman.inspect()["RootFS"]["Layers"])))
     starts, ends, codes = [], [], []
     for number in range(STARTS):
         with pair(podman, folder / f"start-{number}", CONFIG.format(rate="0.2/s")) as running:
@@ -46,6 +48,7 @@ def measure(podman: Podman, folder: Path) -> None:
             code, took = running.prober.end()
             ends.append(took)
             codes.append(code)
+        part("start", {"start_s": starts[-1], "end_s": took, "code": code})
     full = CONFIG.format(rate="40/s")
     with pair(podman, folder / "full", full, f"--history.limit={KEPT}", engine=("--ttft=5ms", "--itl=1ms")) as running:
         running.first_request_s()

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from bench.report import goal, percentile, show
+from bench.report import goal, part, percentile, show
 from prober.daemon.state_persistence import DRIFT
 from prober.features.drift.detector import step
 from prober.features.drift.serialization import dump
@@ -209,7 +209,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="prober-kill-") as name, ThreadPoolExecutor(LANES) as pool:
         share = [kills // LANES + (lane < kills % LANES) for lane in range(LANES)]
         lanes = [pool.submit(lives, Path(name) / str(lane), share[lane], lane, short) for lane in range(LANES)]
-        counts = [lane.result() for lane in lanes]
+        counts = [part("lane", lane.result()) for lane in lanes]
     steps = [
         (tokens - before) / (kills - killed)
         for each in counts

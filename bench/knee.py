@@ -21,7 +21,7 @@ from statistics import median
 from time import process_time
 from typing import Any
 
-from bench.report import goal, percentile, show
+from bench.report import goal, part, percentile, show
 from bench.worlds import SHARE, knees, restored, share_at
 from prober.config.sweep import SweepSpec
 from prober.features.capacity.actions import Estimate, Finished
@@ -349,7 +349,7 @@ def main() -> None:
     known = [engine_knee for engine_knee in knees()[: options.engines] if engine_knee["seed"] not in have]
     with Pool(options.processes) as pool:
         for row in pool.imap_unordered(engine, known, chunksize=1):
-            rows.append(row)
+            rows.append(part(str(row["seed"]), row))
             if options.rows:
                 with options.rows.open("a") as file:
                     file.write(json.dumps(row) + "\n")

@@ -20,7 +20,7 @@ from typing import Any
 from bench.independent.kinds import HELD_OUT, TUNING
 from bench.independent.sweeps import CLOCK_S, SweepDriver, Telemetry, grid, plan, undisturbed_harm
 from bench.independent.worlds import ALLOWED, World, load
-from bench.report import goal, percentile, show
+from bench.report import goal, part, percentile, show
 from prober.features.capacity.actions import Estimate, Finished
 from prober.features.capacity.estimate import estimate_capacity
 from prober.results.capacity import Capacity, words
@@ -132,7 +132,7 @@ def main() -> None:
     tasks = [(world, options.traces) for world in worlds if world.name not in have]
     with Pool(options.processes) as pool:
         for row in pool.imap_unordered(figures, tasks, chunksize=1):
-            rows.append(row)
+            rows.append(part(str(row["world"]), row))
             if options.rows:
                 with options.rows.open("a") as file:
                     file.write(json.dumps(row) + "\n")

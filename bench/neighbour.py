@@ -112,7 +112,8 @@ def measure(running: Stage, begin_ns: int, minutes: float) -> dict[str, Any]:
 
 def _arm(probes: list[dict[str, Any]], good: list[Pair]) -> dict[str, Any]:
     itl = [error for _, error in itl_errors_ms(good)]
-    ttft = [abs(p["ttft_s"] * 1e3 - (t["writes"][0] - t["received_ns"]) / 1e6) for p, t in good]
+    timed = [(p, t) for p, t in good if p["ttft_s"] is not None]  # late ones have no latency
+    ttft = [abs(p["ttft_s"] * 1e3 - (t["writes"][0] - t["received_ns"]) / 1e6) for p, t in timed]
     invalid = sum(probe["outcome"] == "invalid" for probe in probes)
     return {
         "probes": len(probes),

@@ -17,7 +17,7 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 from bench.comparison import CONFIG, errors_by_turn, idle
-from bench.report import goal, percentile, show
+from bench.report import goal, part, percentile, require, show
 from bench.stage import Stage, stage
 from prober.probing.history import SAMPLES, Samples
 from prober.web.page import layout
@@ -124,7 +124,9 @@ def longest(pieces: Iterator[Any]) -> float:
 
 def main() -> None:
     """Measure and print."""
-    found, steps = {**loads(), **measure()}, slices()
+    require("chromium")
+    found = {**part("loads", loads()), **part("errors", measure())}
+    steps = slices()
     middle = percentile(found["load_ms"], 0.5)
     goals = [
         goal("page of 100 targets, all that is loaded, on the wire", found["wire_bytes"] / KB, 300, "kB"),

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from bench.report import goal, show
+from bench.report import goal, part, show
 from bench.rule_cost import END_S, REPEATS, SCRAPE_S, create_block, prometheus
 from prober.daemon.dashboards import documents
 from prober.daemon.registry import ALL as ALL_SERIES
@@ -62,7 +62,7 @@ VARIABLES = {"$__rate_interval": "1m", "$__range": "3h", "$window": "2h", "$clus
 def main() -> None:
     """Print the seconds of a refresh, and the goal."""
     document = documents()["overview.json"]
-    refreshes = {targets: _refresh_s(document, targets) for targets in TARGETS}
+    refreshes = {targets: part(f"{targets} targets", _refresh_s(document, targets)) for targets in TARGETS}
     costs = {targets: cost for targets, (cost, _) in refreshes.items()}
     seconds = {targets: sum(s for s, _ in cost.values()) for targets, cost in costs.items()}
     show(

@@ -11,7 +11,7 @@ from typing import Any
 
 from ray.cluster_utils import Cluster
 
-from bench.report import goal, show
+from bench.report import goal, part, show
 from bench.stage import free_port
 from bench.workers import ROWS, send
 
@@ -29,11 +29,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rate", type=float, default=20.0)
     rate_per_s = parser.parse_args().rate
-    one = [send(1, rate_per_s, row) for row in ROWS]
+    one = [part("one process", send(1, rate_per_s, row)) for row in ROWS]
     cluster = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **node()})
     try:
         cluster.add_node(**node())
-        two = [send(2, rate_per_s, row, cluster.address) for row in ROWS]
+        two = [part("two nodes", send(2, rate_per_s, row, cluster.address)) for row in ROWS]
     finally:
         cluster.shutdown()
     clocks = [tuple(map(float, found)) for run in two for text in run["workers_said"] for found in CLOCK.findall(text)]

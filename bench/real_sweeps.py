@@ -28,7 +28,7 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-from bench.report import show
+from bench.report import part, show
 
 THRESHOLD_S = 0.5
 PROMPT_TOKENS, OUTPUT_TOKENS = 60, 32  # as asked of `prober sweep`
@@ -195,17 +195,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         engine = Engine(options.engine.absolute(), options.model.absolute(), options.port, Path(scratch))
         try:
-            sweeps = [swept(engine, number) for number in range(options.sweeps // 2)]
+            sweeps = [part("sweep", swept(engine, number)) for number in range(options.sweeps // 2)]
             lengths = [sweep["prompt_tokens"] for sweep in sweeps if sweep.get("prompt_tokens")]
             # of the chat template
             overhead = measured(engine, 4.0, PROMPT_TOKENS, 20, 1)["prompt_tokens"] - PROMPT_TOKENS
             prompt_tokens = round((sum(lengths) / len(lengths) if lengths else PROMPT_TOKENS) - overhead)
             with page_read(engine, options.reads_per_s):
                 grid = [
-                    measured(engine, float(rate), prompt_tokens, REQUESTS, options.seeds)
+                    part(f"{rate}/s", measured(engine, float(rate), prompt_tokens, REQUESTS, options.seeds))
                     for rate in options.rates.split(",")
                 ]
-            sweeps += [swept(engine, number) for number in range(options.sweeps // 2, options.sweeps)]
+            sweeps += [part("sweep", swept(engine, number)) for number in range(options.sweeps // 2, options.sweeps)]
         finally:
             engine.stop()
     knee = crossing(grid)

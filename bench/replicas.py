@@ -20,7 +20,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bench.report import goal, percentile, show
+from bench.report import goal, part, percentile, show
 from prober.daemon.registry import registry
 from prober.features.replicas.leadership import KubernetesLeadership, KubernetesLease
 from prober.features.replicas.lease_machine import Timing
@@ -154,9 +154,10 @@ def main() -> None:
         histories = pool.map(history, range(many), chunksize=25)
         control = sum(pool.map(beyond, range(200), chunksize=10))
     two, shared, twice = (sum(each[place] for each in histories) for place in range(3))
-    shares = moved()
-    times = asyncio.run(pairs(8 if quick else 40))
-    real = daemons()
+    part("histories", {"two holders": two, "shared numbers": shared, "done twice": twice, "control": control})
+    shares = part("keys moved", moved())
+    times = part("pairs", asyncio.run(pairs(8 if quick else 40)))
+    real = part("daemons", daemons())
     worst = max(abs(row["moved"] / row["to_be_moved"] - 1) for row in shares.values())
     show(
         "replicas",

@@ -1,11 +1,27 @@
-"""The one form of a benchmark's result."""
+"""The one form of a benchmark's result, and of the parts that are measured on the way to it."""
 
 import json
 import os
 import platform
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+Figures = TypeVar("Figures")
+
+
+def require(*programs: str) -> None:
+    """Exit if one of these programs is missing, before anything is measured."""
+    if missing := [name for name in programs if shutil.which(name) is None]:
+        sys.exit(f"no {', '.join(missing)} here: `make tools` fetches Prometheus; install others from the distribution")
+
+
+def part(name: str, figures: Figures) -> Figures:
+    """Write the figures of a part to standard error as a line of JSON: they are not lost if a later part fails. Returns them."""
+    print(json.dumps({"part": name, "figures": figures}, default=str), file=sys.stderr, flush=True)
+    return figures
 
 
 def goal(name: str, value: float, goal: float, unit: str) -> dict[str, Any]:

@@ -11,7 +11,6 @@ reckoned from 100, as their cost is proportional to targets: at 20 and 100 that 
 import json
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 import time
@@ -23,7 +22,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, TextIO
 
-from bench.report import goal, show
+from bench.report import goal, part, require, show
 from prober.daemon.rules import groups
 from prober.exposition.alerting import Rule, RuleOptions
 from prober.exposition.buckets import bounds
@@ -48,16 +47,13 @@ MEASURED = {
 
 def main() -> None:
     """Print the seconds of each group, and the goals."""
-    if not (shutil.which("promtool") and shutil.which("prometheus")):
-        raise SystemExit(
-            "promtool and prometheus are not on the PATH: install the package prometheus, or add .tools/usr/bin of `make test`"
-        )
     uses = {SLO: [JudgedStream("t", "w", 0.2, 32.0, 48)]}
     rules = groups(uses, RuleOptions())
     seconds: dict[str, dict[int, float]] = {}
     for group in rules:
         for targets in MEASURED.get(group["name"], ()):
-            seconds.setdefault(group["name"], {})[targets] = _evaluation_s(group, targets)
+            name = group["name"]
+            seconds.setdefault(name, {})[targets] = part(f"{name}, {targets}", _evaluation_s(group, targets))
     reckoned = {name: round(of[100] * 10, 3) for name, of in seconds.items() if 1_000 not in of}
     pages = seconds["llm-slo-ok"][1_000]
     (paging,) = (group for group in groups(uses, LABELLED) if group["name"] == "llm-slo-ok")
@@ -146,10 +142,7 @@ def _labels(target: int) -> str:
 
 def create_block(text: Path, folder: str) -> None:
     """A block of the series in `text`, which it removes, where `prometheus` of the folder reads it."""
-    if not (shutil.which("promtool") and shutil.which("prometheus")):
-        raise SystemExit(
-            "promtool and prometheus are not on the PATH: install the package prometheus, or add .tools/usr/bin of `make test`"
-        )
+    require("promtool", "prometheus")
     command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(text), f"{folder}/data"]
     subprocess.run([*command, "--max-block-duration=1458h"], check=True, stdout=subprocess.DEVNULL)
     text.unlink()

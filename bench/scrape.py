@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from bench.comparison import CONFIG, errors_by_turn
-from bench.report import goal, percentile, show
+from bench.report import goal, part, percentile, show
 from bench.stage import Stage, stage
 from prober.config.load import load
 from prober.config.target import TargetSpec
@@ -115,7 +115,7 @@ def main() -> None:
     """Measure and print."""
     goals, runs = [], []
     for silent, most in zip(SILENT, (0.5, 2.0), strict=True):
-        found, costs = measure(silent), cost(silent)
+        found, costs = part(f"errors, {silent}", measure(silent)), part(f"cost, {silent}", cost(silent))
         runs.append({**found, "cost": costs})
         for form in (Form.TEXT, Form.PROTOBUF):
             name = form.name.lower()

@@ -124,7 +124,7 @@ def main() -> None:
     if options.fit:
         fit(options.fit)
         return
-    hours = {rate: hour(rate) for rate in (1.0, 5.0)}
+    hours = {rate: report.part(f"{rate:g}/s", hour(rate)) for rate in (1.0, 5.0)}
     goals = [
         report.goal(f"one simulated hour at {rate:g} requests/s", found["cpu_s"], 1.0, "s")
         for rate, found in hours.items()

@@ -15,7 +15,6 @@ ENOUGH probes: then the past that is kept of it is there but for the samples for
 import argparse
 import gzip
 import http.client
-import json
 import os
 import statistics
 import sys
@@ -27,7 +26,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
-from bench.report import goal, show
+from bench.report import goal, part, show
 from prober.exposition.families import Form
 from tests.processes import Daemon, Mock
 
@@ -220,14 +219,9 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="*", default=RATES)
     parser.add_argument("--full", action="store_true", help="a shard with its past; a quarter of an hour")
     asked = parser.parse_args()
-    table, rates = [], []
-    past = full() if asked.full else None
-    for rate in asked.rates:
-        rates.append(busy(rate))
-        print(json.dumps(rates[-1]), file=sys.stderr, flush=True)
-    for count in asked.targets:
-        table.append(idle(count))
-        print(json.dumps(table[-1]), file=sys.stderr, flush=True)
+    past = part("full", full()) if asked.full else None
+    rates = [part(f"{rate:g}/s", busy(rate)) for rate in asked.rates]
+    table = [part(f"{count} targets", idle(count)) for count in asked.targets]
     trusted = max((each["asked_per_s"] for each in rates if each["trusted"]), default=0.0)
     filled = next((rate for rate in range(1_000, 0, -1) if share(rate, rates) <= FULL), 0) if len(rates) > 1 else 0
     carried = {"trusted": trusted, "by_processor": filled}

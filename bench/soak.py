@@ -22,7 +22,6 @@ import math
 import os
 import signal
 import statistics
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -33,7 +32,7 @@ from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.report import goal, show
+from bench.report import goal, part, show
 from prober.exposition.families import Form
 from tests.processes import Daemon, Mock, get
 
@@ -242,7 +241,7 @@ def soak(watched: Watched, whole_s: float, warm_s: float) -> None:
             last = {
                 name: round(values[-1][1], 2) for name, values in watched.seen.items() if not name.startswith("faulty")
             }
-            print(json.dumps({"at_s": at_s, **last}), file=sys.stderr, flush=True)
+            part(f"{at_s:g} s", last)
         watched.read(census=at_s >= warm_s and not censused)
         censused = at_s >= warm_s
     watched.look()

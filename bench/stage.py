@@ -155,7 +155,7 @@ def _start(
     return process
 
 
-def _wait(url: str, door: Door | None = None, seconds: float = 20) -> None:
+def _wait(url: str, door: Door | None = None, seconds: float = 60) -> None:
     door = door or Door()
     end = time.monotonic() + seconds
     while True:

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import NamedTemporaryFile, TemporaryDirectory
 
-from bench.report import goal, show
+from bench.report import goal, part, show
 from bench.stage import TICKS, stage
 
 RUNS = 5
@@ -93,6 +93,7 @@ def measure() -> None:
     for command in ("once", "sweep", "matrix", "run"):
         help_s(command)
     helps = {command: min(help_s(command) for _ in range(RUNS)) for command in ("once", "sweep", "matrix", "run")}
+    part("help", helps)
     with NamedTemporaryFile("w", suffix=".yaml") as rows:
         rows.write(ROWS)
         rows.flush()
@@ -100,6 +101,7 @@ def measure() -> None:
         sent = {call[0]: [asyncio.run(sent_s(*call)) for _ in range(RUNS)] for call in calls}
     first_byte = {command: min(byte_s for byte_s, _ in runs) for command, runs in sent.items()}
     first_request = {command: min(request_s for _, request_s in runs) for command, runs in sent.items()}
+    part("first byte and request", sent)
     daemon_start()  # compiles
     starts = [daemon_start() for _ in range(RUNS)]
     ready_s, cpu_s, memory_mb = (median(values) for values in zip(*starts, strict=True))

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from html import unescape
 from typing import Any
 
-from bench.report import goal, show
+from bench.report import goal, require, show
 from prober.cli.scenes import SCENES
 from prober.daemon.dashboards import documents
 
@@ -73,6 +73,7 @@ def main() -> None:
         "--minutes", type=float, default=30.0, help="until everything is read; alerts take up to 13 of them"
     )
     minutes = parser.parse_args().minutes
+    require("prometheus")
     if missing := set(SCENES) - set(EXPECTED):
         raise SystemExit(f"bench.states: EXPECTED says nothing of {', '.join(sorted(missing))}")
     with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, text=True) as demo:
@@ -112,8 +113,10 @@ def addresses(demo: "subprocess.Popen[str]") -> tuple[str, str]:
         if match := re.match(r"(prober|Prometheus) +(http://[\d.:]+)", line):
             found[match[1]] = match[2]
         if line.startswith("Ctrl-C"):
+            if "Prometheus" not in found:
+                raise SystemExit("the demo runs without Prometheus: `make tools` fetches it")
             return found["prober"], found["Prometheus"]
-    raise SystemExit("bench.states: the demo ended before it told its addresses; is prometheus on PATH?")
+    raise SystemExit("the demo ended before it told its addresses")
 
 
 def get(url: str) -> str:

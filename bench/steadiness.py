@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.deciding import interval
-from bench.report import goal, show
-from prober.measure.chat import Usage
+from bench.report import goal, part, show
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
+from prober.measure.usage import Usage
 from prober.results.steadiness import LOOKS, SteadinessTest
 
 RUNS = 50
@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     runs = 20 if parser.parse_args().quick else RUNS
     with Pool(2) as pool:
-        cells = [measured(curve, kind, runs, pool) for curve in CURVES for kind in NOISES]
+        cells = [part("cell", measured(curve, kind, runs, pool)) for curve in CURVES for kind in NOISES]
     false = max(cell["false"] for cell in cells)
     goals = [goal("largest share of warm-ups that ended as steady while the latency changed", false, 0.05, "ratio")]
     show("steadiness", goals, runs=runs, cells=cells)

@@ -21,7 +21,7 @@ from decimal import Decimal
 from random import Random
 from statistics import fmean, median
 
-from bench.report import goal, percentile, show
+from bench.report import goal, part, percentile, show
 from prober.features.experiments.users import UserLevel, UserSearch
 from prober.features.experiments.users_run import MAX_HARMED_RATIO
 from prober.measure.objective import Slo
@@ -147,6 +147,7 @@ def main() -> None:
         widths.append(upper / max(lower, 1.0))
         requests.append(capacity.samples)
         spans_s.append(seconds)
+        part(str(queue), {"truth": truth, "lower": lower, "upper": upper, "requests": capacity.samples})
         if options.verbose:
             tried = {users: (level.state, level.harm, level.is_clear) for users, level in found.levels.items()}
             print(queue, truth, lower, upper, capacity.samples, round(seconds), tried)

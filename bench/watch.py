@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.comparison import Pair, itl_errors_ms
-from bench.report import goal, percentile, show
+from bench.report import goal, part, percentile, show
 from prober.cli.console import Terminal as Console
 from prober.cli.watch_screen import Frame
 from prober.cli.watch_words import Watched
@@ -135,6 +135,7 @@ def main() -> None:
     line, steps = asyncio.run(snapshot_steps_ms())
     times = frames_ms(line)
     with tempfile.TemporaryDirectory(prefix="prober-bench-") as folder:
+        part("frames", {"frames_ms": times, "steps_ms": steps})
         by_block, records, frames_per_s = blocks(Path(folder), rounds)
 
     def of(first: int, step: int) -> dict[str, float]:

@@ -24,17 +24,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bench.report import goal, percentile, show
+from bench.report import goal, part, percentile, show
 from bench.stage import TICKS, free_port
 from prober.exposition.buckets import Exponential
 from prober.features.capacity.sweep import Sweep
-from prober.measure.chat import Usage
 from prober.measure.engine_signals import EngineInfo, EngineSignals
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
 from prober.measure.timeline import Connection, Timeline
+from prober.measure.usage import Usage
 from prober.probing.channel import LENGTH_BYTES, Ended, packed
 from prober.results.result_file import from_json
 from prober.results.stage import stage_of
@@ -74,7 +74,17 @@ def send(workers: int, rate: float, row: tuple[str, int, str], ray: str = "") ->
         (folder / "rows.yaml").write_text(rows)
         with serving(folder) as (port, truth_file):
             command = [sys.executable, "-m", "prober", "matrix", f"http://127.0.0.1:{port}", "--file", "rows.yaml"]
-            command += ["--workers", str(workers), "--output", "result.json", "--json", "--warm-up", "10"]
+            command += [
+                "--workers",
+                str(workers),
+                "--output",
+                "result.json",
+                "--json",
+                "--warm-up",
+                "10",
+                "--burst",
+                "0s",
+            ]
             command += ["--ray", ray] if ray else []
             before = processor_s()
             environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
@@ -122,7 +132,7 @@ def compared(loads: Sequence[tuple[int, float]], rounds: int) -> dict[tuple[int,
     runs: dict[tuple[int, float], list[dict[str, Any]]] = {load: [] for load in loads}
     for number in range(rounds):
         for load in loads if number % 2 == 0 else reversed(loads):
-            runs[load] += [send(*load, row) for row in ROWS]
+            runs[load] += [part(f"{load[0]} processes, {load[1]:g}/s", send(*load, row)) for row in ROWS]
     table = {}
     for load, sent in runs.items():
         short, long = ([run for run in sent if run["row"] == name] for name in ("short", "long"))
@@ -287,12 +297,12 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=100.0)
     parser.add_argument("--rounds", type=int, default=3)
     chosen = parser.parse_args()
-    merging = merged(MERGED_WORKERS, MERGED_REQUESTS, MERGED_TOKENS)
+    merging = part("merging", merged(MERGED_WORKERS, MERGED_REQUESTS, MERGED_TOKENS))
     counts = [count for count in (1, 2, 4) if count == 1 or count <= len(os.sched_getaffinity(0))]
-    deciding = decided(100_000, 30_000)
+    deciding = part("deciding", decided(100_000, 30_000))
     counts = [count for count in (2, 4) if count <= len(os.sched_getaffinity(0))]
     rate_per_s = chosen.rate
-    processes = shared(rate_per_s)
+    processes = part("processes", shared(rate_per_s))
     # Several processes beside one with the load of each of them, which costs the same a token, and beside one with all of it.
     loads = [load for n in counts for load in ((1, rate_per_s / n), (1, rate_per_s), (n, rate_per_s))]
     table = compared(list(dict.fromkeys(loads)), chosen.rounds)

@@ -18,6 +18,8 @@ from hypothesis import settings
 from tests.seeds import SeededRandom
 from tests.virtual import VirtualLoop
 
+# What `make tools` fetches is used however the tests are started.
+os.environ["PATH"] = f"{Path(__file__).parents[1] / '.tools/usr/bin'}:{os.environ['PATH']}"
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
 settings.load_profile("untimed")
 
@@ -140,29 +142,29 @@ def part(name: str, advice: str, folder: Path | None = None) -> Path:
 def newer(name: str) -> Path:
     """Prometheus 3 has it, from a newer suite of the distribution."""
     folder = Path(__file__).parents[1] / ".tools/newer/usr/bin"
-    return part(name, "`make test` fetches that of Prometheus 3, on Debian", folder)
+    return part(name, "`make tools` fetches that of Prometheus 3, on Debian", folder)
 
 
 @pytest.fixture(scope="session")
 def prometheus_binary() -> Path:
-    return part("prometheus", "`make test` fetches it, or install the package prometheus")
+    return part("prometheus", "`make tools` fetches it, or install the package prometheus")
 
 
 @pytest.fixture(scope="session")
 def promtool() -> Path:
-    return part("promtool", "`make test` fetches it, or install the package prometheus")
+    return part("promtool", "`make tools` fetches it, or install the package prometheus")
 
 
 @pytest.fixture(scope="session")
 def alertmanager_binary() -> Path:
     """The distribution calls it prometheus-alertmanager, everybody else alertmanager."""
     name = "prometheus-alertmanager" if shutil.which("prometheus-alertmanager") else "alertmanager"
-    return part(name, "`make test` fetches it, or install the package prometheus-alertmanager")
+    return part(name, "`make tools` fetches it, or install the package prometheus-alertmanager")
 
 
 @pytest.fixture(scope="session")
 def amtool() -> Path:
-    return part("amtool", "`make test` fetches it, or install the package prometheus-alertmanager")
+    return part("amtool", "`make tools` fetches it, or install the package prometheus-alertmanager")
 
 
 @pytest.fixture(scope="session")

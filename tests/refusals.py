@@ -16,12 +16,12 @@ from prober.features.capacity.sweep import Sweep
 from prober.features.capacity.sweep_result import result_of
 from prober.features.capacity.sweep_runner import SweepRun
 from prober.features.experiments import gate, matrix
-from prober.measure.chat import Usage
 from prober.measure.objective import JudgedStream, count_events
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
 from prober.measure.timeline import Timeline
+from prober.measure.usage import Usage
 from prober.net.clock import Clock
 from prober.probing.session import Session
 from prober.results.refused_requests import MAX_REFUSED_RATIO
@@ -67,7 +67,7 @@ def probes(refused: int, outcome: Outcome = Outcome.REJECTED) -> list[ProbeResul
 
 def rowed(sent: list[ProbeResult]) -> matrix.RowVerdict:
     """The verdict of a matrix on its row."""
-    return matrix.judge(ROW, sent, error=matrix.fails_error([ROW]))
+    return matrix.judge(ROW, sent, error=matrix.fails_error([ROW]), burst_s=0.0)
 
 
 def gated(sent: list[ProbeResult]) -> gate.GateVerdict:

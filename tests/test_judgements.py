@@ -13,10 +13,11 @@ from prober.config.rows import Row
 from prober.features.capacity.estimate import estimate_capacity
 from prober.features.capacity.sweep_record import Record, RequestRecord
 from prober.features.capacity.sweep_record import Stage as SweptStage
-from prober.features.experiments.gate import Gate, slo_question
+from prober.features.experiments.gate import Gate
 from prober.features.experiments.gate import decision as gated
 from prober.features.experiments.instance_sizing import Demand, Size, size
 from prober.features.experiments.matrix import decision, fails_error, judge, sentences
+from prober.features.experiments.question import slo_question
 from prober.features.experiments.report.report import markdown
 from prober.features.slo.compliance import slo_status
 from prober.measure.objective import JudgedStream, Slo
@@ -101,7 +102,7 @@ def test_every_number_of_events_has_one_word_of_each_judgement(bad: int) -> None
 def test_gate_matrix_and_their_reports_make_the_claim_of_the_evidence(events: int, bad: int) -> None:
     """The same word in the finding, the state, the reason and the report of the saved result."""
     claim, results = shown(events, bad), probes(events, bad)
-    row = judge(ROW, results, error=fails_error([ROW]))
+    row = judge(ROW, results, error=fails_error([ROW]), burst_s=0.0)
     assert [finding.evidence for finding in row.findings] == [claim]
     says(f"{row.state} {row.why} {json.dumps(asdict(row))}", claim)
     says(reported(results, kind="run", decision=decision([row]), stop_detail=sentences([row])), claim)

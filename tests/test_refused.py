@@ -143,7 +143,7 @@ def test_rates_count_what_was_answered_of_what_was_offered() -> None:
 
 def test_a_load_that_is_refused_says_so_and_judges_nothing() -> None:
     """A load is not judged, whatever becomes of it; one row that is not judged leaves the matrix not judged."""
-    load = matrix.judge(ROW.model_copy(update={"beside": "a"}), probes(REQUESTS), error=1.0)
+    load = matrix.judge(ROW.model_copy(update={"beside": "a"}), probes(REQUESTS), error=1.0, burst_s=0.0)
     assert (load.state, load.why) == ("load", f"load beside a; 200 of 200 requests refused: {REASON}")
     accepted, refused = rowed(probes(0)), rowed(probes(REQUESTS))
     assert matrix.overall([accepted, load]) == "accepted"
@@ -189,7 +189,7 @@ def test_a_kept_result_says_how_many_were_refused_and_why(tmp_path: Path) -> Non
     assert (comparison.compared, comparison.risks, comparison.not_judged) == ((), (), [f"B, grid 2/s: {text}"])
     assert f"Not judged: B, grid 2/s: {text}" in prober("report", saved).stdout
     few = prober("compare", a, kept(tmp_path, "b", probes(AT_MOST)), "--json")
-    assert f"B, grid 2/s: 10 of 200 requests refused: {REASON}" in json.loads(few.stdout)["said"]
+    assert f"B, grid 2/s: 10 of 200 requests refused: {REASON}" in json.loads(few.stdout)["remarks"]
 
 
 def test_a_refused_result_is_no_baseline(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ set -euo pipefail
 dir=$1
 python=$2
 tools=$(dirname "${BASH_SOURCE[0]}")
-PATH="$dir/usr/bin:$PATH"
+export PATH="$dir/usr/bin:$PATH"
 fetching=()
 
 fetch() { # fetch NAME COMMAND...
@@ -24,7 +24,8 @@ has prometheus promtool amtool && { has prometheus-alertmanager || has alertmana
 has haproxy nginx || fetch "HAProxy and nginx (8 MB)" "$tools/proxies.sh" "$dir"
 [ -d "$dir/helm4" ] || fetch "Helm (250 MB)" env PYTHON="$python" "$tools/helm.sh" "$dir"
 kubectl kustomize deploy/kustomize/overlays/fleet >/dev/null 2>&1 || fetch "kubectl (60 MB)" "$tools/kubectl.sh" "$dir"
-has chromium || fetch "Chromium (only in CI and as root)" "$tools/chromium.sh"
+# Many packages, which on anybody's own machine are theirs to install.
+has chromium || [ "${CI:-}" != true ] || fetch "Chromium (300 MB)" "$tools/packages.sh" chromium
 
 for part in "${fetching[@]}"; do
     wait "${part##*:}" || { echo "Not fetched: ${part%:*}. Tests that need it are skipped, or fail under CI=true."; cat "$logs/$(tr ' ' - <<<"${part%:*}")"; } >&2

@@ -12,11 +12,4 @@ command -v "$python" >/dev/null || fail "no $python on the PATH: install Python 
 "$python" -c 'import ensurepip, venv' 2>/dev/null && exit 0
 
 package=python$("$python" -c 'import sys; print("{}.{}".format(*sys.version_info))')-venv
-as_root=()
-[ "$(id -u)" = 0 ] || as_root=(sudo -n)
-if command -v apt-get >/dev/null && { [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; }; then
-    export DEBIAN_FRONTEND=noninteractive
-    "${as_root[@]}" apt-get update -qq
-    "${as_root[@]}" apt-get install -y -qq --no-install-recommends "$package" && exit 0
-fi
-fail "$python cannot make virtual environments: install $package (apt-get install $package), then run make again"
+exec "$(dirname "${BASH_SOURCE[0]}")/packages.sh" "$package"

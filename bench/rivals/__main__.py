@@ -10,10 +10,11 @@ is left out, and the result says so. --page writes the tables of the documentati
 import argparse
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
-from bench.report import show
+from bench.report import require, show
 from bench.rivals import clock, continuous, knee, truth
 from bench.rivals.install import VERSIONS, install
 from bench.rivals.page import page
@@ -29,17 +30,25 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("build/rivals"), help="of the rivals")
     parser.add_argument("--page", type=Path, help="write the tables here")
     options = parser.parse_args()
+    if "continuous" in options.parts:
+        require("prometheus")
     clients = options.folder.resolve()
     not_installed = install(clients)
     deadline_s = time.monotonic() + 60 * options.minutes
-    found, goals = {}, []
+    found, goals, problems = {}, [], {}
     for name in options.parts.split(","):
         print(f"{name}: {max(0.0, deadline_s - time.monotonic()) / 60:.1f} minutes are left", file=sys.stderr)
-        found[name] = PARTS[name].play(clients, deadline_s)
-        goals += PARTS[name].goals(found[name])
+        try:
+            found[name] = PARTS[name].play(clients, deadline_s)
+            goals += PARTS[name].goals(found[name])
+        except Exception as problem:  # the others are worth having without it
+            traceback.print_exc()
+            problems[name] = repr(problem)
     if options.page:
         options.page.write_text(page(found, goals))
-    show("rivals", goals, versions=VERSIONS, not_installed=not_installed, **found)
+    show("rivals", goals, versions=VERSIONS, not_installed=not_installed, problems=problems, **found)
+    if problems:
+        sys.exit(f"failed: {', '.join(problems)}")
 
 
 if __name__ == "__main__":

@@ -104,6 +104,8 @@ def run(client: Client, load: Load, timeout_s: float) -> Run:
     """Call a client and read its result."""
     log, before, began_ns = load.folder / "log", processor_s(), time.monotonic_ns()
     words = client.command(load)
+    if not Path(words[0]).exists():
+        return Run("", None, "it could not be installed", began_ns, 0.0, 0.0, 0.0)
     problem = ""
     with log.open("wb") as out:
         environment = os.environ | client.environment

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.accuracy import TOKENS, process, serving, spin
-from bench.report import goal, percentile
+from bench.report import goal, part, percentile
 from bench.rivals.clients import CLIENTS, OURS, Client, Load, Run, Seen, run
 
 ITL_MS = 10
@@ -131,7 +131,8 @@ def play(clients: Path, deadline_s: float) -> dict[str, dict[str, Any]]:
             if (left_s := deadline_s - time.monotonic()) < scene.seconds:
                 found[scene.name][client.name] = {"problem": "no time was left"}
                 continue
-            found[scene.name][client.name] = measure(client, clients, scene, min(TIMEOUT_S, left_s))
+            measured = measure(client, clients, scene, min(TIMEOUT_S, left_s))
+            found[scene.name][client.name] = part(f"clock, {scene.name}, {client.name}", measured)
     return found
 
 

@@ -32,7 +32,7 @@ import numpy as np
 from bench.independent.engine import Engine
 from bench.independent.engine_server import EngineServer
 from bench.independent.kinds import draw_structure
-from bench.report import goal, show
+from bench.report import goal, part, show
 from bench.rivals.clients import OFFLINE, ROOT, Client, Load, Words, run
 from prober.results.result_file import from_json
 from tests.serving import serving
@@ -238,7 +238,7 @@ def play(clients: Path, deadline_s: float, searches: Sequence[Search] = SEARCHES
     """Engines with all searches, as many as time is left for; `AT_ONCE` of them at a time, each in a process of its own."""
     with ProcessPoolExecutor(AT_ONCE) as processes:
         rows = processes.map(partial(_searched, clients, deadline_s, searches), range(len(KINDS)))
-        return [row for row in rows if row is not None]
+        return [part("knee", row) for row in rows if row is not None]
 
 
 def _searched(clients: Path, deadline_s: float, searches: Sequence[Search], number: int) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.report import goal
+from bench.report import goal, part
 from bench.rivals.clients import CLIENTS, OURS, Client, Load, Run, Seen, run
 from tests.wire.case import ANSWER, FIN, FIRST, HOLD, RST, Case, Mark
 from tests.wire.events import DONE, ROLE, chat, end, usage
@@ -238,8 +238,9 @@ def play(clients: Path, deadline_s: float) -> dict[str, Any]:
     for client in CLIENTS:
         left_s = deadline_s - time.monotonic()
         enough = left_s > LEAST_S
-        found[client.name] = (
-            measure(client, clients, min(TIMEOUT_S, left_s)) if enough else {"problem": "no time was left"}
+        found[client.name] = part(
+            f"truth, {client.name}",
+            measure(client, clients, min(TIMEOUT_S, left_s)) if enough else {"problem": "no time was left"},
         )
     return found
 

@@ -218,7 +218,7 @@ async def _measure(
                 b.target.prompt_calibration = a.target.prompt_calibration
                 async with b:
                     comparison, rounds = await compare_targets({"a": a, "b": b}, planned, pause_s, warm_up, error, slos)
-        return replace(comparison, said=(*comparison.said, *workers.clocks(), *workers.losses)), rounds
+        return replace(comparison, remarks=(*comparison.remarks, *workers.clocks(), *workers.losses)), rounds
 
 
 def _files(a: str, b: str) -> tuple[Path, Path] | None:
@@ -242,5 +242,5 @@ def _draw(comparison: Comparison) -> None:
         echo(sentence)
     for name, value_a, value_b in comparison.differs:
         echo(f"{name}: A {value_a or '–'}, B {value_b or '–'}")
-    for sentence in comparison.said:
+    for sentence in comparison.remarks:
         echo(sentence)

@@ -70,7 +70,7 @@ def run_app(app: "App") -> None:
         await app.run()
         hold_signals()
         await asyncio.sleep(POLL_S)  # so that the loop handles earlier signals
-        if app.begins_again:
+        if app.should_restart:
             if app.pod_ends:
                 signal.raise_signal(signal.SIGUSR1)
             logging.shutdown()

@@ -23,13 +23,11 @@ def drain(
 
     For a preStop hook: Kubernetes runs it when it begins to end the pod. If the pod is there an hour later, it is probed again.
     """
-    found = [pid] if pid is not None else sorted(_probers())
-    if len(found) != 1:
-        what = (
-            f"processes {', '.join(map(str, found))} run one each; choose one" if found else "none runs here; name it"
-        )
+    pids = [pid] if pid is not None else sorted(_probers())
+    if len(pids) != 1:
+        what = f"processes {', '.join(map(str, pids))} run one each; choose one" if pids else "none runs here; name it"
         fail(f"prober drain: {what} with --pid", ExitCode.FAILED)
-    (prober,) = found
+    (prober,) = pids
     try:
         os.kill(prober, signal.SIGUSR1)
     except OSError as problem:

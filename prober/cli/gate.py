@@ -16,7 +16,9 @@ from prober.cli.console import Terminal
 from prober.cli.context import ContextOptions
 from prober.cli.exit_codes import OF_VERDICT, exit_on
 from prober.cli.options import (
+    DEFAULT_BURST,
     AsJson,
+    Burst,
     EndpointOptions,
     RareOption,
     Url,
@@ -53,7 +55,7 @@ from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.session import Session
 from prober.results.cost import judge_cost, stage_cost, stage_sentences
-from prober.results.result import NO_REQUESTS, Load, Result
+from prober.results.result import Load, Result
 from prober.results.result_file import to_json
 from prober.workload.workloads import Mix
 
@@ -70,9 +72,7 @@ def gate(
         list[str] | None, typer.Option(help="Objective such as 'ttft<500ms:99%' or 'success:99%'; repeatable.")
     ] = None,
     rate: Annotated[str, typer.Option(help="Mean rate of the requests.")] = "2/s",
-    burst: Annotated[
-        str, typer.Option(help="How long bad results last when they come in bursts; 0s: each is independent.")
-    ] = "15s",
+    burst: Burst = DEFAULT_BURST,
     warm_up: WarmUpOption = "10",
     max_requests: Annotated[
         int,
@@ -186,7 +186,7 @@ def _references(
     if before is None:
         return [], []
     if not before.requests:
-        raise ValueError(f"--baseline {source} {NO_REQUESTS}")
+        raise ValueError(f"--baseline {source} {before.why_no_requests}")
     sent = Load.of(probe.workload, arrivals="poisson")
     rates = {place: before.stages[place].rate_per_s for place in _comparable(before, sent, source)}
     if probe.rate not in rates.values():

@@ -18,7 +18,9 @@ from prober.cli.console import Terminal, on_interrupt
 from prober.cli.context import ContextOptions
 from prober.cli.exit_codes import OF_VERDICT, ExitCode, exit_on
 from prober.cli.options import (
+    DEFAULT_BURST,
     AsJson,
+    Burst,
     EndpointOptions,
     ShedAllowed,
     Url,
@@ -33,10 +35,10 @@ from prober.cli.target import check_writable, file_text, known_workloads, only_l
 from prober.config.problems import ConfigError
 from prober.config.rows import MAX_CONCURRENCY, Row, load_rows
 from prober.config.target import TargetSpec
-from prober.config.units import positive_duration
+from prober.config.units import duration, positive_duration
 from prober.daemon.target_facts import read_facts, read_gpus
 from prober.features.engines.page_reader import PageReader
-from prober.features.experiments.matrix import RowVerdict, loop, overall, reservations, sentences, wrong_answers
+from prober.features.experiments.matrix import RowVerdict, fails_error, loop, needs, overall, sentences, wrong_answers
 from prober.features.experiments.matrix_run import run_rows
 from prober.measure.objective import Slo
 from prober.measure.target_state import WarmUpLength
@@ -65,6 +67,7 @@ def matrix(
     endpoint: EndpointOptions,
     file: Annotated[Path, typer.Option("--file", help="YAML file with the rows.")],
     warm_up: WarmUpOption = "10",
+    burst: Burst = DEFAULT_BURST,
     config_file: Annotated[
         str, typer.Option("--config.file", help="Configuration file whose workloads rows can name.")
     ] = "",
@@ -78,7 +81,7 @@ def matrix(
     """Send and judge each row; Ctrl-C keeps what was measured. Exit codes: 0 all accepted, 1 a row rejected, 4 not judged: not
     enough data, or too many requests refused, 2 wrong call."""
     with exit_on(ConfigError, ValueError, command="matrix"):
-        text, warm = file_text("--file", file), warm_up_length(warm_up)
+        text, warm, burst_s = file_text("--file", file), warm_up_length(warm_up), quantity("--burst", burst, duration)
         rows = load_rows(text, source=str(file), workloads=known_workloads(config_file), environ=os.environ)
         if shed_allowed:
             rows = tuple(row if row.beside is None else row.model_copy(update={"shed_allowed": True}) for row in rows)
@@ -95,7 +98,7 @@ def matrix(
         )
         if context.gpu_price is None and (priced := [row.name for row in rows if row.max_cost is not None]):
             raise ValueError(f"rows {', '.join(priced)}: a cost target needs the price of a GPU; add --gpu-price")
-    measure_rows("matrix", spec, rows, warm, text, workers, output=output, as_json=as_json)
+    measure_rows("matrix", spec, rows, warm, burst_s, text, workers, output=output, as_json=as_json)
 
 
 def closed_rows(concurrency: str, workload: Workload | Mix, step: str, slos: Sequence[Slo]) -> list[Row]:
@@ -116,6 +119,7 @@ def measure_rows(
     spec: TargetSpec,
     rows: Sequence[Row],
     warm: WarmUpLength,
+    burst_s: float,
     configuration: str,
     workers: WorkerOptions,
     *,
@@ -124,7 +128,7 @@ def measure_rows(
 ) -> NoReturn:
     """Send and judge each row, write and print the result, and exit.
 
-    configuration: text of the rows, for the result
+    burst_s: longest burst of bad results to expect; configuration: text of the rows, for the result
     """
     with exit_on(ValueError, command=command):
         worker_processes = workers.count()
@@ -133,11 +137,13 @@ def measure_rows(
         exit_on(UnidentifiedTarget, WorkersUnavailable, command=command, code=ExitCode.NOT_JUDGED),
         only_load(command, spec.url),
     ):
-        verdicts, result = asyncio.run(_measure(spec, rows, warm, configuration, worker_processes, workers.ray))
+        verdicts, result = asyncio.run(
+            _measure(spec, rows, warm, burst_s, configuration, worker_processes, workers.ray)
+        )
     if output is not None:
         output.write_text(to_json(result), encoding="utf-8")
     if as_json:
-        echo(json.dumps(_object(rows, verdicts, result)))
+        echo(json.dumps(_object(rows, verdicts, result, burst_s)))
     else:
         _draw(rows, verdicts, result)
     sys.exit(OF_VERDICT[overall(verdicts)])
@@ -147,6 +153,7 @@ async def _measure(
     spec: TargetSpec,
     rows: Sequence[Row],
     warm_up: WarmUpLength,
+    burst_s: float,
     configuration: str,
     worker_processes: int | None,
     ray: str,
@@ -161,14 +168,15 @@ async def _measure(
             Progress(*columns, console=Terminal(stderr=True, highlight=False, soft_wrap=True)) as progress,
         ):
             async with Session(spec, clock, PageReader, read_facts, read_gpus, workers.launch) as session:
-                verdicts, result = await run_rows(session, rows, warm_up, interrupted, progress, configuration)
+                verdicts, result = await run_rows(session, rows, warm_up, interrupted, progress, configuration, burst_s)
         return verdicts, replace(result, differs=(*result.differs, *workers.clocks(), *workers.losses))
 
 
-def _object(rows: Sequence[Row], verdicts: Sequence[RowVerdict], result: Result) -> dict[str, Any]:
+def _object(rows: Sequence[Row], verdicts: Sequence[RowVerdict], result: Result, burst_s: float) -> dict[str, Any]:
     """The object that --json prints."""
     state = overall(verdicts)
     not_begun_stage = Stage("", None, None, None, None, sent=0, answered=0)
+    row_needs = [list(needs(row, fails_error(rows), burst_s)) for row in rows]
     stages = [*result.without_requests().stages, *[not_begun_stage] * (len(rows) - len(result.stages))]
     return {
         "state": state,
@@ -182,11 +190,15 @@ def _object(rows: Sequence[Row], verdicts: Sequence[RowVerdict], result: Result)
                 "loop": "closed" if row.closed else "open",
                 "rate_per_s": row.rate,
                 "concurrency": row.concurrency,
+                "needs": [text for text, _ in of_row],
                 **{name: value for name, value in asdict(stage).items() if name in OF_STAGE},
             }
-            for row, verdict, stage in zip(rows, verdicts, stages, strict=True)
+            for row, verdict, stage, of_row in zip(rows, verdicts, stages, row_needs, strict=True)
         ],
-        "reservations": [*result.differs, *(text for row in rows for text in reservations(row))],
+        "reservations": [
+            *result.differs,
+            *(text for of_row in row_needs for text, is_too_little in of_row if is_too_little),
+        ],
     }
 
 

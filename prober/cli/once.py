@@ -112,7 +112,7 @@ def draw(result: ProbeResult) -> None:
         )
         rows.append(("tokens", f"{prompt} prompt{asked}, {completion} completion{reasoned}"))
     elif timeline.content_ns:
-        rows.append(("tokens", "the server sent no usage"))
+        rows.append(("tokens", timeline.unusable_usage or "the server sent no usage"))
     for name, value in rows:
         table.add_row(name, value)
     if rows:

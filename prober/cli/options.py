@@ -32,6 +32,10 @@ WorkloadName = Annotated[str, typer.Option(help=f"Workload to send: {', '.join(B
 ShedAllowed = Annotated[
     bool, RareOption("--shed-allowed", help="Go on while the target sheds: 429, or 503 with Retry-After.")
 ]
+Burst = Annotated[
+    str, typer.Option("--burst", help="How long bad results last when they come in bursts; 0s: each is independent.")
+]
+DEFAULT_BURST = "15s"
 WarmUpOption = Annotated[
     str,
     RareOption(

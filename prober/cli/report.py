@@ -1,9 +1,10 @@
-"""`prober report`: writes results side by side as Markdown, HTML with charts, CSV or JSON; reads other tools' files too."""
+"""`prober report`: writes results side by side as Markdown, HTML with charts, CSV or JSON; reads files of vLLM's client too."""
 
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -20,11 +21,11 @@ from prober.features.experiments.report.csv_export import requests as request_ro
 from prober.features.experiments.report.csv_export import stages as stage_rows
 from prober.features.experiments.report.report import html, markdown
 from prober.features.experiments.report.stage_tables import contradictions
-from prober.features.experiments.result_reader import KNOWN, read, read_any
+from prober.features.experiments.result_reader import KNOWN, read, read_all
 from prober.results.comparison import Comparison
 from prober.results.comparison import to_json as comparison_to_json
 from prober.results.context import with_context
-from prober.results.result import NO_REQUESTS, Result
+from prober.results.result import Result
 from prober.results.result_file import to_json
 from prober.results.strict_json import Unreadable
 
@@ -55,11 +56,11 @@ def report(
     or written, 2 wrong call."""
     if requests and form is not Format.CSV:
         fail("--requests: only --format csv has rows of requests", ExitCode.WRONG_CALL)
-    if form is Format.JSON and len(files) > 1:
-        fail(f"--format json: writes one result, {len(files)} files are named; name one at a time", ExitCode.WRONG_CALL)
     with exit_on(ConfigError, command="report"):
         spec = context.spec("report")
-    documents = all_of(files, lambda path: read_any(_text(path), str(path)))
+    paths, documents = zip(*chain.from_iterable(all_of(files, _documents)), strict=True)
+    if form is Format.JSON and len(documents) > 1:
+        fail(f"--format json: writes one result, {len(documents)} are named; name one at a time", ExitCode.WRONG_CALL)
     comparisons = [document for document in documents if isinstance(document, Comparison)]
     results = [_with_options(document, spec, context) for document in documents if isinstance(document, Result)]
     if comparisons and results:
@@ -69,14 +70,9 @@ def report(
     write: dict[Format, Callable[[], str]] = {
         Format.MARKDOWN: lambda: comparison_report.markdown(comparisons) if comparisons else markdown(results),
         Format.HTML: lambda: comparison_report.html(comparisons) if comparisons else html(results),
-        Format.CSV: lambda: request_rows(results) if requests else stage_rows(results),
+        Format.CSV: lambda: _request_rows(paths, results) if requests else stage_rows(results),
         Format.JSON: lambda: (comparison_to_json(comparisons[0]) if comparisons else to_json(results[0])) + "\n",
     }
-    if requests:
-        for path in [path for path, result in zip(files, results, strict=True) if not result.requests]:
-            echo(f"{path}: {NO_REQUESTS}", err=True)
-        if not any(result.requests for result in results):
-            sys.exit(ExitCode.FAILED)
     if form in (Format.CSV, Format.JSON):
         for sentence in (sentence for result in results for sentence in contradictions(result)):
             echo(sentence, err=True)
@@ -114,6 +110,21 @@ def result_of(path: Path) -> Result:
     return read(_text(path), str(path))
 
 
+def _request_rows(paths: Sequence[Path], results: Sequence[Result]) -> str:
+    """CSV of all requests. Files without any are named on standard error; exits with FAILED if none has any."""
+    for path, result in zip(paths, results, strict=True):
+        if not result.requests:
+            echo(f"{path}: {result.why_no_requests}", err=True)
+    if not any(result.requests for result in results):
+        sys.exit(ExitCode.FAILED)
+    return request_rows(results)
+
+
+def _documents(path: Path) -> list[tuple[Path, Result | Comparison]]:
+    """The documents in the file, each with the path."""
+    return [(path, document) for document in read_all(_text(path), str(path))]
+
+
 def all_of(files: Sequence[Path], open_: Callable[[Path], T]) -> list[T]:
     """Documents that `open_` reads of the files. Exits with FAILED and a line for each file that cannot be read."""
     documents, problems = [], []
@@ -129,7 +140,7 @@ def all_of(files: Sequence[Path], open_: Callable[[Path], T]) -> list[T]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise Unreadable(f"{path}: is no text; name a result's JSON file") from None
     except OSError as problem:

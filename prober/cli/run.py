@@ -24,12 +24,16 @@ def run(
     ] = None,
     config_file: ConfigFile = "",
     listen_address: Annotated[str, typer.Option("--web.listen-address", help="host:port or :port.")] = ":9742",
-    external_url: Annotated[str, RareOption("--web.external-url", help="URL at which users reach the prober.")] = "",
+    external_url: Annotated[
+        str, RareOption("--web.external-url", help="http or https URL at which users reach the prober.")
+    ] = "",
     grafana_url: Annotated[
         str,
         RareOption("--web.grafana-url", help="URL at which users reach Grafana; the page links to its dashboards."),
     ] = "",
-    route_prefix: Annotated[str, RareOption("--web.route-prefix", help="Path prefix of all pages.")] = "",
+    route_prefix: Annotated[
+        str, RareOption("--web.route-prefix", help="Path prefix of all pages; default: the path of the external URL.")
+    ] = "",
     admin_api: Annotated[
         bool,
         typer.Option(
@@ -106,12 +110,13 @@ def run(
     from prober.daemon.app import App, Options
     from prober.daemon.registry import vantage_name
     from prober.features.replicas.leadership import LeaseOptions
-    from prober.web.site import host_and_port
+    from prober.web.site import external_address, host_and_port
 
     try:
         own_shard = quantity("--shard", shard, lambda text: Shard.parse(text, os.environ.get("POD_NAME")))
         own_vantage = quantity("--vantage", vantage, vantage_name)
         quantity("--web.listen-address", listen_address, host_and_port)
+        external = quantity("--web.external-url", external_url, external_address) if external_url else ""
         if grafana_url and (wrong := url_problem(grafana_url)):
             raise ValueError(f"--web.grafana-url: {wrong}")
         lease_s = quantity("--lease.duration", lease_duration, duration)
@@ -125,7 +130,7 @@ def run(
     options = Options(
         OF_URLS if text else config_file or "prober.yaml",
         listen_address,
-        external_url,
+        external,
         grafana_url.rstrip("/"),
         route_prefix,
         storage_path,

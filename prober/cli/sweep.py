@@ -130,6 +130,7 @@ def sweep(
         if concurrency or over == "users":
             from prober.cli.matrix import PAGE_INTERVAL_S, closed_rows, measure_rows  # here, as rates send no rows
             from prober.config.rows import MAX_CONCURRENCY
+            from prober.features.experiments.question import BURST_S
             from prober.features.experiments.users_run import user_sweep
 
             spec = target(
@@ -144,7 +145,7 @@ def sweep(
             )
             if concurrency:
                 rows, file = closed_rows(concurrency, sent, step, slos), Path(output) if output else None
-                measure_rows("sweep", spec, rows, warm, "", workers, output=file, as_json=as_json)
+                measure_rows("sweep", spec, rows, warm, BURST_S, "", workers, output=file, as_json=as_json)
             pause_s = quantity("--think", think, duration) if think else None
             over_users = user_sweep(sent, slos, pause_s, max_users, most_requests, most_s, shed_allowed=shed_allowed)
             measure = partial(_over_users, spec, over_users, warm, workers, ended, quiet=as_json)
@@ -155,11 +156,7 @@ def sweep(
                 "slos": slos,
                 "min_rate": quantity("--min-rate", min_rate, rate),
                 "max_rate": quantity("--max-rate", max_rate, rate),
-                "rates": tuple(
-                    quantity("--rates", text.strip() if "/" in text else f"{text.strip()}/s", rate)
-                    for text in rates.split(",")
-                    if rates
-                ),
+                "rates": _rates(rates) if rates else (),
                 "step": quantity("--step", step, positive_duration) if step else None,
                 "max_in_flight": max_in_flight,
                 "workers": workers.count(),
@@ -202,6 +199,16 @@ def sweep(
         mean, runs = fmean(knees), f"{len(knees)} of {len(ended)} runs"
         echo(f"{runs} estimated a knee: mean {mean:.3g}/s, spread {pstdev(knees) / mean:.1%} of it")
     sys.exit(min((code for code, _ in ended), key=WORST_FIRST.index))
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    """The value of `--rates`, whose bare numbers are per second. Raises ValueError."""
+    try:
+        return tuple(rate(part.strip() if "/" in part else f"{part.strip()}/s") for part in text.split(","))
+    except ValueError:
+        raise ValueError(
+            f"--rates {text!r}: write rates from 1/1000d to 100000/s, such as 1,2,4 or 30/min,1/s"
+        ) from None
 
 
 def _check_combination(call: typer.Context, concurrency: str, rates: str, over: str) -> None:

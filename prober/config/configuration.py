@@ -14,9 +14,9 @@ from prober.config.workloads import WorkloadSpec
 from prober.measure.objective import DAY_S, JudgedStream, Slo
 
 
-def url_problem(url: str) -> str:
-    """Error in the URL of Grafana, with its secrets left out; empty if it is valid."""
-    problem = server_problem(url, "https://grafana.example.org")
+def url_problem(url: str, example: str = "https://grafana.example.org") -> str:
+    """Error in the URL of a site that people open, with its secrets left out; empty if it is valid."""
+    problem = server_problem(url, example)
     return problem or ("has a query or fragment; give the base address only" if set(url) & set("?#") else "")
 
 

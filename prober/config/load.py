@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -12,8 +14,8 @@ from prober.config.discovery import DiscoverySpec
 from prober.config.document import Problems
 from prober.config.fields import Block, Document
 from prober.config.hosts import is_loopback
-from prober.config.problems import REPORTED, below, closest, unknown_key
-from prober.config.server import plain_secrets
+from prober.config.problems import REPORTED, below, closest, path_of, unknown_key
+from prober.config.server import plain_secrets, unexpanded_variables
 from prober.config.slos import SloSpec
 from prober.config.target import Overridable, TargetSpec
 from prober.config.workloads import WorkloadSpec, resolve_workloads
@@ -50,6 +52,7 @@ def load(
     """
     problems = Problems(source, text)
     raw = problems.mapping(MINIMAL, as_written=("discovery", "relabel"))
+    _refuse_variables(raw, problems)
     reader = _Reader(raw, problems, Document(engines, environment, read))
     configuration = reader.configuration(examine)
     problems.end()
@@ -69,10 +72,18 @@ def load_workloads(text: str, *, source: str, read: Callable[[str], str]) -> dic
     raw = problems.mapping("leave it out to use a built-in workload")
     if not raw.get("workloads"):
         problems.add("workloads", "none is there; leave it out to use a built-in one")
+    _refuse_variables({"workloads": raw.get("workloads")}, problems)
     reader = _Reader(raw, problems, Document((), {}, read))
     reader.read_workloads()
     problems.end()
     return reader.document.workloads
+
+
+def _refuse_variables(raw: dict[Any, Any], problems: Problems) -> None:
+    """Report variables that are not expanded, and put REPORTED in the place of their texts."""
+    for keys, message in list(unexpanded_variables(raw)):
+        problems.add(path_of(keys), message)
+        reduce(getitem, keys[:-1], raw)[keys[-1]] = REPORTED
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,8 @@ from prober.workload.workloads import Mix, Workload
 
 MAX_CONCURRENCY = 2_000
 MINIMAL = (
-    "the least that works is `rows: [{name: a, prompt_tokens: 256, output_tokens: 64, rate: 2/s, requests: 400, "
-    "accept: ['ttft<500ms:99%']}]`"
+    "the least that works is `rows: [{name: a, prompt_tokens: 256, output_tokens: 64, rate: 2/s, duration: 9m, "
+    "accept: ['ttft<500ms:95%']}]`"
 )
 
 _COST = re.compile(r"\s*cost\s*<=?\s*\$?([0-9]+(?:\.[0-9]+)?)\s*")  # dollars per million output tokens

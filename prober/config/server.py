@@ -22,6 +22,11 @@ OWN_HEADERS = re.compile(
 SECRET_HEADERS = frozenset(("authorization", "proxy-authorization", "cookie", "x-api-key", "api-key", "x-auth-token"))
 _NAME = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _REMEDY = "stands in the configuration itself; write ${NAME}, and set NAME in the environment"
+_UNSENDABLE = (
+    "has a blank, a control character or a character outside ASCII; remove it or percent-encode it, a blank as %20"
+)
+EXPANDED_URLS = (("metrics", "url"), ("prometheus", "url"), ("http", "url"))
+FREE_TEXTS = (("sampling",), ("golden",), ("relabel",))
 _API_VERSION = re.compile(r"api-version=[A-Za-z0-9._-]+")
 # The URL of an API itself, such as http://host/v1/messages: base URL and path of the API.
 _API_URL = re.compile(rf"([a-zA-Z]+://[^/?#]+[^?#]*?)/({'|'.join(api.path for api in APIS.values())})/*")
@@ -102,6 +107,8 @@ def environment(info: ValidationInfo) -> Mapping[str, str] | None:
 def http_url(text: str, info: ValidationInfo, example: str, *schemes: str) -> str:
     """Validates a URL and expands its variables, whose values may be secrets. schemes: default http and https. Raises ValueError."""
     url = expand_url(text, environment(info))
+    if not _is_sendable(url):
+        raise ValueError(f"{mask_secrets(text)!r} {_UNSENDABLE}")
     try:
         parts = urlsplit(url)
         is_valid = parts.scheme in (schemes or ("http", "https")) and parts.hostname and parts.port != 0
@@ -114,14 +121,21 @@ def http_url(text: str, info: ValidationInfo, example: str, *schemes: str) -> st
     return url
 
 
+def _is_sendable(url: str) -> bool:
+    """True if a request can carry the URL. The host may be an international name, and a query is percent-encoded when it is sent."""
+    address, _, query = url.partition("?")
+    _, _, path = address.partition("://")[2].partition("/")
+    return url == url.strip() and (address + query).isprintable() and " " not in address and path.isascii()
+
+
 def header_problem(name: str, value: str, *, auth_header: str) -> str:
     """Error in a header; empty if it is valid. auth_header: name of the header that `auth` sets, empty without one"""
     if OWN_HEADERS.fullmatch(name.lower()) or name.lower() == auth_header.lower() != "":
         return "is set by the prober itself; remove it"
     if not name or not all(c.isalnum() or c in "!#$%&'*+-.^_`|~" for c in name) or not name.isascii():
         return f"{name!r} is not a header name"
-    if any(c in value for c in "\r\n\0") or not value.isascii():
-        return "has a line break or a character outside ASCII in its value; remove it"
+    if not value.isascii() or not value.replace("\t", " ").isprintable():
+        return "has a control character, such as a line break, or a character outside ASCII in its value; remove it"
     return ""
 
 
@@ -147,6 +161,10 @@ Headers = Annotated[dict[str, str], AfterValidator(_expanded_headers)]
 
 def server_problem(url: str, example: str) -> str:
     """Error in the URL of a server, which must not contain a password; empty if it is valid. The error repeats no part of the URL."""
+    if not _is_sendable(url):
+        return _UNSENDABLE
+    if _NAME.search(url):
+        return "has a variable, which is not expanded here; write its value"
     try:
         parts = urlsplit(url)
         _ = parts.port, (parts.hostname or "").encode("idna")
@@ -204,6 +222,17 @@ def texts(written: Any, *keys: Any) -> Iterator[tuple[tuple[Any, ...], str]]:
     items = written.items() if isinstance(written, dict) else enumerate(written) if isinstance(written, list) else ()
     for key, value in items:
         yield from texts(value, *keys, key)
+
+
+def unexpanded_variables(written: Any) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """Yields (keys, error) of each text that names a variable where none is expanded.
+
+    Request fields, golden prompts and relabelling rules are texts in which `${NAME}` means something else.
+    """
+    for keys, text in texts(written):
+        is_expanded = keys[-1] == "proxy_url" or keys[-2:-1] == ("headers",) or keys[-2:] in EXPANDED_URLS
+        if not is_expanded and keys[2:3] not in FREE_TEXTS and (match := _NAME.search(text)):
+            yield keys, f"has {match[0]}, which is not expanded here; write its value"
 
 
 def plain_secrets(written: Any) -> Iterator[tuple[str, str]]:

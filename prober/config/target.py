@@ -204,6 +204,12 @@ class ProbeSpec(Block):
         if update.get("arrivals", self.arrivals) == "trace":
             if isinstance(self.workload, TraceWorkload):
                 update["rate"] = self.workload.rate_per_s
+                if self.workload.trace.seems_in_seconds and self.workload.speed == 1:
+                    mistakes.add(
+                        f"/workloads.{self.workload.name}.trace",
+                        f"its times look like seconds, and would be sent as milliseconds, at {update['rate']:,.0f}/s; write "
+                        "milliseconds, or set `speed`: 0.001 if they are seconds, another than 1 if they are not",
+                    )
             else:
                 name = self.workload.name
                 mistakes.add(f"{at}.arrivals", f"workload {name!r} has no trace; give it one, or use poisson")

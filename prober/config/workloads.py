@@ -198,11 +198,13 @@ class AdaptersSpec(Block):
 
 
 class PromptsFile(Block):
-    file: str = Field(description="JSONL of messages, or ShareGPT's JSON")
+    file: str = Field(
+        description="JSONL of messages, or ShareGPT's JSON; the first message of each is sent after a nonce, a number in brackets"
+    )
 
 
 class TraceFile(Block):
-    file: str = Field(description="Mooncake JSONL or Azure CSV")
+    file: str = Field(description="Mooncake JSONL, with times in milliseconds, or Azure CSV")
     speed: Positive = Field(1.0, description="2 replays twice as fast")
 
 

@@ -59,7 +59,7 @@ from prober.features.slo.monitor import SloMonitor
 from prober.net.clock import Clock
 from prober.probing.fleet import Fleet
 from prober.probing.history import EventLog, ProbeHistory
-from prober.probing.recorder import TargetBuffering, TargetProbes, TargetTrust
+from prober.probing.recorder import TargetBuffering, TargetCaching, TargetProbes, TargetTrust
 from prober.probing.replicas import Shard
 from prober.probing.supervisor import Supervisor
 from prober.probing.target_runner import RunnerContext
@@ -182,12 +182,12 @@ class App:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
-    def begins_again(self) -> bool:
-        """True if a new `App` must continue, as the store has become usable and no signal asked for the end."""
+    def should_restart(self) -> bool:
+        """True if the process must start again: the store has become usable, and no signal asked for the end."""
         return self._mended is not None and self.stopped_by is None
 
     async def run(self) -> None:
-        """Probe until SIGTERM or SIGINT, or until it `begins_again`; then drain. Raises ConfigError, OSError (address in use).
+        """Probe until SIGTERM or SIGINT, or until `should_restart`; then drain. Raises ConfigError, OSError (address in use).
 
         With `keep_running` only mistakes in options are raised, as no changed file and no other process can fix them.
         """
@@ -284,6 +284,7 @@ class App:
             partial(TargetProbes, families),
             partial(TargetTrust, families),
             partial(TargetBuffering, families, events),
+            partial(TargetCaching, events),
             slos.observe,
             partial(TargetBudgets, families),
             partial(TargetHealth, families),
@@ -562,7 +563,8 @@ class App:
         if self._serving is None:
             return "no pages yet"
         pages, protection = ("health", "locked") if web.problem else ("pages", web.now.words)
-        return f"{pages} on {self._options.listen_address} ({protection})"
+        users = f", for users {self._options.external_url}" if self._options.external_url else ""
+        return f"{pages} on {self._options.listen_address}{users} ({protection})"
 
     def _not_taken(self, mistakes: Sequence[str], *, is_requested: bool) -> None:
         consequence = "the old one stays in use" if self._configured else "nothing is probed until it is fixed"

@@ -61,7 +61,7 @@ def read_config_safely(path: str, text: str | None = None, *, is_regular: bool) 
 
 
 def _read(path: str) -> str:
-    return read_regular(path, MAX_TEXT_BYTES).decode("utf-8")
+    return read_regular(path, MAX_TEXT_BYTES).decode("utf-8-sig")
 
 
 def memory_excess(targets: int) -> str:

@@ -133,18 +133,18 @@ def storage_of(path: Path) -> str:
 
 def _interface(address: IPv4Address | IPv6Address) -> str:
     """The interface that has this address, with the speed of its link if it is a device; "" if it is not found."""
-    found = ""
+    link = ""
     if address.version == 6:
         rows = (line.split() for line in _lines("/proc/net/if_inet6"))
-        found = next((row[5] for row in rows if row[0] == address.packed.hex()), "")
+        link = next((row[5] for row in rows if row[0] == address.packed.hex()), "")
     else:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             for _, name in socket.if_nameindex():
                 with suppress(OSError):  # it has no address
                     if ioctl(sock, SIOCGIFADDR, struct.pack("256s", name.encode()))[20:24] == address.packed:
-                        found = name
-    speed = "".join(_lines(f"/sys/class/net/{found}/speed")) if Path(f"/sys/class/net/{found}/device").exists() else ""
-    return f"{found} at {int(speed) / 1000:g} Gb/s" if found and speed.isdecimal() else found
+                        link = name
+    speed = "".join(_lines(f"/sys/class/net/{link}/speed")) if Path(f"/sys/class/net/{link}/device").exists() else ""
+    return f"{link} at {int(speed) / 1000:g} Gb/s" if link and speed.isdecimal() else link
 
 
 def is_of_this_machine(url: str) -> bool:

@@ -10,13 +10,15 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from prober.measure.payload import Malformed, count, error_of, excerpt, json_object, shortened, text_of
+from prober.measure.payload import Malformed, error_of, excerpt, finish_reason, json_object, shortened, text_of
 from prober.measure.printable import shown_name
 from prober.measure.request import AssistantMessage, Message, Request
 from prober.measure.tool_calls import CallPiece, argument_text
+from prober.measure.usage import Usage, read_usage, reported_count, total
 
 MAX_CHOICES = 128  # of an answer that are read; OpenAI's API makes no more
 USER = "llm-slo-prober"  # field `user` of requests
+OPTIONAL_FIELDS = ("user", "stream_options", "metadata", "store")  # of requests; `sampling` can leave them out
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +52,6 @@ class Dialect:
     SALT = "$salt"
 
 
-class Usage(NamedTuple):
-    """Token counts as the server reports them; None if not reported."""
-
-    prompt_tokens: int | None
-    completion_tokens: int | None
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
-
-    def over(self, earlier: "Usage") -> "Usage":
-        """Returns these counts; those that are missing are taken from an earlier report of the same answer."""
-        if earlier[2] is None and earlier[3] is None and self[0] is not None and self[1] is not None:
-            return self  # as usual: every report has the same counts
-        return Usage(*(old if new is None else new for new, old in zip(self, earlier, strict=True)))
-
-
 class Chunk(NamedTuple):
     """Parsed content of one event of the stream.
 
@@ -80,6 +67,7 @@ class Chunk(NamedTuple):
     is_whole: the event repeats the whole answer, which the stream has sent in pieces
     begins_reasoning: a block of reasoning begins, whose text may never be sent
     hides_reasoning: reports reasoning whose full text is perhaps not sent: it is encrypted, redacted, summarised or signed
+    choices: number of choices of which it has a part
     """
 
     has_content: bool = False
@@ -96,6 +84,7 @@ class Chunk(NamedTuple):
     begins_reasoning: bool = False
     hides_reasoning: bool = False
     prose: str | None = None
+    choices: int = 1
 
 
 def request_body(dialect: Dialect, request: Request, model: str, stream: bool, *, is_chat: bool) -> bytes:
@@ -172,17 +161,19 @@ def _chunk(document: dict[str, Any]) -> Chunk:
     choices = document.get("choices")
     if (not choices or "error" in document) and (error := error_of(document)) is not None:
         return Chunk(error=error)
-    usage = _usage(document)
-    if not choices:
-        return Chunk(usage=usage, model=shown_name(document.get("model")))
-    if type(choices) is list and len(choices) > 1:
-        chunks = [_chunk({**document, "choices": [choice]}) for choice in choices[:MAX_CHOICES]]
-        has_content = any(chunk.has_content for chunk in chunks)
-        is_answer = any(chunk.is_answer for chunk in chunks)
-        return min(chunks, key=lambda chunk: chunk.choice != 0)._replace(has_content=has_content, is_answer=is_answer)
-    choice = choices[0] if type(choices) is list else None
-    if not isinstance(choice, dict):
+    if choices and type(choices) is not list:
         raise Malformed("`choices` is not a list of objects")
+    if choices and (len(choices) > 1 or not isinstance(choices[0], dict)):
+        chunks = [_chunk({**document, "choices": [part]}) for part in choices[:MAX_CHOICES] if isinstance(part, dict)]
+        if len(chunks) > 1:
+            has_content = any(chunk.has_content for chunk in chunks)
+            is_answer = any(chunk.is_answer for chunk in chunks)
+            first = min(chunks, key=lambda chunk: chunk.choice != 0)
+            return first._replace(has_content=has_content, is_answer=is_answer, choices=len(chunks))
+        return chunks[0] if chunks else _chunk({**document, "choices": None})
+    if not choices:
+        return Chunk(usage=_usage(document, {}), model=shown_name(document.get("model")))
+    choice = choices[0]
     message = choice.get("delta")
     is_whole = message is None and isinstance(choice.get("message"), dict)
     if message is None:
@@ -199,8 +190,8 @@ def _chunk(document: dict[str, Any]) -> Chunk:
         text != "",
         answer != "",
         text,
-        shortened(text_of(finish)) if finish else None,
-        usage,
+        finish_reason(finish) if finish else None,
+        _usage(document, choice),
         None,
         model if type(model) is str else "",
         index if type(index) is int else 0,
@@ -216,7 +207,7 @@ def parse_answer(payload: bytes) -> Chunk:
     """Parses a complete answer to a request with `stream: false`. Raises Malformed."""
     document = json_object(payload)
     chunk = _chunk(document)
-    if chunk.error is None and not document.get("choices"):
+    if chunk.error is None and not any(isinstance(part, dict) for part in document.get("choices") or ()):
         raise Malformed(f"the answer has no `choices`: {excerpt(payload)}")
     return chunk
 
@@ -254,16 +245,20 @@ def _content(message: dict[str, Any]) -> tuple[str, str]:
         if not reasoning and message.get(key):
             value = message[key]
             reasoning = value if isinstance(value, str) else _texts(value)
+    if not reasoning and (details := _reasoning_details(message)):
+        reasoning = "".join(_parts(details))
     return answer, reasoning
 
 
-def _hides_reasoning(message: dict[str, Any]) -> bool:
-    """True if OpenRouter's details or LiteLLM's blocks report reasoning whose tokens are not in the text of the message."""
+def _reasoning_details(message: dict[str, Any]) -> list[Any]:
+    """OpenRouter's details of reasoning, or LiteLLM's blocks."""
     details = message.get("reasoning_details") or message.get("thinking_blocks")
-    return type(details) is list and any(
-        isinstance(detail, dict) and (bool(detail.get("signature")) or detail.get("type") in _HIDDEN)
-        for detail in details
-    )
+    return [detail for detail in details if isinstance(detail, dict)] if type(details) is list else []
+
+
+def _hides_reasoning(message: dict[str, Any]) -> bool:
+    """True if the details report reasoning whose tokens are not in the text of the message."""
+    return any(detail.get("signature") or detail.get("type") in _HIDDEN for detail in _reasoning_details(message))
 
 
 def _parts(parts: list[Any]) -> tuple[str, str]:
@@ -274,7 +269,9 @@ def _parts(parts: list[Any]) -> tuple[str, str]:
             texts[0].append(part)
         elif isinstance(part, dict):
             is_reasoning = part.get("type") in ("thinking", "reasoning")
-            texts[is_reasoning].append(_texts({key: part.get(key) for key in ("text", "thinking", "reasoning")}))
+            texts[is_reasoning].append(
+                _texts({key: part.get(key) for key in ("text", "thinking", "reasoning", "summary")})
+            )
     return "".join(texts[0]), "".join(texts[1])
 
 
@@ -294,26 +291,12 @@ def _texts(value: Any, depth: int = 0) -> str:
     return ""
 
 
-def _usage(document: dict[str, Any]) -> Usage | None:
-    """Returns `usage`, else llama.cpp's `timings`, else None. A usage of zeros, which Ollama sends per chunk, is ignored."""
-    usage = document.get("usage")
-    if isinstance(usage, dict):
-        prompt, completion = count(usage, "prompt_tokens"), count(usage, "completion_tokens")
-        if not prompt and not completion:
-            return None
-        cached = reasoning = None
-        if details := usage.get("prompt_tokens_details"):
-            cached = count(details, "cached_tokens")
-        if details := usage.get("completion_tokens_details"):
-            reasoning = count(details, "reasoning_tokens")
-            parts = (prompt or 0, completion or 0, reasoning or 0)
-            if reasoning and count(usage, "total_tokens") == sum(parts):
-                completion = parts[1] + reasoning  # xAI counts reasoning beside the completion, all others in it
-        return Usage(prompt, completion, cached, reasoning)
-    timings = document.get("timings")
-    if isinstance(timings, dict):
-        processed, cached = count(timings, "prompt_n"), count(timings, "cache_n")
-        # llama.cpp's `prompt_n` excludes the prompt tokens found in its cache.
-        prompt = None if processed is None else processed + (cached or 0)
-        return Usage(prompt, count(timings, "predicted_n"), cached)
-    return None
+def _usage(document: dict[str, Any], choice: Mapping[str, Any]) -> Usage | None:
+    """Returns `usage`, also Groq's or that in Moonshot's choice, else llama.cpp's `timings`, else None."""
+    groq, timings = document.get("x_groq"), document.get("timings")
+    usage = document.get("usage") or choice.get("usage") or (isinstance(groq, dict) and groq.get("usage"))
+    if usage or not isinstance(timings, dict):
+        return read_usage(usage, "prompt", "completion")
+    processed, cached = reported_count(timings, "prompt_n"), reported_count(timings, "cache_n")
+    # llama.cpp's `prompt_n` excludes the prompt tokens found in its cache.
+    return Usage(total(processed, cached), reported_count(timings, "predicted_n"), cached)

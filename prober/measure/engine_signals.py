@@ -270,6 +270,7 @@ class PageShape:
     """Criteria that identify a metrics page: a metric with one of `prefixes`, or all of `names`.
 
     with_label, without_label: a label that at least one of the prefixed series has, or that none has
+    without_names: metrics of which the page has none
     openmetrics: the page ends with `# EOF`; None: not checked
     """
 
@@ -277,6 +278,7 @@ class PageShape:
     names: tuple[str, ...] = ()
     with_label: str | None = None
     without_label: str | None = None
+    without_names: tuple[str, ...] = ()
     openmetrics: bool | None = None
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import orjson
 
-from prober.measure.chat import USER, Chunk, Dialect, Usage, encoded
-from prober.measure.payload import Malformed, count, error_of, event_type, excerpt, json_object, shortened, text_of
+from prober.measure.chat import USER, Chunk, Dialect, encoded
+from prober.measure.payload import Malformed, error_of, event_type, excerpt, finish_reason, json_object, text_of
 from prober.measure.printable import shown_name
 from prober.measure.request import AssistantMessage, Message, Request
 from prober.measure.tool_calls import CallPiece
+from prober.measure.usage import Usage, read_usage, reported_count, total
 
 HEADERS = (("anthropic-version", "2023-06-01"),)
 
@@ -71,7 +72,7 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
         case "message_delta":
             delta = document.get("delta")
             reason = delta.get("stop_reason") if isinstance(delta, dict) else None
-            return Chunk(finish_reason=shortened(text_of(reason)) if reason else None, usage=_usage(document))
+            return Chunk(finish_reason=finish_reason(reason), usage=_usage(document))
         case "message_stop":
             return Chunk(is_end=True)
     if kind == "error" or "error" in document:
@@ -97,13 +98,12 @@ def _message(message: dict[str, Any]) -> Chunk:
     contents = [_content(block) for block in blocks]
     answer = "".join(content.text for content in contents if content.is_answer)
     reasoning = "".join(content.text for content in contents if not content.is_answer)
-    reason = message.get("stop_reason")
     return Chunk(
         bool(answer or reasoning),
         bool(answer),
         answer or reasoning,
-        shortened(text_of(reason)) if reason else None,
-        _usage(message),
+        finish_reason(message.get("stop_reason")),
+        _usage(message, is_start=not blocks),
         None,
         shown_name(message.get("model")),
         calls=tuple(piece for number, block in enumerate(blocks) for piece in _calls(block, number, is_complete=True)),
@@ -149,15 +149,15 @@ def _content(block: Any) -> Chunk:
     return Chunk(hides_reasoning=True) if block.get("type") == "signature_delta" and block.get("signature") else Chunk()
 
 
-def _usage(holder: dict[str, Any]) -> Usage | None:
+def _usage(holder: dict[str, Any], *, is_start: bool = False) -> Usage | None:
     """Returns the tokens of the prompt, including those read from and written to the cache, and the tokens of the answer so far."""
-    usage: Any = holder.get("usage")
-    cached, created = count(usage, "cache_read_input_tokens"), count(usage, "cache_creation_input_tokens")
-    fresh = count(usage, "input_tokens")
-    prompt = None if fresh is None else fresh + (cached or 0) + (created or 0)
-    completion = count(usage, "output_tokens")
-    if not prompt and not completion:
+    usage = holder.get("usage")
+    if (used := read_usage(usage, "input", "output")) is None:
         return None
+    cached, created = (reported_count(usage, f"cache_{kind}_input_tokens") for kind in ("read", "creation"))
     return Usage(
-        prompt or None, completion or None, cached, count(usage.get("output_tokens_details"), "thinking_tokens")
+        total(used.prompt_tokens, cached, created) or None,
+        None if is_start and not used.completion_tokens else used.completion_tokens,
+        cached,
+        reported_count(usage, "output_tokens_details", "thinking_tokens"),
     )

@@ -1,7 +1,7 @@
 """Declared service level objectives, the streams of probes that they evaluate, and the events that a probe contributes to one.
 
 `success`, `ttft`, `e2e`: one event per probe; a bad outcome is a bad event.
-`tpot`: one event if it was measured, see `Timeline.tpot_s`.
+`tpot`: one event if the answer ended properly and it was measured, see `Timeline.tpot_s`.
 `itl`: one event per ITL, up to the requested number of tokens, plus one bad event if the stream died after its first token.
 `quality`: one event per checked answer.
 
@@ -156,7 +156,7 @@ def count_events(slo: Slo, result: ProbeResult) -> tuple[int, int]:
     if slo.signal == "itl":
         return _itl_events(slo, result, failed=failed)
     if slo.signal == "tpot":
-        return _single_event(slo, result.timeline.tpot_s)
+        return NO_EVENT if failed else _single_event(slo, result.timeline.tpot_s)
     if failed:
         return BAD_EVENT
     assert slo.signal in BOUNDED_SIGNALS

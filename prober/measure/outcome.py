@@ -4,6 +4,7 @@
 least one chunk with content, and the requested length where the engine can be forced to it.
 """
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -47,37 +48,44 @@ NO_CONTENT = (204, 205)  # statuses of answers without a body
 NEUTRAL = frozenset({Outcome.INVALID, Outcome.CANCELLED, Outcome.OVER_BUDGET, Outcome.REJECTED})
 ANSWERED = frozenset({Outcome.OK, Outcome.WRONG_ANSWER})
 BAD = frozenset(Outcome) - NEUTRAL - ANSWERED
-# Reasons with which an answer ends, by API and engine: those of a complete one, and those that tell of a failure. One in neither table
-# is a failure too, because it is unknown whether such an answer is complete. Sources: the API references of OpenAI (chat, Responses:
-# `status` and `incomplete_details.reason`) and Anthropic (Messages); vLLM's and TGI's `FinishReason`; the references of DeepSeek, Azure
-# and OpenRouter.
-PROPER_REASONS = frozenset(
+# Reasons with which an answer ends, as `reason_word` writes them. Sources: the API references of OpenAI (chat; Responses: `status` and
+# `incomplete_details.reason`), Anthropic, Google (Gemini), Cohere, Mistral, DeepSeek, Azure, OpenRouter, IBM (watsonx), AWS (Bedrock),
+# Baidu, Zhipu and xAI; `FinishReason` of vLLM, SGLang and TGI; the table of finish reasons of LiteLLM.
+# Those of a limit of tokens: an answer that was forced to a length and ended for another reason is shorter than that.
+LENGTH_REASONS = frozenset(
     {
-        *("stop", "length", "tool_calls", "function_call"),
-        *("completed", "max_output_tokens"),  # Responses
-        *("end_turn", "max_tokens", "stop_sequence", "tool_use"),  # Messages
+        *("length", "max_tokens", "max_output_tokens", "max_length", "max_len", "token_limit"),
+        *("model_length", "max_context", "model_context_window_exceeded"),  # the context of the model was full
     }
 )
-UNKNOWN_ENGINES = frozenset({"", "openai", "litellm"})
-PROPER_REASONS_OF_ENGINES = {"vllm": frozenset({"repetition"}), "tgi": frozenset({"eos_token"})}
-# Reasons of a limit of tokens. An answer that was forced to a length and ended for another reason is shorter than that.
-LENGTH_REASONS = frozenset({"length", "max_tokens", "max_output_tokens"})
-FAILURE_REASONS = {
-    "abort": "the engine aborted the request",
-    "aborted": "the engine aborted the request",
-    "cancelled": "the request was cancelled",
-    "canceled": "the request was cancelled",
-    "content_filter": "a content filter cut the answer",
-    "error": "the engine failed",
-    "failed": "the engine failed",
-    "insufficient_system_resource": "the engine ran out of resources",
-    "model_context_window_exceeded": "the context of the model was full",
-    "network_error": "a connection inside the server failed",
-    "pause_turn": "the server paused the turn, and the answer goes on in another request",
-    "refusal": "a classifier stopped the answer",
-    "server_error": "the engine failed",
-    "timeout": "a time limit of the server passed",
+CALL_REASONS = frozenset({"tool_calls", "tool_call", "tool_use", "function_call"})
+PROPER_REASONS = LENGTH_REASONS.union(
+    CALL_REASONS,
+    ("stop", "stop_sequence", "stop_token", "end_turn", "end", "eos", "eos_token", "endoftext"),
+    ("complete", "completed", "done", "normal", "repetition"),
+)
+# Parts of words that name a failure in other reasons, and their meaning.
+FAILURES = {
+    re.compile(part): meaning
+    for part, meaning in {
+        "abort|cancel|interrupt|terminated|killed|disconnect": "the request was aborted",
+        "time_?d?_?out|time_limit|deadline": "a time limit of the server passed",
+        "pause_turn": "the server paused the turn, and the answer goes on in another request",
+        "incomplete|in_progress|queued": "the answer is incomplete",
+        "insufficient|exhaust|overload|unavailable|out_of_memory|(^|_)oom(_|$)|rate_limit|quota": "the engine ran out of resources",
+        "filter|block(ed|list)|blacklist|safety|sensitive|toxic|armor|^language$": "a filter stopped the answer",
+        "refus|guard|prohibit|moderat|policy|recitation|spii": "a classifier stopped the answer",
+        "error|fail|exception|crash|unload|malformed|invalid|_tool_calls?$": "the engine failed",
+    }.items()
 }
+_REASON_PREFIX = re.compile(r"(finish_?)?reason[._]")  # of enumerations, as in `FINISH_REASON_STOP`
+
+
+def reason_word(reason: str | None) -> str:
+    """The word of a finish reason in small letters with `_`, without the name of its enumeration; "" for None."""
+    word = re.sub(r"[\s-]+", "_", (reason or "").strip().lower())
+    prefix = _REASON_PREFIX.match(word)
+    return word[prefix.end() :] if prefix else word
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +131,11 @@ class ExpectedAnswer:
     """Requirements of a complete answer.
 
     end_mark: text or event that ends the stream, such as `[DONE]`; "" if the API has none, or if no stream was requested
-    engine: name of the engine, which decides the valid finish reasons
     tokens: requested length, None if unknown
     forced: the engine was told to generate exactly that many tokens
     """
 
     end_mark: str = "[DONE]"
-    engine: str = ""
     tokens: int | None = None
     forced: bool = False
 
@@ -151,7 +157,7 @@ def classify(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
     """
     if end.transport_verdict and end.transport_verdict.outcome is Outcome.CANCELLED:
         return end.transport_verdict
-    if verdict := _server_failure(end, expected.engine):
+    if verdict := _server_failure(end):
         return verdict
     if end.status in NO_CONTENT:
         return Verdict(Outcome.EMPTY, f"HTTP {end.status}: no content")
@@ -169,7 +175,7 @@ def classify(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
     return _content_verdict(end, expected)
 
 
-def _server_failure(end: ObservedEnd, engine: str) -> Verdict | None:
+def _server_failure(end: ObservedEnd) -> Verdict | None:
     """The verdict if the server reports an error or sends malformed data; None if not."""
     if end.status is not None and (verdict := classify_status(end.status, end.status_detail)):
         return verdict
@@ -177,39 +183,37 @@ def _server_failure(end: ObservedEnd, engine: str) -> Verdict | None:
         return Verdict(Outcome.ERROR_IN_STREAM, f"error inside a {end.status} answer: {end.error}")
     if end.malformed is not None:
         return Verdict(Outcome.MALFORMED, end.malformed)
-    reason = end.finish_reason
-    proper = PROPER_REASONS | PROPER_REASONS_OF_ENGINES.get(engine, frozenset())
-    if engine in UNKNOWN_ENGINES:
-        proper = proper.union(*PROPER_REASONS_OF_ENGINES.values())
-    if reason is None or reason in proper:
+    word = reason_word(end.finish_reason)
+    meaning = next((meaning for part, meaning in FAILURES.items() if part.search(word)), None)
+    if meaning is None or word in PROPER_REASONS:
         return None
-    meaning = FAILURE_REASONS.get(reason, "unknown: the prober cannot tell whether the answer is complete")
-    return Verdict(Outcome.ERROR_IN_STREAM, f"finish reason {reason!r}: {meaning}")
+    return Verdict(Outcome.ERROR_IN_STREAM, f"finish reason {end.finish_reason!r}: {meaning}")
 
 
 def _content_verdict(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
     """The verdict on an answer that ended properly."""
-    has_only_reasoned = end.hides_reasoning and not end.content_chunks
-    if not end.content_chunks and not (has_only_reasoned and end.finish_reason in LENGTH_REASONS):
+    has_only_reasoned, word = end.hides_reasoning and not end.content_chunks, reason_word(end.finish_reason)
+    if not end.content_chunks and not (has_only_reasoned and word in LENGTH_REASONS):
         reasoned = ", only hidden reasoning" if has_only_reasoned else ""
         return Verdict(Outcome.EMPTY, f"the answer ended properly but had no content{reasoned}")
     if expected.forced and (short := _shortfall(end, expected.tokens)):
         return Verdict(Outcome.SHORT, short)
+    remarks = []
     received = max(end.completion_tokens or 0, end.content_chunks)
     if expected.tokens is not None and received > FAR_MORE * expected.tokens:
-        return Verdict(Outcome.OK, f"at least {received} tokens although {expected.tokens} were requested")
-    if has_only_reasoned:
-        return Verdict(
-            Outcome.OK, "hidden reasoning used up the limit of tokens before an answer; request more output tokens"
-        )
-    return Verdict(Outcome.OK)
+        remarks.append(f"at least {received} tokens although {expected.tokens} were requested")
+    elif has_only_reasoned:
+        remarks.append("hidden reasoning used up the limit of tokens before an answer; request more output tokens")
+    if word not in PROPER_REASONS:
+        remarks.append(f"finish reason {end.finish_reason!r} is unknown: the answer is taken as complete")
+    return Verdict(Outcome.OK, "; ".join(remarks))
 
 
 def checked(verdict: Verdict, end: ObservedEnd, problem: str) -> Verdict:
     """Returns the verdict on an answer that ended properly and was checked. problem: fault that the check found, "" if none"""
     if not problem:
         return verdict
-    is_cut = end.finish_reason in LENGTH_REASONS
+    is_cut = reason_word(end.finish_reason) in LENGTH_REASONS
     why = (verdict.detail or "the answer reached its limit of tokens") if is_cut else ""
     return Verdict(Outcome.WRONG_ANSWER, f"{problem} ({why})" if why else problem)
 
@@ -226,7 +230,7 @@ def _shortfall(end: ObservedEnd, tokens: int | None) -> str | None:
         return (
             f"{end.completion_tokens} tokens although {tokens} were forced" if end.completion_tokens < tokens else None
         )
-    if end.finish_reason in LENGTH_REASONS or end.content_chunks >= tokens:
+    if reason_word(end.finish_reason) in LENGTH_REASONS or end.content_chunks >= tokens:
         return None
     return f"finish reason {end.finish_reason!r} after {end.content_chunks} chunks although {tokens} tokens were forced"
 

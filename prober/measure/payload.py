@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -15,6 +16,7 @@ MAX_SERVER_TEXT_CHARS = 300  # of an error message or a finish reason
 MAX_VALUES = 100_000  # of one document: each takes up to 60 bytes of memory, an empty list for two bytes of JSON
 MAX_UNCOUNTED_BYTES = 64 << 10  # in which there cannot be so many that it matters
 MAX_ERROR_DEPTH = 4  # of objects that wrap the object with the message
+MAX_FIELD_CHARS = 60  # of the name of a refused field
 MAX_ERROR_NAMES = 3  # of the type and the code of an error that are shown
 # Keys under which servers put the words of an error, the most telling first: OpenAI, FastAPI, AWS, Google, problem details,
 # Apigee, and others.
@@ -32,8 +34,12 @@ _MESSAGES = (
 _WRAPPERS = ("error", "errors", "detail", "Error", "fault", "base_resp")
 _CODES = ("code", "status", "status_code", "statusCode")
 _NAMES = ("type", "__type", "error_code", *_CODES)  # keys of the kind of an error
+# Keys of the refused field of a request: FastAPI's, RFC 9457's, and those of others. OpenAI's words name it themselves.
+_FIELDS = ("loc", "field", "pointer", "path")
+_FIELD_PARTS = re.compile(r"[/.#$]+")
 _NAME = re.compile(r"\w[\w.#-]{0,59}", re.ASCII)
 _NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")  # control characters that are in no text
+_GOES_ON = frozenset({"null", "none", "not_finished"})  # DashScope's and watsonx's finish reasons before the end
 _FAILED = frozenset({"error", "fail", "failed", "failure"})
 _REQUEST_IDS = frozenset({"requestId", "request_id", "RequestId", "id", "trace_id"})
 
@@ -42,11 +48,19 @@ class Malformed(ValueError):
     """The payload is not an event of the API."""
 
 
+class NoObject(Malformed):
+    """The payload is a JSON `value`, but no object."""
+
+    def __init__(self, payload: bytes, value: Any) -> None:
+        super().__init__(f"not a JSON object: {excerpt(payload)}")
+        self.value = value
+
+
 def json_object(payload: bytes) -> dict[str, Any]:
     """Returns the JSON object in `payload`. NaN and lone surrogates are allowed, as in OpenAI's SDKs. Raises Malformed."""
     document = _loaded(payload)
     if not isinstance(document, dict):
-        raise Malformed(f"not a JSON object: {excerpt(payload)}")
+        raise NoObject(payload, document)
     return document
 
 
@@ -110,6 +124,14 @@ def shortened(text: str, limit: int = MAX_SERVER_TEXT_CHARS) -> str:
     """The text as one printable line, cut to `limit` characters."""
     text = one_line(text)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def finish_reason(value: object) -> str | None:
+    """The finish reason that a server sent, on one line; None while the answer goes on. SGLang's native one is an object."""
+    if isinstance(value, dict):
+        value = value.get("type") or value
+    reason = shortened(text_of(value)) if value else ""
+    return None if not reason or reason.lower() in _GOES_ON else reason
 
 
 def event_type(document: Mapping[str, Any], event_name: bytes) -> str:
@@ -204,11 +226,25 @@ def _words(error: Any, depth: int, names: tuple[str, ...] = ()) -> Iterator[tupl
         if error:
             yield error, names
     elif depth < MAX_ERROR_DEPTH and isinstance(error, list):
-        for item in error[:3]:
-            yield from _words(item, depth + 1, names)
+        items = [words for item in error[:3] for words in islice(_words(item, depth + 1, names), 1)]
+        if items:
+            yield "; ".join(dict.fromkeys(text for text, _ in items)), sum((kinds for _, kinds in items), ())
     elif depth < MAX_ERROR_DEPTH and isinstance(error, dict):
         own = tuple(str(error[key]) for key in _NAMES if type(error.get(key)) in (int, str))
         names = tuple(name for name in own if _NAME.fullmatch(name) and name.lower() not in _FAILED) or names
+        field = _field(error, depth)
         for key in (*_WRAPPERS, *_MESSAGES):
-            if error.get(key):
-                yield from _words(error[key], depth + 1, names)
+            for text, kinds in _words(error.get(key), depth + 1, names):
+                is_named = not field or re.search(rf"\b{re.escape(field)}\b", text)
+                yield (text if is_named else f"{field}: {text}"), kinds
+
+
+def _field(error: Mapping[str, Any], depth: int) -> str:
+    """The field of the request that an error names, such as `messages.0.content`; "" if it names none."""
+    for key in _FIELDS[: None if depth else -1]:  # the outermost `path` is that of the URL
+        place = error.get(key)
+        parts = _FIELD_PARTS.split(place) if isinstance(place, str) else place if isinstance(place, list) else ()
+        names = [str(part) for part in parts if _NAME.fullmatch(str(part))]
+        if name := ".".join(names[names[:1] == ["body"] :])[:MAX_FIELD_CHARS]:
+            return name
+    return ""

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
+from prober.measure.tool_calls import AN_OBJECT
+
 Check = Literal["text", "regex", "json_schema", "tool_call"]
 MAX_QUOTED_CHARS = 80  # of an answer, in a message
 # The characters of an answer that are checked, by the tokens that were asked for: three times as many as those usually have.
@@ -118,6 +120,8 @@ def _call_problem(schemas: Any, name: str, arguments: str) -> str:
     if name not in schemas:
         allowed = f"which is none of {', '.join(map(repr, schemas))[:200]}" if schemas else "though it may call no tool"
         return f"calls {_quoted(name)}, {allowed}"
+    if arguments.startswith(AN_OBJECT):
+        return f"arguments of {name}: an object is not JSON text, which the API demands"
     problem = _schema_problem(schemas[name], arguments, is_object=True)
     return f"arguments of {name}: {problem}" if problem else ""
 

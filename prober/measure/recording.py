@@ -9,9 +9,11 @@ import orjson
 
 from prober.measure import chat
 from prober.measure.api import CHAT, Api
-from prober.measure.outcome import ObservedEnd, Verdict
+from prober.measure.outcome import CALL_REASONS, ObservedEnd, Verdict, reason_word
 from prober.measure.payload import (
     Malformed,
+    NoObject,
+    error_message,
     error_of,
     excerpt,
     first_line,
@@ -26,6 +28,7 @@ from prober.measure.request import AssistantMessage, ToolUse
 from prober.measure.sse import STRAY, LineTooLong, SseDecoder, SseEvent, is_done
 from prober.measure.timeline import HiddenTokens, Timeline
 from prober.measure.tool_calls import ToolCall, ToolCalls
+from prober.measure.usage import NO_COUNT, Usage
 
 MAX_CHUNKS = 100_000
 MAX_TEXT_CHARS = 2_000
@@ -53,6 +56,7 @@ class Recording:
     ended_ns: arrival of the event that ended the answer; None without one
     stray_text: first text of the server that is no part of an answer: a line that is no event, or an unknown object; "" if none
     streams_reasoning: reasoning was received, in its own fields or between marks
+    request_bytes: size of the request, which bounds the tokens of its prompt
     """
 
     streamed: bool = True
@@ -66,15 +70,18 @@ class Recording:
     finish_reason: str | None = None
     error: str | None = None
     malformed: str | None = None
-    usage: chat.Usage | None = None
     answered_model: str = ""
     stray_text: str = ""
     streams_reasoning: bool = False
+    request_bytes: int = 0
+    _reported: Usage | None = None
+    _choices: int = 1  # one of them is recorded; the usage counts the tokens of all
     _marks: ReasoningMarks = field(default_factory=ReasoningMarks)
     # By the blocks of the answer; the last block of reasoning hides its own tokens until its text comes.
     _hidden_tokens: HiddenTokens = ""
     _hidden_before_block: HiddenTokens = ""
     _calls: ToolCalls = field(default_factory=ToolCalls)
+    _has_call: bool = False
     _texts: list[str] = field(default_factory=list)
     _text_chars: int = 0
     _answers: list[str] = field(default_factory=list)
@@ -119,7 +126,37 @@ class Recording:
     @property
     def has_totals(self) -> bool:
         """Every content chunk had a running total of tokens, which gives the tokens of each; one usage at the end does not."""
-        return len(self._totals) == len(self._stamps) > 0
+        return len(self._totals) == len(self._stamps) > 0 and self.usage is not None and self._choices == 1
+
+    @property
+    def usage(self) -> Usage | None:
+        """The tokens that the server counted; None if it reported none, or if they are unusable."""
+        return None if self.unusable_usage else self._reported
+
+    @property
+    def unusable_usage(self) -> str:
+        """Why the server's usage is not used: one of its counts is impossible. "" if all can be right.
+
+        Bounds of the answer: each received token has at least one byte, and others (special tokens, hidden reasoning) are limited by
+        the requested length. Bound of the prompt: the bytes of the request, and a margin for what the server adds.
+        """
+        if self._reported is None:
+            return ""
+        prompt, completion, cached, reasoning = (number or 0 for number in self._reported)
+        has_prompt, has_completion = (number is not None for number in self._reported[:2])
+        max_tokens = (USAGE_SLACK * max(self.tokens, self._generated_bytes) + FREE_COMPLETION_TOKENS) * self._choices
+        claims = {
+            "a count is no number of tokens": NO_COUNT in self._reported,
+            f"0 tokens, in an answer of {len(self._stamps)} chunks": has_completion and not completion and self._stamps,
+            f"{reasoning} tokens of reasoning among {completion} tokens of the answer": has_completion
+            and reasoning > completion,
+            f"{completion} tokens, in an answer of {self._generated_bytes} bytes": completion > max_tokens,
+            f"{prompt} prompt tokens, for a request of {self.request_bytes} bytes": prompt
+            > self.request_bytes + FREE_PROMPT_TOKENS,
+            f"{cached} cached tokens among {prompt} prompt tokens": has_prompt and cached > prompt,
+        }
+        claim = next((claim for claim, is_impossible in claims.items() if is_impossible), "")
+        return claim and f"the server's usage is unusable: {claim}"
 
     @property
     def max_received_tokens(self) -> int:
@@ -144,6 +181,16 @@ class Recording:
         return (
             f"the answer is not checked: it has more than {self._max_answer_chars:,} characters, "
             f"though {self.tokens:,} tokens were asked for"
+        )
+
+    @property
+    def call_problem(self) -> str:
+        """Fault of an answer that ends as one with a tool call, and has none; "" for all others."""
+        is_announced = reason_word(self.finish_reason) in CALL_REASONS
+        return (
+            f"finish reason {self.finish_reason!r}, but no tool is called"
+            if is_announced and not self._has_call
+            else ""
         )
 
     @property
@@ -245,7 +292,10 @@ class Recording:
         is_object = call is not None and call.closed_ns is not None and is_json_object(call.arguments.encode())
         shows_answer = self.streams_reasoning or self._hidden_tokens or not self._hides_reasoning
         hidden_tokens: HiddenTokens = self._hidden_tokens or ("before" if self._hides_reasoning else "")
-        if not hidden_tokens and self.usage and (self.usage.completion_tokens or 0) > self._generated_bytes:
+        usage = self.usage
+        if self._choices > 1:
+            hidden_tokens = "choices"
+        elif not hidden_tokens and usage and (usage.completion_tokens or 0) > self._generated_bytes:
             hidden_tokens = "some"
         first_ns = self.first_ns if self.streamed else None
         first_answer_ns = self.first_answer_ns if self.streamed and shows_answer else None
@@ -257,7 +307,8 @@ class Recording:
             first_answer_ns=first_answer_ns,
             content_ns=self._stamps[:] if self.streamed else (),  # an array takes a fifth of the memory of a tuple
             content_tokens=steps,
-            usage=self.usage,
+            usage=usage,
+            unusable_usage=self.unusable_usage,
             finish_reason=self.finish_reason,
             answered_model=self.answered_model,
             streams_reasoning=self.streams_reasoning,
@@ -281,7 +332,7 @@ class Recording:
             finish_reason=self.finish_reason,
             done=self.done,
             content_chunks=self.content_chunks,
-            completion_tokens=self.usage.completion_tokens if self.usage else None,
+            completion_tokens=usage.completion_tokens if (usage := self.usage) else None,
             hides_reasoning=self._hides_reasoning,
             stray_text=self.stray_text,
         )
@@ -289,31 +340,8 @@ class Recording:
     @property
     def _hides_reasoning(self) -> bool:
         """True if the model generated reasoning that was not sent: a block without text, or reasoning that only the usage counts."""
-        is_counted = self.usage is not None and bool(self.usage.reasoning_tokens)
+        is_counted = self._reported is not None and (self._reported.reasoning_tokens or 0) > 0
         return self._hidden_tokens != "" or (is_counted and not self.streams_reasoning)
-
-    def refuse_impossible_usage(self, request_bytes: int) -> str:
-        """Discard a usage that is impossible for this answer. Returns a sentence about it, "" if nothing was discarded.
-
-        Only the answer tokens are discarded if they are fewer than the reasoning tokens, which they include. Bounds of the answer: each
-        received token has at least one byte, and others (special tokens, hidden reasoning) are limited by the requested length. Bound
-        of the prompt: the bytes of the request, and a margin for what the server adds.
-        """
-        usage = self.usage
-        if usage is None:
-            return ""
-        completion, prompt = usage.completion_tokens or 0, usage.prompt_tokens or 0
-        if usage.completion_tokens is not None and (usage.reasoning_tokens or 0) > completion:
-            self.usage = usage._replace(completion_tokens=None)
-            claim = f"{usage.reasoning_tokens} tokens of reasoning among {completion} tokens of the answer"
-        elif completion > USAGE_SLACK * max(self.tokens, self._generated_bytes) + FREE_COMPLETION_TOKENS:
-            self.usage, claim = None, f"{completion} tokens, in an answer of {self._generated_bytes} bytes"
-        elif prompt > request_bytes + FREE_PROMPT_TOKENS:
-            self.usage, claim = None, f"{prompt} prompt tokens, for a request of {request_bytes} bytes"
-        else:
-            return ""
-        del self._totals[:]
-        return f"the usage was refused as impossible: {claim}"
 
     def _finish_event(self) -> None:
         """Process the event that is incomplete at the end of the body. Raises LineTooLong."""
@@ -342,6 +370,14 @@ class Recording:
                 return
             self._has_event = True
             self._take_chunk(at_ns, chunk, payload)
+        except NoObject as other:  # carries nothing to read, as an empty event, unless it is an error
+            first = other.value[0] if isinstance(other.value, list) and other.value else None
+            if name == b"error":
+                self.error = error_message(payload)
+            elif isinstance(first, dict):
+                self.error = error_of(first)
+            if other.value and not self.stray_text:
+                self._has_event, self.stray_text = True, first_line(payload, MAX_STRAY_CHARS)
         except Malformed as problem:
             if event.complete:
                 self._has_event, self.malformed = True, str(problem)
@@ -350,6 +386,7 @@ class Recording:
         """Process the content of an event. Raises Malformed."""
         if chunk.is_end:
             self.ended_ns = at_ns
+        self._choices = min(chat.MAX_CHOICES, max(self._choices, chunk.choices, chunk.choice + 1))
         if chunk.is_whole:  # the pieces before it were all of the answer
             if chunk.has_content and not self._stamps:
                 raise Malformed(f"expected an answer in pieces, got the whole answer in one event: {excerpt(payload)}")
@@ -372,13 +409,16 @@ class Recording:
         if chunk.has_content:
             self._record_content(at_ns, chunk)
         for piece in chunk.calls:
-            self._calls.add(at_ns, piece)
+            if self._calls.add(at_ns, piece) and not chunk.has_content:  # the call came whole, at its end
+                call = chat.Chunk(True, True, piece.name + (piece.rest or ""), calls=(piece,), prose="")
+                self._record_content(at_ns, call)
         if chunk.error is not None:
             self.error = chunk.error
-        if (usage := chunk.usage) is not None:
-            self.usage = usage if self.usage is None else usage.over(self.usage)
-            if chunk.has_content and usage.completion_tokens:
-                self._totals.append(usage.completion_tokens)
+        # Ollama sends zeros in each chunk.
+        if (usage := chunk.usage) is not None and not (self._reported and usage[:2] == (0, 0)):
+            self._reported = usage if self._reported is None else usage.over(self._reported)
+            if chunk.has_content and (so_far := usage.completion_tokens or 0) > 0:
+                self._totals.append(so_far)
         if chunk.finish_reason is not None:
             self.finish_reason = chunk.finish_reason
         if chunk.model and not self.answered_model:
@@ -397,6 +437,7 @@ class Recording:
         text = chunk.text
         answer = text if chunk.prose is None else chunk.prose
         has_call = bool(chunk.calls) or answer != text
+        self._has_call |= has_call
         self._stamps.append(at_ns)
         self.last_ns = at_ns
         if self.first_ns is None and self.streamed:

@@ -7,11 +7,12 @@ events". No field forces the length of an answer: a requested length is only a l
 from collections.abc import Iterator
 from typing import Any
 
-from prober.measure.chat import USER, Chunk, Dialect, Usage, encoded
-from prober.measure.payload import Malformed, count, error_of, event_type, excerpt, json_object, shortened, text_of
+from prober.measure.chat import USER, Chunk, Dialect, encoded
+from prober.measure.payload import Malformed, error_of, event_type, excerpt, finish_reason, json_object
 from prober.measure.printable import shown_name
 from prober.measure.request import AssistantMessage, Message, Request
 from prober.measure.tool_calls import CallPiece, argument_text
+from prober.measure.usage import read_usage
 
 ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 
@@ -74,6 +75,9 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
     if kind == "response.function_call_arguments.done":
         rest = argument_text(document.get("arguments"))
         return Chunk(calls=(CallPiece(_position(document, document.get("item_id")), rest=rest),))
+    if kind == "response.output_item.done":  # repeats the call, or is all of it
+        pieces = _call_pieces(document.get("item"), _position(document, None))
+        return Chunk(calls=tuple(piece._replace(arguments="", rest=piece.arguments) for piece in pieces))
     if kind in ("response.created", "response.in_progress", "response.queued"):
         response = document.get("response")
         return Chunk(model=shown_name(response.get("model")) if isinstance(response, dict) else "")
@@ -113,7 +117,7 @@ def _call_pieces(item: Any, position: int | str | None) -> Iterator[CallPiece]:
 
 def _end(response: dict[str, Any], status: str) -> Chunk:
     """Returns the last chunk of an answer, with all its content. Finish reason: the status, or why the answer is incomplete."""
-    usage, model = _usage(response), shown_name(response.get("model"))
+    usage, model = read_usage(response.get("usage"), "input", "output"), shown_name(response.get("model"))
     error = response.get("error")
     if error or status == "failed":
         return Chunk(
@@ -121,13 +125,12 @@ def _end(response: dict[str, Any], status: str) -> Chunk:
         )
     details = response.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, dict) else None
-    finish_reason = shortened(text_of(reason or status))
     items = response["output"] if isinstance(response.get("output"), list) else []
     answer, reasoning = _output(items)
     text = answer or reasoning
     calls = tuple(piece for number, item in enumerate(items) for piece in _call_pieces(item, number))
     return Chunk(
-        *(text != "", answer != "", text, finish_reason, usage, None, model, 0, True, calls),
+        *(text != "", answer != "", text, finish_reason(reason or status), usage, None, model, 0, True, calls),
         is_whole=True,
         begins_reasoning=not reasoning and any(isinstance(it, dict) and it.get("type") == "reasoning" for it in items),
         prose=_output([item for item in items if not any(_call_pieces(item, None))])[0],
@@ -148,16 +151,3 @@ def _output(items: list[Any]) -> tuple[str, str]:
             text for text in texts if isinstance(text, str)
         )
     return "".join(answer), "".join(reasoning)
-
-
-def _usage(response: dict[str, Any]) -> Usage | None:
-    usage: Any = response.get("usage")
-    prompt, completion = count(usage, "input_tokens"), count(usage, "output_tokens")
-    if not prompt and not completion:
-        return None
-    return Usage(
-        prompt,
-        completion,
-        count(usage.get("input_tokens_details"), "cached_tokens"),
-        count(usage.get("output_tokens_details"), "reasoning_tokens"),
-    )

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import ClassVar, Literal
 
-from prober.measure import chat
-from prober.measure.outcome import LENGTH_REASONS
+from prober.measure.outcome import LENGTH_REASONS, reason_word
+from prober.measure.usage import Usage
 
 # A prober that reads later than this may read tokens together which came apart, and cannot say who held them back. A quiet machine
 # reads within 0.1 ms (`bench/accuracy.py`).
@@ -24,7 +24,7 @@ MERGED = "it was read together with later chunks, and came at some time before"
 # narrowest buckets of the histograms (`exposition.buckets`).
 MAX_FIGURE_WIDTH = 0.12
 BoundedSignal = Literal["ttft", "ttft_answer", "e2e"]
-HiddenTokens = Literal["", "before", "within", "some"]
+HiddenTokens = Literal["", "before", "within", "some", "choices"]
 # An engine makes one token after the other. Content closer than this was held back on its way (by a gateway, the kernel or the prober
 # itself) and released together, in one flush: its gaps are not the engine's. On a quiet machine a stream of 3,300 tokens/s
 # stays above it in 9 of 10 gaps; the events of a held-back answer that a relay writes one by one stay below it in 9 of 10 gaps
@@ -79,7 +79,9 @@ class Timeline:
     answered_model: id of the model that answered, as the answer itself says; "" if it does not
     streams_reasoning: reasoning was streamed, in its own fields or between marks
     hidden_tokens: place of tokens that the server counted but did not stream. Reasoning (encrypted, redacted, summarised, or only in
-        the usage): `before` the answer or `within` it; `some`: more tokens than the text has bytes; "": no sign of any
+        the usage): `before` the answer or `within` it; `some`: more tokens than the text has bytes; `choices`: those of other choices
+        than the recorded one; "": no sign of any
+    unusable_usage: why the server's usage is not used; "" if it is used, or if there is none
     calls: number of tool calls in the answer
     call_ns: arrival of the first piece of the first tool call
     arguments_ns: arrival of the piece that completed its arguments; None unless they are a JSON object
@@ -97,7 +99,8 @@ class Timeline:
     end_ns: int | None = None
     content_ns: Sequence[int] = ()
     content_tokens: Sequence[int] | None = None
-    usage: chat.Usage | None = None
+    usage: Usage | None = None
+    unusable_usage: str = ""
     finish_reason: str | None = None
     answered_model: str = ""
     streams_reasoning: bool = False
@@ -291,7 +294,7 @@ class Timeline:
             return tokens
         hidden = 0 if self.streams_reasoning or not self.usage else self.usage.reasoning_tokens or 0
         is_known = self._is_token_per_chunk(tokens) or self._is_token_per_chunk(tokens - hidden)
-        return len(self.content_ns) if is_known and self.hidden_tokens != "within" else None
+        return len(self.content_ns) if is_known and self.hidden_tokens not in ("within", "choices") else None
 
     @property
     def tpot_s(self) -> float | None:
@@ -319,13 +322,18 @@ class Timeline:
         if n is not None and n < 2:
             return "the answer has fewer than two tokens"
         if len(starts) < 2:
+            if any(b - a >= FLUSH_GAP_NS for a, b in pairwise(self.content_ns)):
+                return f"not measurable here: chunks came less than {FLUSH_GAP_NS / 1e6:g} ms apart on average, as if held back"
             return "not measurable here: all content arrived at once, so its TTFT is the time of the whole answer"
         if self.usage is None:
-            return "the server sent no usage"
+            return self.unusable_usage or "the server sent no usage"
         if self.usage.completion_tokens is None:
             return "the server's usage has no valid number of the answer's tokens"
         if n is None:
-            return "not measurable here: the usage counts tokens that were not streamed, such as hidden reasoning, and not how many"
+            choices, hidden = "of several choices", "that were not streamed, such as hidden reasoning, and not how many"
+            return (
+                f"not measurable here: the usage counts tokens {choices if self.hidden_tokens == 'choices' else hidden}"
+            )
         return "not measurable here: the tokens after the first flush are not known"
 
     def _bounds_s(self, at_ns: int | None) -> tuple[float, float] | None:
@@ -347,7 +355,7 @@ class Timeline:
     def _is_token_per_chunk(self, n: int) -> bool:
         """True if each chunk is one of n tokens: there are n chunks, or n − 1 and a stop token, which has no content."""
         without_content = n - len(self.content_ns)
-        has_stop_token = self.finish_reason is not None and self.finish_reason not in LENGTH_REASONS
+        has_stop_token = self.finish_reason is not None and reason_word(self.finish_reason) not in LENGTH_REASONS
         return without_content == 0 or (without_content == 1 and has_stop_token)
 
     def _first_flush_tokens(self, n: int, chunks: int) -> int | None:

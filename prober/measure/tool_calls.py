@@ -8,13 +8,16 @@ from prober.measure.printable import MAX_NAME_CHARS
 
 MAX_CALLS = 64
 MAX_ARGUMENT_CHARS = 1 << 16  # of all calls: parsed in one step of about a millisecond
+AN_OBJECT, NO_TEXT = "(an object)", "(no text)"
 _STRUCTURE = re.compile(r'["\\{}\[\]]')
 
 
 def argument_text(arguments: object) -> str:
     """Arguments of a call, or a piece of them. What is no text, which no API allows, becomes text that is no JSON, unless it is empty:
     so it is not sent again."""
-    return arguments if isinstance(arguments, str) else "(no text)" if arguments else ""
+    if isinstance(arguments, str):
+        return arguments
+    return "" if not arguments else AN_OBJECT if isinstance(arguments, dict) else NO_TEXT
 
 
 class CallPiece(NamedTuple):
@@ -94,20 +97,22 @@ class ToolCalls:
     _by_place: dict[int | str | None, ToolCall] = field(default_factory=dict)
     _chars: int = 0
 
-    def add(self, at_ns: int, piece: CallPiece) -> None:
-        """Add a piece that arrived at `at_ns`."""
+    def add(self, at_ns: int, piece: CallPiece) -> bool:
+        """Add a piece that arrived at `at_ns`. Returns True if it begins a call."""
         call = self._by_place.get(piece.place)
-        if call is None or self._begins_another(call, piece):
+        begins = call is None or self._begins_another(call, piece)
+        if call is None or begins:
             if not piece.name:
-                return  # an id alone, or a piece of something that is no call
+                return False  # an id alone, or a piece of something that is no call
             self.count += 1
             if len(self.stored) >= MAX_CALLS:
-                return
+                return True
             call = self._by_place[piece.place] = ToolCall(piece.id, at_ns)
             self.stored.append(call)
         self._chars += len(piece.arguments) + len(piece.rest or "")
         if self._chars <= MAX_ARGUMENT_CHARS:
             call.add(at_ns, piece)
+        return begins
 
     @property
     def is_complete(self) -> bool:

@@ -35,6 +35,8 @@ MAX_HEADERS = 200
 LINGER_S = 1.0
 NEVER_NS = 1 << 63
 MAX_PAUSE_S = 366 * 86_400
+# SETTINGS or GOAWAY, with which a server begins HTTP/2 (RFC 9113, sections 3.4 and 4.1).
+_HTTP2_FRAME = re.compile(rb"\0..[\x04\x07].\0{4}", re.DOTALL)
 _SECONDS = re.compile(r"-?[0-9]{1,15}")
 _FORMATS = ("%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y")  # RFC 9110, 5.6.7
 _LIMITS = ("requests", "tokens", "input-tokens", "output-tokens")
@@ -81,6 +83,7 @@ class Exchange:
         self._parts: list[bytes] = []  # of the body, which the parser has found in the bytes that were read last
         self.on_body = self._parts.append  # of the parser; runs for every chunk, without a frame of Python
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._parser.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True)  # RFC 9112, 7.1.1
         self._handled = b""
         self._read_bytes = 0
         self._arrived_ns = self._earliest_ns = 0
@@ -180,7 +183,8 @@ class Exchange:
         except httptools.HttpParserCallbackError as problem:
             self._fail(cast(Exception, problem.__context__ or problem))
         except httptools.HttpParserError as problem:
-            self._break(Outcome.MALFORMED, f"not HTTP ({problem}): {data[:60]!r}")
+            kind = "HTTP/2 instead of HTTP/1.1" if _HTTP2_FRAME.match(data) else f"not HTTP ({problem})"
+            self._break(Outcome.MALFORMED, f"{kind}: {data[:60]!r}")
         except Exception as problem:
             self._fail(problem)
 

@@ -21,6 +21,7 @@ import orjson
 from prober import __version__
 from prober.config.hosts import is_loopback
 from prober.config.problems import mask_secrets
+from prober.config.server import server_problem
 from prober.net.certificates import trusting_context
 from prober.net.exchange import requested_pause_s
 from prober.net.redaction import Redactor
@@ -89,12 +90,10 @@ class Api:
         self, url: str, *, token_file: str | None = None, ca_file: str | None = None, namespace: str = "default"
     ) -> None:
         """Configure the client. Raises ValueError for an invalid URL, and for plain HTTP with a token to another machine."""
+        if problem := server_problem(url, "https://host:6443"):
+            raise ValueError(f"{mask_secrets(url)!r} {problem}")
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{mask_secrets(url)!r} is not an http or https URL; write https://host:6443")
-        if parts.username or parts.password:
-            raise ValueError(f"{mask_secrets(url)}: contains a user or password; use a token file")
-        if parts.scheme == "http" and token_file is not None and not is_loopback(parts.hostname):
+        if parts.scheme == "http" and token_file is not None and not is_loopback(parts.hostname or ""):
             raise ValueError(f"{url}: a token must not be sent over plain HTTP; use https")
         self.url, self.namespace, self.redactor = url.rstrip("/"), namespace, Redactor()
         self._token = Secret(token_file) if token_file else None

@@ -91,9 +91,9 @@ def _forms(secret: str) -> Iterator[str]:
             for shift in range(3):  # where it begins in the groups of three bytes of a longer text
                 inside = base64.b64encode(b"\0" * shift + word.encode())
                 # The first characters belong to what is before it too, and the last one to what follows.
-                whole = inside[(shift * 8 + 5) // 6 : (shift + len(word.encode())) * 8 // 6].decode()
-                if len(whole) >= MIN_SECRET_CHARS:
-                    yield from (whole, whole.replace("+", "-").replace("/", "_"))
+                distinct = inside[(shift * 8 + 5) // 6 : (shift + len(word.encode())) * 8 // 6].decode()
+                if len(distinct) >= MIN_SECRET_CHARS:
+                    yield from (distinct, distinct.replace("+", "-").replace("/", "_"))
 
 
 def _undo_escapes(text: str, places: Sequence[Span] | None) -> tuple[str, list[Span]] | None:

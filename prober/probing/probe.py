@@ -9,7 +9,7 @@ from dataclasses import replace
 from random import Random
 
 from prober.measure.api import APIS, CHAT
-from prober.measure.chat import OTHER_LIMIT
+from prober.measure.chat import OPTIONAL_FIELDS, OTHER_LIMIT
 from prober.measure.outcome import ANSWERED, ExpectedAnswer, Outcome, Verdict, checked, classify
 from prober.measure.printable import printable
 from prober.measure.recording import Recording
@@ -358,7 +358,7 @@ class LocalRun(ProbeRun):
             return broken.verdict
         target.connect_lead.connected((self._connection.ready_ns or 0) - self._connection.start_ns)
         await target.covered(max(self.request.due_ns, self._began_ns + DISK_NS))
-        self._sent = request
+        self._sent, self._recording.request_bytes = request, len(request)
         self._send_if_ready()
         await self._exchange.ended
         return None
@@ -387,7 +387,7 @@ class LocalRun(ProbeRun):
 
     async def _judge(self, identity: Identity) -> Verdict:
         exchange, recording, request, target = self._exchange, self._recording, self.request, self._target
-        impossible, dialect = recording.refuse_impossible_usage(len(self._sent)), identity.dialect
+        dialect = identity.dialect
         ending = recording.observed_end(
             transport_verdict=exchange.broken, status=exchange.status, status_detail=exchange.refusal
         )
@@ -397,13 +397,12 @@ class LocalRun(ProbeRun):
             ending,
             ExpectedAnswer(
                 end_mark if target.spec.stream else "",
-                engine=dialect.name,
                 tokens=request.output_tokens,
                 forced=is_forced,
             ),
         )
         if verdict.outcome is Outcome.OK and request.expectation is not None:
-            problem = recording.length_problem
+            problem = recording.length_problem or recording.call_problem
             try:
                 if not problem:
                     async with target.check_turn:  # one at a time, so that no target fills the queue of all
@@ -412,14 +411,18 @@ class LocalRun(ProbeRun):
             except CheckUnavailable as unavailable:
                 verdict = Verdict(Outcome.INVALID, f"the prober could not check the answer: {unavailable}")
         remedy = self._remedy(exchange.refusal) if verdict.outcome is Outcome.REJECTED else ""
-        return replace(verdict, detail="; ".join(filter(None, (verdict.detail, impossible, remedy))))
+        return replace(verdict, detail="; ".join(filter(None, (verdict.detail, recording.unusable_usage, remedy))))
 
     def _remedy(self, refusal: str) -> str:
         """Remedy for a refused request: how to configure the field that the server names; "" if it names none."""
         if self._api is CHAT and OTHER_LIMIT.search(refusal):
             return "the next request has that instead; `max_tokens: null` in `sampling` does it from the first one on"
-        sent = (name for name, value in self.request.sampling.items() if value is not None)
-        named = [f"`{name}: null`" for name in sent if re.search(rf"\b{re.escape(name)}\b", refusal)]
+        sampling = self.request.sampling
+        patterns = {name: rf"\b{re.escape(name)}\b" for name, value in sampling.items() if value is not None}
+        for name in OPTIONAL_FIELDS:  # words of every day: only where a server names them as fields
+            if name not in sampling and f'"{name}":'.encode() in self._sent:
+                patterns[name] = rf"(^|; ){name}(\.\w+)*: |['\"`]{name}['\"`]"
+        named = [f"`{name}: null`" for name, pattern in patterns.items() if re.search(pattern, refusal)]
         return f"{', '.join(named)} in `sampling` leaves it out" if named else ""
 
     def _attributed(self, verdict: Verdict) -> Verdict:
@@ -453,7 +456,7 @@ class LocalRun(ProbeRun):
         calibration, words = target.prompt_calibration, draw.sample_words
         if words is not None and calibration is not None and not is_lesson:
             if ok:
-                calibration.answered(words, usage.prompt_tokens if usage else None)
+                calibration.answered(words, usage.prompt_tokens if usage else None, timeline.unusable_usage)
             elif verdict.outcome is Outcome.REJECTED:  # it is not sent again
                 calibration.stop(f"the server refused a prompt of {words} words: {verdict.detail}")
         left = {
@@ -484,7 +487,6 @@ class LocalRun(ProbeRun):
         the requested answer and the request that was sent.
         """
         exchange, recording, draw = self._exchange, self._recording, self.request
-        recording.refuse_impossible_usage(len(self._sent))
         usage, received, has_ended = recording.usage, recording.max_received_tokens, recording.finish_reason is not None
         is_whole = exchange.end_ns is not None or (exchange.status or 0) >= 300
         if not exchange.is_sent or (is_whole and usage is None and not received):
@@ -493,7 +495,7 @@ class LocalRun(ProbeRun):
         if not has_ended and not recording.has_totals:
             output = max(output or 0, received)
         return (
-            min(draw.prompt_tokens if prompt is None else prompt, max(draw.prompt_tokens, len(self._sent))),
+            min(prompt or draw.prompt_tokens, max(draw.prompt_tokens, len(self._sent))),
             min(draw.output_tokens if output is None else output, draw.output_tokens),
         )
 

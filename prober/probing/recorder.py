@@ -17,6 +17,8 @@ from prober.probing.observer import NamedSpec, ObservedTarget, TargetObserver
 from prober.workload.requested_format import tool_schemas
 from prober.workload.workloads import Workload
 
+MIN_CACHED = 5  # answers in a row: fewer can be chance
+CACHE_REMEDY = "set `engine`, so that prompts bypass its cache, or switch off a cache on the way, such as a gateway's"
 # Histograms whose bounds are refined around SLO thresholds: the signal of the SLOs, and the scale of the bounds.
 _REFINED = (
     (series.TTFT, "ttft", "request"),
@@ -123,15 +125,13 @@ class TargetProbes(TargetObserver):
         )
 
     def _tokens(self, result: ProbeResult) -> None:
-        usage = result.timeline.usage
-        if usage is None:
-            return
-        counts = (usage.prompt_tokens or 0, usage.completion_tokens or 0, usage.cached_tokens or 0)
-        for kind, count in zip(series.TOKEN_KINDS, counts, strict=True):
-            self._registry.value(series.TOKENS, self._name, result.workload, kind).inc(count)
+        if (usage := result.timeline.usage) is not None:
+            counts = (usage.prompt_tokens or 0, usage.completion_tokens or 0, usage.cached_tokens or 0)
+            for kind, count in zip(series.TOKEN_KINDS, counts, strict=True):
+                self._registry.value(series.TOKENS, self._name, result.workload, kind).inc(count)
         budget = self._observed.spec.budget
         if budget is not None and budget.price_per_million is not None:
-            self._registry.value(series.COST, self._name).inc(budget.dollars(*counts[:2]))
+            self._registry.value(series.COST, self._name).inc(budget.dollars(*result.timeline.charged_tokens))
 
     def _connection(self, result: ProbeResult) -> None:
         if (network_s := result.timeline.network_s) is not None:
@@ -233,3 +233,28 @@ class TargetBuffering(TargetObserver):
             text = f"buffered: {self.buffering.text}" if now else f"no longer buffered: {self.buffering.text}"
             log.info("target=%s %s", name, text)
             self._events.append(TargetEvent(self._observed.target.clock.unix_s(), name, "state", text))
+
+
+class TargetCaching(TargetObserver):
+    """Says which workloads of a target have no latency because the engine had each of their last MIN_CACHED prompts in its cache."""
+
+    def __init__(self, events: EventLog, observed: ObservedTarget) -> None:
+        self._events, self._observed = events, observed
+        self._in_a_row: dict[str, int] = {}  # cached answers, by workload
+
+    @property
+    def text(self) -> str:
+        """The workloads and the remedy; "" if no workload is affected."""
+        probed = {name for probe in self._observed.spec.probes for name in probe.workload.series}
+        names = sorted(name for name in probed if self._in_a_row.get(name, 0) >= MIN_CACHED)
+        return f"{', '.join(names)} measures no latency, as every prompt is cached; {CACHE_REMEDY}" if names else ""
+
+    def probe_ended(self, result: ProbeResult) -> None:
+        if result.outcome not in ANSWERED or result.warm_up:
+            return
+        before = self.text
+        self._in_a_row[result.workload] = self._in_a_row.get(result.workload, 0) + 1 if result.cached else 0
+        if (now := self.text) != before:
+            text = f"cached: {now}" if now else f"no longer cached: {result.workload} measures latencies again"
+            log.info("target=%s %s", self._observed.name, text)
+            self._events.append(TargetEvent(self._observed.target.clock.unix_s(), self._observed.name, "state", text))

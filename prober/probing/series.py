@@ -34,7 +34,9 @@ TRUSTED = gauge(
     "1 if at least half of the target's probes of the last ten minutes were sent and timed, else 0: its latencies are not judged.",
     "target",
 )
-USAGE_MISSING = counter("llmslo_usage_missing_total", "Successful probes without token counts by the server.", *_PROBE)
+USAGE_MISSING = counter(
+    "llmslo_usage_missing_total", "Successful probes without usable token counts by the server.", *_PROBE
+)
 COLD_START = gauge("llmslo_cold_start_ttft_seconds", "TTFT of the latest first success on a cold engine.", *_PROBE)
 STATE = gauge("llmslo_target_state", "1 for the state the target is in.", "target", "state")
 NO_DATA = gauge(

@@ -40,6 +40,8 @@ HEALTH_TIMEOUT_S = 2.0
 MODELS_TIMEOUT_S = 10.0
 FIRST_PROBE_DELAY_S = 2.0  # by a look-up for the dialect only: after that a configured model is probed without it
 MIN_LOOK_UP_PAUSE_NS, MAX_LOOK_UP_PAUSE_NS = 10**9, 600 * 10**9  # between two look-ups beside the probes
+NO_LIST = (403, 404, 405, 410, 501)  # of servers that have no list of models, or show it to nobody
+SET_MODEL = "; set `model`"
 MAX_HEALTH_BYTES, MAX_MODELS_BYTES = 64 << 10, 256 << 10
 log = logging.getLogger(__name__)
 
@@ -487,24 +489,24 @@ class Target:
     async def _identify(self, timeout_s: float) -> Verdict | None:
         """Look the target up. Keeps the known identity if the answers give none."""
         try:
-            found = await self._ask_models(timeout_s)
+            looked_up = await self._ask_models(timeout_s)
         finally:
             self._looked_up_ns = self.clock.now_ns()
         self._look_up_pause_ns = min(2 * self._look_up_pause_ns, MAX_LOOK_UP_PAUSE_NS)
-        self.unidentified, self._is_doubtful = None, not isinstance(found, Identity)
-        if isinstance(found, Identity):
-            if self.prompt_calibration and self.identity and self.identity.model != found.model:
+        self.unidentified, self._is_doubtful = None, not isinstance(looked_up, Identity)
+        if isinstance(looked_up, Identity):
+            if self.prompt_calibration and self.identity and self.identity.model != looked_up.model:
                 self.prompt_calibration = PromptCalibration()
-            self.identity = found
-        elif found is None or self.identity is not None:
+            self.identity = looked_up
+        elif looked_up is None or self.identity is not None:
             self.identity = self.probed_identity
         else:
-            self.unidentified = found
+            self.unidentified = looked_up
         return self.unidentified
 
     async def _ask_models(self, timeout_s: float) -> Identity | Verdict | None:
         """Identity from the list of models, or why there is none; None if the list is unusable but the model is configured."""
-        base, verdict, is_connected = self.endpoint.base_path, None, True
+        base, verdict, is_connected, remedy = self.endpoint.base_path, None, True, ""
         for path in dict.fromkeys((base, f"{base}/v1" if not base.endswith("/v1") else base)):
             try:
                 answer = await self._get(f"{path}/models", timeout_s, MAX_MODELS_BYTES)
@@ -512,6 +514,7 @@ class Target:
                 verdict, is_connected = broken.verdict, False
                 break
             verdict = answer.broken or classify_status(answer.status or 0, answer.refusal)
+            remedy = SET_MODEL if answer.is_too_long or answer.status in NO_LIST else ""
             if verdict is None:
                 try:
                     identity = self._read(answer, path)
@@ -532,12 +535,14 @@ class Target:
         if self.spec.model is not None and is_connected:
             return None
         assert verdict is not None
-        detail = f"GET {self.endpoint.authority}{base}/models: {verdict.detail}"
+        detail = f"GET {self.endpoint.authority}{base}/models: {verdict.detail}{remedy}"
         return Verdict(verdict.outcome, self.endpoint.redactor.redact(detail))
 
     def _read(self, answer: Exchange, path: str) -> Identity | Verdict:
         try:
             models = json_object(bytes(answer.body))["data"]
+            if models == []:
+                return Verdict(Outcome.MALFORMED, f"lists no model{SET_MODEL}")
             first = models[0]
             listed = [model["id"] for model in models]
         except (ValueError, KeyError, TypeError, IndexError):

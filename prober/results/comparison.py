@@ -120,7 +120,7 @@ class Comparison:
     load: requests sent to both sides; None if the sides cannot be compared
     error: largest probability that any claim is wrong
     differs: (property, value of A, value of B) of each property of engine and model that differs
-    said: limitations of the figures, as sentences
+    remarks: limitations of the figures, as sentences
     refused: refused requests by side with rate or stage; if they are too many, nothing is compared
     shares: output tokens/s per GPU and per dollar of B relative to A, as sentences
     risks: one for each axis and move; rollback: what going back to A needs and loses, as stated by a person
@@ -138,7 +138,7 @@ class Comparison:
     error: float
     compared: tuple[Compared, ...]
     differs: tuple[tuple[str, str, str], ...]
-    said: tuple[str, ...]
+    remarks: tuple[str, ...]
     configuration: str | None = None
     shares: tuple[str, ...] = ()
     risks: tuple[Risk, ...] = ()
@@ -154,8 +154,8 @@ class Comparison:
 
 def with_refused(comparison: Comparison, refused: Mapping[str, RefusedRequests]) -> Comparison:
     """Returns the comparison with its refused requests. If they are too many, its figures are removed."""
-    said = (*comparison.said, *(f"{place}: {part}" for place, part in refused.items()))
-    comparison = replace(comparison, refused=refused, said=said)
+    remarks = (*comparison.remarks, *(f"{place}: {part}" for place, part in refused.items()))
+    comparison = replace(comparison, refused=refused, remarks=remarks)
     return replace(comparison, compared=(), answers=()) if comparison.not_judged else comparison
 
 

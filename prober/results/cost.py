@@ -91,7 +91,7 @@ def priced_stage(result: Result) -> Stage | None:
     stages = [
         stage
         for stage in result.stages
-        if stage.output_tokens_per_s is not None
+        if stage.output_tokens_per_s
         and (stage.users or (math.inf if stage.rate_per_s is None else stage.rate_per_s + (stage.demand_per_s or 0.0)))
         <= limit
     ]

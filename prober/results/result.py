@@ -22,10 +22,6 @@ from prober.workload.sessions import OWN_ANSWERS
 from prober.workload.workloads import Mix, Workload
 
 Kind = Literal["sweep", "grid", "compare", "gate", "run"]
-NO_REQUESTS = (
-    "holds the figures of its stages and none of its requests, as the daemon keeps a sweep; the file of "
-    "`prober sweep --output` has them"
-)
 OURS = "llm-slo-prober "  # start of `Result.tool` of the prober's own results
 CONTENT_AT_ONCE = (
     "All content of each answer arrived at once: TPOT and ITL are not measurable here, "
@@ -108,7 +104,7 @@ class Load:
     prompt_tokens, output_tokens: distribution of the lengths as text, such as `fixed 500` or `uniform 1 to 9`. Parts of a mix are
         separated by `; `. The text does not change with the code, as a baseline is compared only with requests of the same text
     varied: the prompts within a stage have different lengths (for a result: within any of its stages)
-    arrivals: one of OPEN_LOOP, or "closed" if a request waits for the answer to another one
+    arrivals: one of OPEN_LOOP, possibly with its parameters in brackets, or "closed" if a request waits for the answer to another one
     max_in_flight: cap on requests in flight
     sampling: additional fields of the requests, such as the temperature
     dataset: "generated" or the name of a data set
@@ -139,6 +135,11 @@ class Load:
             sampling=dict(parts[0].sampling),
             dataset=parts[0].dataset,
         )
+
+    @property
+    def is_open_loop(self) -> bool:
+        """True if requests are known to be sent whatever becomes of earlier ones."""
+        return (self.arrivals or "").partition(" (")[0] in OPEN_LOOP
 
     @property
     def has_own_answers(self) -> bool:
@@ -475,6 +476,13 @@ class Result:
     def without_requests(self) -> Self:
         """Returns the result without its requests, which are most of its size; the stages keep their quantiles."""
         return replace(self, stages=tuple(replace(stage, requests=()) for stage in self.stages))
+
+    @property
+    def why_no_requests(self) -> str:
+        """Predicate for a result without requests, with what writes them."""
+        of_daemon = ", as the daemon keeps a sweep; the file of `prober sweep --output` has them"
+        why = of_daemon if self.tool.startswith(OURS) else f"; `{self.tool} --save-result --save-detailed` writes them"
+        return f"holds the figures of its stages and none of its requests{why}"
 
     def capacity_words(self) -> str:
         """The capacities, the refused requests and where shedding began, as a sentence."""

@@ -12,12 +12,12 @@ from typing import Any
 import orjson
 from typing_extensions import TypedDict  # as pydantic needs it before Python 3.12
 
-from prober.results.result import LATENCIES, OPEN_LOOP, RequestRow, Result, Stage
+from prober.results.result import LATENCIES, RequestRow, Result, Stage
 from prober.results.stage import moments, total
 from prober.results.strict_json import Reader, Unreadable, dumps
 
 KEY = "llm_slo_prober"
-FORMAT = 8
+FORMAT = 9
 VLLM_NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 
 
@@ -67,7 +67,7 @@ def to_json(result: Result) -> str:
         "backend": target.engine,
         "model_id": target.model,
         "burstiness": 1.0 if load.arrivals == "poisson" else None,
-        "max_concurrency": None if load.arrivals in OPEN_LOOP else load.max_in_flight,
+        "max_concurrency": None if load.is_open_loop else load.max_in_flight,
         **statistics(result.stages),
         "input_lens": [row.prompt_tokens or 0 for row in rows],
         "output_lens": [row.output_tokens or 0 for row in rows],
@@ -121,13 +121,17 @@ def statistics(stages: Sequence[Stage]) -> dict[str, Any]:
     if len(stages) != 1:
         return figures
     (stage,) = stages
+    amounts = {  # as vLLM has them: of the answers, over the time until the last one; those at the rate are in `Stage.throughput`
+        "request_throughput": stage.answered,
+        "request_goodput": stage.good,
+        "output_throughput": stage.output_tokens,
+        "input_throughput": stage.prompt_tokens,
+        "total_token_throughput": total((stage.prompt_tokens, stage.output_tokens)),
+    }
+    figures["request_rate"] = stage.rate_per_s
     figures |= {
-        "request_rate": stage.rate_per_s,
-        "request_throughput": stage.requests_per_s,
-        "request_goodput": stage.goodput_per_s,
-        "output_throughput": stage.output_tokens_per_s,
-        "input_throughput": stage.prompt_tokens_per_s,
-        "total_token_throughput": total((stage.prompt_tokens_per_s, stage.output_tokens_per_s)),
+        name: amount / stage.duration_s if amount is not None and stage.duration_s else None
+        for name, amount in amounts.items()
     }
     if (delivered := stage.delivered) is not None:
         figures |= {

@@ -128,11 +128,13 @@ class ToolCalls:
     calls: number of calls
     ttft_call: quantiles in seconds of the time to the first piece of the first call
     arguments: quantiles in seconds of the time to its complete arguments, if they are a JSON object
+    incomplete: number of streamed answers whose first call has no complete arguments
     """
 
     answers: int
     calling: int
     calls: int
+    incomplete: int
     ttft_call: tuple[Quantile, ...] = ()
     arguments: tuple[Quantile, ...] = ()
 
@@ -142,9 +144,8 @@ class ToolCalls:
         for name, values in (("first call", self.ttft_call), ("its complete arguments", self.arguments)):
             if times := median_and_p99_text(values):
                 parts.append(f"{name} after {times}")
-        incomplete = self.calling - (self.arguments[0].count if self.arguments else 0)
-        if self.ttft_call and incomplete:  # of answers that are not streamed there are no times
-            parts.append(f"{incomplete:,} of them without complete arguments")
+        if self.incomplete:
+            parts.append(f"{self.incomplete:,} of them without complete arguments")
         return "; ".join(parts)
 
 
@@ -164,6 +165,7 @@ def tool_calls_of(probes: Iterable[ProbeResult]) -> ToolCalls | None:
         len(timelines),
         sum(timeline.calls > 0 for timeline in timelines),
         sum(timeline.calls for timeline in timelines),
+        sum(timeline.call_ns is not None and timeline.arguments_ns is None for timeline in timelines),
         tuple(quantiles([s for timeline in timelines if (s := timeline.ttft_call_s) is not None], qs)),
         tuple(quantiles([s for timeline in timelines if (s := timeline.arguments_s) is not None], qs)),
     )
@@ -191,9 +193,9 @@ class Retries:
 
 def retries_of(probes: Iterable[ProbeResult]) -> Retries | None:
     """Retries of gateways for these probes; None if no response tells of any."""
-    told = [probe.retries for probe in probes if probe.retries]
-    retried, fell_back = (sum(retries.get(kind, 0) > 0 for retries in told) for kind in RETRY_KINDS)
-    return Retries(len(told), retried, fell_back) if told else None
+    counts = [probe.retries for probe in probes if probe.retries]
+    retried, fell_back = (sum(retries.get(kind, 0) > 0 for retries in counts) for kind in RETRY_KINDS)
+    return Retries(len(counts), retried, fell_back) if counts else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ BEFORE = "; before it, "  # separates the detail from the reason of an earlier e
 _TEXTS = {  # with the place of the detail
     "knee_passed": "more breaches than the objective allows: {}",
     "breaching": "{} breach an SLO",
-    "near_threshold": "nine of ten latencies reach {}, the limit of a gentle sweep",
+    "near_threshold": "{}, the limit of a gentle sweep",
     "highest_rate": "the highest rate of the plan was reached: {}",
     "smoke_failed": "the first requests failed: {}",
     "failed": "too many requests failed: {}",

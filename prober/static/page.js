@@ -102,12 +102,12 @@
   let hideTimer = 0;
 
   function say(text, isError) {
-    const said = byId("said");
+    const notice = byId("notice");
     clearTimeout(hideTimer);
-    said.classList.toggle("wrong", isError);
-    said.hidden = false;
-    said.textContent = (isError ? "✗ " : "✓ ") + text;
-    if (!isError) hideTimer = setTimeout(() => { said.hidden = true; }, 12000);
+    notice.classList.toggle("wrong", isError);
+    notice.hidden = false;
+    notice.textContent = (isError ? "✗ " : "✓ ") + text;
+    if (!isError) hideTimer = setTimeout(() => { notice.hidden = true; }, 12000);
   }
 
   const duration = (seconds) => (seconds === null ? "–" : seconds < 1 ? `${(seconds * 1000).toPrecision(3)} ms` : `${seconds.toPrecision(3)} s`);

@@ -97,16 +97,22 @@ def confidence_bounds(observed: Observations, error: float) -> tuple[float, floa
     return lower, upper
 
 
-def min_observations(budget: float, error: float, pattern: Observations = ALL_GOOD) -> int:
+def min_observations(
+    budget: float,
+    error: float,
+    pattern: Observations = ALL_GOOD,
+    log_evidence: Callable[[Observations, float], float] = log_evidence_below,
+) -> int:
     """Returns the smallest number of observations, distributed like those of `pattern`, that proves a mean below `budget`.
 
-    The mean of `pattern` must be far enough below `budget` that some number can prove it.
+    log_evidence: of the claim; `log_evidence_above`: the number that proves a mean above `budget`
+    The mean of `pattern` must be far enough from `budget` that some number can prove it.
     """
 
     def is_proven(count: int) -> bool:
         scale = count / pattern.count
         scaled = Observations({value: number * scale for value, number in pattern.counts.items()})
-        return log_evidence_below(scaled, budget) >= -math.log(error)
+        return log_evidence(scaled, budget) >= -math.log(error)
 
     high = 1
     while not is_proven(high):

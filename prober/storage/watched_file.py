@@ -38,8 +38,8 @@ def read_regular(path: str | Path, max_bytes: int) -> bytes:
 
 
 def read_text(path: str | Path) -> str:
-    """Text of a file or a pipe. Raises OSError, also if it is longer than MAX_TEXT_BYTES, and UnicodeDecodeError."""
-    with open(path, encoding="utf-8") as file:
+    """Text of a file or a pipe, without its byte-order mark. Raises OSError, also beyond MAX_TEXT_BYTES, and UnicodeDecodeError."""
+    with open(path, encoding="utf-8-sig") as file:
         text = file.read(MAX_TEXT_BYTES + 1)
     if len(text) > MAX_TEXT_BYTES:
         raise OSError(errno.EFBIG, f"is longer than {MAX_TEXT_BYTES:,} characters")
@@ -100,8 +100,8 @@ class Secret:
         if now is None or now != self._stamp or self.problem:
             try:
                 value = read_regular(self.path, MAX_SECRET_BYTES).decode("ascii").strip()
-                if not value or any(c.isspace() for c in value):
-                    raise ValueError("is empty or contains blanks; write one token on one line")
+                if not value or " " in value or not value.isprintable():
+                    raise ValueError("is empty, or contains blanks or control characters; write one token on one line")
                 self._value, self._stamp, self.problem = value, now, ""
             except OSError as problem:
                 consequence = "the last token stays in use" if self._value else "requests cannot be sent without it"

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import BasicAuth, web
 
-from prober.config.hosts import ip_address
+from prober.config.hosts import ip_address, is_loopback
 from prober.web.answers import Handler
 from prober.web.server import Connection, is_reachable
 from prober.web.token_bucket import Rates, TooMany
@@ -115,6 +115,8 @@ def is_private(name: str) -> bool:
 
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+HEALTHY, READY, TARGETS = "/-/healthy", "/-/ready", "/health/"
+METRICS, PROBE, RELOAD = "/metrics", "/probe", "/-/reload"
 MAX_SILENT_S = 10.0  # of the measuring loop; then it is not healthy
 MAX_BODY_BYTES = 64 << 10  # no operation takes a body
 WRITE_TIMEOUT_S = 30.0  # for the client to read the response
@@ -145,8 +147,8 @@ RELOAD_OFF = (
     "a changed file is also loaded automatically and on SIGHUP\n"
 )
 FOREIGN_NAME = (
-    "refused: the Host {host!r} may belong to another site (DNS rebinding); use the prober's IP address, or set "
-    "--web.external-url to its address\n"
+    "refused: the Host {host!r} is not the prober's, and may belong to another site (DNS rebinding); use {own}, or set "
+    "--web.external-url to the prober's address\n"
 )
 FOREIGN_PAGE = (
     "refused: the request comes from a page of {other_site}; only the prober's own page and programs are allowed. "
@@ -164,17 +166,17 @@ def missing_authentication(listen_address: str, loaded: Loaded) -> str:
 class AccessControl:
     """Access control of one site; `middleware` runs before its handlers.
 
-    origins: (scheme, authority) of additional addresses of the site.
+    prefix: path prefix, which health checks need not have. external_url: address for users, "" without one
     admin: True if actions are allowed. ready: result of `/-/ready`. silent_s: seconds since the measuring loop last answered.
     target_health: returns the answer to `/health/TARGET` for a name; the part after a colon is for admitted clients only
-    now: returns the seconds of a clock. names: host names of the prober.
+    now: returns the seconds of a clock. names: host names of the prober. is_local: only this machine can reach the listener
     """
 
     def __init__(
         self,
         file: WebFile,
         prefix: str,
-        origins: set[tuple[str, str]],
+        external_url: str,
         admin: Callable[[], bool],
         ready: Callable[[], bool],
         silent_s: Callable[[], float],
@@ -182,14 +184,11 @@ class AccessControl:
     ) -> None:
         self.file = file
         self.now: Callable[[], float] = time.monotonic
-        self.names = {
-            socket.gethostname().lower(),
-            *(urlsplit(f"//{authority}").hostname or "" for _, authority in origins),
-        }
-        self._healthy, self._ready = f"{prefix}/-/healthy", f"{prefix}/-/ready"
-        self._targets, self._target_health = f"{prefix}/health/", target_health
-        self._probe, self._reload = f"{prefix}/probe", f"{prefix}/-/reload"
-        self._origins, self._admin, self._is_ready, self._silent_s = origins, admin, ready, silent_s
+        self.names = {socket.gethostname().lower(), urlsplit(external_url).hostname or ""}
+        self.is_local = False
+        self._prefix, self._external_url, self._target_health = prefix, external_url, target_health
+        self._origins = {origin_of(external_url)} if external_url else set()
+        self._admin, self._is_ready, self._silent_s = admin, ready, silent_s
         self._passwords = Passwords()
         self._pages = Rates(PAGES_PER_S, PAGES_BURST)
         self._all_clients = Rates(ALL_CLIENTS_FACTOR * PAGES_PER_S, ALL_CLIENTS_FACTOR * PAGES_BURST)
@@ -240,26 +239,29 @@ class AccessControl:
 
     async def _health(self, request: web.Request, client_key: str, loaded: Loaded) -> web.Response | None:
         """The answer to a health check; None for another path."""
-        path = request.path
-        if name := path.removeprefix(self._targets) if path.startswith(self._targets) else "":
+        path = self._path(request)
+        if name := path.removeprefix(TARGETS) if path.startswith(TARGETS) else "":
             answer = self._target_health(name)
             if not await self._is_admitted(request, client_key, loaded):
                 answer.text = str(answer.text).partition(":")[0].rstrip() + "\n"
             return answer
-        if path not in (self._healthy, self._ready):
+        if path not in (HEALTHY, READY):
             return None
         if (silent_s := self._silent_s()) > MAX_SILENT_S:
             return web.Response(status=503, text=f"The measuring loop has not answered for {silent_s:.0f} s\n")
-        if path == self._healthy:
+        if path == HEALTHY:
             return web.Response(text="Healthy\n")
         return web.Response(text="Ready\n") if self._is_ready() else web.Response(status=503, text="Not ready\n")
+
+    def _path(self, request: web.Request) -> str:
+        return request.path.removeprefix(self._prefix)
 
     async def _answer(
         self, request: web.Request, connection: Connection, loaded: Loaded, handler: Handler
     ) -> web.StreamResponse:
         health = await self._health(request, connection.client_key, loaded)
         if health is not None and request.method in ("GET", "HEAD"):
-            if request.path.startswith(self._targets):  # proxies ask often, which must use up no limit of the pages
+            if self._path(request).startswith(TARGETS):  # proxies ask often, which must use up no limit of the pages
                 wait_s = self._target_checks.take(connection.client_key, self.now())
             else:
                 wait_s = self._rate_limited_s(connection, loaded)
@@ -288,46 +290,62 @@ class AccessControl:
         if (size := request.content_length or 0) > MAX_BODY_BYTES:
             text = f"the body has more than {MAX_BODY_BYTES:,} bytes; no operation takes a body\n"
             raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, size, text=text)
-        hosts = request.headers.getall("Host", [])
-        if len(hosts) > 1 or any(host_name(host) is None for host in hosts):
-            raise web.HTTPBadRequest(text="the Host header is not a host name or address\n")
         if loaded.is_locked:
             raise web.HTTPServiceUnavailable(text=LOCKED)
         admitted = loaded.config is not None and loaded.config.tls_server_config.certificate_required
         if loaded.config and loaded.config.basic_auth_users:
             await self._check_credentials(request, loaded.config.basic_auth_users, client_key, now_s)
             admitted = True
-        if request.method in SAFE_METHODS and request.path != self._probe:
+        self._check_host(request, admitted=admitted)
+        if request.method in SAFE_METHODS and self._path(request) != PROBE:
             return
         if request.method in SAFE_METHODS:
-            if refusal := self._probe_refused(request, admitted=admitted):
+            if refusal := self._probe_refused(request):
                 raise web.HTTPForbidden(text=refusal)
         elif other_site := self._other_site(request, admitted=admitted):
             raise web.HTTPForbidden(text=FOREIGN_PAGE.format(other_site=other_site))
         if wait_s := self._actions.take(client_key, now_s):
             raise TooMany(wait_s, "too many probes and actions")
-        if request.path == self._reload and not (admitted or self._admin() or not is_reachable(request.remote or "")):
+        if self._path(request) == RELOAD and not (admitted or self._admin() or not is_reachable(request.remote or "")):
             raise web.HTTPForbidden(text=RELOAD_OFF)
 
-    def _probe_refused(self, request: web.Request, *, admitted: bool) -> str:
+    def _probe_refused(self, request: web.Request) -> str:
         """Reason to refuse `/probe`; "" if it is allowed.
 
-        Browsers send the origin of a request only over TLS and to loopback, and not for images. They always send the Host, which
-        another site cannot choose: a name that only the prober's network knows cannot belong to a site. Passwords and client
-        certificates are only sent to their own host.
+        Browsers send the origin of a request only over TLS and to loopback, and not for images. For the rest see `_is_foreign`.
         """
         site, origin = request.headers.get("Sec-Fetch-Site", ""), request.headers.get("Origin", "")
-        if site not in ("", "same-origin", "none"):
-            return FOREIGN_PAGE.format(other_site=origin or "another site")
         scheme, authority = origin_of(origin)
         is_own = (scheme, authority) in self._origins or (bool(authority) and authority == request.host)
-        if origin and not site and not is_own:
-            return FOREIGN_PAGE.format(other_site=origin)
-        host = request.headers.get("Host")
-        if admitted or host is None:  # a browser always sends it
-            return ""
-        name = host_name(host) or ""
-        return "" if name in self.names or is_private(name) else FOREIGN_NAME.format(host=host)
+        is_allowed = site in ("same-origin", "none") or (not site and (is_own or not origin))
+        return "" if is_allowed else FOREIGN_PAGE.format(other_site=origin or "another site")
+
+    def _check_host(self, request: web.Request, *, admitted: bool) -> None:
+        """Raise HTTPBadRequest or HTTPForbidden unless the Host may ask for the path."""
+        hosts = request.headers.getall("Host", [])
+        if len(hosts) > 1 or any(host_name(host) is None for host in hosts):
+            raise web.HTTPBadRequest(text="the Host header is not a host name or address\n")
+        if not admitted and self._is_foreign(request):
+            own = self._external_url or ("localhost" if self.is_local else "the prober's IP address")
+            raise web.HTTPForbidden(text=FOREIGN_NAME.format(host=hosts[0], own=own))
+
+    def _is_foreign(self, request: web.Request) -> bool:
+        """True if the Host may be a name of another site that leads here (DNS rebinding). Browsers always send it.
+
+        If the prober has an external URL, or if only this machine can reach it, pages and API are for its own addresses. Prometheus and
+        proxies have addresses of their own for metrics, probes and the health of targets: these may be names that no site can have, and
+        if other machines can reach the prober all names but for probes, which any page could send.
+        """
+        path, name = self._path(request), host_name(request.headers.get("Host", ""))
+        if name is None or name in self.names or is_loopback(name):
+            return False
+        if path in (METRICS, PROBE) or path.startswith(TARGETS):
+            return (self.is_local or path == PROBE) and not is_private(name)
+        if not (self.is_local or self._external_url):
+            return False
+        reached = request.transport and request.transport.get_extra_info("sockname")
+        at = ip_address(str(reached[0])) if reached else None
+        return at is None or ip_address(name) != (getattr(at, "ipv4_mapped", None) or at)
 
     def _limited(self, loaded: Loaded, now_s: float) -> float:
         """Seconds to wait because of the `rate_limit` in the web configuration; 0 if the request is within it."""
@@ -340,6 +358,8 @@ class AccessControl:
 
     async def _is_admitted(self, request: web.Request, client_key: str, loaded: Loaded) -> bool:
         """True if the client may read the pages. Client certificates are checked before, by TLS."""
+        if self._is_foreign(request):
+            return False
         users = loaded.config.basic_auth_users if loaded.config is not None else {}
         try:
             if users:
@@ -371,12 +391,7 @@ class AccessControl:
         """
         site, origin = request.headers.get("Sec-Fetch-Site", ""), request.headers.get("Origin", "")
         if site in ("same-origin", "none") or (not site and not origin):
-            is_own = (
-                admitted
-                or not site
-                or _is_local(request.host)
-                or request.host in {authority for _, authority in self._origins}
-            )
+            is_own = admitted or not site or _is_local(request.host) or host_name(request.host) in self.names
             return "" if is_own else request.host
         named = admitted or _is_local(request.host)
         is_own = bool(origin) and (

@@ -170,8 +170,16 @@ def openapi() -> Json:
 class Api:
     """The handlers of the API. admin: actions are allowed"""
 
-    def __init__(self, fleet: Fleet, sweeps: Sweeps, views: Views, reload: Callable[[], Awaitable[str | None]]) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        sweeps: Sweeps,
+        views: Views,
+        reload: Callable[[], Awaitable[str | None]],
+        external_url: str,
+    ) -> None:
         self.admin = False
+        self._servers = {"servers": [{"url": external_url}]} if external_url else {}
         self.on_request = OnRequest(fleet)
         self._fleet, self._sweeps, self._views, self._reload = fleet, sweeps, views, reload
         openapi()  # now, as probes cannot be timestamped meanwhile
@@ -307,7 +315,7 @@ class Api:
     )
     async def openapi(self, request: web.Request) -> web.Response:
         """This document."""
-        return web.json_response(openapi())
+        return web.json_response(openapi() | self._servers)
 
     @_operation(
         "POST",

@@ -7,12 +7,16 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from hashlib import sha256
 from typing import Any
+from urllib.parse import urlsplit
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Gauge, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import generate_latest as text_page
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_page
+from yarl import URL
 
+from prober.config.configuration import url_problem
+from prober.config.problems import mask_secrets
 from prober.exposition import protobuf
 from prober.exposition.families import AnySeries, Family, Form, Registry, Series, choose_form, page
 from prober.features.capacity.monitor import Sweeps
@@ -23,12 +27,12 @@ from prober.measure.outcome import Outcome
 from prober.measure.timeline import Timeline
 from prober.probing.fleet import Fleet
 from prober.storage.watched_file import asset, runbooks
-from prober.web.access_control import SAFE_METHODS, AccessControl, host_name, origin_of
+from prober.web.access_control import SAFE_METHODS, AccessControl, host_name
 from prober.web.answers import Answers, Handler, Pieces, complete
 from prober.web.api import Api
 from prober.web.page import layout
 from prober.web.page.view import ProbeFilter
-from prober.web.server import PageServer, listening_sockets
+from prober.web.server import PageServer, is_reachable, listening_sockets
 from prober.web.views import Views
 from prober.web.web_config import WebFile
 
@@ -51,7 +55,8 @@ class Site:
     ready: True once probing has begun, until it is being stopped
     knows_targets: True if a configuration is in effect and every source of targets has answered
     api: handlers of the API; its `admin` says whether actions are allowed
-    external_url: address for users, if it differs from the listen address
+    external_url: address for users, as `external_address` returns it; "" if it is the listen address
+    route_prefix: path of all routes; "": that of the external URL, and none, as a proxy may remove it
     file: web configuration
     """
 
@@ -67,18 +72,18 @@ class Site:
     ) -> None:
         self.ready = False
         self.knows_targets: Callable[[], bool] = lambda: True
-        self.external_url = external_url
-        self.prefix = "/" + route_prefix.strip("/") if route_prefix.strip("/") else ""
+        prefix = (route_prefix or urlsplit(external_url).path).strip("/")
+        self.prefix = f"/{prefix}" if prefix else ""
+        self._prefixes = {self.prefix} if route_prefix else {self.prefix, ""}
         self.views = Views(fleet, sweeps)
-        self.api = Api(fleet, sweeps, self.views, reload)
+        self.api = Api(fleet, sweeps, self.views, reload, external_url)
         self._fleet, self._families = fleet, families
         self._measuring: asyncio.AbstractEventLoop | None = None  # None: the loop that serves measures too
         self._asked_s: float | None = None  # when the measuring loop was asked whether it runs; None: it has answered
-        origins = {origin_of(external_url)} if external_url else set()
         self.access = AccessControl(
             file or WebFile(None),
             self.prefix,
-            origins,
+            external_url,
             lambda: self.api.admin,
             lambda: self.ready,
             self._silent_s,
@@ -93,7 +98,7 @@ class Site:
         GCCollector(registry=self._process)
 
     def routes(self) -> list[web.RouteDef]:
-        """All routes, below the prefix."""
+        """All routes, below each prefix."""
         reading = [
             ("GET", "/", self.status),
             ("GET", "/metrics", self.metrics),
@@ -103,7 +108,7 @@ class Site:
         ]
         fixed = [("GET", "/runbooks/{alert}", self.runbook), ("GET", "/static/{name}", self.static)]
         handlers = [*((method, path, self._where_it_measures(handler)) for method, path, handler in reading), *fixed]
-        routes = [web.route(method, self.prefix + path, handler) for method, path, handler in handlers]
+        routes = [web.route(method, at + path, handler) for at in self._prefixes for method, path, handler in handlers]
         return [*routes, web.get(self.prefix, self.slash)] if self.prefix else routes
 
     def application(self, *middlewares: Any) -> web.Application:
@@ -125,6 +130,7 @@ class Site:
             raise OSError(f"--web.listen-address {address}: {why}; choose another address") from None
         self._measuring = asyncio.get_running_loop()
         self.access.names.add(host_name(host or "") or "")
+        self.access.is_local = not any(is_reachable(listening.getsockname()[0]) for listening in sockets)
         app = self.application(self.access.middleware, Answers(self.prefix).middleware)
         app.on_cleanup.append(self.access.close)
         server = PageServer(app, self.access.file, sockets)
@@ -301,3 +307,11 @@ def host_and_port(address: str) -> tuple[str | None, int]:
         meant = f"host:{address} or :{address}" if address.isdecimal() else "host:port or :port"
         raise ValueError(f"{address!r}: write {meant}, with a port up to {MAX_PORT}")
     return host.strip("[]") or None, int(port)
+
+
+def external_address(text: str) -> str:
+    """The URL of the site for users, in the form that browsers give to addresses, and without a slash at its end. Raises ValueError."""
+    if problem := url_problem(text, "https://prober.example.org"):
+        raise ValueError(f"{mask_secrets(text)!r} {problem}")
+    url = URL(text)
+    return str(url.with_port(None) if url.is_default_port() else url).rstrip("/")

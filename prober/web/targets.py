@@ -391,6 +391,9 @@ class TargetAnswer(Answer):
         True, description="whether its latencies are judged: at least half of its probes were sent and timed"
     )
     buffering: str = Field("", exclude=True)  # evidence and consequence of held-back answers, in words
+    caching: str = Field(
+        "", exclude=True
+    )  # workloads without latencies, as the engine has all of their prompts in its cache
     workloads: list[str] = Field(default_factory=list, exclude=True)  # those that probe it
     probes: Annotated[Sequence[ProbeResult], _AS_IT_IS] = Field((), exclude=True)  # the last ones, latest first
     sweeps: Annotated[Sequence[Result], _AS_IT_IS] = Field((), exclude=True)  # the last results, latest first

@@ -28,7 +28,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, TargetEvent
 from prober.probing.fleet import Fleet
 from prober.probing.history import LATEST_S, RECENT_S, TargetHistory, latest_first
-from prober.probing.recorder import TargetBuffering, TargetTrust
+from prober.probing.recorder import TargetBuffering, TargetCaching, TargetTrust
 from prober.probing.target_runner import RunnerContext, TargetRunner
 from prober.results.capacity import words
 from prober.results.result import LATENCIES, result_url
@@ -258,7 +258,7 @@ class Views:
         history, drift, diagnosis = runner.find(TargetHistory), runner.find(TargetDrift), runner.find(TargetDiagnosis)
         sweeps, demand, slos = runner.find(TargetSweeps), runner.find(TargetDemand), runner.find(TargetSlos)
         engine, buffering = runner.find(TargetEngine), runner.find(TargetBuffering)
-        health = runner.find(TargetHealth)
+        health, caching = runner.find(TargetHealth), runner.find(TargetCaching)
         progress = sweeps.progress() if sweeps else None
         results = sweeps.latest() if sweeps else []
         capacity = sweeps.last_capacity() if sweeps and demand else None
@@ -303,6 +303,7 @@ class Views:
             starting=starting,
             buffered=buffering.buffering.is_buffered if buffering else None,
             buffering=buffering.buffering.sentence if buffering and buffering.buffering.is_buffered else "",
+            caching=caching.text if caching else "",
             paused=target.paused_unix_s,
             trusted=trusted,
             outcomes=dict(history.outcomes.most_common()) if history else {},

@@ -67,12 +67,12 @@ class PromptCalibration:
         self._drawn += 1
         return missing[(self._drawn - 1) % len(missing)]
 
-    def answered(self, words: int, prompt_tokens: int | None) -> None:
-        """Record the answer to a sample prompt of `words` words. prompt_tokens: as in the server's usage, None without one"""
+    def answered(self, words: int, prompt_tokens: int | None, why_none: str = "") -> None:
+        """Record the answer to a sample prompt of `words` words. prompt_tokens: as in the server's usage; None if unknown"""
         if not self.is_due:
             return
         if not prompt_tokens:
-            self.stop("the server sent no usage")
+            self.stop(why_none or "the server sent no usage")
             return
         self._counted.append((words, prompt_tokens))
         if self._missing():

@@ -4,10 +4,13 @@ import csv
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 BLOCK_TOKENS = 512
+# Times in seconds that are read as milliseconds give 1,000 times the rate. The busiest published traces have 50/s.
+MAX_RATE_IN_MS_PER_S = 100.0
+EPOCH_S_AS_NS = range(10**15, 10**17)  # Unix times in seconds, 2001 to 5138, read as milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +20,14 @@ class Trace:
     offsets_ns: arrival times since the first request, ascending, shape (requests,)
     prompt_tokens, output_tokens: lengths, shape (requests,)
     blocks: ids of the prefix blocks of `BLOCK_TOKENS` tokens per request (equal ids mean equal text), None if not recorded
+    seems_in_seconds: the times were read as milliseconds, but look like seconds
     """
 
     offsets_ns: tuple[int, ...]
     prompt_tokens: tuple[int, ...]
     output_tokens: tuple[int, ...]
     blocks: tuple[tuple[int, ...], ...] | None = None
+    seems_in_seconds: bool = False
 
     @property
     def rate_per_s(self) -> float:
@@ -43,7 +48,8 @@ def parse_trace(text: str, where: str) -> Trace:
     Raises BadTrace.
     """
     text = text.removeprefix("\ufeff")
-    rows = list(_mooncake(text, where) if text.lstrip().startswith("{") else _azure(text, where))
+    is_in_ms = text.lstrip().startswith("{")
+    rows = list(_mooncake(text, where) if is_in_ms else _azure(text, where))
     if len(rows) < 2:
         raise BadTrace(f"{where}: {len(rows)} requests in it; a trace needs two or more to have a rate")
     rows.sort(key=lambda row: row[0])
@@ -51,12 +57,14 @@ def parse_trace(text: str, where: str) -> Trace:
     if rows[-1][0] == first:  # its rate would be infinite
         raise BadTrace(f"{where}: all {len(rows)} requests have the same time; a trace needs two times or more")
     blocks = tuple(row[3] for row in rows)
-    return Trace(
+    trace = Trace(
         tuple(row[0] - first for row in rows),
         tuple(max(1, row[1]) for row in rows),
         tuple(max(1, row[2]) for row in rows),
         blocks if any(blocks) else None,
     )
+    is_dense = trace.rate_per_s > MAX_RATE_IN_MS_PER_S
+    return replace(trace, seems_in_seconds=is_in_ms and (is_dense or first in EPOCH_S_AS_NS))
 
 
 def _mooncake(text: str, where: str) -> Iterator[Row]:

@@ -87,7 +87,7 @@ def test_first_uses_are_the_loads_of_an_independent_engine(tmp_path: Path) -> No
     path.write_text(ROWS)
     engine = BlockingEngine()
     with beside(partial(serving, engine)) as (url,):
-        done = prober("matrix", url, "--file", path, "--json", "--warm-up", "6")
+        done = prober("matrix", url, "--file", path, "--json", "--warm-up", "6", "--burst", "0s")
     assert done.returncode == 0, done.stderr
     document: Any = json.loads(done.stdout)
     turns, storm = (row["adapters"] for row in document["rows"])

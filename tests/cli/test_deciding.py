@@ -10,7 +10,7 @@ import pytest
 
 from prober.features.experiments.compare_run import gpu_text
 from prober.features.experiments.report import comparison_report
-from prober.features.experiments.result_reader import read_any
+from prober.features.experiments.result_reader import read_all
 from prober.measure.gpu_reading import GpuReading
 from prober.mock.delays import Constant, Delay, Lognormal
 from prober.mock.faults import Fault
@@ -206,7 +206,7 @@ def test_a_comparison_says_which_warm_ups_were_steady() -> None:
         _, answer, _ = prober("compare", url, url, *turns)
     assert (
         "warm-up before each turn: 24 requests, which do not count; 18 of 18 warm-ups tested were shown to be steady"
-        in answer["said"]
+        in answer["remarks"]
     )
 
 
@@ -220,7 +220,7 @@ def test_a_comparison_is_kept_and_shown_again(tmp_path: Path) -> None:
     with beside(mock(QUICK)) as (url,):
         code, answer, err = prober("compare", url, url, *TURNS, "--rounds", "9", *own, "--save", str(saved))
     assert code == 0, err
-    comparison = read_any(saved.read_text(), "versus.json")
+    (comparison,) = read_all(saved.read_text(), "versus.json")
     assert isinstance(comparison, Comparison)
     assert [axis.effect for axis in comparison.compared] == [axis["effect"] for axis in answer["compared"]]
     assert comparison.load is not None
@@ -229,7 +229,7 @@ def test_a_comparison_is_kept_and_shown_again(tmp_path: Path) -> None:
     assert (comparison.a.model, comparison.b.model) == ("mock", "mock")
     text = comparison_report.markdown([comparison])
     assert "| ttft_p50 |" in text
-    assert all(f"{remark[0].upper()}{remark[1:]}." in text.replace("\\", "") for remark in comparison.said)
+    assert all(f"{remark[0].upper()}{remark[1:]}." in text.replace("\\", "") for remark in comparison.remarks)
 
 
 def test_equals_show_no_difference_and_30_percent_is_found() -> None:
@@ -252,7 +252,7 @@ def test_equals_show_no_difference_and_30_percent_is_found() -> None:
         assert axes[axis]["better"] == "a", axes[axis]
         assert axes[axis]["effect"] == pytest.approx(0.3, abs=0.12)
     assert ["model", "one", "two"] in slower["differs"]
-    assert any("models" in remark for remark in slower["said"])
+    assert any("models" in remark for remark in slower["remarks"])
 
 
 @pytest.mark.parametrize(("factor", "tolerance"), [(4.0, 0.6), (1.3, 0.12)], ids=["large", "small"])
@@ -266,12 +266,12 @@ def test_the_cost_of_structured_output_is_found(factor: float, tolerance: float)
     assert code == 0, err
     axes = {axis["axis"]: axis for axis in answer["compared"]}
     for axis in ("ttft_p50", "tpot_p50"):
-        assert axes[axis]["better"] == "a", json.dumps([axes[axis], answer["said"]])
+        assert axes[axis]["better"] == "a", json.dumps([axes[axis], answer["remarks"]])
         assert axes[axis]["effect"] == pytest.approx(factor - 1, abs=tolerance)
     fields = '{"temperature": 0, "response_format": {"type": "json_object"}}'
     assert ["request fields", '{"temperature": 0}', fields] in answer["differs"]
-    assert "0 of 120 checked answers of B are wrong" in answer["said"]
-    assert any(remark.startswith("A counts 12 output_tokens a request, B 7:") for remark in answer["said"])
+    assert "0 of 120 checked answers of B are wrong" in answer["remarks"]
+    assert any(remark.startswith("A counts 12 output_tokens a request, B 7:") for remark in answer["remarks"])
 
 
 def test_wrong_answers_to_the_same_requests_are_compared() -> None:
@@ -344,4 +344,4 @@ def test_two_kept_results_are_compared(tmp_path: Path) -> None:
     assert code == 0, err
     axes = {axis["axis"]: axis["better"] for axis in answer["compared"]}
     assert axes["tpot_p50"] == "a"
-    assert "not in turn" in answer["said"][0]
+    assert "not in turn" in answer["remarks"][0]

@@ -84,7 +84,7 @@ def test_rows_that_are_refused_are_not_judged_and_their_neighbour_is(tmp_path: P
     config.write_text(CONFIGURATION)
     with beside(partial(refusing, late_or_long)) as (url,):
         command = ("matrix", url, "--file", str(rows), "--config.file", str(config), "--output", str(saved))
-        code, answer, err = prober(*command, "--warm-up", "1")
+        code, answer, err = prober(*command, "--warm-up", "1", "--burst", "0s")
     assert (code, answer["state"]) == (4, "not_judged"), err
     talk, both, short = answer["rows"]
     assert [row["state"] for row in answer["rows"]] == ["not_judged", "not_judged", "accepted"]

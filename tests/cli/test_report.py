@@ -34,7 +34,7 @@ COMPARISON = Comparison(
         ),
     ),
     differs=(("version", "0.31.0", "0.32.0"),),
-    said=("A serves model one, B two",),
+    remarks=("A serves model one, B two",),
 )
 
 
@@ -77,7 +77,7 @@ def test_another_tools_file_beside_ours(file: Path, tmp_path: Path) -> None:
     ("arguments", "code", "message"),
     [
         (["{file}", "--requests"], 2, "--requests: only --format csv has rows of requests"),
-        (["{file}", "{file}", "--format", "json"], 2, "--format json: writes one result, 2 files are named"),
+        (["{file}", "{file}", "--format", "json"], 2, "--format json: writes one result, 2 are named"),
         (["{folder}/none.json"], 1, "none.json: cannot be read: No such file or directory"),
         (["{folder}/bad.json", "{folder}/none.json"], 1, "bad.json: is a file of no tool that is known"),
         (["{folder}/binary", "{file}"], 1, "binary: is no text"),
@@ -89,9 +89,8 @@ def test_another_tools_file_beside_ours(file: Path, tmp_path: Path) -> None:
         (
             ["{folder}/newer.json"],
             1,
-            "newer.json: llm_slo_prober.format: is 99, this prober reads 8; use the version",
+            "newer.json: llm_slo_prober.format: is 99, this prober reads 9; use the version",
         ),
-        (["{folder}/aiperf.json"], 1, "schema_version: is '3.0' (of aiperf 9.1), this prober reads AIPerf's 1.x"),
         (["{folder}/versus.json", "{file}"], 2, "results and comparisons have no common report"),
         (["{folder}/versus.json", "--format", "csv"], 2, "a comparison has no stages"),
         (["{file}", "--output", "{folder}/no/report.md"], 1, "report.md: cannot be written: No such file or directory"),
@@ -107,8 +106,7 @@ def test_what_cannot_be_done_is_said(file: Path, arguments: list[str], code: int
         "cut.json": text[: len(text) // 2],
         "cut.jsonl": '{"metadata": {"request_start_ns": 1}, "metrics": {}}\n{"metadata": {"request_sta',
         "table.csv": stages([sweep()]),
-        "newer.json": text.replace('"format":8', '"format":99'),
-        "aiperf.json": '{"aiperf_version": "9.1", "schema_version": "3.0"}',
+        "newer.json": text.replace('"format":9', '"format":99'),
         "versus.json": comparison.to_json(COMPARISON),
     }.items():
         (file.parent / name).write_text(content)

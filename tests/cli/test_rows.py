@@ -37,7 +37,7 @@ def file(folder: Path, *rows: str) -> Path:
 
 def matrix(*arguments: str) -> tuple[int, str, str]:
     """Exit code, standard output, standard error."""
-    done = prober("matrix", *arguments)
+    done = prober("matrix", "--burst", "0s", *arguments)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -65,7 +65,7 @@ def test_a_verdict_a_row(tmp_path: Path) -> None:
         "open",
         70,
     )
-    assert "few: ttft<2s:99% takes 346 requests" in err
+    assert "few: ttft<2s:99% takes 346 requests to be accepted if nothing is bad" in err
     assert "1/3 good: 70 requests, 50/s; expected: it is fast" in err
     stored = read(saved.read_text(), "result.json")
     assert (stored.kind, stored.load.arrivals, stored.stop, stored.configuration) == (
@@ -189,7 +189,7 @@ def test_a_closed_loop_for_a_time_ends_with_it_and_rests_when_refused(tmp_path: 
 def test_a_sweep_over_concurrency_keeps_context_and_price(tmp_path: Path) -> None:
     """As a sweep over rates does; the metrics page is read twice a second, so that short rows have readings.
 
-    A row of 2 s does not show its throughput, which is said where a price asks for a cost.
+    A row of 2 s shows neither its objective nor its throughput, which is said where a price asks for a cost.
     """
     saved = tmp_path / "result.json"
     options = ("--gpus", "2", "--gpu-price", "3.5", "--fact", "precision=bfloat16", "--slo", "ttft<2s:50%")
@@ -207,7 +207,9 @@ def test_a_sweep_over_concurrency_keeps_context_and_price(tmp_path: Path) -> Non
             str(saved),
         )
         done = prober("sweep", url, *swept, *options)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 4, done.stderr
+    assert "probe-1 (closed loop of 1): ttft<2s:50% takes 45 s (6 blocks of 7.5 s) to be accepted" in done.stderr
+    assert "planned: 2 s, too little to be accepted" in done.stderr
     stored = read(saved.read_text(), "result.json")
     assert (stored.context.precision, stored.prices.gpu_per_hour) == ("bfloat16", 3.5)
     assert [stage.gpus for stage in stored.stages] == [2, 2]

@@ -27,6 +27,7 @@ def test_the_log_names_version_configuration_and_how_the_pages_are_guarded(tmp_p
     config, log = tmp_path / "prober.yaml", tmp_path / "log"
     config.write_text("targets: [{name: a, url: 'http://127.0.0.1:1'}]")
     flags = ["--web.listen-address", "127.0.0.1:0", "--shutdown.timeout", "1s", "--shard", "0/2"]
+    flags += ["--web.external-url", "https://Prober.example:443/slo/"]
     with (
         log.open("w") as stream,
         subprocess.Popen(
@@ -42,7 +43,9 @@ def test_the_log_names_version_configuration_and_how_the_pages_are_guarded(tmp_p
             process.wait(HANG_S)
     logged = lines(log)
     assert logged[0] == f"llm-slo-prober {__version__}, configuration {config}"
-    assert "probing 1 target, pages on 127.0.0.1:0 (neither TLS nor users)" in logged
+    assert (
+        "probing 1 target, pages on 127.0.0.1:0, for users https://prober.example/slo (neither TLS nor users)" in logged
+    )
     assert any(line.startswith("--shard 0/2 without --lease.name: sweeps") for line in logged)
     assert "configuration not applied, the old one stays in use" in logged
     assert any(line.startswith(f"{config}:2: targets[0].url: needed") for line in logged)

@@ -7,13 +7,6 @@ from tests.deploy.rendering import Manifest
 from tests.deploy.schemas import SPECS
 
 Json = dict[str, Any]
-PLURAL = {
-    "ServiceMonitor": "servicemonitors",
-    "PodMonitor": "podmonitors",
-    "Probe": "probes",
-    "PrometheusRule": "prometheusrules",
-}
-PLURAL |= {"AnalysisTemplate": "analysistemplates", "MetricTemplate": "metrictemplates"}
 # PodSecurity's `restricted` in the words that there were before it; a pod that has to be changed to fit is told by its own test.
 POLICY: Json = {
     "apiVersion": "policy/v1beta1",
@@ -77,7 +70,7 @@ def definitions(release: tuple[int, int]) -> list[Json]:
     for (api, kind), spec in SPECS.items():
         group, _, version = api.partition("/")
         schema = {"type": "object", "properties": {"spec": structural(spec)}}
-        found.append(definition(group, version, kind, PLURAL[kind], schema))
+        found.append(definition(group, version, kind, f"{kind.lower()}s", schema))
     if release < (1, 21):
         anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
         approval = "unapproved, a stand-in for the real one"  # asked for in Kubernetes's own groups

@@ -31,6 +31,12 @@ targets:
   - {name: b, url: "http://h:1", budget: {tokens_per_day: 4M, cost_per_day: 5, price_per_million: {prompt: 0.6, completion: 0.6}}}
 """
 FILES = {"p.jsonl": '{"prompt": "hi"}', "bad.jsonl": "{", "t.csv": "TIMESTAMP,ContextTokens,GeneratedTokens"}
+FILES["seconds.jsonl"] = "".join(
+    f'{{"timestamp": {at / 2}, "input_length": 9, "output_length": 9}}\n' for at in range(9)
+)
+TRACE = (
+    "workloads: {{w: {{trace: {{file: seconds.jsonl{}}}}}}}\ntargets: [{{url: http://h, probes: [{{workload: w{}}}]}}]"
+)
 
 
 def read(path: str) -> str:
@@ -350,7 +356,7 @@ BAD = [
     ),
     (
         'targets: [{url: http://h, headers: {X-A: "a\\nb"}}]',
-        "targets[0].headers.X-A: has a line break or a character outside ASCII in its value; remove it",
+        "targets[0].headers.X-A: has a control character, such as a line break, or a character outside ASCII in its value; remove it",
     ),
     (
         "targets: [{url: http://h, proxy_url: 'socks://p'}]",
@@ -447,6 +453,17 @@ BAD = [
 def test_a_mistake_is_told_in_full(text: str, message: str) -> None:
     """Each mistake gives exactly one line: where it is, what is wrong, what to do."""
     assert mistakes(text) == [message]
+
+
+def test_a_trace_in_seconds_is_not_sent_as_if_in_milliseconds() -> None:
+    """2/s would become 2,000/s. With a speed the times are what the user means, and with other arrivals they are not used."""
+    assert mistakes(TRACE.format("", ", arrivals: trace")) == [
+        "workloads.w.trace: its times look like seconds, and would be sent as milliseconds, at 2,000/s; write milliseconds, or set "
+        "`speed`: 0.001 if they are seconds, another than 1 if they are not"
+    ]
+    (replayed,) = loaded(TRACE.format(", speed: 0.001", ", arrivals: trace"))
+    assert replayed.probes[0].rate == 2.0
+    assert loaded(TRACE.format("", ", rate: 1/s"))[0].probes[0].rate == 1.0
 
 
 def test_a_key_given_twice_is_refused() -> None:

@@ -121,3 +121,54 @@ def test_no_secret_is_in_the_text_form_of_a_target() -> None:
         assert secret in str(specs.model_dump())
         assert secret not in repr(specs)
         assert secret not in str(specs)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("targets: [{url: '${URL}'}]", "targets[0].url"),
+        ("targets: [{url: 'http://${HOST}:8000/v1'}]", "targets[0].url"),
+        (one("name: 'llama-${POD_NAME}'"), "targets[0].name"),
+        (one("model: '${MODEL}'"), "targets[0].model"),
+        (one("engine: '${ENGINE}'"), "targets[0].engine"),
+        (one("rate: '${RATE}'"), "targets[0].rate"),
+        (one("labels: {team: '${TEAM}'}"), "targets[0].labels.team"),
+        (one("auth: {bearer_token_file: '${DIR}/token'}"), "targets[0].auth.bearer_token_file"),
+        (one("probes: [{workload: '${W}'}]"), "targets[0].probes[0].workload"),
+        (one("sweep: {schedule: '${CRON}'}"), "targets[0].sweep.schedule"),
+        (one("context: {driver: '${DRIVER}'}"), "targets[0].context.driver"),
+        ("defaults: {rate: '${RATE}'}\n" + one("model: m"), "defaults.rate"),
+        ("storage: {path: '${DIR}'}\n" + one("model: m"), "storage.path"),
+        ("grafana: {url: 'http://${G}', auth: {bearer_token_file: t}}\n" + one("model: m"), "grafana.url"),
+        (
+            "workloads: {sampling: {prompts: {file: '${F}'}, output_tokens: 9}}\n" + one("model: m"),
+            "workloads.sampling.prompts.file",
+        ),
+        ("discovery: [{file: {files: ['${DIR}/a.json']}}]", "discovery[0].file.files[0]"),
+        ("discovery: [{file: {files: [a.json]}, target: {model: '${MODEL}'}}]", "discovery[0].target.model"),
+    ],
+)
+def test_a_variable_where_none_is_expanded_is_a_mistake(text: str, place: str) -> None:
+    """Else the target would be probed under the name of a variable; one message names the place, the variable and the remedy."""
+    with pytest.raises(ConfigError) as error:
+        loaded(text)
+    (line,) = str(error.value).splitlines()
+    assert f": {place}: has ${{" in line
+    assert "which is not expanded here; write its value" in line
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        one("name: '$MODEL ${} ${1} ${a-b}'"),
+        "workloads: {w: {golden: [{prompt: 'What is ${HOME}?', expect: {regex: '${HOME}'}}]}}\n"
+        + one("probes: [{workload: w}]"),
+        "workloads: {w: {sampling: {stop: ['${END}']}, prompt_tokens: 9, output_tokens: 9}}\n"
+        + one("probes: [{workload: w}]"),
+        "discovery: [{file: {files: [a.json]}, relabel: [{source_labels: [a], regex: '(?P<pod>.*)', target_label: name, "
+        "replacement: '${pod}'}]}]",
+    ],
+)
+def test_text_that_is_no_variable_stays_as_it_is(text: str) -> None:
+    """Prompts, request fields and relabelling rules have a syntax of their own."""
+    loaded(text)

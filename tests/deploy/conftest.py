@@ -12,7 +12,7 @@ from tests.deploy.shipped import sets
 @pytest.fixture(scope="session")
 def kubectl() -> Path:
     """kubectl 1.27 or later, for its `kustomize`."""
-    return part("kubectl", "`make test` fetches it, or install 1.27 or later")
+    return part("kubectl", "`make tools` fetches it, or install 1.27 or later")
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """The image built and run as people do, by Podman with a store of its own in a folder: as root, also within a container."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -46,13 +47,16 @@ class Podman:
         self.folder = folder.resolve()
         storage, engine = self.folder / "storage.conf", self.folder / "containers.conf"
         where = f'graphroot = "{self.folder}/store"\nrunroot = "{self.folder}/run"\n'
-        storage.write_text(f'[storage]\ndriver = "vfs"\n{where}')
         engine.write_text('[engine]\ncgroup_manager = "cgroupfs"\nruntime = "runc"\nevents_logger = "file"\n')
         self.environment = {
             **os.environ,
             "CONTAINERS_STORAGE_CONF": str(storage),
             "CONTAINERS_CONF": str(engine),
         }
+        for driver in ("overlay", "vfs"):  # the latter copies every layer, and works within any container too
+            storage.write_text(f'[storage]\ndriver = "{driver}"\n{where}')
+            if self.try_("info").returncode == 0:
+                break
 
     def try_(self, *words: object) -> "subprocess.CompletedProcess[str]":
         """Run `podman words…`, whatever comes of it."""
@@ -81,6 +85,15 @@ class Podman:
         if done.returncode:
             raise RuntimeError(f"tools/image.sh: {done.stderr.strip()[-2000:]}")
         return done.stdout
+
+    def built(self) -> str:
+        """The image of this commit and these files, built only if the last one was of others. Returns which it is."""
+        inputs, stamp = _inputs(), self.folder / "built-of"
+        if stamp.exists() and stamp.read_text() == inputs and self.try_("image", "exists", TAG).returncode == 0:
+            return f"kept {TAG}, of the same files"
+        said = self.build().splitlines()[-1]
+        stamp.write_text(inputs)
+        return said
 
     def inspect(self) -> dict[str, Any]:
         """What is known of the image."""
@@ -114,12 +127,41 @@ class Podman:
         finally:
             self("rm", "--force", "--time=0", name)
 
+    def unmount(self) -> None:
+        """Unmount the files of images, so that the folder can be removed."""
+        self("image", "umount", "--all", "--force")
+
     def clear(self) -> None:
         """Remove every image, and the store."""
-        self("image", "umount", "--all")
+        self.unmount()
         self("rmi", "--all", "--force")
         with suppress(FileNotFoundError):
             shutil.rmtree(self.folder / "store")
+
+
+def _inputs() -> str:
+    """A digest of all that the image is built from: the commit, which it names, the files that .dockerignore admits, and the recipe."""
+    admitted = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    listing = (
+        "git",
+        "ls-files",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+        "--",
+        *admitted,
+        ".dockerignore",
+        "Dockerfile",
+    )
+    names = _output(*listing, "tools/image.sh").splitlines()
+    digest = hashlib.sha256(_output("git", "rev-parse", "HEAD").encode())
+    for path in sorted(ROOT / name for name in names):
+        digest.update(f"{path}\0".encode() + (path.read_bytes() if path.exists() else b""))
+    return digest.hexdigest()
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 @dataclass(frozen=True, slots=True)

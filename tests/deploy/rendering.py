@@ -55,7 +55,7 @@ class Refused(Exception):
 def helm(program: Path, release: str, over: Mapping[str, Any]) -> list[Manifest]:
     """The chart's manifests by HELM_3 or HELM_4, in the namespace `llm`. Raises Refused."""
     if not program.exists():
-        absent(f"no {program}: `make test` fetches it; Helm 3 where npm is")
+        absent(f"no {program}: `make tools` fetches it; Helm 3 where npm is")
     if program == HELM_4:
         words = [sys.executable, str(Path(__file__).with_name("helm4.py")), str(CHART), release, "llm"]
     else:  # it holds itself for a release of Kubernetes of its own time, before the chart's `kubeVersion`

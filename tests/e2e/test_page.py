@@ -209,12 +209,12 @@ def test_everybody_can_read_what_it_tells_in_between(browser: Browser, scheme: A
     """Messages about a result, an error and a stale page."""
     with staged(SCENES["nothing"]()) as stage, opened(browser, stage, color_scheme=scheme) as page:
         page.get_by_role("button", name="Reload configuration").click()
-        expect(page.locator("#said")).to_contain_text("done")
-        assert serious(page, "'#said'") == []
+        expect(page.locator("#notice")).to_contain_text("done")
+        assert serious(page, "'#notice'") == []
         stage.mistakes = "no"
         page.get_by_role("button", name="Reload configuration").click()
-        expect(page.locator("#said.wrong")).to_be_visible()
-        assert serious(page, "'#said'") == []
+        expect(page.locator("#notice.wrong")).to_be_visible()
+        assert serious(page, "'#notice'") == []
         stage.broken = True
         page.evaluate("window.dispatchEvent(new Event('online'))")
         expect(page.locator("#stale")).to_be_visible()
@@ -386,7 +386,7 @@ def test_a_target_is_paused_and_resumed(browser: Browser) -> None:
         assert stage.targets[0].paused is None
         page.get_by_role("button", name="Pause").click()
         expect(page.locator("#verdict")).to_have_text("‖ llama-70b: paused".replace("‖", "?"))
-        expect(page.locator("#said")).to_have_text("✓ Pause: done")
+        expect(page.locator("#notice")).to_have_text("✓ Pause: done")
         assert stage.targets[0].paused is not None
         page.get_by_role("button", name="Resume").click()
         expect(page.locator("#verdict")).to_have_text("✓ llama-70b: no problem found")
@@ -398,14 +398,14 @@ def test_a_refusal_is_told_in_the_probers_words(browser: Browser) -> None:
         page.on("dialog", lambda dialog: dialog.accept())
         stage.refusal = "Sat 11:00 is in sweep.blackout"
         page.get_by_role("button", name="Sweep now").click()
-        expect(page.locator("#said.wrong")).to_have_text("✗ blackout: Sat 11:00 is in sweep.blackout")
+        expect(page.locator("#notice.wrong")).to_have_text("✗ blackout: Sat 11:00 is in sweep.blackout")
         stage.refusal = ""
         page.get_by_role("button", name="Sweep now").click()
-        expect(page.locator("#said:not(.wrong)")).to_have_text("✓ Sweep now: done")
+        expect(page.locator("#notice:not(.wrong)")).to_have_text("✓ Sweep now: done")
         assert stage.begun == ["llama-70b"]
         stage.mistakes = "prober.yaml: targets: needed: a list of targets <b>"
         page.get_by_role("button", name="Reload").click()
-        expect(page.locator("#said.wrong")).to_contain_text("targets: needed: a list of targets <b>")
+        expect(page.locator("#notice.wrong")).to_contain_text("targets: needed: a list of targets <b>")
 
 
 def test_a_fleet_is_filtered(browser: Browser) -> None:
@@ -532,7 +532,7 @@ def test_the_real_daemon_is_seen_and_steered(browser: Browser, daemon: str) -> N
     expect(page.locator(".concerns")).to_contain_text("connect_refused")
     page.get_by_role("link", name="one", exact=True).first.click()
     page.get_by_role("button", name="Probe now").click()
-    expect(page.locator("#said")).to_contain_text("Probe ended ok: TTFT")
+    expect(page.locator("#notice")).to_contain_text("Probe ended ok: TTFT")
     page.get_by_role("button", name="Sweep now").click()
     expect(page.locator(".sweeping")).to_contain_text("requests sent")
     page.get_by_role("button", name="Stop sweep").click()

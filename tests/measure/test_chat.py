@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from prober.measure.api import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Api
-from prober.measure.chat import Chunk, Dialect, Usage, parse_answer, parse_event, request_body
+from prober.measure.chat import Chunk, Dialect, parse_answer, parse_event, request_body
 from prober.measure.engines import DIALECTS, GENERIC, detect
 from prober.measure.payload import Malformed, error_message
 from prober.measure.request import Message, Request
+from prober.measure.usage import NO_COUNT, Usage
 
 
 def asking(messages: tuple[Message, ...], sampling: dict[str, Any], *, warm: bool = False) -> Request:
@@ -91,9 +92,12 @@ def test_usage_is_found_in_every_position(document: dict[str, Any], cached: int 
     assert chunk(document).usage == Usage(5, 3, cached)
 
 
-def test_a_usage_of_zeros_is_ignored() -> None:
-    """Ollama's completions send one with each chunk."""
-    assert chunk({"choices": [{"text": "a"}], "usage": {"prompt_tokens": 0, "completion_tokens": 0}}).usage is None
+@pytest.mark.parametrize(
+    "place", [{"usage": USAGE}, {"choices": [{"usage": USAGE}]}, {"x_groq": {"id": "r", "usage": USAGE}}]
+)
+def test_a_usage_is_read_where_a_server_puts_it(place: dict[str, Any]) -> None:
+    """OpenAI's place, Moonshot's in the choice, and Groq's."""
+    assert chunk({"choices": [{"text": "a"}], **place}).usage == Usage(5, 3)
 
 
 def test_llama_cpp_cached_tokens_are_added_to_the_prompt() -> None:
@@ -133,9 +137,17 @@ def test_an_error_object_is_recognised_in_every_form(error: dict[str, Any], kind
     assert parse_event(b"", payload).error == parse_answer(payload).error == error_message(payload) == words
 
 
-@pytest.mark.parametrize(
-    "payload", [b"", b"{", b"[]", b"null", b'{"choices":[1]}', b'{"choices":7}', b'{"choices":[{"delta":"a"}]}']
-)
+@pytest.mark.parametrize("choices", ["[null]", "[1]", '["a"]', "[[]]", "[null, 0]"])
+def test_choices_that_are_no_objects_are_none(choices: str) -> None:
+    """Nothing is read of them, and the usage beside them counts; an object beside them is read."""
+    beside = b'"usage":{"prompt_tokens":8,"completion_tokens":4}}'
+    assert parse_event(b"", f'{{"choices":{choices},'.encode() + beside) == Chunk(usage=Usage(8, 4))
+    assert parse_event(b"", f'{{"choices":{choices[:-1]}, {{"text":"a"}}],'.encode() + beside).text == "a"
+    with pytest.raises(Malformed):
+        parse_answer(f'{{"choices":{choices}}}'.encode())
+
+
+@pytest.mark.parametrize("payload", [b"", b"{", b"[]", b"null", b'{"choices":7}', b'{"choices":[{"delta":"a"}]}'])
 def test_an_invalid_chunk_raises_malformed(payload: bytes) -> None:
     """Anything but an object of the expected form raises Malformed and no other exception."""
     with pytest.raises(Malformed):
@@ -162,10 +174,10 @@ def test_a_request_without_stream_has_no_stream_options(name: str) -> None:
 
 
 @pytest.mark.parametrize("count", [2**63, 2**64 - 1, 10**30, -1, True, 1.5, "7"])
-def test_an_invalid_token_count_is_ignored(count: Any) -> None:
-    """An impossible number of tokens would corrupt counters and timelines; it is treated as not reported."""
+def test_an_invalid_token_count_is_no_count(count: Any) -> None:
+    """An impossible number of tokens would corrupt counters and timelines; it makes the usage unusable."""
     usage = {"prompt_tokens": 3, "completion_tokens": count}
-    assert chunk({"choices": [], "usage": usage}).usage == Usage(3, None)
+    assert chunk({"choices": [], "usage": usage}).usage == Usage(3, NO_COUNT)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from prober.measure.api import APIS, CHAT
-from prober.measure.chat import Usage
 from prober.measure.recording import Recording
 from prober.measure.timeline import FLUSH_GAP_NS, Timeline, flush_starts
+from prober.measure.usage import Usage
 from tests.measure.test_timeline import STREAMS, body_of
 
 MS = 1_000_000

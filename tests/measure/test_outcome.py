@@ -14,6 +14,29 @@ def end(**changes: Any) -> ObservedEnd:
     return ObservedEnd(**{**{name: getattr(GOOD, name) for name in GOOD.__slots__}, **changes})
 
 
+# Words of the references of providers and of engines' enumerations.
+DOCUMENTED_ENDS = (
+    *("stop", "tool_calls", "function_call", "end_turn", "stop_sequence", "tool_use", "completed"),  # OpenAI, Anthropic
+    *("STOP", "FINISH_REASON_STOP", "FinishReason.STOP", "REASON_STOP"),  # Gemini, its enumeration, Python's, xAI's
+    *("COMPLETE", "STOP_SEQUENCE", "TOOL_CALL"),  # Cohere
+    *(
+        "eos",
+        "eos_token",
+        "stop_token",
+        "end",
+        "done",
+        "normal",
+        "repetition",
+    ),  # Together AI, TGI, watsonx, Baidu, vLLM
+    *("tool-calls", "endoftext"),  # Vercel's gateway, AI21
+)
+LIMITS = ("length", "max_tokens", "MAX_TOKENS", "max_output_tokens", "model_length", "token_limit", "REASON_MAX_LEN")
+FAILURES = (
+    *("error", "ERROR", "abort", "USER_CANCEL", "ERROR_TOXIC", "ERROR_LIMIT", "TIMEOUT", "time_limit", "network_error"),
+    *("content_filter", "content-filter", "content_filtered", "guardrail_intervened", "sensitive", "blacklist"),
+    *("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "LANGUAGE", "MALFORMED_FUNCTION_CALL"),
+    *("malformed_model_output", "refusal", "pause_turn", "incomplete", "unload", "oom"),
+)
 CASES = [
     (GOOD, ExpectedAnswer(), Outcome.OK),
     (end(status=404), ExpectedAnswer(), Outcome.HTTP_404),
@@ -37,10 +60,15 @@ CASES = [
     (end(completion_tokens=None), ExpectedAnswer(tokens=6), Outcome.OK),
     (end(completion_tokens=None, finish_reason="length"), ExpectedAnswer(tokens=6, forced=True), Outcome.OK),
     (end(finish_reason="cancelled"), ExpectedAnswer(), Outcome.ERROR_IN_STREAM),
-    (end(finish_reason="who_knows"), ExpectedAnswer(), Outcome.ERROR_IN_STREAM),
-    (end(finish_reason="eos_token"), ExpectedAnswer(engine="vllm"), Outcome.ERROR_IN_STREAM),
-    (end(finish_reason="eos_token"), ExpectedAnswer(engine="tgi"), Outcome.OK),
-    (end(finish_reason="eos_token"), ExpectedAnswer(engine="openai"), Outcome.OK),
+    (end(finish_reason="who_knows"), ExpectedAnswer(), Outcome.OK),
+    (end(finish_reason="who_knows", done=False), ExpectedAnswer(), Outcome.TRUNCATED),
+    (end(finish_reason="who_knows"), ExpectedAnswer(tokens=6, forced=True), Outcome.SHORT),
+    *((end(finish_reason=reason), ExpectedAnswer(), Outcome.OK) for reason in (*DOCUMENTED_ENDS, *LIMITS)),
+    *(
+        (end(finish_reason=reason, completion_tokens=None), ExpectedAnswer(tokens=6, forced=True), Outcome.OK)
+        for reason in LIMITS
+    ),
+    *((end(finish_reason=reason), ExpectedAnswer(), Outcome.ERROR_IN_STREAM) for reason in FAILURES),
     (end(transport_verdict=RESET, finish_reason="abort", done=False), ExpectedAnswer(), Outcome.ERROR_IN_STREAM),
     (end(transport_verdict=RESET, finish_reason=None, done=False), ExpectedAnswer(), Outcome.RESET),
     (
@@ -67,6 +95,12 @@ def test_every_end_has_its_outcome(observed: ObservedEnd, expected: ExpectedAnsw
     verdict = classify(observed, expected)
     assert verdict.outcome is outcome
     assert verdict.detail or outcome is Outcome.OK or observed.transport_verdict is not None
+
+
+def test_an_unknown_finish_reason_is_remarked() -> None:
+    """An answer that is complete but for an unknown reason is ok, and its detail says so; a known reason has no remark."""
+    assert "'room' is unknown" in classify(end(finish_reason="room"), ExpectedAnswer()).detail
+    assert not classify(end(finish_reason="normal"), ExpectedAnswer()).detail
 
 
 def test_every_outcome_has_exactly_one_class() -> None:

@@ -4,11 +4,11 @@ from decimal import Decimal
 
 import pytest
 
-from prober.measure.chat import Usage
 from prober.measure.objective import Signal, Slo, count_events, max_events_per_probe
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
+from prober.measure.usage import Usage
 
 MS = 1_000_000
 
@@ -77,6 +77,13 @@ def test_a_bad_outcome_is_a_bad_event(outcome: Outcome) -> None:
     assert count_events(judged("tpot"), dropped) == (0, 0)
     assert count_events(judged("itl"), dropped) == (0, 0)
     assert count_events(judged("quality", None), probe(outcome, check="text")) == (1, 1)
+
+
+@pytest.mark.parametrize("outcome", sorted(BAD))
+def test_a_broken_stream_is_no_event_of_tpot(outcome: Outcome) -> None:
+    """However fast it was before the break; a wrong answer ended properly."""
+    assert count_events(judged("tpot"), probe(outcome)) == (0, 0)
+    assert count_events(judged("tpot"), probe(Outcome.WRONG_ANSWER)) == (1, 0)
 
 
 def test_a_broken_stream_counts_its_gaps_and_one_bad_event() -> None:

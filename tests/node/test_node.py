@@ -373,10 +373,11 @@ def test_drain(scene: Scene) -> None:
         assert (scene.bad(), endpoints.flaps) == (0, 1)
 
 
-# Runs before the prober, on its volume: what 90 daily sweeps leave, each written as the versions wrote it that kept all requests.
+# Runs before the prober, on its volume: a sweep, kept as the result of each of 90 days.
 SEED = """
-import dataclasses, json, subprocess, sys, time
-from prober.results.result_file import from_json, to_json
+import dataclasses, subprocess, sys, time
+from prober.features.capacity.sweep_store import SweepArchive
+from prober.results.result_file import from_json
 from prober.storage.store import Store
 prober = [sys.executable, "-m", "prober"]
 engine = subprocess.Popen([*prober, "mock", "--port=8001"])
@@ -389,14 +390,14 @@ sweep, now = from_json(open("/tmp/sweep.json").read(), "sweep.json"), time.time(
 store = Store("/var/lib/prober")
 for day in range(90, 0, -1):
     at = now - day * 86400
-    found = dataclasses.replace(sweep, id=f"day-{day}", started_unix_s=at, ended_unix_s=at + 60)
-    store.save("sweep", [(json.dumps(["llama", found.id]), to_json(found).encode())], at)
+    result = dataclasses.replace(sweep, id=f"day-{day}", started_unix_s=at, ended_unix_s=at + 60)
+    SweepArchive(store, lambda: at).save("llama", result.without_requests())
 store.close()
 """
 
 
 def test_ninety_days_of_sweeps(scene: Scene) -> None:
-    """A prober with a volume starts with the results of 90 daily sweeps in it, within its memory, and keeps the latest."""
+    """A prober whose volume has seen 90 daily sweeps starts within its memory, with the latest 20 results."""
     scene.cluster.apply([mock_engine("llama")], scene.namespace)
     until(lambda: scene.pods()[0]["status"].get("podIP"), "the engine's address")
     address = scene.pods()[0]["status"]["podIP"]

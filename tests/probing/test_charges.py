@@ -7,8 +7,13 @@ import orjson
 import pytest
 
 from prober.config.load import load
+from prober.daemon.registry import registry
 from prober.measure.engines import DIALECTS
+from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.probing import series
+from prober.probing.observer import ObservedTarget
+from prober.probing.recorder import TargetProbes
 from prober.probing.target import Target
 from prober.workload.budget import Budget
 from tests.probing.test_probe import HEAD, chunked, send, serving
@@ -47,6 +52,13 @@ def content(text: str) -> bytes:
 
 
 USAGE = event(choices=[], usage={"prompt_tokens": 20, "completion_tokens": 2})
+CACHED = event(
+    choices=[],
+    usage={"prompt_tokens": 20, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 21}},
+)
+ZERO = event(choices=[], usage={"prompt_tokens": 100, "completion_tokens": 0})
+PROMPTLESS = event(choices=[], usage={"prompt_tokens": 0, "completion_tokens": 2})
+LONG = event(choices=[], usage={"prompt_tokens": 20, "completion_tokens": 99})
 STOP = event(choices=[{"delta": {}, "finish_reason": "stop"}])
 DONE = chunked(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 WORD = b"event: content_block_delta\ndata: " + orjson.dumps(
@@ -74,6 +86,10 @@ CHARGES = {
         HEAD + content("four") + STOP + USAGE + DONE,
         (20, 2),
     ),
+    "more cached tokens than the prompt has": (HEAD + content("four") + STOP + CACHED + DONE, (9, 64)),
+    "no tokens beside content": (HEAD + content("four") + STOP + ZERO + DONE, (9, 64)),
+    "no tokens of the prompt": (HEAD + content("four") + STOP + PROMPTLESS + DONE, (9, 2)),
+    "more tokens than asked for": (HEAD + content("four") + STOP + LONG + DONE, (20, 64)),
     "an answer without usage": (HEAD + content("four") + STOP + DONE, (9, 64)),
     "an empty answer without usage": (HEAD + STOP + DONE, (0, 0)),
     "a reset before the answer": (b"", (9, 0)),
@@ -86,7 +102,8 @@ CHARGES = {
 
 @pytest.mark.parametrize("name", CHARGES)
 async def test_a_budget_is_charged_what_an_answer_used_or_may_have_used(name: str) -> None:
-    """Usage, else an upper bound; an answer without content and usage is free. Nothing stays reserved."""
+    """Usable usage, else an upper bound; an answer without content and usage is free. Nothing stays reserved, and the series of the
+    cost says the same."""
     raw, charged = CHARGES[name]
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -102,6 +119,11 @@ async def test_a_budget_is_charged_what_an_answer_used_or_may_have_used(name: st
         found.clock.close()
     assert result.timeline.charged_tokens == charged
     assert spent == [sum(charged), pytest.approx(found.amounts(*charged)["cost"])]
+    families = registry()
+    TargetProbes(families, ObservedTarget("t", found, ())).probe_ended(result)
+    assert families.value(series.COST, "t").value == pytest.approx(spent[1])
+    is_missing = result.outcome is Outcome.OK and (result.timeline.usage is None)
+    assert families.value(series.USAGE_MISSING, "t", "w").value == is_missing
 
 
 async def test_what_is_in_flight_is_reserved_and_given_back_when_it_is_refused_or_cancelled() -> None:

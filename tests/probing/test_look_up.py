@@ -249,6 +249,31 @@ async def test_without_a_named_model_a_hang_of_its_list_is_the_verdict() -> None
         assert engine.requests == []
 
 
+@pytest.mark.parametrize(
+    ("page", "says"),
+    [
+        *((USELESS[status], f"HTTP {status}; set `model`") for status in ("404", "405", "501")),
+        (USELESS["403"], "set `model`"),
+        (USELESS["an empty list"], "lists no model; set `model`"),
+        (models("m" * 200_000, "n" * 200_000), "set `model`"),
+        (models("a", "b"), "serves 2 models; set `model` to one of a, b"),
+    ],
+)
+async def test_a_list_that_gives_no_model_asks_for_the_model(page: bytes, says: str) -> None:
+    """None is there, the server has no list, or it is too long to read: the remedy is in the detail of the probe."""
+    async with probing(Engine(page)) as target:
+        detail = (await send(target)).detail
+        assert says in detail
+        assert detail.count("set `model`") == 1
+
+
+@pytest.mark.parametrize("page", ["401", "429", "500", "a redirect", "HTML", "no HTTP"])
+async def test_a_failure_that_a_named_model_would_not_mend_does_not_ask_for_it(page: str) -> None:
+    """A wrong token, an overload, a crash, a page that is no API: each is a fault of its own."""
+    async with probing(Engine(USELESS[page])) as target:
+        assert "set `model`" not in (await send(target)).detail
+
+
 async def test_a_failed_look_up_keeps_what_was_known() -> None:
     """A page that fails, or lists several models after an outage, makes the target no unknown one."""
     engine = Engine(models("m"))

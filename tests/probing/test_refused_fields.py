@@ -175,6 +175,7 @@ async def test_a_refused_sample_prompt_does_not_end_the_calibration() -> None:
 @pytest.mark.parametrize(
     ("words", "remedy"),
     [
+        ("temperature: Extra inputs are not permitted", "`temperature: null` in `sampling` leaves it out"),
         (NO_ZERO, "`temperature: null` in `sampling` leaves it out"),
         ("top_p and temperature cannot both be set", "`temperature: null`, `top_p: null` in `sampling` leaves it out"),
         ("the temperatures are wrong", ""),

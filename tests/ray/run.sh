@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# tests/ray/run.sh FOLDER [ARGS]: the tests of workers on a real Ray cluster, in an environment of their own in FOLDER (400 MB), as
-# Ray is not among the locked dependencies. What is there already is kept.
+# tests/ray/run.sh FOLDER [ARGS]: the tests of workers on a real Ray cluster, in an environment of their own in FOLDER (1.1 GB), as
+# Ray is not among the locked dependencies. It is kept until the lock changes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folder=$1
 shift
 tools/python.sh "${PYTHON:-python3}"
-if [ ! -e "$folder/installed" ]; then
+if [ ! "$folder/installed" -nt requirements.lock ]; then
     "${PYTHON:-python3}" -m venv --clear "$folder"
     "$folder/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+    "$folder/bin/pip" uninstall --quiet --yes amdsmi # Ray imports it where it is installed, and fails without AMD's library
     "$folder/bin/pip" install --quiet --disable-pip-version-check "ray>=2.40"
     touch "$folder/installed"
 fi

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from prober.features.experiments.result_reader import read, read_any
+from prober.features.experiments.result_reader import read, read_all
 from prober.results import comparison
 from prober.results.comparison import Compared, ComparedAnswers, Comparison, Risk
 from prober.results.result import Load, MeasuredTarget
@@ -20,7 +20,7 @@ FOUND = Comparison(
         Compared("failures", 2.0, False, 12, 0.0, 0.0, 0.0, 1.0, 1.0, "b", workload="row"),
     ),
     differs=(("engine", "vllm", ""),),
-    said=("a sentence",),
+    remarks=("a sentence",),
     configuration="{}",
     risks=(Risk("adopt", "ttft_p50", 2.0, "", True, 0.1, None, None),),
     rollback="a restart",
@@ -30,7 +30,7 @@ FOUND = Comparison(
 
 def test_what_was_kept_is_read() -> None:
     """Every field, by the reader that finds out whose file it is."""
-    assert read_any(comparison.to_json(FOUND), "c.json") == FOUND
+    assert read_all(comparison.to_json(FOUND), "c.json") == [FOUND]
 
 
 def test_it_is_no_result() -> None:
@@ -45,9 +45,9 @@ def test_it_has_a_version_and_what_is_wrong_is_named() -> None:
     assert file[KEY]["format"] == 5
     del file[KEY]["comparison"]["error"]
     with pytest.raises(Unreadable, match=r"^c.json: llm_slo_prober.comparison.error: is missing$"):
-        read_any(json.dumps(file), "c.json")
+        read_all(json.dumps(file), "c.json")
     file[KEY]["format"] = 99
     with pytest.raises(
         Unreadable, match="format: is 99, this prober reads comparisons of 5; use the version that wrote it"
     ):
-        read_any(json.dumps(file), "c.json")
+        read_all(json.dumps(file), "c.json")

@@ -1,5 +1,6 @@
 """A result's file: read again it is the same, and vLLM's readers find what they look for."""
 
+import csv
 import json
 from dataclasses import replace
 from statistics import fmean
@@ -7,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from prober.features.experiments.report.csv_export import stages
 from prober.features.experiments.result_reader import read
-from prober.results.result import Load, MeasuredTarget, RequestRow, Result
+from prober.results.result import Load, MeasuredTarget, RequestRow, Result, Throughput
 from prober.results.result_file import KEY, from_json, from_object, to_json
 from prober.results.stage import stage_of_requests
 from prober.results.strict_json import Unreadable
@@ -72,9 +74,26 @@ def test_vllms_readers_find_their_keys() -> None:
     assert file["p99_ttft_ms"] == sorted(each or 0 for each in ttfts)[118] * 1e3
     assert file["median_e2el_ms"] == file["p50_e2el_ms"]
     assert {"p99_itl_ms", "std_tpot_ms", "request_throughput", "request_goodput", "total_token_throughput"} <= set(file)
-    assert file["output_throughput"] == pytest.approx(file["total_output_tokens"] / file["duration"])
     assert file["model_id"] == "org/model-7b"
     assert file["burstiness"] == 1.0
+
+
+def test_throughput_is_measured_and_not_that_at_the_rate() -> None:
+    """As vLLM divides: answers and their tokens by the time until the last one, whatever rate was planned; failures do not count."""
+    stage = replace(sweep().stages[2], throughput=Throughput(20.0, 19.0, 2_000.0, 160.0), duration_s=9.0)
+    file = json.loads(to_json(replace(sweep(), stages=(stage,))))
+    assert (file["request_rate"], file["duration"], file["completed"], file["failed"]) == (16.0, 9.0, 108, 12)
+    expected = {
+        "request_throughput": 12.0,
+        "request_goodput": 12.0,
+        "output_throughput": file["total_output_tokens"] / 9,
+        "total_token_throughput": (file["total_output_tokens"] + file["total_input_tokens"]) / 9,
+    }
+    assert {name: file[name] for name in expected} == expected
+    (row,) = csv.DictReader(stages([replace(sweep(), stages=(stage,))]).splitlines())
+    assert (row["request_throughput"], row["at_rate_request_throughput"]) == ("12.0", "20.0")
+    unknown = json.loads(to_json(replace(sweep(), stages=(replace(stage, duration_s=None, output_tokens=None),))))
+    assert (unknown["request_throughput"], unknown["output_throughput"]) == (None, None)
 
 
 def test_stages_of_several_rates_are_never_pooled() -> None:
@@ -107,8 +126,8 @@ def broken(path: tuple[str | int, ...], value: object) -> Any:
 @pytest.mark.parametrize(
     ("path", "value", "text"),
     [
-        ((KEY, "format"), 5, "llm_slo_prober.format: is 5, this prober reads 8; use the version that wrote it"),
-        ((KEY, "format"), ABSENT, "llm_slo_prober.format: is None, this prober reads 8; use the version that wrote it"),
+        ((KEY, "format"), 5, "llm_slo_prober.format: is 5, this prober reads 9; use the version that wrote it"),
+        ((KEY, "format"), ABSENT, "llm_slo_prober.format: is None, this prober reads 9; use the version that wrote it"),
         ((*OWN, "target", "engine_version"), ABSENT, "llm_slo_prober.result.target.engine_version: is missing"),
         (
             (*OWN, "stages", 1, "sent"),

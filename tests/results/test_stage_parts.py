@@ -6,10 +6,10 @@ from random import Random
 import pytest
 
 from prober.config.target import TargetSpec
-from prober.measure.chat import Usage
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult, RetryKind
 from prober.measure.timeline import Timeline
+from prober.measure.usage import Usage
 from prober.mock.delays import Constant
 from prober.mock.service import Behaviour, Settings
 from prober.mock.wire import Wire
@@ -167,6 +167,24 @@ def test_answers_calls_and_times_are_counted() -> None:
         "3 of 4 answers call tools (4 calls); first call after p50 40 ms, p99 80 ms*; its complete arguments after p50 60 ms, "
         "p99 100 ms*; 1 of them without complete arguments"
     )
+
+
+def test_a_late_answer_with_complete_arguments_is_no_incomplete_one() -> None:
+    """Its times are not known because of the prober; what the server sent is. Of late ones too, those without an end count."""
+
+    def late(probe: ProbeResult) -> ProbeResult:
+        return replace(probe, timeline=replace(probe.timeline, is_late=True))
+
+    calls = tool_calls_of([calling(), calling(), *[late(calling())] * 11])
+    assert calls is not None
+    assert (calls.calling, calls.incomplete, calls.arguments[0].count) == (13, 0, 2)
+    assert "without complete arguments" not in calls.text()
+    calls = tool_calls_of([calling(), late(calling()), late(calling(arguments_ms=None))])
+    assert calls is not None
+    assert calls.text().endswith("; 1 of them without complete arguments")
+    all_late = tool_calls_of([late(calling())])
+    assert all_late is not None
+    assert all_late.text() == "1 of 1 answers call tools (1 calls)"
 
 
 def test_without_tools_there_is_nothing() -> None:

@@ -272,6 +272,12 @@ def test_a_list_with_a_long_number_is_refused_or_read_at_once(number: str) -> No
             read_targets(f'[{{"targets": ["a:1"], "labels": {{"n": {number}}}}}]'.encode(), form, {}, ())
 
 
+def test_a_list_with_a_byte_order_mark_is_read() -> None:
+    """JSON and YAML, as editors of Windows write them."""
+    for form in ("JSON", "YAML"):
+        assert read_targets(b'\xef\xbb\xbf[{"targets": ["a:1"]}]', form, {}, ("__address__",))
+
+
 def test_a_file_of_too_many_values_or_mistakes_is_refused_at_once() -> None:
     """A ConfigMap of 1 MiB: it took hundreds of MiB, or minutes in which no mended file was read. A long one is read beside it."""
     assert len(parse("- a\n" * 150_000)) == 150_000

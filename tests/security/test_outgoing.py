@@ -543,7 +543,7 @@ async def test_the_holder_of_a_lease_is_no_token(tmp_path: Path) -> None:
 
 def test_the_address_of_an_api_server_has_no_password() -> None:
     """It would be in every message: a token is given as a file."""
-    with pytest.raises(ValueError, match="contains a user or password") as refused:
+    with pytest.raises(ValueError, match="has a user or password") as refused:
         Api("https://user:hunter22@h")
     assert "hunter22" not in str(refused.value)
 

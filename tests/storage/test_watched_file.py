@@ -47,7 +47,7 @@ def test_a_token_is_read_without_the_white_space_around_it_and_again_when_it_cha
 
 
 def test_a_file_that_becomes_unusable_keeps_the_last_token_and_says_what_is_wrong(tmp_path: Path) -> None:
-    """Gone, empty, of two words or not ASCII: the last token stays, and the problem names key and file but no token."""
+    """Gone, empty, of two words, with a control character or not ASCII: the last token stays. The problem names key and file only."""
     path = tmp_path / "token"
     path.write_text("good")
     secret = Secret(str(path))
@@ -55,7 +55,7 @@ def test_a_file_that_becomes_unusable_keeps_the_last_token_and_says_what_is_wron
     path.unlink()
     assert secret.read() == "good"
     assert secret.problem.startswith(f"auth.bearer_token_file {path}: ")
-    for content in ("", "hush hush", "hüsh"):
+    for content in ("", "hush hush", "hüsh", "hush\0", "\0hush", "hu\x01sh", "hush\x7f", "hush\thush"):
         path.write_text(content)
         assert secret.read() == "good"
         assert secret.problem.startswith(f"auth.bearer_token_file {path}: ")
@@ -136,3 +136,10 @@ def test_a_text_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPat
     os.close(write_end)
     assert read_text(f"/dev/fd/{read_end}") == "a\nb"
     os.close(read_end)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path: Path) -> None:
+    """Editors of Windows write one, which no JSON may have."""
+    path = tmp_path / "config.json"
+    path.write_bytes(b'\xef\xbb\xbf{"dtype": "bfloat16"}')
+    assert read_text(path) == '{"dtype": "bfloat16"}'

@@ -125,7 +125,7 @@ def played(
     rows.write_text(yaml.safe_dump({"rows": [row]}))
     play = Play(script)
     with beside(partial(Server, {"case": play})):
-        words = ["--file", rows, "--config.file", config, "--warm-up", "0", "--api", api]
+        words = ["--file", rows, "--config.file", config, "--warm-up", "0", "--burst", "0s", "--api", api]
         done = prober("matrix", f"{URL}/case/v1", *words)
     assert done.returncode in (0, 3), done.stderr
     return done.stdout, play.exchanges[SAMPLES:]

@@ -15,13 +15,13 @@ from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.state import DriftVerdict, Shift
 from prober.features.slo.compliance import Compliance, SloStatus
 from prober.measure.buffering import Buffering
-from prober.measure.chat import Usage
 from prober.measure.engine_signals import EngineInfo, EngineSignals
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetEvent, TargetState
 from prober.measure.timeline import Connection, Timeline
+from prober.measure.usage import Usage
 from prober.results.capacity import Capacity, ShapeCapacity
 from prober.statistics.quantiles import Quantile, quantiles
 from prober.web.api_types import Answer, SweepAnswer
@@ -379,6 +379,11 @@ def buffered() -> list[TargetAnswer]:
     return [replace(target(), probes=probes, buffered=True, buffering=buffering.sentence)]
 
 
+def cached() -> list[TargetAnswer]:
+    """All of its prompts are in the engine's cache."""
+    return [replace(target(), caching="probe measures no latency, as every prompt is cached")]
+
+
 def hostile(text: str = HOSTILE) -> list[TargetAnswer]:
     """Every field that a configuration, an engine or an endpoint can fill holds `text`."""
     rng = Random(4)
@@ -460,6 +465,7 @@ SCENES = {
     "starting": starting,
     "paused": paused,
     "buffered": buffered,
+    "cached": cached,
 }
 
 

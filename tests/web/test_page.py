@@ -300,6 +300,7 @@ FIGURES = {
     "buffered": "state: ready, buffered | "
     "Buffered: 10 of the last 10 answers arrived all at once or in flushes of 4 chunks or more; something on the way | "
     "not measurable here: all content arrived at once, so its TTFT is the time of the whole answer",
+    "cached": "Cached: probe measures no latency, as every prompt is cached.",
     "paused": "‖ paused | No probes and no sweeps start until it is resumed | Resume",
 }
 

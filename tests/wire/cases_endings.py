@@ -15,7 +15,7 @@ CASES = (
     Case("[DONE] with spaces around it", "ok", stream(*good(tail=b"data:   [DONE]  \n\n")), "white space around data is stripped", chunks=4, completion=4),
     Case("[DONE] without a blank line, connection held", "ok", (*unended(*good(tail=b"data: [DONE]\n")), HOLD), "the OpenAI client waits; the line is complete and nothing can follow", limits=Limits(stall=0.5, total=1.0)),
     Case("[DONE] split over two writes", "ok", stream(*content(), end(), usage(4), b"data: [DO", 0.02, END, b"NE]\n\n"), "TCP has no message bounds", chunks=4),
-    Case('"[DONE]" as a JSON string', "malformed", stream(*good(tail=b'data: "[DONE]"\n\n')), "some gateways encode it"),
+    Case('"[DONE]" as a JSON string', "truncated", stream(*good(tail=b'data: "[DONE]"\n\n')), "no client ends at it"),
     Case("vLLM without [DONE], clean end", "truncated", stream(*good(tail=b"")), "vLLM always sends [DONE]"),
     Case("an unknown engine without [DONE], clean end", "truncated", stream(*good(tail=b"")), "a clean end after a finish reason; but this engine is not known for it", engine=""),
     Case("transformers serve: FIN instead of the last chunk", "truncated", (*unended(*content(), chat({}, "length", usage=tokens_used(4))), FIN), "RFC 9112 §8: the body is incomplete", engine="transformers"),

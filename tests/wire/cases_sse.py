@@ -3,7 +3,21 @@
 # ruff: noqa: E501 -- a table: one line a case
 
 from tests.wire.case import END, FIRST, LAST, Case
-from tests.wire.events import DONE, ROLE, content, end, good, sse, text, usage
+from tests.wire.events import (
+    DONE,
+    MESSAGE_STOP,
+    ROLE,
+    blocks,
+    completed,
+    content,
+    end,
+    good,
+    message_delta,
+    output,
+    sse,
+    text,
+    usage,
+)
 from tests.wire.families import REST, lines_end_with, prefixed, replaced
 from tests.wire.heads import stream, until_close
 
@@ -37,7 +51,11 @@ CASES = (
     Case("content event without a blank line at the end of the body", "truncated", until_close(ROLE, text("a"), text("b"), text("c")[:-2]), "WHATWG: an incomplete event is discarded; no finish reason in any case"),
     Case("invalid UTF-8 inside content", "malformed", stream(ROLE, FIRST, text("a").replace(b'"a"', b'"a\xff\xfe"'), *REST), "JSON is UTF-8 (RFC 8259 §8.1); the OpenAI client raises"),
     Case("NaN in what nobody reads", "ok", stream(ROLE, FIRST, text("a").replace(b'"logprobs":null', b'"logprobs":NaN'), text("b").replace(b'"logprobs":null', b'"logprobs":-Infinity'), text("c"), text("d"), end(), usage(4), DONE), "Python servers write NaN; the OpenAI client reads it", chunks=4, completion=4),
-    Case("data that is a JSON array", "malformed", stream(ROLE, text("a"), b"data: [1,2]\n\n", text("b"), end(), DONE), "no chunk"),
-    Case("data that is null", "malformed", stream(ROLE, FIRST, text("a"), b"data: null\n\n", *REST), "no chunk; nothing said either"),
+    *(Case(f"data that is {value}", "ok", stream(ROLE, FIRST, text("a"), f"data: {value}\n\n".encode(), *REST), "JSON of no object carries nothing to read, as empty data", chunks=4, completion=4) for value in ("null", "[]", "[1,2]", '"ping"', "0", "true", "1.5", '[{"id":1}]')),
+    *(Case(f"responses: data that is {value}", "ok", stream(*output(), f"data: {value}\n\n".encode(), END, completed(4)), "JSON of no object carries nothing to read", api="responses", engine="", chunks=4, completion=4) for value in ("null", '"ping"', "[]")),
+    *(Case(f"messages: data that is {value}", "ok", stream(*blocks(), f"data: {value}\n\n".encode(), message_delta(), END, MESSAGE_STOP), "JSON of no object carries nothing to read", api="messages", engine="", chunks=4, completion=4) for value in ("null", '"ping"', "0")),
+    *(Case(f"choices that are {value}", "ok", stream(ROLE, FIRST, text("a"), f'data: {{"choices":{value}}}\n\n'.encode(), *REST), "no choice is an object", chunks=4, completion=4) for value in ("[null]", "[]", "null", '["a"]', "[null,null]")),
+    *(Case(f"data that begins as JSON: {value}", "malformed", stream(ROLE, text("a"), f"data: {value}\n\n".encode(), *REST), "not JSON", detail="not JSON") for value in ("nul", '"ping', "[1,2", "ping", "{}{}")),
+    Case("only data that is null", "truncated", stream(b"data: null\n\n"), "nothing was said"),
     Case("a data line of 1 MB of content", "malformed", stream(ROLE, FIRST, text("x" * 1_000_000), *REST), "a line of an answer of 4 tokens is bounded"),
 )

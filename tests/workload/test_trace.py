@@ -1,6 +1,7 @@
 """Parsing of published traces, and errors for invalid ones."""
 
 import json
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -50,6 +51,32 @@ def test_a_byte_order_mark_windows_line_ends_and_empty_lines_are_accepted() -> N
     assert parse_trace(text, "t") == Trace((0, 10**9), (1, 3), (2, 4))
     rows = f"\ufeff{mooncake()}\r\n\r\n{mooncake(timestamp=1)}\r\n"
     assert parse_trace(rows, "t").offsets_ns == (0, 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("times", "seems_in_seconds"),
+    [
+        (range(0, 3_600), True),  # one a second, and as milliseconds 1,000 a second
+        ([0.0, 0.35, 0.9, 1.4, 2.2], True),
+        ([1_700_000_000, 1_700_000_060, 1_700_000_125], True),  # Unix time
+        ([1_700_000_000.25, 1_700_000_900.5], True),
+        (range(0, 3_600_000, 1_000), False),
+        (range(0, 60_000, 20), False),  # 50/s, as the busiest published traces
+        ([0.25, 27.5, 61.125], False),
+        ([1_700_000_000_000, 1_700_000_060_000], False),
+        ([0, 3_000, 900_000_000], False),  # ten days
+    ],
+)
+def test_times_that_are_seconds_are_noticed(times: Sequence[float], seems_in_seconds: bool) -> None:
+    """The format has milliseconds. Times at a rate that no recording has, or that are Unix times in seconds, are seconds."""
+    text = "\n".join(mooncake(timestamp=time) for time in times)
+    assert parse_trace(text, "t").seems_in_seconds is seems_in_seconds
+
+
+def test_azures_times_have_their_unit() -> None:
+    """Dates cannot be taken for milliseconds, however close they are."""
+    rows = "".join(f"2023-11-16 18:15:46.{number:03},1,1\n" for number in range(100))
+    assert not parse_trace(HEADER + rows, "t").seems_in_seconds
 
 
 def test_a_length_of_zero_becomes_one_token() -> None:

@@ -46,7 +46,7 @@ Reason = (
     Literal[
         "knee_passed",  # breaches in a stage: two, and more than the objective allows
         "breaching",  # four of the last eight breached
-        "near_threshold",  # gentle: nine of ten latencies reach the share of a threshold that the plan names
+        "near_threshold",  # gentle: two of the last twelve latencies reach 70% of a threshold
         "highest_rate",  # the plan has no higher rate
         "smoke_failed",  # the first requests failed, so nothing can be measured
         "failed",  # too many of a stage's requests

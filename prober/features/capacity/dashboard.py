@@ -290,8 +290,8 @@ def _knees(signal: str, bound: str) -> str:
         capacity_series.CAPACITY,
         f'llmslo_slo_threshold_seconds{{{TARGET},signal="{signal}"}}',
     )
-    found = f'{judged} and on (target, slo) {capacity}{{{TARGET},bound="upper"}}'
-    return f'min({capacity}{{{TARGET},bound="{bound}"}} {NEWEST} and on (target, slo) ({found}))'
+    knees = f'{judged} and on (target, slo) {capacity}{{{TARGET},bound="upper"}}'
+    return f'min({capacity}{{{TARGET},bound="{bound}"}} {NEWEST} and on (target, slo) ({knees}))'
 
 
 def _curve(signal: str) -> Panel:

@@ -236,8 +236,8 @@ def _is_contradicted(record: Record, slo: Slo, model: CapacityModel, estimate: f
         for place, request in enumerate(record.requests)
         if ratios.get(request.stage, inf) < 1 / CONTRADICTION_RATIO and request.valid and slo.name in request.events
     }
-    each = [bad for (_, bad), _ in judged.values()]
-    bad = sum(count for at, count in enumerate(each) if not any(each[max(0, at - NEIGHBOURS) : at]))
+    bad_counts = [bad for (_, bad), _ in judged.values()]
+    bad = sum(count for at, count in enumerate(bad_counts) if not any(bad_counts[max(0, at - NEIGHBOURS) : at]))
     if bad < MIN_BREACHES:
         return False
     events = sum(count for (count, _), _ in judged.values())

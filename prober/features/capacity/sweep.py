@@ -382,7 +382,10 @@ class Sweep:
             elif is_over or is_warm:
                 self._advance(run, at_s)
         elif (is_near := self._is_near_threshold(at_s)) and self._has_answers():
-            self._end_sending("near_threshold", at_s, f"{GENTLE_SHARE:.0%} of a threshold")
+            detail = (
+                f"{GENTLE_BREACHES} of the last {GENTLE_REQUESTS} latencies reach {GENTLE_SHARE:.0%} of a threshold"
+            )
+            self._end_sending("near_threshold", at_s, detail)
         elif log.falls_behind(stage, at_s):
             self._end_sending("saturated", at_s, "completions fall behind arrivals")
         elif (

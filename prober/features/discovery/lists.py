@@ -38,7 +38,7 @@ def read_targets(
     enabled = gc.isenabled()
     gc.disable()
     try:
-        document = _PARSERS[form](text.decode())
+        document = _PARSERS[form](text.decode("utf-8-sig"))
         return targets_of(document, extra, label_names)
     except BadList:
         raise

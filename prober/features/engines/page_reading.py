@@ -149,6 +149,8 @@ def _fits(page: Page, table: EngineTable) -> bool:
     shape = table.shape
     if shape is None or (shape.openmetrics is not None and shape.openmetrics != page.eof):
         return False
+    if any(name in page.samples for name in shape.without_names):
+        return False
     if shape.names and all(name in page.samples for name in shape.names):
         return True
     prefixed = [samples for name, samples in page.samples.items() if name.startswith(shape.prefixes)]

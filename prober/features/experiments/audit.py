@@ -7,7 +7,7 @@ from prober.measure.outcome import Outcome
 from prober.results.conditions import lines
 from prober.results.context import NO_GPU, disagreement_text, label
 from prober.results.refused_requests import MAX_REFUSED_RATIO
-from prober.results.result import OPEN_LOOP, OURS, Result
+from prober.results.result import OURS, Result
 from prober.results.steadiness import ERROR, LOOKS, MAX_CHANGE, MINOR_CHANGE
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
 
@@ -70,7 +70,7 @@ def _open_loop(result: Result) -> Answer:
     arrivals = result.load.arrivals
     if arrivals is None:
         return None, "the file does not tell how requests arrived"
-    if arrivals in OPEN_LOOP:
+    if result.load.is_open_loop:
         return True, f"{arrivals} arrivals, whatever becomes of the requests"
     return False, f"{arrivals}: a slow target is asked less, which hides its queue"
 

@@ -23,7 +23,7 @@ from prober.measure.result import ProbeResult
 from prober.results.comparison import Compared, ComparedAnswers, Risk, Side
 from prober.results.cost import Gpus
 from prober.results.refused_requests import NOT_COUNTED, RefusedRequests
-from prober.results.result import NO_REQUESTS, MeasuredTarget, RequestRow, Result, Stage
+from prober.results.result import MeasuredTarget, RequestRow, Result, Stage
 from prober.results.stage import quantiles_of
 from prober.statistics.paired_test import (
     Effect,
@@ -139,7 +139,7 @@ def stored_rounds(a: Result, b: Result, rounds: int) -> list[Round]:
     """
     for side, result in (("A", a), ("B", b)):
         if not result.requests:
-            raise ValueError(f"{side} {NO_REQUESTS}")
+            raise ValueError(f"{side} {result.why_no_requests}")
     requests_of_a, requests_of_b = _by_rate(a), _by_rate(b)
     stored: list[Round] = []
     for workload, rate_per_s in sorted(set(requests_of_a) & set(requests_of_b)):
@@ -279,8 +279,8 @@ def _growth(row: _Row, error: float) -> tuple[float, float] | None:
 
 
 def _scaled(axis: Axis, figure: float) -> float:
-    """The difference of B from A as a number for reports: B ÷ A − 1 for a ratio, else B − A."""
-    return math.expm1(min(figure, MAX_LOG_RATIO)) if axis.ratio else figure
+    """The difference of B from A as a number for reports: B ÷ A − 1 for a ratio, else B − A, which no share exceeds."""
+    return math.expm1(min(figure, MAX_LOG_RATIO)) if axis.ratio else max(-1.0, min(1.0, figure))
 
 
 def _rows(rounds: Sequence[Round], compared: Sequence[Axis]) -> list[_Row]:

@@ -86,7 +86,7 @@ def compare_stored(
     """(comparison of two results, its rounds). Raises ValueError if a result has too few requests."""
     comparison = _comparison(a.target, b.target, error, time.time())
     if reasons := incomparable(a, b):
-        return replace(comparison, said=tuple(reasons)), []
+        return replace(comparison, remarks=tuple(reasons)), []
     comparison, refused = replace(comparison, load=a.load), stored_refused(a, b)
     if (unjudged := with_refused(comparison, refused)).not_judged:
         return unjudged, []
@@ -100,7 +100,7 @@ def compare_stored(
         *reservations(a.target, b.target, pairs, compared),
         *([OTHER_PROMPTS] if a.load.has_own_answers or b.load.has_own_answers else []),
     ]
-    return with_refused(replace(comparison, compared=tuple(compared), said=tuple(remarks)), refused), pairs
+    return with_refused(replace(comparison, compared=tuple(compared), remarks=tuple(remarks)), refused), pairs
 
 
 async def compare_targets(
@@ -162,7 +162,7 @@ async def compare_targets(
         compared=tuple(compared),
         answers=tuple(compare_answers(answers["a"], answers["b"], error)),
         differs=(*comparison.differs, *apart),
-        said=tuple(remarks),
+        remarks=tuple(remarks),
     )
     refused = {place: part for place, results in by_rate.items() if (part := refused_requests(results)).refused}
     comparison = with_refused(comparison, refused)
@@ -182,7 +182,7 @@ def _comparison(a: MeasuredTarget, b: MeasuredTarget, error: float, started_s: f
         error=error,
         compared=(),
         differs=tuple(differences(a, b)),
-        said=(),
+        remarks=(),
     )
 
 

@@ -4,10 +4,8 @@ The gate tests several questions at once: whether the target answers; for each S
 budget; and with a baseline, whether a latency is slower by more than what is material. Each question is a sequential test
 (`statistics.sequential_test`), so the gate ends as soon as the evidence decides.
 
-Bad results come in bursts, so one observation of a test is the mean of a block of time, however many requests it has: minutes without a
-bad result are minutes of evidence, at any rate. The errors below are bounds if the expected share of bad events of every block, given
-the blocks before it, is on one side of the budget. A block is half of the burst that is expected: `bench/deciding.py` measures what
-passes then.
+The observations are blocks of time (`question`). The errors below are bounds if the expected share of bad events of every block, given
+the blocks before it, is on one side of the budget.
 
 ready: every question holds, each with an error of at most `error`, which also bounds the error of "ready"
 degraded: a question fails, with an error of `error` shared among all questions, and nothing says that too many requests fail
@@ -20,43 +18,29 @@ not_judged: too many requests were refused (`results.refused_requests`), with an
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 from itertools import count
-from statistics import fmean
 from typing import Literal
 
-from prober.measure.objective import JudgedStream, Slo, count_events, max_events_per_probe, mean_events_per_probe
+from prober.features.experiments.question import BURST_S, Blocks, Finding, Judged, Question, slo_question
+from prober.measure.objective import JudgedStream, Slo
 from prober.measure.outcome import ANSWERED, BAD, Outcome
 from prober.measure.result import ProbeResult
 from prober.results.cost import CostFinding
 from prober.results.refused_requests import MAX_REFUSED_RATIO, NOT_COUNTED, RefusedRequests, refused_requests
 from prober.results.result import Decision, RequestRow
 from prober.statistics.quantiles import percentile_name, quantiles
-from prober.statistics.sequential_test import (
-    ERROR,
-    Evidence,
-    Observations,
-    confidence_bounds,
-    evidence,
-    log_evidence_above,
-    log_evidence_below,
-    min_observations,
-)
+from prober.statistics.sequential_test import ERROR, Evidence
 
 State = Literal["ready", "degraded", "not_ready", "not_enough_data", "not_judged"]
 Latency = Literal["ttft", "tpot"]
-# Events; bad events counted when showing that they are few, and when showing that they are many.
-Judged = tuple[int, float, float]
 ANSWERS = "answers"
 COMPARED: tuple[tuple[Latency, float], ...] = (("ttft", 0.5), ("ttft", 0.9), ("tpot", 0.5))
-BURST_S = 15.0
-BLOCKS_PER_BURST = 2  # at twice the budget, in bursts, at most a tenth of the gates say ready: `bench/deciding.py`
 # Requests that a gate sends at most by default: a multiple of the fewest that show "ready", within an hour, and 1,000 at least.
 MOST_PER_LEAST, MOST_S, MOST_AT_LEAST = 3, 3_600.0, 1_000
-MIN_LOG_EVIDENCE = 0.5  # below it, the evidence gives no estimate of further requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,30 +63,6 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """Evidence on one question.
-
-    budget: share of events that may be bad
-    requests, events, bad: numbers of requests, events and bad events so far; blocks: number of completed blocks
-    lower, upper: confidence bounds of the share, at the gate's error
-    error: largest probability that the evidence is wrong; None while undecided
-    more: estimate of further requests until a decision
-    """
-
-    name: str
-    evidence: Evidence
-    budget: float
-    requests: int
-    blocks: int
-    events: int
-    bad: int
-    lower: float
-    upper: float
-    error: float | None
-    more: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class GateVerdict:
     """Verdict of the gate.
 
@@ -121,121 +81,12 @@ class GateVerdict:
     refused: RefusedRequests = RefusedRequests()
 
 
-def observed(bad: float, events: int, budget: float, most: int) -> float:
-    """The value of a result for the test, budget + (bad − budget · events) ÷ most. most: largest number of events of one result
-
-    It is between 0 and 1, and its mean is above the budget where the ratio of the sums is. So the gaps of one answer need not be
-    independent.
-    """
-    return budget + (bad - budget * events) / max(most, events)
-
-
-class Question:
-    """The question whether a share of bad events is within its budget, and the evidence on it.
-
-    most, mean: largest and mean number of events of one result
-    share: share of all results that the question judges
-    """
-
-    def __init__(
-        self,
-        name: str,
-        budget: float,
-        judge: Callable[[ProbeResult | None], Judged],
-        most: int = 1,
-        mean: float = 1.0,
-        share: float = 1.0,
-    ) -> None:
-        self.name, self.budget, self.share = name, budget, share
-        self._judge, self._max_events, self._mean_events = judge, most, mean
-        self._requests, self._events, self._bad = 0, 0, 0.0
-        self._block: list[tuple[float, float]] = []  # values of the open block: for holds, for fails
-        self._for_holds, self._for_fails = Observations(), Observations()
-
-    def take(self, result: ProbeResult | None) -> None:
-        """Add the next result to the open block; None: the engine is loading or shutting down."""
-        events, bad, surely_bad = self._judge(result)
-        if not events:
-            return
-        self._requests += 1
-        self._events, self._bad = self._events + events, self._bad + bad
-        for_holds, for_fails = (observed(number, events, self.budget, self._max_events) for number in (bad, surely_bad))
-        self._block.append((for_holds, for_fails))
-
-    @property
-    def is_over_budget(self) -> bool:
-        """True if the observed share of bad events is above the budget, whether or not that is statistically significant."""
-        return self._bad > self.budget * self._events
-
-    def close_block(self) -> None:
-        """End the open block: its mean is the next observation. A block without events adds none."""
-        if self._block:
-            for observations, values in zip(
-                (self._for_holds, self._for_fails), zip(*self._block, strict=True), strict=True
-            ):
-                observations.add(fmean(values))
-            self._block.clear()
-
-    def finding(self, holds_error: float, fails_error: float) -> Finding:
-        """The evidence so far as a finding. holds_error, fails_error: allowed probability that the claim "holds" or "fails" is wrong"""
-        shown = self.evidence(holds_error, fails_error)
-        lower, upper = confidence_bounds(self._for_holds, holds_error)
-        return Finding(
-            self.name,
-            shown,
-            self.budget,
-            self._requests,
-            round(self._for_holds.count),
-            self._events,
-            round(self._bad),
-            self._event_share(lower),
-            self._event_share(upper),
-            None if shown == "undecided" else self.error(shown),
-            self._more(holds_error, fails_error) if shown == "undecided" else None,
-        )
-
-    def evidence(self, holds_error: float, fails_error: float) -> Evidence:
-        """The evidence so far, without the confidence interval, which is expensive."""
-        observed, surely_bad = self._for_holds, self._for_fails
-        return evidence(observed, self.budget, surely_bad=surely_bad, holds_error=holds_error, fails_error=fails_error)
-
-    def error(self, claim: Evidence) -> float:
-        """Largest probability that the claim "holds" or "fails" is wrong, by the evidence so far."""
-        return math.exp(-self.log_evidence(claim))
-
-    def least(self, error: float) -> int:
-        """Fewest observations that can show that the share is within the budget."""
-        good = self.budget * (1 - self._mean_events / self._max_events)
-        return min_observations(self.budget, error, Observations([good]))
-
-    def log_evidence(self, claim: Evidence) -> float:
-        """ln(evidence) for a claim. The probability of making the claim wrongly is exp(−ln(evidence))."""
-        if claim == "fails":
-            return log_evidence_above(self._for_fails, self.budget)
-        return log_evidence_below(self._for_holds, self.budget)
-
-    def _event_share(self, mean: float) -> float:
-        """Share of bad events that a mean of the observations corresponds to."""
-        weight = self._events / self._max_events / self._requests if self._requests else 1.0
-        return min(1.0, max(0.0, self.budget + (mean - self.budget) / weight))
-
-    def _more(self, holds_error: float, fails_error: float) -> int | None:
-        """Estimated further requests until "holds" or "fails" is decided at the present growth of the evidence; None without growth."""
-        claims = ((self.log_evidence("holds"), holds_error), (self.log_evidence("fails"), fails_error))
-        counts = [
-            self._requests * (-math.log(error) / log_evidence - 1)
-            for log_evidence, error in claims
-            if log_evidence > MIN_LOG_EVIDENCE
-        ]
-        return max(1, math.ceil(min(counts))) if counts else None
-
-
 class Gate:
     """Decides on one target from the evidence on several questions.
 
     least: fewest requests that can show that the target is ready, at the mean rate; most: limit of requests
     least_blocks: the same as a number of observations: blocks, or requests if `block_s` is 0
-    block_s: length of a block in seconds; 0: each result is a block
+    block_s: see `Blocks.length_s`
     """
 
     def __init__(
@@ -267,14 +118,10 @@ class Gate:
         ]
         self._error = error
         self._fails_error = error / (1 + len(self._objectives))
-        self.block_s = burst_s / BLOCKS_PER_BURST
-        self._first_s, self._block_end_s = math.inf, -math.inf
+        self._blocks = Blocks(burst_s)
+        self.block_s = self._blocks.length_s
         per_block = rate_per_s * self.block_s
-        least = {  # requests of those blocks that have a judged one (Poisson), in the mean
-            question: question.least(error)
-            * (per_block / -math.expm1(-per_block * question.share) if per_block else 1.0 / question.share)
-            for question in self._questions
-        }
+        least = {question: question.requests_of(question.least(error), per_block) for question in self._questions}
         hardest = max(least, key=lambda question: least[question])
         self.least_blocks = hardest.least(error)
         self.least = math.ceil(least[hardest])
@@ -296,10 +143,8 @@ class Gate:
         at_s: its due time, in seconds of any clock
         """
         state: State = "not_enough_data"
-        if at_s >= self._block_end_s:
+        if self._blocks.begins(at_s):
             state = self._closed_block()
-            self._first_s = min(at_s, self._first_s)
-            self._block_end_s = at_s + self.block_s - math.fmod(at_s - self._first_s, self.block_s or 1.0)
         self._results.append(result)
         for question in (*self._questions, self._refusals):
             question.take(result)
@@ -389,7 +234,7 @@ class Gate:
         for finding in findings:
             if finding.evidence == "undecided":
                 more = f", some {finding.more} more requests may show it" if finding.more else ""
-                bounds = f"in truth {100 * finding.lower:.2g}% to {100 * finding.upper:.2g}%"
+                bounds = f"in truth {100 * finding.lower:.3g}% to {100 * finding.upper:.3g}%"
                 undecided.append(f"{finding.name}: {observed_share(finding)}, {bounds}{more}")
         late = f"; {not_counted} of {len(self._results)} were not counted" if not_counted else ""
         return f"undecided after {len(self._results)} requests: {'; '.join(undecided)}{late}"
@@ -449,26 +294,6 @@ def least_samples(q: float) -> int:
         if quantile.lower is not None and quantile.upper is not None:
             break
     return n
-
-
-def slo_question(
-    slo: Slo, max_tokens: int, mean_tokens: float, workload: str | None = None, share: float = 1.0
-) -> Question:
-    """The question whether the share of bad events of an SLO is within its budget.
-
-    max_tokens, mean_tokens: largest and mean number of output tokens
-    workload: judge only results of this workload, which are `share` of all; None: judge all results
-    """
-
-    def judge(result: ProbeResult | None) -> Judged:
-        is_judged = result is not None and workload in (None, result.workload)
-        events, bad = count_events(slo, result) if result is not None and is_judged else (0, 0)
-        return events, bad, bad
-
-    most = max_events_per_probe(slo, max_tokens)
-    name = slo.name if workload is None else f"{slo.name} of {workload}"
-    mean = min(mean_events_per_probe(slo, mean_tokens), most)
-    return Question(name, float(slo.error_budget_ratio), judge, most, mean, share)
 
 
 def observed_share(finding: Finding) -> str:

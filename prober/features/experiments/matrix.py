@@ -6,7 +6,7 @@ not_enough_data: the requests show neither, or the row was interrupted: cancelle
 not_judged: too many requests were refused (`results.refused_requests`)
 
 "All rows are accepted" and "a row is rejected" are each wrong with a probability of at most `ERROR`, for any number of rows.
-The test is that of the gate (`statistics.sequential_test`): a request is one observation, with any number of gaps.
+The test is that of the gate, and so are its observations: blocks of time (`question`).
 
 A closed loop keeps a fixed number of requests in flight, as other tools do, and exists to compare with them. Its requests are due
 when they can be sent, as there is no other intended time.
@@ -21,7 +21,7 @@ from typing import Literal
 
 from prober.config.rows import Row
 from prober.config.units import counted
-from prober.features.experiments.gate import Finding, Question, slo_question
+from prober.features.experiments.question import Blocks, Finding, Question, slo_question, take_all
 from prober.measure.outcome import BAD, Outcome
 from prober.measure.result import ProbeResult
 from prober.results.cost import CostFinding
@@ -73,21 +73,25 @@ def fails_error(rows: Sequence[Row]) -> float:
 
 
 def judge(
-    row: Row, results: Sequence[ProbeResult], *, error: float, loading: int = 0, interrupted: bool = False
+    row: Row,
+    results: Sequence[ProbeResult],
+    *,
+    error: float,
+    burst_s: float,
+    loading: int = 0,
+    interrupted: bool = False,
 ) -> RowVerdict:
-    """Verdict on all results of a row.
+    """Verdict on all results of a row, in the order of their due times.
 
     error: see `fails_error`
+    burst_s: longest burst of bad results to expect; 0: bad results are independent
     loading: requests that were not sent because the engine said that it is loading or shutting down
     """
     refused = refused_requests(results)
     if row.beside is not None:
         return RowVerdict(stage_name(row), "load", _joined(f"load beside {row.beside}", str(refused)), ())
     questions = _questions(row)
-    for _, question in questions:
-        for result in results:
-            question.take(result)
-            question.close_block()
+    take_all([question for _, question in questions], results, burst_s)
     findings = tuple(question.finding(ERROR, error) for _, question in questions)
     if refused.is_too_many:
         return RowVerdict(stage_name(row), "not_judged", str(refused), findings)
@@ -102,7 +106,7 @@ def judge(
             text = f"{objective}: {finding.bad:,} of {finding.events:,} bad, {share}"
         if finding.evidence == "undecided":
             more = f", some {finding.more:,} more requests may show it" if finding.more else ""
-            bounds = f"in truth {100 * finding.lower:.2g}% to {100 * finding.upper:.2g}%{more}"
+            bounds = f"in truth {100 * finding.lower:.3g}% to {100 * finding.upper:.3g}%{more}"
             text += f", {bounds if finding.events else 'no data'}"
         texts[finding.evidence].append(text)
     if texts["fails"]:
@@ -148,24 +152,35 @@ def decision(verdicts: Sequence[RowVerdict]) -> Decision | None:
     return Decision(state == "accepted", sentences(verdicts)) if state in ("accepted", "rejected") else None
 
 
-def reservations(row: Row) -> list[str]:
-    """Sentences on objectives that cannot be accepted with the row's number of requests."""
-    if row.requests is not None:
-        count: float = row.requests
-    elif row.rate is not None and row.duration is not None:
-        count, workload = row.rate * row.duration, row.workload
-        if workload.think_time is not None and row.duration:  # turns that are due after the end are not sent
-            think_s = workload.think_time.mean() / 1e3
-            due = (max(0.0, 1 - turn * think_s / row.duration) for turn in range(workload.turns))
-            count *= sum(due) / workload.turns
-    else:
-        return []
-    needed = [(objective, question.least(ERROR)) for objective, question in _questions(row)]
-    return [
-        f"{stage_name(row)}: {objective} takes {least:,} requests to be accepted if all are good, and about {count:,.0f} are sent"
-        for objective, least in needed
-        if least > count
-    ]
+def needs(row: Row, error: float, burst_s: float) -> Iterator[tuple[str, bool]]:
+    """A sentence on what each objective takes to be decided, without a full stop, and True if the row sends too little to be accepted.
+
+    error, burst_s: see `judge`
+    """
+    block_s = Blocks(burst_s).length_s
+    for objective, question in _questions(row):
+        budget = question.budget
+        blocks = [
+            question.least(ERROR),
+            question.least(ERROR, share=budget / 2),
+            question.least(error, "fails", min(1.0, 2 * budget)),
+        ]
+        # In a closed loop the rate is not known, and no block is without a request.
+        requests = [question.requests_of(count, row.rate * block_s) if row.rate else count for count in blocks]
+        seconds = [count / row.rate for count in requests] if row.rate else [count * block_s for count in blocks]
+        least, half, twice = (
+            f"{span_s:,.0f} s" if block_s else counted(round(count), "request")
+            for span_s, count in zip(seconds, requests, strict=True)
+        )
+        in_blocks = f" ({blocks[0]:,} blocks of {block_s:g} s)" if block_s else ""
+        is_too_little = requests[0] > row.requests if row.requests is not None else seconds[0] > (row.duration or 0.0)
+        text = (
+            f"{stage_name(row)}: {objective} takes {least}{in_blocks} to be accepted if nothing is bad, {half} if half of the "
+            f"allowed {100 * budget:.3g}% is, and {twice} to be rejected if twice as much is; "
+            f"planned: {amount(row)}"
+        )
+        text += f" in {row.requests / row.rate:,.0f} s" if row.requests and row.rate else ""
+        yield text + (", too little to be accepted" if is_too_little else ""), is_too_little
 
 
 def due_times(row: Row, rng: Random, start_ns: int) -> Iterator[int]:
@@ -267,6 +282,8 @@ def stage_name(row: Row) -> str:
 def load_of(rows: Sequence[Row], in_flight: int) -> Load:
     """Load of all rows, for the stored result. in_flight: limit of requests in flight of rows with a rate"""
     closed, loads = [row for row in rows if row.closed], [shape_of(row, in_flight) for row in rows]
+    samplings, datasets = [load.sampling or {} for load in loads], [load.dataset for load in loads]
+    are_alike = all(sampling == samplings[0] for sampling in samplings)
     arrivals = "poisson" if not closed else "closed"
     if closed and len(closed) < len(rows):
         arrivals = f"poisson, and closed in {', '.join(row.name for row in closed)}"
@@ -277,8 +294,16 @@ def load_of(rows: Sequence[Row], in_flight: int) -> Load:
         varied=any(load.varied for load in loads),
         arrivals=arrivals,
         max_in_flight=max(row.concurrency or 0 for row in rows) if len(closed) == len(rows) else in_flight,
-        sampling=loads[0].sampling,
-        dataset="generated",
+        sampling=samplings[0]
+        if are_alike
+        else {
+            f"{row.name}: {key}": value
+            for row, sampling in zip(rows, samplings, strict=True)
+            for key, value in sampling.items()
+        },
+        dataset=datasets[0]
+        if len(set(datasets)) == 1
+        else "; ".join(f"{row.name}: {dataset}" for row, dataset in zip(rows, datasets, strict=True)),
     )
 
 

@@ -23,9 +23,9 @@ from prober.features.experiments.matrix import (
     limits_of,
     load_of,
     loop,
+    needs,
     not_begun,
     other_models,
-    reservations,
     sentences,
     shape_of,
     stage_name,
@@ -65,10 +65,11 @@ async def run_rows(
     interrupted: asyncio.Event,
     progress: Progress,
     configuration: str,
+    burst_s: float,
 ) -> tuple[list[RowVerdict], Result]:
     """Send and judge the rows one after the other, up to the first that is interrupted. Returns (verdicts on all rows, result).
 
-    configuration: text of the rows, for the result. Raises UnidentifiedTarget.
+    configuration: text of the rows, for the result; burst_s: see `judge`. Raises UnidentifiedTarget.
     """
     if session.failure is not None:
         raise UnidentifiedTarget(f"{session.spec.url}: {session.failure.detail}")
@@ -77,7 +78,8 @@ async def run_rows(
     def advance(bar: TaskID, result: ProbeResult | None) -> None:
         progress.advance(bar)
 
-    for text in (text for row in rows for text in reservations(row)):
+    error = fails_error(rows)
+    for text, _ in (need for row in rows for need in needs(row, error, burst_s)):
         say(text)
     loads = {row.beside: row for row in rows if row.beside is not None}
     sent: list[RowRun] = []
@@ -98,13 +100,13 @@ async def run_rows(
         run.ended = "complete" if is_complete else "interrupted"
         if run.begin_ns is not None:
             run.verdict = judge(
-                row, run.results, error=fails_error(rows), loading=run.loading, interrupted=not is_complete
+                row, run.results, error=error, burst_s=burst_s, loading=run.loading, interrupted=not is_complete
             )
             run.disturbance = load.disturbance() if load is not None and is_complete else None
             sent.append(run)
             say(sentences([run.verdict]))
         if load is not None and load.run_beside.begin_ns is not None:
-            load.run_beside.verdict = judge(load.run_beside.row, load.run_beside.results, error=1.0)
+            load.run_beside.verdict = judge(load.run_beside.row, load.run_beside.results, error=1.0, burst_s=burst_s)
             load.run_beside.ended = load.guard.harm or run.ended
             sent.append(load.run_beside)
     return _judged(session, rows, sent, configuration)

@@ -1,30 +1,31 @@
-"""Reads result files of this prober and of other tools. The content decides which tool wrote a file."""
+"""Reads result files of this prober and of vLLM's client. The content decides which of them wrote a file."""
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from prober.features.experiments.importers import flat, nvidia
-from prober.features.experiments.importers.exported_object import ExportedObject
+from prober.features.experiments import vllm_file
 from prober.results import comparison
 from prober.results.comparison import Comparison
 from prober.results.result import Result
 from prober.results.result_file import KEY, from_object
 from prober.results.strict_json import Unreadable
 
-KNOWN = "llm-slo-prober, vllm bench serve, sglang.bench_serving, aiperf"
+KNOWN = f"llm-slo-prober, {vllm_file.TOOL} --save-result"
 
 
 def read(text: str, source: str) -> Result:
     """The result in a file. Raises Unreadable, which names `source`, the key and the problem."""
-    result = read_any(text, source)
+    result, *further = read_all(text, source)
     if isinstance(result, Comparison):
         raise Unreadable(f"{source}: is a comparison, not a result; `prober report` shows it")
+    if further:
+        raise Unreadable(f"{source}: has {1 + len(further)} runs; write the run that is meant to a file of its own")
     return result
 
 
-def read_any(text: str, source: str) -> Result | Comparison:
-    """The result or the comparison in a file. Raises Unreadable."""
+def read_all(text: str, source: str) -> list[Result | Comparison]:
+    """The result or the comparison in a file; of vLLM's client, the result of each run. Raises Unreadable."""
     try:
         return _read(text, source)
     except Unreadable:
@@ -35,23 +36,18 @@ def read_any(text: str, source: str) -> Result | Comparison:
         raise Unreadable(f"{source}: has a value that its tool does not write ({reason}); write it again") from problem
 
 
-def _read(text: str, source: str) -> Result | Comparison:
+def _read(text: str, source: str) -> list[Result | Comparison]:
     objects = _objects(text, source)
     first = objects[0]
     if (own := first.get(KEY)) is not None:
         is_comparison = isinstance(own, dict) and comparison.INSIDE in own
-        return comparison.from_object(first, source) if is_comparison else from_object(first, source)
-    exported_objects = [ExportedObject(source, values) for values in objects]
-    if flat.SGLANG.recognises(first):
-        return flat.read_sglang(exported_objects)
-    if exported_objects[0].get("metadata", "request_start_ns") is not None and "metrics" in first:
-        return nvidia.read_aiperf_lines(exported_objects)
-    if flat.VLLM.recognises(first) and "input_throughput" not in first:
-        return flat.read_vllm(exported_objects[0])
-    if "aiperf_version" in first and "combined" not in first:
-        return nvidia.read_aiperf(exported_objects[0])
-    keys = ", ".join(list(first)[:5]) or "none"
-    raise Unreadable(f"{source}: is a file of no tool that is known ({KNOWN}); its first keys: {keys}")
+        return [comparison.from_object(first, source) if is_comparison else from_object(first, source)]
+    for values in objects:
+        if not vllm_file.recognises(values):
+            keys = ", ".join(list(values)[:5]) or "none"
+            raise Unreadable(f"{source}: is a file of no tool that is known ({KNOWN}); its first keys: {keys}")
+    names = [source] if len(objects) == 1 else [f"{source}, run {number}" for number in range(1, len(objects) + 1)]
+    return [vllm_file.read(values, name) for values, name in zip(objects, names, strict=True)]
 
 
 def _objects(text: str, source: str) -> list[Mapping[str, Any]]:

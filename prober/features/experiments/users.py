@@ -16,7 +16,8 @@ from dataclasses import replace
 from itertools import groupby
 from statistics import fmean
 
-from prober.features.experiments.gate import MOST_PER_LEAST, observed
+from prober.features.experiments.gate import MOST_PER_LEAST
+from prober.features.experiments.question import observed
 from prober.measure.objective import Slo, count_events, max_events_per_probe
 from prober.measure.result import ProbeResult
 from prober.results.capacity import MIN_RATE_S, Capacity, RateEvents, undecided_events

@@ -234,8 +234,8 @@ class UserSweepRun:
         self._ended.append(result)
         if result.outcome is Outcome.REJECTED:
             refused = refused_requests(self._ended)
-            others = refused.requests - refused.refused
-            if evidence(Observations({1.0: refused.refused, 0.0: others}), MAX_REFUSED_RATIO) == "fails":
+            accepted = refused.requests - refused.refused
+            if evidence(Observations({1.0: refused.refused, 0.0: accepted}), MAX_REFUSED_RATIO) == "fails":
                 self._end("refused", str(refused))
         if result.retry_after_s is not None and not (self._sweep.shed_allowed and is_shed(result)):
             self._retry_after_s = max(self._retry_after_s, result.retry_after_s)

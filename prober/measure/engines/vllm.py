@@ -122,10 +122,12 @@ V1 = EngineTable(
     facts=_FACTS,
     needs="start the server without --disable-log-stats",
 )
-# The Rust frontend (VLLM_USE_RUST_FRONTEND=1, 0.33) writes OpenMetrics, and tells neither capacity nor its start.
+# The Rust frontend (VLLM_USE_RUST_FRONTEND=1, 0.33) writes OpenMetrics, and tells neither capacity nor its start. The Python one writes
+# OpenMetrics too if a proxy in front of it asks for that, but tells one of the two at least.
+_ONLY_PYTHON = ("vllm:cache_config_info", "process_start_time_seconds")
 RUST = EngineTable(
     engine="vllm",
-    shape=PageShape(prefixes=("vllm:",), with_label="engine", openmetrics=True),
+    shape=PageShape(prefixes=("vllm:",), with_label="engine", without_names=_ONLY_PYTHON, openmetrics=True),
     signals={
         name: sources
         for name, sources in _SIGNALS.items()

@@ -11,13 +11,13 @@ from prober.config.target import BudgetSpec, PriceSpec
 from prober.features.capacity.actions import Estimate, Finished, OtherLoad, Reason, Run
 from prober.features.capacity.sweep import GENTLE_ANSWERS, Sweep
 from prober.features.capacity.sweep_record import other_counts
-from prober.measure.chat import Usage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
 from prober.measure.objective import Signal, Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import UNTIL_STEADY, WarmUpLength
 from prober.measure.timeline import Timeline
+from prober.measure.usage import Usage
 from prober.results.capacity import Capacity, Verdict
 from prober.results.stop_reason import ending
 from prober.simulation.faults import Crash, Slow
@@ -830,7 +830,7 @@ def test_a_sweep_finds_the_limit_and_hurts_nobody() -> None:
 
 @pytest.mark.parametrize(("ttft_s", "waiting", "reason"), [(0.45, 0.0, "near_threshold"), (0.2, 20.0, "waiting")])
 def test_a_gentle_sweep_goes_on_until_it_has_enough_answers(ttft_s: float, waiting: float, reason: Reason) -> None:
-    """Near a threshold it stays at its rate, and a queue of others, who send 60/s, does not end it; then either does."""
+    """Near a threshold it stays at its rate, and a queue of others, who send 60/s, does not end it; then either does, and says why."""
     hand = Hand(plan("gentle"))
     hand.sweep.page(-2.0, replace(PAGE, requests_finished_total=0.0))
     hand.sweep.page(-1.0, replace(PAGE, requests_finished_total=60.0))
@@ -843,6 +843,8 @@ def test_a_gentle_sweep_goes_on_until_it_has_enough_answers(ttft_s: float, waiti
     hand.sweep.page(GENTLE_ANSWERS + 0.1, replace(PAGE, requests_waiting=waiting, requests_finished_total=1_700.0))
     hand.sweep.tick(GENTLE_ANSWERS + 0.2)
     assert hand.reason == reason
+    near = "2 of the last 12 latencies reach 70% of a threshold, the limit of a gentle sweep"
+    assert waiting or ending(reason, hand.sweep.action.detail) == near  # type: ignore[union-attr]
 
 
 def test_a_gentle_sweep_ends_before_breaches() -> None:

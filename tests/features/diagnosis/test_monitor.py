@@ -25,7 +25,6 @@ from prober.features.diagnosis.monitor import (
     TargetDiagnosis,
     _breached,
 )
-from prober.measure.chat import Usage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.objective import Slo
@@ -33,6 +32,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
+from prober.measure.usage import Usage
 from prober.probing.history import EventLog
 from prober.storage.saved_rows import SavedRows
 from tests.observed import StoppedClock, observed, reconfigured

@@ -93,6 +93,17 @@ def test_every_table_is_tested_on_a_page() -> None:
     assert [table.engine for table in untested] == ["ray", "nim"]
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("vllm_0") and "rust" not in name])
+def test_the_end_of_openmetrics_does_not_make_a_page_of_python_that_of_rust(name: str) -> None:
+    """A proxy in front of vLLM may ask for OpenMetrics: capacity and start are read all the same."""
+    plain = page_of(name)
+    table = recognise(plain, TABLES)
+    assert table is not None
+    page = Parser().parse((PAGES / f"{name}.prom").read_bytes() + b"# EOF\n")
+    assert page.eof
+    assert recognise(page, TABLES) is table
+
+
 def test_nim_2_is_read_by_its_own_table_from_a_page_like_vllms() -> None:
     """With `engine: nim` the page of 2.x gives all signals, and no names of other releases are missing."""
     page = page_of("vllm_0.32.0_under_load")

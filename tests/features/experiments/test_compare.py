@@ -133,6 +133,21 @@ def test_failures_are_an_axis_and_a_reservation() -> None:
     assert any("B fails more often" in each for each in said)
 
 
+def test_a_difference_of_shares_is_within_100_points() -> None:
+    """Also where so few rounds count that Student's interval goes far beyond; a share that hardly varies keeps its own."""
+
+    def failing(number: int, *, late: bool) -> list[RequestRow]:
+        is_bad = (number >= 6) == late
+        return [RequestRow(float(n), outcome="http_5xx" if is_bad else "ok", ttft_s=0.1) for n in range(20)]
+
+    made = [Round(4.0, failing(n, late=False), failing(n, late=True)) for n in range(12)]
+    failures = by_axis(compare(made))["failures"]
+    assert (failures.lower, failures.upper) == (-1.0, 1.0)
+    assert abs(failures.effect) <= 1.0
+    steady = [Round(4.0, failing(n, late=False), failing(n, late=False)) for n in range(12)]
+    assert by_axis(compare(steady))["failures"].upper == 0.0
+
+
 def test_late_and_refused_requests_are_in_no_share() -> None:
     """Requests that the prober itself spoilt are counted apart from those that the server refused."""
     good, late, failed, refused = (
@@ -453,4 +468,4 @@ def test_the_report_begins_with_the_verdict() -> None:
     assert "only B's in 2, both in 3: no difference is shown (exact McNemar, p 1)." in text[: text.index("## Figures")]
     assert "A share." in text
     assert "A limit." in text
-    assert "do not compare" in comparison_report.markdown([replace(compared, compared=(), said=("another load",))])
+    assert "do not compare" in comparison_report.markdown([replace(compared, compared=(), remarks=("another load",))])

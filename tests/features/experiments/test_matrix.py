@@ -5,9 +5,12 @@ from dataclasses import replace
 from decimal import Decimal
 from random import Random
 
+import pytest
+
 from prober.config.rows import Row
 from prober.config.workloads import PrefixSpec
 from prober.features.experiments.audit import audit
+from prober.features.experiments.gate import Gate
 from prober.features.experiments.matrix import (
     CLOSED_LOOP,
     RowVerdict,
@@ -18,15 +21,15 @@ from prober.features.experiments.matrix import (
     judge,
     limits_of,
     load_of,
+    needs,
     other_models,
     overall,
-    reservations,
     shape_of,
     stage_name,
     warming,
     wrong_answers,
 )
-from prober.measure.objective import Slo
+from prober.measure.objective import JudgedStream, Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
@@ -56,7 +59,7 @@ def result(ttft_s: float = 0.1, outcome: Outcome = Outcome.OK, *, slow: int = 0,
 
 
 def judged(row: Row, results: list[ProbeResult], *, loading: int = 0, interrupted: bool = False) -> RowVerdict:
-    return judge(row, results, error=fails_error([row]), loading=loading, interrupted=interrupted)
+    return judge(row, results, error=fails_error([row]), burst_s=0.0, loading=loading, interrupted=interrupted)
 
 
 def test_a_row_is_accepted_by_as_many_as_that_takes() -> None:
@@ -115,7 +118,7 @@ def test_a_rejection_is_wrong_no_more_often_for_many_rows() -> None:
     good, bad = result(), result(9.0)
     for _ in range(100):
         drawn = [[bad if rng.random() < 0.05 else good for _ in range(60)] for _ in rows]
-        verdicts = [judge(row, results, error=error) for row, results in zip(rows, drawn, strict=True)]
+        verdicts = [judge(row, results, error=error, burst_s=0.0) for row, results in zip(rows, drawn, strict=True)]
         wrong += overall(verdicts) == "rejected"
     assert wrong <= MOST_WRONG
 
@@ -141,12 +144,75 @@ def test_the_whole_is_the_worst_that_is_known() -> None:
     assert (said.accepted, said.why) == (False, "r: accepted (seen). r: rejected (seen)")
 
 
-def test_too_few_are_told_before_anything_is_sent() -> None:
-    """By number, or by rate and duration; a closed loop for a time cannot tell how many it will be."""
-    assert reservations(ROW) == []
-    assert "takes 68 requests" in reservations(ROW.model_copy(update={"requests": 60}))[0]
-    assert "about 60 are sent" in reservations(ROW.model_copy(update={"requests": None, "duration": 30.0}))[0]
-    assert reservations(CLOSED.model_copy(update={"requests": None, "duration": 1.0})) == []
+def for_time(row: Row, duration_s: float) -> Row:
+    return row.model_copy(update={"requests": None, "duration": duration_s})
+
+
+@pytest.mark.parametrize(
+    ("row", "burst_s", "needed", "is_too_little"),
+    [
+        (ROW, 0.0, "takes 68 requests to be accepted", False),
+        (ROW.model_copy(update={"requests": 60}), 0.0, "planned: 60 requests in 30 s, too little to be accepted", True),
+        (for_time(ROW, 30.0), 0.0, "planned: 30 s, too little", True),
+        (for_time(ROW, 40.0), 0.0, "planned: 40 s", False),
+        (ROW, 15.0, "takes 510 s (68 blocks of 7.5 s) to be accepted", True),
+        (for_time(ROW, 500.0), 15.0, "planned: 500 s, too little", True),
+        (for_time(ROW, 520.0), 15.0, "planned: 520 s", False),
+        (ROW.model_copy(update={"requests": 1_030}), 15.0, "planned: 1,030 requests in 515 s", False),
+        (ROW, 3.0, "takes 107 s (68 blocks of 1.5 s) to be accepted", True),  # one block in 20 has no request
+        (ROW, 15.0, "4,095 s if half of the allowed 5% is, and 1,530 s to be rejected if twice as much is", True),
+        (CLOSED, 15.0, "takes 510 s (68 blocks of 7.5 s) to be accepted", False),  # how long 100 take is not known
+        (CLOSED.model_copy(update={"requests": 60}), 15.0, "planned: 60 requests, too little", True),
+        (for_time(CLOSED, 500.0), 15.0, "planned: 500 s, too little", True),
+        (for_time(CLOSED, 510.0), 15.0, "planned: 510 s", False),
+        (for_time(CLOSED, 1.0), 0.0, "takes 68 requests to be accepted", False),  # nor how many it will be
+    ],
+)
+def test_what_a_row_needs_is_told_before_anything_is_sent(
+    row: Row, burst_s: float, needed: str, is_too_little: bool
+) -> None:
+    """By number, or by rate and duration; a closed loop cannot tell how many it will be, or how long."""
+    ((text, told),) = needs(row, fails_error([row]), burst_s)
+    assert needed in text
+    assert (told, "too little" in text) == (is_too_little, is_too_little)
+
+
+def due(at_s: float, ttft_s: float = 0.1) -> ProbeResult:
+    start_ns, first_ns = round(at_s * S), round((at_s + ttft_s) * S)
+    return ProbeResult("t", "a", "id", 0.0, Outcome.OK, "", Timeline(start_ns, first_ns=first_ns, end_ns=first_ns))
+
+
+def test_a_row_counts_blocks_of_time_as_the_gate_does() -> None:
+    """Any number of requests within 7.5 s is one observation, so that bursts are few; by the same evidence in both."""
+    for results, state in (
+        ([due(n / 2) for n in range(400)], "not_enough_data"),
+        ([due(n / 2) for n in range(1_030)], "accepted"),
+        ([due(n * 7.6) for n in range(70)], "accepted"),
+        ([due(n / 2, 9.0) for n in range(4)], "not_enough_data"),
+        ([due(n / 2, 9.0) for n in range(60)], "rejected"),
+    ):
+        assert judge(ROW, results, error=ERROR, burst_s=15.0).state == state
+    for bad in (0, 10, 40, 200):
+        drawn = [due(n / 2, 9.0 if 300 <= n < 300 + bad else 0.1) for n in range(800)]
+        (finding,) = judge(ROW, drawn, error=ERROR, burst_s=15.0).findings
+        gate = Gate([(TTFT, JudgedStream("", "", 2.0, 10.0, 10))], rate_per_s=2.0, burst_s=15.0, most=100_000)
+        for one in drawn:
+            gate.take(one, one.timeline.intended_ns / 1e9)
+        gate.take(due(1e6), 1e6)  # closes the last block
+        of_gate = gate.verdict().findings[1]
+        assert (finding.blocks, finding.lower, finding.upper) == (of_gate.blocks, of_gate.lower, of_gate.upper)
+
+
+def test_the_load_of_all_rows_names_what_differs_between_them() -> None:
+    """Sampling and data set are those of the rows, not of the first."""
+    assert isinstance(ROW.workload, Workload)
+    warm = ROW.model_copy(update={"name": "w", "named": replace(ROW.workload, sampling={"temperature": 1})})
+    assert load_of([ROW, ROW], 9).sampling == shape_of(ROW, 9).sampling
+    assert load_of([ROW, warm], 9).sampling == {
+        **{f"a: {key}": value for key, value in (shape_of(ROW, 9).sampling or {}).items()},
+        "w: temperature": 1,
+    }
+    assert load_of([ROW], 9).dataset == shape_of(ROW, 9).dataset
 
 
 def test_due_times_end_with_the_number_or_the_time() -> None:
@@ -228,7 +294,7 @@ def test_each_workload_of_a_mix_is_judged_by_its_own_requests() -> None:
     row = ROW.model_copy(update={"named": mix, "prompt_tokens": None, "output_tokens": None})
     assert fails_error([row]) == fails_error([ROW]) / 2
     slow = [replace(result(1.0), workload="b") for _ in range(100)]
-    verdict = judge(row, [*(replace(result(0.1), workload="a") for _ in range(100)), *slow], error=0.05)
+    verdict = judge(row, [*(replace(result(0.1), workload="a") for _ in range(100)), *slow], error=0.05, burst_s=0.0)
     assert verdict.state == "rejected"
     assert verdict.why.startswith("ttft<0.5s:95% of b: 100 of 100 bad")
     assert [finding.evidence for finding in verdict.findings] == ["holds", "fails"]

@@ -1,4 +1,4 @@
-"""Other tools' files, with the keys that they have: what they say, what they do not say, what is refused."""
+"""Files of vLLM's client, with the keys that they have: what they say, what they do not say, what is refused."""
 
 import csv
 import json
@@ -13,16 +13,13 @@ from prober.features.experiments.compare import incomparable
 from prober.features.experiments.report.csv_export import stages
 from prober.features.experiments.report.report import markdown
 from prober.features.experiments.report.stage_tables import contradictions
-from prober.features.experiments.result_reader import read
+from prober.features.experiments.report.trade_offs import changes
+from prober.features.experiments.result_reader import read, read_all
 from prober.results.result import Result
 from prober.results.result_file import from_json, to_json
 from prober.results.strict_json import Unreadable
 
-# As the tools write them.
-VLLM, SGLANG, AIPERF = (
-    json.loads((Path(__file__).parent / "tool_results" / f"{name}.json").read_text())
-    for name in ("vllm", "sglang", "aiperf")
-)
+VLLM = json.loads((Path(__file__).parent / "tool_results" / "vllm.json").read_text())  # as its client writes it
 DETAILED = VLLM | {
     "input_lens": [10, 20, 30, 40],
     "output_lens": [3, 3, 3, 0],
@@ -40,30 +37,6 @@ CAPTURED = Path(__file__).parent / "tool_results" / "captured"  # written by the
 
 def captured(name: str) -> Result:
     return read((CAPTURED / name).read_text(), name)
-
-
-def metric(unit: str, **values: float) -> dict[str, Any]:
-    return {"unit": unit, **values}
-
-
-def record(start_ns: int, phase: str = "profiling", error: Any = None) -> dict[str, Any]:
-    metrics = {
-        "time_to_first_token": {"value": 50.0, "unit": "ms"},
-        "inter_token_latency": {"value": 10.0, "unit": "ms"},
-        "inter_chunk_latency": {"value": [10.0, 12.0], "unit": "ms"},
-        "request_latency": {"value": 72.0, "unit": "ms"},
-        "input_sequence_length": {"value": 550, "unit": "tokens"},
-        "output_sequence_length": {"value": 3, "unit": "tokens"},
-    }
-    return {
-        "metadata": {
-            "request_start_ns": start_ns,
-            "request_end_ns": start_ns + 72_000_000,
-            "benchmark_phase": phase,
-        },
-        "metrics": {} if error else metrics,
-        "error": error,
-    }
 
 
 def of(document: Any) -> Result:
@@ -115,13 +88,86 @@ def test_vllm_without_its_lists() -> None:
         ({"request_rate": "inf", "max_concurrency": 8}, "closed", "concurrency 8"),
         ({"request_rate": 2.0, "max_concurrency": 8}, "closed", "2/s"),
         ({"request_rate": "inf"}, "all at once", "all at once"),
-        ({"burstiness": 0.5}, "gamma", "2/s"),
+        ({"burstiness": 0.5}, "gamma (burstiness 0.5)", "2/s"),
+        (
+            {"request_rate": "inf", "ramp_up_strategy": "linear", "ramp_up_start_rps": 1, "ramp_up_end_rps": 9},
+            "poisson (linear rise from 1/s to 9/s)",
+            "1/s to 9/s",
+        ),
     ],
 )
 def test_vllms_arrivals(keys: dict[str, Any], arrivals: str, name: str) -> None:
     """A cap on concurrency makes requests wait in the client: no open loop."""
     result = of(VLLM | keys)
     assert (result.load.arrivals, result.stages[0].name) == (arrivals, name)
+    (open_loop,) = (check.done for check in audit(result) if check.name == "open loop")
+    assert open_loop == (arrivals.partition(" ")[0] in ("poisson", "gamma"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "change"),
+    [
+        ({"tokenizer_id": "org/other"}, "tokenizer from org/model-7b to org/other"),
+        ({"model_id": "org/model-8b"}, "model from org/model-7b to org/model-8b"),
+        ({"request_rate": 8.0}, "rate from 2/s to 8/s"),
+        ({"request_rate": "inf"}, "rate from 2/s to no limit"),
+        ({"max_concurrency": 9}, "requests in flight at most from 8 to 9"),
+        ({"max_concurrency": None}, "requests in flight at most from 8 to no limit"),
+        ({"burstiness": 0.5}, "arrivals from gamma (burstiness 2) to gamma (burstiness 0.5)"),
+        ({"endpoint_type": "openai"}, "API from chat to completions"),
+        ({"backend": "tensorrt-llm"}, "engine from vllm to tensorrt-llm"),
+        ({"label": "new"}, "label from old to new"),
+        ({"tp": "4"}, "tp from 2 to 4"),
+        ({"date": "20261121-101500", "num_prompts": 4}, "no known change of settings"),
+    ],
+)
+def test_each_setting_that_changed_is_named(keys: dict[str, Any], change: str) -> None:
+    """In the report of two runs, also where they stand in one file, as `--append-result` writes it."""
+    before = VLLM | {"backend": "vllm", "label": "old", "tp": "2", "burstiness": 2.0, "max_concurrency": 8}
+    if "burstiness" in keys or "request_rate" in keys:
+        before["max_concurrency"] = None
+    text = "\n".join(json.dumps(document) for document in (before, before | keys))
+    results = [result for result in read_all(text, "f.json") if isinstance(result, Result)]
+    assert [result.id for result in results] == ["f.json, run 1", "f.json, run 2"]
+    (sentence,) = changes([(result.id, result) for result in results])
+    assert change in sentence
+
+
+def test_all_changes_of_a_run_are_named() -> None:
+    """However many they are."""
+    changed = {"model_id": "b", "tokenizer_id": "b", "request_rate": 3.0, "endpoint_type": "openai", "tp": "4"}
+    results = [("a", of(VLLM | {"tp": "2"})), ("b", of(VLLM | changed))]
+    (sentence,) = changes(results)
+    for name in ("model", "tokenizer", "rate", "API", "tp"):
+        assert f"{name} from " in sentence
+
+
+@pytest.mark.parametrize(
+    ("document", "latencies"),
+    [
+        (
+            VLLM
+            | {f"{figure}_{name}_ms": 0.0 for figure in ("mean", "median", "std", "p99") for name in ("tpot", "itl")},
+            ["ttft"],
+        ),
+        (
+            {key: 0.0 if key.endswith("_ms") else value for key, value in VLLM.items()} | {"completed": 0, "failed": 4},
+            [],
+        ),
+        (
+            {key: value for key, value in DETAILED.items() if not key.endswith(("_tpot_ms", "_itl_ms"))}
+            | {"itls": [[], [], [], []], "latencies": [0.05, 0.08, 0.05, 0.0]},
+            ["ttft", "e2e"],
+        ),
+        (VLLM, ["ttft", "tpot", "itl"]),
+    ],
+    ids=["not streamed", "nothing answered", "not streamed, detailed", "streamed"],
+)
+def test_figures_without_samples_are_absent(document: dict[str, Any], latencies: list[str]) -> None:
+    """The client writes 0 ms where no request has the latency."""
+    (stage,) = of(document).stages
+    assert list(stage.latencies) == latencies
+    assert "tpot" in latencies or "| TPOT |" not in markdown([of(document)])
 
 
 def test_older_vllm_has_no_latencies_and_no_times() -> None:
@@ -132,79 +178,15 @@ def test_older_vllm_has_no_latencies_and_no_times() -> None:
     assert result.requests[1].start_s is None
 
 
-def test_sglangs_lines_are_stages() -> None:
-    """It appends a line a run: rates side by side."""
-    lines = [SGLANG, SGLANG | {"request_rate": 8.0, "p99_ttft_ms": 300.0}]
-    result = read("\n".join(map(json.dumps, lines)) + "\n", "f.jsonl")
-    assert result.tool == "sglang.bench_serving"
-    assert [stage.name for stage in result.stages] == ["4/s", "8/s"]
-    assert p(result, "ttft", 0.99, 1) == (0.3, 40)
-    assert p(result, "e2e", 0.99) == (1.9, 40)
-    assert p(result, "itl", 1.0) == (0.06, 0)
-    assert result.stages[0].output_tokens_per_s == 200.0
-    assert (result.load.arrivals, result.load.varied) == ("poisson", True)
-
-
-def test_aiperf() -> None:
-    """Units are those it states; a later minor version is read."""
-    result = of(AIPERF | {"schema_version": "1.9", "new_key": {"unit": "?"}})
-    (stage,) = result.stages
-    assert result.tool == "aiperf 0.13.0"
-    assert p(result, "itl", 0.99) == (0.02, 15_000)
-    assert p(result, "tpot", 0.5) == (0.009, 300)
-    assert (stage.sent, stage.answered) == (303, 300)
-    assert stage.output_tokens_per_s == 255.0
-    assert result.configuration == "aiperf profile --model org/model-7b"
-    assert result.warm_up is not None
-    assert result.warm_up.requests == 10
-    assert (result.load.arrivals, result.load.seed) == ("poisson", 42)
-    assert (stage.name, stage.rate_per_s) == ("5/s", 5.0)
-    assert result.load.prompt_tokens == "normal, mean 550, standard deviation 50"
-    assert (result.target.model, result.target.url) == ("org/model-7b", "http://llm:8000/v1")
-
-
-@pytest.mark.parametrize(
-    ("config", "arrivals", "name"),
-    [
-        ({"loadgen": {"request_rate": 5.0}}, "poisson", "5/s"),
-        ({"loadgen": {"request_rate": 5.0, "arrival_pattern": "constant"}}, "constant", "5/s"),
-        ({"loadgen": {"concurrency": 8}}, "closed", "concurrency 8"),
-        ({"phases": [{"kind": "profiling", "type": "concurrency", "concurrency": 8}]}, "closed", "concurrency 8"),
-        ({}, None, "one run"),
-    ],
-)
-def test_aiperfs_load(config: dict[str, Any], arrivals: str | None, name: str) -> None:
-    """By the names of older releases too; what is not told is unknown."""
-    result = of(AIPERF | {"input_config": config})
-    assert (result.load.arrivals, result.stages[0].name) == (arrivals, name)
-
-
-def test_aiperfs_records() -> None:
-    """A line a request; the warm-up's are counted and left out."""
-    error = {"code": 499, "type": "RequestCancellationError", "message": "cancelled"}
-    lines = [record(0, "warmup"), record(10**9), record(2 * 10**9), record(3 * 10**9, error=error)]
-    result = read("\n".join(map(json.dumps, lines)), "f.jsonl")
-    assert [each.start_s for each in result.requests] == [0.0, 1.0, 2.0]
-    assert result.requests[0].itls_s == (0.01, 0.012)
-    assert result.requests[2].error == "cancelled"
-    assert result.stages[0].outcomes == {"ok": 2, "failed": 1}
-    assert result.stages[0].duration_s == pytest.approx(2.072)
-    assert result.warm_up is not None
-    assert result.warm_up.requests == 1
-
-
 @pytest.mark.parametrize(
     ("name", "unanswered", "ttft_ms"),
     [
         ("vllm_0.32.0_summary.json", 4, {"mean": 96.2, "std": 45.81, "p50": 85.18, "p99": 260.4}),
         ("vllm_0.32.0_detailed.json", 6, {"mean": 90.42, "std": 36.19, "p50": 85.96, "p99": 205.4}),
-        ("sglang_0.5.23_summary.jsonl", None, {"mean": 92.45, "std": 52.0, "p50": 81.59, "p99": 299.2}),
-        ("sglang_0.5.23_detailed.jsonl", 7, {"mean": 92.88, "std": 56.52, "p50": 79.72, "p99": 249.4}),
-        ("aiperf_0.13.0.json", 4, {"mean": 96.34, "std": 41.11, "p50": 90.41, "p99": 219.5, "max": 231.2}),
     ],
 )
-def test_files_of_todays_tools(name: str, unanswered: int | None, ttft_ms: dict[str, float]) -> None:
-    """The tool's own figures, of all latencies; failures only where the file counts them; no file contradicts itself."""
+def test_files_of_todays_client(name: str, unanswered: int | None, ttft_ms: dict[str, float]) -> None:
+    """Its own figures, of all latencies; no file contradicts itself."""
     result = captured(name)
     (stage,) = result.stages
     assert stage.unanswered == unanswered
@@ -217,14 +199,13 @@ def test_files_of_todays_tools(name: str, unanswered: int | None, ttft_ms: dict[
 
 def test_failures_that_a_file_does_not_count_are_unknown() -> None:
     """In the report, and in its CSV."""
-    result = captured("sglang_0.5.23_summary.jsonl")
-    assert "| 20/s | 118 ok | *unknown* |" in markdown([result])
+    silent = {key: value for key, value in VLLM.items() if key not in ("failed", "num_prompts")}
+    result = of(silent)
+    assert "| 2/s | 3 ok | *unknown* |" in markdown([result])
     (row,) = csv.DictReader(stages([result]).splitlines())
-    assert (row["completed"], row["num_prompts"], row["failed"]) == ("118", "", "")
-    assert float(row["mean_ttft_ms"]) == pytest.approx(92.45, rel=1e-3)
-    silent = {key: value for key, value in AIPERF.items() if key != "error_request_count"}
-    assert of(silent).stages[0].unanswered is None
-    assert of(silent | {"error_summary": []}).stages[0].unanswered == 0
+    assert (row["completed"], row["num_prompts"], row["failed"]) == ("3", "", "")
+    assert float(row["mean_ttft_ms"]) == 60.0
+    assert of(silent | {"num_prompts": 4}).stages[0].unanswered == 1
 
 
 def test_a_tools_figures_stand_beside_those_of_its_requests() -> None:
@@ -264,12 +245,8 @@ def test_lengths_of_failed_requests_are_none() -> None:
     assert incomparable(one, other) == []
 
 
-ALL = [VLLM, DETAILED, SGLANG, AIPERF]
-NAMES = ["vllm", "vllm-detailed", "sglang", "aiperf"]
-
-
-@pytest.mark.parametrize("document", ALL, ids=NAMES)
-def test_every_tools_file_becomes_one_of_ours(document: Any) -> None:
+@pytest.mark.parametrize("document", [VLLM, DETAILED], ids=["summary", "detailed"])
+def test_its_file_becomes_one_of_ours(document: Any) -> None:
     """And is the same when it is read again; it says what its figures mean differently, and claims no hardware."""
     result = of(document)
     assert from_json(to_json(result), "r.json") == result
@@ -282,19 +259,18 @@ def test_every_tools_file_becomes_one_of_ours(document: Any) -> None:
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        (
-            AIPERF | {"schema_version": "2.0"},
-            "f.json: schema_version: is '2.0' .of aiperf 0.13.0., this prober reads AIPerf's 1.x",
-        ),
-        ({"aiperf_version": "0.5.0", "schema_version": "1.0"}, "f.json: request_latency: is missing"),
-        (
-            AIPERF | {"request_latency": metric("tokens", p50=1.0)},
-            "f.json: request_latency.unit: is 'tokens', not one of",
-        ),
-        (DETAILED | {"errors": [""]}, "f.json: errors: is '1 values', not the 4 of ttfts"),
+        (DETAILED | {"errors": [""]}, "f.json: errors: is a list of 1, not of 4 as ttfts"),
         (VLLM | {"p99_ttft_ms": "fast"}, "f.json: p99_ttft_ms: is 'fast', not a number"),
-        (VLLM | {"completed": True}, "f.json: completed: is 'True', not a number"),
+        (VLLM | {"completed": True}, "f.json: completed: is True, not a number"),
+        (VLLM | {"model_id": 7}, "f.json: model_id: is 7, not a text"),
         ({"results": 1, "qps": 2}, "f.json: is a file of no tool that is known .* its first keys: results, qps"),
+        ([VLLM, {"results": 1}], "f.json: is a file of no tool that is known .* its first keys: results"),
+        # Of clients that write other figures under vLLM's names, or under their own.
+        (VLLM | {"input_throughput": 30.0}, "is a file of no tool"),
+        ({"backend": "sglang", "request_throughput": 4.0, "total_input_tokens": 5}, "is a file of no tool"),
+        ({"aiperf_version": "0.13.0", "request_latency": {"unit": "ms", "p50": 1.0}}, "is a file of no tool"),
+        ({"metadata": {"request_start_ns": 1}, "metrics": {}}, "is a file of no tool"),
+        ([VLLM, VLLM], "f.json: has 2 runs; write the run that is meant to a file of its own"),
         ([], "f.json: holds no JSON object"),
         (7, "f.json: holds no JSON object"),
     ],

@@ -82,7 +82,7 @@ def _sections(comparison: Comparison) -> list[Section]:
         Section("Figures", [*tables, *([Note(P_NOTE)] if tables else [])]),
         Section("Risk and rollback", _risks(comparison)),
         Section("Per GPU and per dollar", [Note(_sentence(text)) for text in comparison.shares]),
-        Section("Limits of the figures", [Note(_sentence(text)) for text in comparison.said]),
+        Section("Limits of the figures", [Note(_sentence(text)) for text in comparison.remarks]),
         Section("Differences", context),
         Section("How it was measured", [_facts(comparison), *configuration]),
     ]

@@ -34,6 +34,10 @@ def stages(results: Sequence[Result]) -> str:
                 for latency, reported in stage.reported.items()
                 for figure, seconds in reported.items()
             },
+            "at_rate_request_throughput": stage.requests_per_s,
+            "at_rate_request_goodput": stage.goodput_per_s,
+            "at_rate_output_throughput": stage.output_tokens_per_s,
+            "at_rate_input_throughput": stage.prompt_tokens_per_s,
             "gpus": stage.gpus,
             **{name: getattr(stage.use, name) for name in stage.use.__slots__},
             **{f"outcome_{name}": count for name, count in stage.outcomes.items()},

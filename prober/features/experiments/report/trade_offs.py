@@ -1,18 +1,17 @@
 """Several configurations side by side: the settings that changed, and the capacity and cost of each configuration."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from prober.features.experiments.compare import MORE_BAD, incomparable
 from prober.features.experiments.report import plots
 from prober.features.experiments.report.document import Cell, Table
 from prober.features.experiments.report.stage_tables import Row, number, quantile_cell
 from prober.results.capacity import combined
 from prober.results.conditions import Line, lines
 from prober.results.cost import HOUR_S, gpus_of, priced_stage, stage_cost, tokens_per_s_per_user
-from prober.results.result import Result
+from prober.results.result import Result, Stage
 from prober.statistics.quantiles import Quantile
-
-MAX_SETTINGS = 3  # that one sentence spells out
 
 
 def changes(results: plots.NamedResults) -> Iterator[str]:
@@ -24,8 +23,7 @@ def changes(results: plots.NamedResults) -> Iterator[str]:
         both = [key for key in (first | settings) if first.get(key) != settings.get(key) and key != "target"]
         changed = [key for key in both if first.get(key) is not None and settings.get(key) is not None]
         unknown = [key for key in both if key not in changed]
-        texts = [f"{key} from {first[key]} to {settings[key]}" for key in changed[:MAX_SETTINGS]]
-        texts += [f"{len(changed) - MAX_SETTINGS} more"] if len(changed) > MAX_SETTINGS else []
+        texts = [f"{key} from {first[key]} to {settings[key]}" for key in changed]
         sentence = f"{name} changed {' and '.join(texts)}" if texts else f"{name} has no known change of settings"
         sentence += f", against {results[0][0]}"
         if len(changed) > 1:
@@ -40,31 +38,80 @@ def changes(results: plots.NamedResults) -> Iterator[str]:
 def trade_offs(results: plots.NamedResults) -> Table | None:
     """Capacity, and throughput, latency, cost and quality at the rate that `priced_stage` names, by set-up; None for one result.
 
-    Last column: set-ups that dominate this one: worse in no figure that both have, better in at least one. Set-ups that no other
-    one dominates are the frontier.
+    Last column: comparable set-ups that dominate this one: worse in no figure that both have, better in at least one. Set-ups that no
+    other one dominates are the frontier.
     """
     if len(results) < 2:
         return None
-    set_ups = [_figures(result) for _, result in results]
-    firsts: Figures = {**set_ups[0], RATE: None}
+    set_ups = [_SetUp(name, result, priced_stage(result), _figures(result)) for name, result in results]
     rows: list[Row] = []
-    for (name, _), figures in zip(results, set_ups, strict=True):
-        better = [other for (other, _), rival in zip(results, set_ups, strict=True) if _dominates(rival, figures)]
-        cells = (_cell(value, firsts[column]) for column, value in figures.items())
-        rows.append([name, *cells, Cell(", ".join(better), "bad") if better else Cell("–")])
-    return Table(["", *set_ups[0], "dominated by"], rows)
+    for one in set_ups:
+        rivals = [other for other in set_ups if other is not one and _are_comparable(other, one)]
+        firsts = {**set_ups[0].figures, RATE: None} if set_ups[0] in rivals else {}
+        cells = (_cell(value, firsts.get(column)) for column, value in one.figures.items())
+        better = [other.name for other in rivals if _dominates(other, one)]
+        last = Cell(", ".join(better), "bad") if better else Cell("–") if rivals else Cell("not compared", "unknown")
+        rows.append([one.name, *cells, last])
+    return Table(["", *set_ups[0].figures, "dominated by"], rows)
 
 
 TRADE_OFFS_NOTE = (
     "Percentages are against the first result. They are differences of two measurements, and no test: for that, use prober compare. "
     "Latencies, throughput and cost are those at the highest rate up to the lower bound of the capacity. Dominated: the other set-up "
-    "is worse in none of the figures that both have, and better in one or more; the others are the frontier."
+    "is worse in none of the figures that both have, at a rate that is no lower, and better in one or more; the others are the "
+    "frontier. Set-ups are compared only if requests, arrivals and share of failures are the same, both numbers of GPUs are known "
+    "(--gpus), and the rates are the same or both capacities known."
+)
+MAX_RATE_DIFFERENCE = (
+    0.05  # of rates that are called the same, as a ratio: they contain the load of others, which varies
 )
 # Columns
 CAPACITY, CAPACITY_PER_GPU, RATE = "#capacity at all SLOs /s", "#capacity /s a GPU", "#figures at /s"
 DOLLARS, WRONG = "#$ a million output tokens", "#wrong of checked answers, %"
 P99S = {"#TTFT p99": "ttft", "#TPOT p99": "tpot"}
 Figures = dict[str, float | Quantile | None]  # by column; None: not known
+
+
+@dataclass(frozen=True, slots=True)
+class _SetUp:
+    """A result with its figures. stage: the stage whose figures they are, None if there is none"""
+
+    name: str
+    result: Result
+    stage: Stage | None
+    figures: Figures
+
+
+def _are_comparable(a: _SetUp, b: _SetUp) -> bool:
+    """True if a difference of the figures can be one of the set-ups, by the rules of TRADE_OFFS_NOTE."""
+    if a.stage is None or b.stage is None or None in (*_known(a.result, a.stage), *_known(b.result, b.stage)):
+        return False
+    failed_of_a, failed_of_b = ((stage.unanswered or 0) / (stage.sent or 1) for stage in (a.stage, b.stage))
+    is_rate_a_figure = not a.result.load.is_open_loop or None not in (a.figures[CAPACITY], b.figures[CAPACITY])
+    return (
+        _load(a.result, a.stage) == _load(b.result, b.stage)
+        and not incomparable(a.result, b.result)
+        and abs(failed_of_a - failed_of_b) <= MORE_BAD
+        and (is_rate_a_figure or (_reaches_rate(a.stage, b.stage) and _reaches_rate(b.stage, a.stage)))
+    )
+
+
+def _known(result: Result, stage: Stage) -> tuple[object, ...]:
+    """Facts without which no set-up is compared."""
+    load = result.load
+    return load.arrivals, load.prompt_tokens, load.output_tokens, gpus_of(result).count, stage.unanswered
+
+
+def _load(result: Result, stage: Stage) -> tuple[object, ...]:
+    """The load of a stage apart from its lengths and its rate. In a closed loop the number of requests at once stands for the rate."""
+    load = stage.load or result.load
+    at_once = None if load.is_open_loop else load.max_in_flight or stage.sent
+    return load.arrivals, load.dataset, load.sampling, stage.users, at_once
+
+
+def _reaches_rate(stage: Stage, other: Stage) -> bool:
+    """True if the rate of a stage is that of the other one, or higher."""
+    return (plots.rate_of(stage) or 0.0) * (1 + MAX_RATE_DIFFERENCE) >= (plots.rate_of(other) or 0.0)
 
 
 def _figures(result: Result) -> Figures:
@@ -100,20 +147,21 @@ def _cell(value: float | Quantile | None, first: float | Quantile | None) -> Cel
     return Cell(text, "", f"{(value / first - 1) * 100:+.3g}%")
 
 
-def _dominates(figures: Figures, other: Figures) -> bool:
-    """True if a configuration is worse in no figure that both have, and better in one. Capacity is per GPU if possible."""
-    pairs = [(a, b) for a, b in zip(_gains(figures), _gains(other), strict=True) if a is not None and b is not None]
-    return len(pairs) > 1 and all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
+def _dominates(one: _SetUp, other: _SetUp) -> bool:
+    """True if a comparable set-up is worse in no figure that both have, at a rate that is no lower, and better in one."""
+    gains = zip(_gains(one.figures), _gains(other.figures), strict=True)
+    pairs = [(a, b) for a, b in gains if a is not None and b is not None]
+    is_better = len(pairs) > 1 and all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
+    return is_better and one.stage is not None and other.stage is not None and _reaches_rate(one.stage, other.stage)
 
 
 def _gains(figures: Figures) -> list[float | None]:
     """The figures that are compared, negated where less is better."""
-    left_out = (RATE,) if figures[CAPACITY_PER_GPU] is None else (RATE, CAPACITY)
     gains: list[float | None] = []
     for column, value in figures.items():
         amount = value.estimate if isinstance(value, Quantile) else value
         is_loss = column in (DOLLARS, WRONG, *P99S)
-        gains.append(None if amount is None or column in left_out else -amount if is_loss else amount)
+        gains.append(None if amount is None or column in (RATE, CAPACITY) else -amount if is_loss else amount)
     return gains
 
 
@@ -124,8 +172,15 @@ def _first_lines(results: plots.NamedResults) -> list[Line]:
 
 
 def _settings(line: Line) -> dict[str, str | None]:
-    """Conditions of a curve. Each engine flag and each sampling parameter is an entry of its own."""
-    result, load = line.result, line.stages[0].load or line.result.load
+    """Conditions of a curve. Each engine flag and each sampling parameter is an entry of its own; a single stage has its rate too."""
+    result, stage = line.result, line.stages[0]
+    load = stage.load or result.load
     conditions = {name: value for name, value in line.conditions.items() if name not in ("engine's flags", "sampling")}
     sampling = {name: str(value) for name, value in (load.sampling or {}).items()}
-    return {**conditions, **result.target.flags, **sampling}
+    no_limit = None if load.arrivals is None else "no limit"
+    cap = no_limit if load.max_in_flight is None else str(load.max_in_flight)
+    intended = stage.name if load.is_open_loop else no_limit
+    rate = (
+        {"rate": intended if stage.rate_per_s is None else f"{stage.rate_per_s:g}/s"} if len(line.stages) == 1 else {}
+    )
+    return {**conditions, **result.target.flags, **sampling, **rate, "requests in flight at most": cap}

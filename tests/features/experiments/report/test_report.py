@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -18,12 +19,12 @@ from prober.features.experiments.report.report import html, markdown
 from prober.results.adapters import AdapterUse
 from prober.results.capacity import Capacity, ShapeCapacity
 from prober.results.disturbance import Contrast, Disturbance, Ratio, Recovery
-from prober.results.result import Load, MeasuredTarget, Result, Stage, Use
+from prober.results.result import Load, MeasuredTarget, RequestRow, Result, Stage, Use
 from prober.results.stage import stage_of_requests
 from prober.results.stage_parts import Reasoning, Series
 from prober.statistics.quantiles import Quantile
 from tests.processes import HANG_S
-from tests.results.samples import sweep
+from tests.results.samples import requests, sweep
 
 BARE = Result("bare", "run", 0.0, 0.0, "tool", MeasuredTarget(), Load(), ())
 MOMENTS = ("mean", "std. deviation")
@@ -337,6 +338,80 @@ def test_the_frontier_is_of_set_ups_that_gain_something() -> None:
     assert row(found, "a")[-1] == "**b**"
     found = section(markdown([first, replace(first, id="b")]), "Changes and trade-offs")
     assert (row(found, "a")[-1], row(found, "b")[-1]) == ("–", "–")
+
+
+def run(name: str, rate: float | None = 8.0, share_s: float = 1.0, **changes: Any) -> Result:
+    """A run of one stage of 100 requests, whose latencies are `share_s` of the usual ones."""
+    rows = [
+        replace(row, ttft_s=row.ttft_s and row.ttft_s * share_s, tpot_s=row.tpot_s and row.tpot_s * share_s)
+        for row in requests(4.0, 0.0, 100, Random(1))
+    ]
+    bad = changes.pop("bad", 0)
+    rows = [RequestRow(row.start_s, "http_5xx", "busy") for row in rows[:bad]] + rows[bad:]
+    gpus = changes.pop("gpus", 1)
+    stage = stage_of_requests("s", rate, rows, begin_s=0.0, sending_s=None, duration_s=changes.pop("duration_s", 12.5))
+    load = replace(sweep().load, **changes)
+    return replace(BARE, id=name, load=load, stages=(replace(stage, gpus=gpus),))
+
+
+@pytest.mark.parametrize(
+    ("better", "dominates"),
+    [
+        (run("b", share_s=0.5), True),
+        (run("b", share_s=0.5, seed=9, max_in_flight=500), True),  # neither is the load of an open loop
+        (run("b", rate=8.2, share_s=0.5), True),
+        (run("b", share_s=0.5, bad=2), None),
+        (run("b", share_s=0.5, bad=90), None),
+        (run("b", share_s=0.5, bad=100), None),
+        (run("b", rate=4.0, share_s=0.5), None),
+        (run("b", rate=16.0, share_s=0.5), None),
+        (run("b", share_s=0.5, gpus=None), None),
+        (run("b", share_s=0.5, prompt_tokens="fixed 9", output_tokens="fixed 9", workload="other"), None),
+        (run("b", share_s=0.5, prompt_tokens=None), None),
+        (run("b", share_s=0.5, arrivals="constant"), None),
+        (run("b", share_s=0.5, sampling={"temperature": 1}), None),
+        (run("b", share_s=2.0), False),
+    ],
+)
+def test_set_ups_are_compared_only_at_equal_terms(better: Result, dominates: bool | None) -> None:
+    """Load, GPUs and failures; else no set-up is called dominated, and no percentage is stated."""
+    text = section(markdown([run("a"), better]), "Changes and trade-offs")
+    verdict = {True: ("**b**", "–"), False: ("–", "**a**"), None: ("*not compared*", "*not compared*")}[dominates]
+    assert (row(text, "a")[-1], row(text, "b")[-1]) == verdict
+    assert ("%" in " ".join(row(text, "b"))) == (dominates is not None)
+
+
+@pytest.mark.parametrize(
+    ("other", "verdict"),
+    [
+        (run("b", None, 0.5, arrivals="closed", max_in_flight=4, duration_s=6.0), ("**b**", "–")),
+        (run("b", None, 0.5, arrivals="closed", max_in_flight=4, duration_s=25.0), ("–", "–")),
+        (run("b", None, 0.5, arrivals="closed", max_in_flight=8, duration_s=6.0), ("*not compared*",) * 2),
+    ],
+)
+def test_the_rate_of_a_closed_loop_is_a_result(other: Result, verdict: tuple[str, str]) -> None:
+    """Its load is the number of requests at once; with the same one, more requests a second are better."""
+    text = section(markdown([run("a", None, arrivals="closed", max_in_flight=4), other]), "Changes and trade-offs")
+    assert (row(text, "a")[-1], row(text, "b")[-1]) == verdict
+
+
+def test_sweeps_are_compared_at_their_capacity() -> None:
+    """Their rates may differ; latencies at a lower rate dominate nothing."""
+
+    def swept(name: str, knee: float, ttft: float) -> Result:
+        first = sweep(name)
+        stages = tuple(
+            replace(stage, latencies={"ttft": (Quantile(0.99, ttft, None, None, 2000),)}) for stage in first.stages
+        )
+        (capacity, other) = first.capacities
+        return replace(first, stages=stages, capacities=(replace(capacity, lower=knee - 1, estimate=knee), other))
+
+    for results, verdict in (
+        ((swept("a", 4.0, 0.2), swept("b", 12.0, 0.1)), ("**b**", "–")),
+        ((swept("a", 4.0, 0.1), swept("b", 12.0, 0.2)), ("–", "–")),
+    ):
+        text = section(markdown(results), "Changes and trade-offs")
+        assert (row(text, "a")[-1], row(text, "b")[-1]) == verdict
 
 
 def test_a_sweep_is_one_line() -> None:

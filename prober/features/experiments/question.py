@@ -1,0 +1,225 @@
+"""The question whether a share of bad events is within its budget, asked of results in the order of their due times.
+
+Bad results come in bursts, so one observation is the mean of a block of time, however many requests it has: minutes without a bad
+result are minutes of evidence, at any rate. A block is half of the burst that is expected: `bench/deciding.py` measures what passes
+then.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from prober.measure.objective import Slo, count_events, max_events_per_probe, mean_events_per_probe
+from prober.measure.result import ProbeResult
+from prober.statistics.sequential_test import (
+    Evidence,
+    Observations,
+    confidence_bounds,
+    evidence,
+    log_evidence_above,
+    log_evidence_below,
+    min_observations,
+)
+
+# Events; bad events counted when showing that they are few, and when showing that they are many.
+Judged = tuple[int, float, float]
+BURST_S = 15.0
+BLOCKS_PER_BURST = 2  # at twice the budget, in bursts, at most a tenth of the gates say ready: `bench/deciding.py`
+MIN_LOG_EVIDENCE = 0.5  # below it, the evidence gives no estimate of further requests
+
+
+class Blocks:
+    """Cuts time into blocks of equal length, the first of which begins with the first result.
+
+    length_s: half of the burst that is expected; 0: each result is a block
+    """
+
+    def __init__(self, burst_s: float) -> None:
+        self.length_s = burst_s / BLOCKS_PER_BURST
+        self._first_s, self._end_s = math.inf, -math.inf
+
+    def begins(self, at_s: float) -> bool:
+        """True if the next result, due at `at_s`, is the first of its block."""
+        if at_s < self._end_s:
+            return False
+        self._first_s = min(at_s, self._first_s)
+        self._end_s = at_s + self.length_s - math.fmod(at_s - self._first_s, self.length_s or 1.0)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Evidence on one question.
+
+    budget: share of events that may be bad
+    requests, events, bad: numbers of requests, events and bad events so far; blocks: number of completed blocks
+    lower, upper: confidence bounds of the share, at the gate's error
+    error: largest probability that the evidence is wrong; None while undecided
+    more: estimate of further requests until a decision
+    """
+
+    name: str
+    evidence: Evidence
+    budget: float
+    requests: int
+    blocks: int
+    events: int
+    bad: int
+    lower: float
+    upper: float
+    error: float | None
+    more: int | None
+
+
+def observed(bad: float, events: int, budget: float, most: int) -> float:
+    """The value of a result for the test, budget + (bad − budget · events) ÷ most. most: largest number of events of one result
+
+    It is between 0 and 1, and its mean is above the budget where the ratio of the sums is. So the gaps of one answer need not be
+    independent.
+    """
+    return budget + (bad - budget * events) / max(most, events)
+
+
+class Question:
+    """The question whether a share of bad events is within its budget, and the evidence on it.
+
+    most, mean: largest and mean number of events of one result
+    share: share of all results that the question judges
+    """
+
+    def __init__(
+        self,
+        name: str,
+        budget: float,
+        judge: Callable[[ProbeResult | None], Judged],
+        most: int = 1,
+        mean: float = 1.0,
+        share: float = 1.0,
+    ) -> None:
+        self.name, self.budget, self.share = name, budget, share
+        self._judge, self._max_events, self._mean_events = judge, most, mean
+        self._requests, self._events, self._bad = 0, 0, 0.0
+        self._block: list[tuple[float, float]] = []  # values of the open block: for holds, for fails
+        self._for_holds, self._for_fails = Observations(), Observations()
+
+    def take(self, result: ProbeResult | None) -> None:
+        """Add the next result to the open block; None: the engine is loading or shutting down."""
+        events, bad, surely_bad = self._judge(result)
+        if not events:
+            return
+        self._requests += 1
+        self._events, self._bad = self._events + events, self._bad + bad
+        for_holds, for_fails = (observed(number, events, self.budget, self._max_events) for number in (bad, surely_bad))
+        self._block.append((for_holds, for_fails))
+
+    @property
+    def is_over_budget(self) -> bool:
+        """True if the observed share of bad events is above the budget, whether or not that is statistically significant."""
+        return self._bad > self.budget * self._events
+
+    def close_block(self) -> None:
+        """End the open block: its mean is the next observation. A block without events adds none."""
+        if self._block:
+            for observations, values in zip(
+                (self._for_holds, self._for_fails), zip(*self._block, strict=True), strict=True
+            ):
+                observations.add(fmean(values))
+            self._block.clear()
+
+    def finding(self, holds_error: float, fails_error: float) -> Finding:
+        """The evidence so far as a finding. holds_error, fails_error: allowed probability that the claim "holds" or "fails" is wrong"""
+        shown = self.evidence(holds_error, fails_error)
+        lower, upper = confidence_bounds(self._for_holds, holds_error)
+        return Finding(
+            self.name,
+            shown,
+            self.budget,
+            self._requests,
+            round(self._for_holds.count),
+            self._events,
+            round(self._bad),
+            self._event_share(lower),
+            self._event_share(upper),
+            None if shown == "undecided" else self.error(shown),
+            self._more(holds_error, fails_error) if shown == "undecided" else None,
+        )
+
+    def evidence(self, holds_error: float, fails_error: float) -> Evidence:
+        """The evidence so far, without the confidence interval, which is expensive."""
+        observed, surely_bad = self._for_holds, self._for_fails
+        return evidence(observed, self.budget, surely_bad=surely_bad, holds_error=holds_error, fails_error=fails_error)
+
+    def error(self, claim: Evidence) -> float:
+        """Largest probability that the claim "holds" or "fails" is wrong, by the evidence so far."""
+        return math.exp(-self.log_evidence(claim))
+
+    def least(self, error: float, claim: Evidence = "holds", share: float = 0.0) -> int:
+        """Observations that show a claim if in `share` of them all events are bad, and no other event is."""
+        weight = self._mean_events / self._max_events
+        good, bad = self.budget * (1 - weight), self.budget + (1 - self.budget) * weight
+        pattern = Observations({good: 1 - share, bad: share})
+        return min_observations(
+            self.budget, error, pattern, log_evidence_above if claim == "fails" else log_evidence_below
+        )
+
+    def requests_of(self, blocks: int, per_block: float) -> float:
+        """Mean number of requests until so many blocks have a judged one. per_block: mean requests of a block; 0: each is one"""
+        return blocks * (per_block / -math.expm1(-per_block * self.share) if per_block else 1.0 / self.share)
+
+    def log_evidence(self, claim: Evidence) -> float:
+        """ln(evidence) for a claim. The probability of making the claim wrongly is exp(−ln(evidence))."""
+        if claim == "fails":
+            return log_evidence_above(self._for_fails, self.budget)
+        return log_evidence_below(self._for_holds, self.budget)
+
+    def _event_share(self, mean: float) -> float:
+        """Share of bad events that a mean of the observations corresponds to."""
+        weight = self._events / self._max_events / self._requests if self._requests else 1.0
+        return min(1.0, max(0.0, self.budget + (mean - self.budget) / weight))
+
+    def _more(self, holds_error: float, fails_error: float) -> int | None:
+        """Estimated further requests until "holds" or "fails" is decided at the present growth of the evidence; None without growth."""
+        claims = ((self.log_evidence("holds"), holds_error), (self.log_evidence("fails"), fails_error))
+        counts = [
+            self._requests * (-math.log(error) / log_evidence - 1)
+            for log_evidence, error in claims
+            if log_evidence > MIN_LOG_EVIDENCE
+        ]
+        return max(1, math.ceil(min(counts))) if counts else None
+
+
+def slo_question(
+    slo: Slo, max_tokens: int, mean_tokens: float, workload: str | None = None, share: float = 1.0
+) -> Question:
+    """The question whether the share of bad events of an SLO is within its budget.
+
+    max_tokens, mean_tokens: largest and mean number of output tokens
+    workload: judge only results of this workload, which are `share` of all; None: judge all results
+    """
+
+    def judge(result: ProbeResult | None) -> Judged:
+        is_judged = result is not None and workload in (None, result.workload)
+        events, bad = count_events(slo, result) if result is not None and is_judged else (0, 0)
+        return events, bad, bad
+
+    most = max_events_per_probe(slo, max_tokens)
+    name = slo.name if workload is None else f"{slo.name} of {workload}"
+    mean = min(mean_events_per_probe(slo, mean_tokens), most)
+    return Question(name, float(slo.error_budget_ratio), judge, most, mean, share)
+
+
+def take_all(questions: Sequence[Question], results: Sequence[ProbeResult], burst_s: float) -> None:
+    """Give the questions all results of what has ended, in the order of their due times. The last block may be shorter than the others.
+
+    burst_s: see `Blocks`
+    """
+    blocks = Blocks(burst_s)
+    for result in results:
+        is_first = blocks.begins(result.timeline.intended_ns / 1e9)
+        for question in questions:
+            if is_first:
+                question.close_block()
+            question.take(result)
+    for question in questions:
+        question.close_block()
