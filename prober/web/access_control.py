@@ -115,7 +115,6 @@ def is_private(name: str) -> bool:
 
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-MAX_SILENT_S = 10.0  # of the measuring loop; then it is not healthy
 MAX_BODY_BYTES = 64 << 10  # no operation takes a body
 WRITE_TIMEOUT_S = 30.0  # for the client to read the response
 PAGES_PER_S, PAGES_BURST = 20.0, 200  # per client
@@ -165,7 +164,7 @@ class AccessControl:
     """Access control of one site; `middleware` runs before its handlers.
 
     origins: (scheme, authority) of additional addresses of the site.
-    admin: True if actions are allowed. ready: result of `/-/ready`. silent_s: seconds since the measuring loop last answered.
+    admin: True if actions are allowed. ready: result of `/-/ready`.
     target_health: returns the answer to `/health/TARGET` for a name; the part after a colon is for admitted clients only
     now: returns the seconds of a clock. names: host names of the prober.
     """
@@ -177,7 +176,6 @@ class AccessControl:
         origins: set[tuple[str, str]],
         admin: Callable[[], bool],
         ready: Callable[[], bool],
-        silent_s: Callable[[], float],
         target_health: Callable[[str], web.Response],
     ) -> None:
         self.file = file
@@ -189,7 +187,7 @@ class AccessControl:
         self._healthy, self._ready = f"{prefix}/-/healthy", f"{prefix}/-/ready"
         self._targets, self._target_health = f"{prefix}/health/", target_health
         self._probe, self._reload = f"{prefix}/probe", f"{prefix}/-/reload"
-        self._origins, self._admin, self._is_ready, self._silent_s = origins, admin, ready, silent_s
+        self._origins, self._admin, self._is_ready = origins, admin, ready
         self._passwords = Passwords()
         self._pages = Rates(PAGES_PER_S, PAGES_BURST)
         self._all_clients = Rates(ALL_CLIENTS_FACTOR * PAGES_PER_S, ALL_CLIENTS_FACTOR * PAGES_BURST)
@@ -248,8 +246,6 @@ class AccessControl:
             return answer
         if path not in (self._healthy, self._ready):
             return None
-        if (silent_s := self._silent_s()) > MAX_SILENT_S:
-            return web.Response(status=503, text=f"The measuring loop has not answered for {silent_s:.0f} s\n")
         if path == self._healthy:
             return web.Response(text="Healthy\n")
         return web.Response(text="Ready\n") if self._is_ready() else web.Response(status=503, text="Not ready\n")
