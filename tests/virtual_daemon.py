@@ -1,4 +1,4 @@
-"""The whole daemon in the loop of `tests/virtual.py`. Its pages are served by a thread, in real time."""
+"""The whole daemon in the loop of `tests/virtual.py`. Its pages are served on real sockets."""
 
 import asyncio
 import signal
@@ -7,11 +7,8 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
-
 from prober.daemon.app import App, Options
 from prober.net.clock import Clock
-from prober.web import answers
 from prober.web.views import Snapshots
 from tests.processes import free_port
 from tests.virtual import VirtualClock, VirtualLoop
@@ -46,14 +43,12 @@ class Daemon:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(answers, "FRESH_S", 0.0)  # of real time, in which minutes of the loop pass
-            running = asyncio.create_task(self._app.run())
-            try:
-                yield
-            finally:
-                signal.raise_signal(signal.SIGTERM)
-                await running
+        running = asyncio.create_task(self._app.run())
+        try:
+            yield
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            await running
 
     async def until(self, seconds: float) -> None:
         await asyncio.sleep(self._begin_s + seconds - self._loop.time())

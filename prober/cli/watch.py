@@ -1,17 +1,13 @@
-"""`prober watch`: shows the content of the prober's page in a terminal.
-
-With `--json` this process is the daemon and writes one snapshot per line. Otherwise it starts a second process with `--json` and shows
-its lines, so that drawing delays no request, and the screen shows nothing that the lines lack.
-"""
+"""`prober watch`: a daemon that shows the content of its page in a terminal, or writes it as lines of JSON or text."""
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
-import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -28,15 +24,14 @@ from prober.config.units import duration, rate
 
 if TYPE_CHECKING:
     from prober.cli.watch_words import Watched
+    from prober.web.targets import Snapshot
     from prober.web.views import Snapshots
 
 INTERVAL_S, PLAIN_INTERVAL_S, MIN_INTERVAL_S = 1.0, 10.0, 0.5
-MAX_SHARE = 0.05  # of the time, for taking snapshots
-MIN_FRAME_GAP_S, MAX_FRAME_GAP_S = 0.5, 1.5
+MAX_SHARE = 0.25  # of the time, for taking snapshots and showing them
 DRAIN_S = 1.0  # for probes in flight at the end
-END_S = 10.0  # for the daemon's process to end
-MAX_LINE_BYTES = 64 << 20
-LOG_LINES = 20  # of the daemon, that are shown at the end
+LOG_LINES = 20  # of the daemon, that are shown after the screen
+Times = Callable[[asyncio.Event], AsyncIterator[None]]
 
 
 @expand_options
@@ -86,22 +81,29 @@ def watch(
 
             quantity("--web.listen-address", listen_address, host_and_port)
         text = _configuration(urls, endpoint, probe_rate, slo) if urls else None
-    if as_json:
-        from prober.daemon.app import App, Options
+    from prober.cli.watch_words import Watched, summary
+    from prober.daemon.app import App, Options
 
-        options = Options(
+    watched, log, times = Watched(), _Tail(), partial(_times, interval_s, duration_s)
+    show = _write_line if as_json else partial(_print_lines, watched)
+    app = App(
+        Options(
             OF_URLS if text else config_file,
             listen_address,
             storage_path=storage_path,
             drain_s=DRAIN_S,
             config_text=text,
-        )
-        app = App(options, watch=partial(_write_lines, interval_s, duration_s))
-        run_app(app)
-        if app.stopped_by is signal.SIGINT:
-            sys.exit(ExitCode.INTERRUPTED)
-    else:
-        _show(interval_s, is_screen=is_screen)
+        ),
+        watch=partial(_draw, watched, log, times) if is_screen else partial(_write, show, times),
+    )
+    run_app(app)
+    with contextlib.suppress(OSError):  # the terminal is gone
+        if not as_json:
+            _echo(summary(watched))
+        for line in log.lines:
+            echo(line, err=True)
+    if app.stopped_by is signal.SIGINT:
+        sys.exit(ExitCode.INTERRUPTED)
 
 
 def _configuration(urls: list[str], endpoint: EndpointOptions, probe_rate: str, slos: list[str] | None) -> str:
@@ -131,124 +133,56 @@ def _configuration(urls: list[str], endpoint: EndpointOptions, probe_rate: str, 
     return url_configuration("watch", urls, probe_rate, {key: value for key, value in fields.items() if value}, blocks)
 
 
-async def _write_lines(interval_s: float, duration_s: float | None, snapshots: "Snapshots") -> None:
-    """Write a snapshot every `interval_s` until `duration_s` is over or the reader is gone.
-
-    A thread waits for a slow reader; the next snapshot is taken once the previous one is written.
-    """
-    loop = asyncio.get_running_loop()
-    begin_s = loop.time()
-    end_s = begin_s + duration_s if duration_s is not None else float("inf")
+async def _times(interval_s: float, duration_s: float | None, earlier: asyncio.Event) -> AsyncIterator[None]:
+    """Yields when the next snapshot is due, until `duration_s` is over. earlier: set if one is due before its time"""
+    now = asyncio.get_running_loop().time
+    end_s = now() + duration_s if duration_s is not None else float("inf")
     is_last = False
     while not is_last:
-        started_s = loop.time()
-        is_last = started_s >= end_s
-        line = await snapshots.take()
-        took_s = loop.time() - started_s
-        try:
-            await asyncio.to_thread(_write_all, line)
-        except OSError:
-            return  # the reader is gone
-        pause_s = max(interval_s - (loop.time() - started_s), took_s / MAX_SHARE)
-        await asyncio.sleep(max(0.0, min(pause_s, end_s - loop.time())))
+        begin_s = now()
+        is_last = begin_s >= end_s
+        yield
+        pause_s = max(interval_s - (now() - begin_s), (now() - begin_s) * (1 / MAX_SHARE - 1))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(earlier.wait(), max(0.0, min(pause_s, end_s - now())))
+        earlier.clear()
 
 
-def _write_all(data: bytes) -> None:
-    view = memoryview(data)
+async def _write(show: "Callable[[Snapshot], None]", times: Times, snapshots: "Snapshots") -> None:
+    """Show snapshots until the last is due or the reader is gone. A thread waits for a slow reader."""
+    with contextlib.suppress(OSError):
+        async for _ in times(asyncio.Event()):
+            await asyncio.to_thread(show, await snapshots.take())
+
+
+def _write_line(snapshot: "Snapshot") -> None:
+    from prober.web.api_types import dumped
+
+    view = memoryview(dumped(snapshot) + b"\n")
     while view:
         view = view[os.write(sys.stdout.fileno(), view) :]
 
 
-def _show(interval_s: float, *, is_screen: bool) -> None:
-    """Start the daemon in another process and show its snapshots. Exits with its exit code, or with INTERRUPTED."""
-    command = [sys.executable, "-P", "-m", "prober", "watch", "--json", "--interval", f"{interval_s}s", *sys.argv[2:]]
-    code, log = asyncio.run(_shown(command, is_screen=is_screen))
-    for line in log:
-        echo(line, err=True)
-    sys.exit(code)
-
-
-async def _shown(command: list[str], *, is_screen: bool) -> tuple[int, list[str]]:
-    """Show the snapshots that the command writes, until it ends or a signal arrives. Returns (exit code, lines of its log)."""
-    from prober.cli.watch_words import Watched, summary
-
-    stopped: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
-
-    def stop(number: signal.Signals) -> None:
-        if not stopped.done():
-            stopped.set_result(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, stop, number)
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        limit=MAX_LINE_BYTES,
-        start_new_session=True,  # a Ctrl-C in the terminal is for this process, which ends the other one
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    watched, changed, log = Watched(), asyncio.Event(), deque[str](maxlen=LOG_LINES)
-    logging = asyncio.create_task(_keep(process.stderr, log))
-    reading = asyncio.create_task(_read(process.stdout, watched, changed, is_plain=not is_screen))
-    drawing = asyncio.create_task(_draw(watched, changed)) if is_screen else None
-    ends: tuple[asyncio.Future[Any], ...] = reading, stopped, *([drawing] if drawing else [])
-    try:
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in filter(None, (reading, drawing)):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, OSError):  # the terminal is gone
-                await task
-        _signal(process, signal.SIGTERM)
-    if watched.snapshot is not None or stopped.done():
-        with contextlib.suppress(OSError):  # the terminal is gone
-            _echo(summary(watched))
-    code = await _ended(process)
-    await asyncio.wait([logging], timeout=1)
-    if stopped.done():
-        return (ExitCode.INTERRUPTED if stopped.result() is signal.SIGINT else ExitCode.OK), list(log)
-    return code, list(log)
-
-
-async def _ended(process: asyncio.subprocess.Process) -> int:
-    """The exit code of the process, which is killed if it does not end in time."""
-    try:
-        return await asyncio.wait_for(process.wait(), END_S)
-    except TimeoutError:
-        _signal(process, signal.SIGKILL)
-        return await process.wait()
-
-
-def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Send the process a signal unless it has ended. Methods of `process` could hide the exit code from asyncio (it reports 255)."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, number)
-
-
-async def _keep(stream: asyncio.StreamReader, log: deque[str]) -> None:
-    async for line in stream:
-        log.append(line.decode(errors="replace").rstrip("\n"))
-
-
-async def _read(stream: asyncio.StreamReader, watched: "Watched", changed: asyncio.Event, *, is_plain: bool) -> None:
-    """Read snapshots until the stream ends. is_plain: print the lines of each snapshot"""
+def _print_lines(watched: "Watched", snapshot: "Snapshot") -> None:
     from prober.cli.watch_words import plain_lines
-    from prober.web.targets import Snapshot
 
-    async for line in stream:
-        snapshot = Snapshot.model_validate_json(line)
-        watched.add(snapshot)
-        changed.set()
-        if is_plain:
-            _echo(plain_lines(watched, snapshot))
+    watched.add(snapshot)
+    _echo(plain_lines(watched, snapshot))
 
 
-async def _draw(watched: "Watched", changed: asyncio.Event) -> None:
-    """Draw the screen after each change of data or size, and periodically, as it shows the age of the data; restore it at the end."""
+class _Tail(logging.Handler):
+    """Keeps the last lines of the log, which would spoil the screen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines = deque[str](maxlen=LOG_LINES)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+
+async def _draw(watched: "Watched", log: _Tail, times: Times, snapshots: "Snapshots") -> None:
+    """Draw the screen for each snapshot, and when its size changes; restore it at the end. A thread waits for a slow terminal."""
     from rich.live import Live
 
     from prober.cli.console import Terminal
@@ -256,15 +190,18 @@ async def _draw(watched: "Watched", changed: asyncio.Event) -> None:
 
     for name in ("COLUMNS", "LINES"):  # what a shell exported is the size that the window had
         os.environ.pop(name, None)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGWINCH, changed.set)
-    frame = Frame(watched, time.time, is_utf8=shows_utf8(_environment()))
-    with Live(frame, console=Terminal(), screen=True, auto_refresh=False) as live:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), MAX_FRAME_GAP_S)
-            changed.clear()
-            live.refresh()
-            await asyncio.sleep(MIN_FRAME_GAP_S)
+    resized = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGWINCH, resized.set)
+    root = logging.getLogger()
+    handlers, root.handlers = root.handlers, [log]
+    frame = Frame(watched, is_utf8=shows_utf8(_environment()))
+    try:
+        with contextlib.suppress(OSError), Live(frame, console=Terminal(), screen=True, auto_refresh=False) as live:
+            async for _ in times(resized):
+                watched.add(await snapshots.take())
+                await asyncio.to_thread(live.refresh)
+    finally:
+        root.handlers = handlers
 
 
 def _echo(lines: Iterable[str]) -> None:

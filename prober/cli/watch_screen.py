@@ -1,7 +1,7 @@
 """The screen of `prober watch`: makes text lines for a width and a height, without input and output."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import ConsoleOptions, RenderResult
@@ -32,7 +32,6 @@ from prober.statistics.quantiles import percentile_name
 from prober.web.targets import SIGNALS, SIGNS, ConcernAnswer, Kind, Snapshot, TargetAnswer, clock_time, time_of_day
 
 SPANS_S = (60, 300, 900)  # of the chart: the shortest that has all probes, else the longest
-LATE_S = 5.0  # without a snapshot, and the screen says that it is old
 MIN_CHART_ROWS, MAX_CHART_ROWS = 4, 12
 INDENT = 12  # of a continued line
 MIN_DETAIL = 9  # lines in which a further target is shown
@@ -44,31 +43,30 @@ STYLES: dict[Kind, str] = {"good": "green", "bad": "bold red", "few": "yellow", 
 
 
 class Frame:
-    """Rich renderable of the screen, at the current size of the terminal. now_unix_s: returns the present time"""
+    """Rich renderable of the screen, at the current size of the terminal."""
 
-    def __init__(self, watched: Watched, now_unix_s: Callable[[], float], *, is_utf8: bool = True) -> None:
-        self._watched, self._now_unix_s, self._is_utf8 = watched, now_unix_s, is_utf8
+    def __init__(self, watched: Watched, *, is_utf8: bool = True) -> None:
+        self._watched, self._is_utf8 = watched, is_utf8
 
     def __rich_console__(self, console: object, options: ConsoleOptions) -> RenderResult:
         width, height = options.size
-        lines = screen(self._watched, width, height, self._now_unix_s(), is_utf8=self._is_utf8)
+        lines = screen(self._watched, width, height, is_utf8=self._is_utf8)
         yield Text("\n", no_wrap=True, end="").join(lines)
 
 
-def screen(watched: Watched, width: int, height: int, now_unix_s: float, *, is_utf8: bool = True) -> list[Text]:
+def screen(watched: Watched, width: int, height: int, *, is_utf8: bool = True) -> list[Text]:
     """At most `height` lines of at most `width` cells: one line for each target, then as many targets in detail as fit."""
     snapshot = watched.snapshot
-    if snapshot is None:
-        lines = [_mark("unknown", "prober watch: its prober starts, nothing is known yet")]
-    else:
-        ranked = by_trouble(snapshot)
-        lines = _head(snapshot, now_unix_s)
-        if len(ranked) > 1:
-            lines += _overview(ranked, width, max(2, height // 3))
-        for target, fact in ranked:
-            if (room := height - len(lines)) < MIN_DETAIL and target is not ranked[0][0]:
-                break
-            lines += [*_detail(snapshot, watched, target, fact, width, room - 1), Text()]
+    if snapshot is None:  # the terminal is set up before the first one
+        return []
+    ranked = by_trouble(snapshot)
+    lines = _head(snapshot)
+    if len(ranked) > 1:
+        lines += _overview(ranked, width, max(2, height // 3))
+    for target, fact in ranked:
+        if (room := height - len(lines)) < MIN_DETAIL and target is not ranked[0][0]:
+            break
+        lines += [*_detail(snapshot, watched, target, fact, width, room - 1), Text()]
     for line in lines[:height]:
         line.truncate(width, overflow="ellipsis")
         if not is_utf8:
@@ -122,18 +120,12 @@ def _scale(largest_s: float) -> float:
     return next((step * power for step in (1, 2, 5) if largest_s <= step * power), 10 * power)
 
 
-def _head(snapshot: Snapshot, now_unix_s: float) -> list[Text]:
+def _head(snapshot: Snapshot) -> list[Text]:
     """Lines with the title, the headline, and doubts about the other data."""
     kinds = {fact.kind for fact in snapshot.concerns}
     worst: Kind = next((kind for kind in ("bad", "few", "unknown", "good") if kind in kinds), "unknown")
-    lines = [Text(f"prober watch  {time_of_day(snapshot.time)} UTC  ") + _mark(worst, snapshot.headline)]
-    if (late_s := now_unix_s - snapshot.time) > LATE_S:
-        lines.append(
-            _mark(
-                "bad", f"No news from the prober for {late_s:.0f} s: what follows is of {time_of_day(snapshot.time)}."
-            )
-        )
-    return [*lines, *(_mark("bad", doubt) for doubt in doubts(snapshot)), Text()]
+    title = Text(f"prober watch  {time_of_day(snapshot.time)} UTC  ") + _mark(worst, snapshot.headline)
+    return [title, *(_mark("bad", doubt) for doubt in doubts(snapshot)), Text()]
 
 
 def _overview(ranked: Sequence[tuple[TargetAnswer, ConcernAnswer]], width: int, most: int) -> list[Text]:

@@ -1,8 +1,8 @@
 """Writes the metrics page as length-delimited `io.prometheus.client.MetricFamily` messages, the only format with native histograms.
 
-Encoded by hand: it is ten small messages, needs no dependency, and a library would block the event loop for the whole page. Field
-numbers are those of client_model's io/prometheus/client/metrics.proto; each key below is `number << 3 | wire type`. A family starts
-with its length, so it is assembled when its last child is written; a histogram is encoded again only after a change.
+Encoded by hand: it is ten small messages, and needs no dependency. Field numbers are those of client_model's
+io/prometheus/client/metrics.proto; each key below is `number << 3 | wire type`. A family starts with its length, so it is assembled
+when its last child is written; a histogram is encoded again only after a change.
 
 Histograms have classic and native buckets. Exemplars are on the classic ones; Prometheus uses them for the native ones too. Created
 timestamps are not written, nor `_created` in the text: counters start at 0 when their target appears.
@@ -21,28 +21,21 @@ _DOUBLE = Struct("<d").pack
 _SMALL = [bytes([number]) for number in range(128)]
 
 
-def page(families: list[Family], *, buckets: int = 400) -> Iterator[bytes]:
-    """Yields the metrics page in pieces, some of them empty, so that other work can run after about `buckets` buckets or values."""
-    size = 0
+def page(families: list[Family]) -> Iterator[bytes]:
+    """Yields the metrics page, family by family."""
     for family in families:
         if not family.children:
             continue
         metrics = [_head(family)]
-        for labels, child in list(family.children.items()):
+        for labels, child in family.children.items():
             if isinstance(child, Histogram):
                 metrics.append(_histogram(family, labels, child))
-                size += len(child.counts) + (len(child.native.counts) if child.native is not None else 0)
             else:
                 # MetricFamily.metric with its Counter or Gauge.
                 kind = b"\x1a\x09\x09" if family.series.kind == "counter" else b"\x12\x09\x09"
                 value = kind + _DOUBLE(child.value)
                 metrics.append(_message(b"\x22", _packed_labels(family, labels, child) + value))
-                size += 1
-            if size >= buckets:
-                yield b""
-                size = 0
-        yield _varint(sum(map(len, metrics)))
-        yield b"".join(metrics)
+        yield _varint(sum(map(len, metrics))) + b"".join(metrics)
 
 
 def _head(family: Family) -> bytes:

@@ -117,7 +117,6 @@ def is_private(name: str) -> bool:
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 HEALTHY, READY, TARGETS = "/-/healthy", "/-/ready", "/health/"
 METRICS, PROBE, RELOAD = "/metrics", "/probe", "/-/reload"
-MAX_SILENT_S = 10.0  # of the measuring loop; then it is not healthy
 MAX_BODY_BYTES = 64 << 10  # no operation takes a body
 WRITE_TIMEOUT_S = 30.0  # for the client to read the response
 PAGES_PER_S, PAGES_BURST = 20.0, 200  # per client
@@ -167,7 +166,7 @@ class AccessControl:
     """Access control of one site; `middleware` runs before its handlers.
 
     prefix: path prefix, which health checks need not have. external_url: address for users, "" without one
-    admin: True if actions are allowed. ready: result of `/-/ready`. silent_s: seconds since the measuring loop last answered.
+    admin: True if actions are allowed. ready: result of `/-/ready`.
     target_health: returns the answer to `/health/TARGET` for a name; the part after a colon is for admitted clients only
     now: returns the seconds of a clock. names: host names of the prober. is_local: only this machine can reach the listener
     """
@@ -179,7 +178,6 @@ class AccessControl:
         external_url: str,
         admin: Callable[[], bool],
         ready: Callable[[], bool],
-        silent_s: Callable[[], float],
         target_health: Callable[[str], web.Response],
     ) -> None:
         self.file = file
@@ -188,7 +186,7 @@ class AccessControl:
         self.is_local = False
         self._prefix, self._external_url, self._target_health = prefix, external_url, target_health
         self._origins = {origin_of(external_url)} if external_url else set()
-        self._admin, self._is_ready, self._silent_s = admin, ready, silent_s
+        self._admin, self._is_ready = admin, ready
         self._passwords = Passwords()
         self._pages = Rates(PAGES_PER_S, PAGES_BURST)
         self._all_clients = Rates(ALL_CLIENTS_FACTOR * PAGES_PER_S, ALL_CLIENTS_FACTOR * PAGES_BURST)
@@ -247,8 +245,6 @@ class AccessControl:
             return answer
         if path not in (HEALTHY, READY):
             return None
-        if (silent_s := self._silent_s()) > MAX_SILENT_S:
-            return web.Response(status=503, text=f"The measuring loop has not answered for {silent_s:.0f} s\n")
         if path == HEALTHY:
             return web.Response(text="Healthy\n")
         return web.Response(text="Ready\n") if self._is_ready() else web.Response(status=503, text="Not ready\n")

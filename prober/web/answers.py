@@ -5,39 +5,33 @@ reads.
 """
 
 import asyncio
+import math
 import re
+import time
 import zlib
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from http import HTTPStatus
-from typing import Any
 
 from aiohttp import web
 
 from prober.exposition.families import choose_form
-from prober.web.token_bucket import TooMany
 
 FRESH_S = 1.0  # how long an answer is given again
-SCRAPE_SHARE, VIEW_SHARE = 0.5, 0.25  # of the time, in which an answer may be made
-MAX_WAITING = 16  # different answers that wait to be made
-MAKE_TIMEOUT_S = 30.0
+MAX_SHARE = 0.25  # of the time, in which answers are made: the rest is for probing
+MAX_STEP_S = 0.05  # of rendering at a time: a standing loop delays the reading of answers
 MAX_TARGET_BYTES = 4096  # of a request's path and query
-MIN_GZIP_BYTES = 1 << 12
-BATCH_BYTES = 1 << 19  # that are compressed at once
 MAX_ANSWER_BYTES = 16 << 20  # compressed
 GZIP_BITS = 31  # of zlib: the largest window, in the format of gzip
 UNPACK_BYTES, UNPACKED_BYTES = 1 << 12, 1 << 15  # compressed ones given to zlib at once, and text asked of it at once
 WRITE_BYTES = 1 << 16  # at once: what a connection holds for a client that does not read
 STALL_S = 5.0  # for a client to take WRITE_BYTES; a slower one is cut
-BUSY = "the prober is busy with other pages"
 TOO_LONG = "the answer has more than 16 MiB; ask for fewer with limit=, or for one target with target=\n"
-UNAVAILABLE = "the prober's measuring loop does not answer; its log may say why\n"
 _EXCLUDED = re.compile(r"q=0(\.0*)?")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Pieces(web.Response):
-    """A response whose body is rendered later, in pieces."""
+    """A response whose body is rendered and compressed later, in pieces, so that its text is never in memory at once."""
 
     def __init__(self, pieces: Iterable[bytes], headers: Mapping[str, str]) -> None:
         super().__init__(headers=headers)
@@ -45,91 +39,62 @@ class Pieces(web.Response):
 
 
 async def complete(response: web.StreamResponse) -> web.Response:
-    """The response with its body rendered, and compressed unless it is small. Other tasks run between the pieces of the body."""
+    """The response with its body rendered and compressed. Other tasks run after each MAX_STEP_S."""
     assert isinstance(response, web.Response)
     if not isinstance(response, Pieces):
         return response
-    compressor = zlib.compressobj(1, wbits=GZIP_BITS)
-    body, batch, size = bytearray(), list[bytes](), 0
+    compressor, body, began_s = zlib.compressobj(1, wbits=GZIP_BITS), bytearray(), time.monotonic()
     for piece in response.pieces:
-        batch.append(piece)
-        size += len(piece)
-        if size < BATCH_BYTES:
-            await asyncio.sleep(0)
-            continue
-        body += await asyncio.to_thread(_compressed, compressor, batch)
-        batch, size = [], 0
+        body += compressor.compress(piece)
         if len(body) > MAX_ANSWER_BYTES:
             return web.Response(status=413, text=TOO_LONG)
-    if not body and size < MIN_GZIP_BYTES:
-        return web.Response(body=b"".join(batch), headers=response.headers)
-    body += await asyncio.to_thread(_compressed, compressor, batch) + compressor.flush()
+        if time.monotonic() - began_s > MAX_STEP_S:
+            await asyncio.sleep(0)
+            began_s = time.monotonic()
+    body += compressor.flush()
     return web.Response(body=body, headers={**response.headers, "Content-Encoding": "gzip"})
 
 
-def _compressed(compressor: Any, pieces: Sequence[bytes]) -> bytes:
-    return b"".join(map(compressor.compress, pieces))
-
-
 class Lane:
-    """Makes answers one at a time. An answer is shared by all requests with the same key until FRESH_S after it was made.
+    """Makes answers one at a time, each for all who ask for the same until FRESH_S later, and rests after each to keep MAX_SHARE."""
 
-    share: largest share of the time that is spent on making answers; a pause after each answer ensures it
-    """
-
-    def __init__(self, share: float) -> None:
-        self._pause_ratio = 1 / share - 1
+    def __init__(self) -> None:
         self._turn = asyncio.Lock()
         self._next_s = 0.0
-        self._answers: dict[Hashable, asyncio.Task[web.Response]] = {}
-        self._waiting = 0
+        self._answers: dict[Hashable, tuple[float, web.Response]] = {}  # with the times until which they are fresh
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[web.StreamResponse]]) -> web.Response:
-        """The answer for this key: a fresh one, one that is being made, or a new one. Raises TooMany, and what `make` raises."""
-        task = self._answers.get(key)
-        if task is None:
-            if self._waiting >= MAX_WAITING:
-                raise TooMany(FRESH_S, BUSY)
-            task = self._answers[key] = asyncio.create_task(self._make(make))
-            self._waiting += 1
-            task.add_done_callback(partial(self._made, key))
-        return await asyncio.shield(task)
-
-    def forget(self) -> None:
-        """Discard all answers, also those that are being made."""
-        self._answers.clear()
-
-    async def _make(self, make: Callable[[], Awaitable[web.StreamResponse]]) -> web.Response:
+        """The answer for this key: a fresh one, or a new one. Raises what `make` raises."""
         now = asyncio.get_running_loop().time
         async with self._turn:
+            until_s, answer = self._answers.get(key, (-math.inf, None))
+            if answer is not None and now() <= until_s:
+                return answer
             await asyncio.sleep(max(0.0, self._next_s - now()))
-            begin_s = now()
-            try:
-                async with asyncio.timeout(MAKE_TIMEOUT_S):
-                    return await complete(await make())
-            except TimeoutError:
-                return web.Response(status=503, text=UNAVAILABLE)
-            finally:
-                self._next_s = now() + self._pause_ratio * (now() - begin_s)
+            answers, begin_s = self._answers, now()
+            answer = await complete(await make())
+            end_s = now()
+            self._next_s = end_s + (1 / MAX_SHARE - 1) * (end_s - begin_s)
+            for other in [other for other, (until_s, _) in answers.items() if until_s < end_s]:
+                del answers[other]
+            if answer.status == HTTPStatus.OK:
+                answers[key] = end_s + FRESH_S, answer
+            return answer
 
-    def _made(self, key: Hashable, task: "asyncio.Task[web.Response]") -> None:
-        self._waiting -= 1
-        if task.cancelled() or task.exception() or task.result().status != HTTPStatus.OK:
-            self._expire(key, task)
-        else:
-            asyncio.get_running_loop().call_later(FRESH_S, self._expire, key, task)
-
-    def _expire(self, key: Hashable, task: "asyncio.Task[web.Response]") -> None:
-        if self._answers.get(key) is task:
-            del self._answers[key]
+    def forget(self) -> None:
+        """Discard all answers, also the one that is being made."""
+        self._answers = {}
 
 
 class Answers:
-    """Renders and writes the answers of one site. prefix: path prefix of its routes"""
+    """Renders and writes the answers of one site.
 
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
-        self._scrapes, self._views = Lane(SCRAPE_SHARE), Lane(VIEW_SHARE)
+    prefix: path prefix of its routes; on_change: called after an action
+    """
+
+    def __init__(self, prefix: str, on_change: Callable[[], None]) -> None:
+        self._prefix, self._on_change = prefix, on_change
+        self._scrapes, self._views = Lane(), Lane()
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -142,6 +107,7 @@ class Answers:
             # What is refused has changed nothing; a reload that fails has.
             is_refused = HTTPStatus.BAD_REQUEST <= answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
             if request.method not in ("GET", "HEAD", "OPTIONS") and not is_refused:
+                self._on_change()
                 for lane in (self._scrapes, self._views):
                     lane.forget()  # so that the next answer shows the effect of the action
         elif path == "/metrics":

@@ -163,7 +163,7 @@ def _action(method: Method, path: str, *replies: Reply) -> Callable[[Handler], H
 
 @cache
 def openapi() -> Json:
-    """The OpenAPI document. Takes 25 ms the first time."""
+    """The OpenAPI document."""
     return document(OPERATIONS, DESCRIPTION, __version__)
 
 
@@ -182,7 +182,6 @@ class Api:
         self._servers = {"servers": [{"url": external_url}]} if external_url else {}
         self.on_request = OnRequest(fleet)
         self._fleet, self._sweeps, self._views, self._reload = fleet, sweeps, views, reload
-        openapi()  # now, as probes cannot be timestamped meanwhile
 
     def routes(self) -> list[tuple[str, str, Callable[[web.Request], Awaitable[web.StreamResponse]]]]:
         """(method, path, handler) of all OPERATIONS."""
@@ -221,7 +220,7 @@ class Api:
         else:
             history = self._runner(request).find(TargetHistory)
             histories = [history] if history is not None else []
-        return _list(ProbeAnswer, await last_probes(histories, probe_filter, min(max(0, limit), MAX_PROBES)))
+        return _list(ProbeAnswer, last_probes(histories, probe_filter, min(max(0, limit), MAX_PROBES)))
 
     @_action(
         "POST",

@@ -6,7 +6,6 @@ Times of day are Unix seconds, durations seconds, timestamps nanoseconds of the 
 """
 
 import json
-from collections.abc import Set
 from typing import Annotated, Any
 
 from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field
@@ -41,12 +40,12 @@ def _known(*path: str) -> Any:
 Milliseconds = Annotated[float, BeforeValidator(lambda unix_s: round(unix_s, 3))]  # a time of day, in seconds
 
 
-def dumped(answer: Answer, without: Set[str] = frozenset()) -> bytes:
-    """The answer as one line of JSON. without: fields that are left out"""
+def dumped(answer: Answer) -> bytes:
+    """The answer as one line of JSON."""
     try:
-        return answer.model_dump_json(exclude=set(without)).encode()
+        return answer.model_dump_json().encode()
     except PydanticSerializationError:  # a server's text with half a surrogate pair
-        return json.dumps(answer.model_dump(exclude=set(without))).encode()
+        return json.dumps(answer.model_dump()).encode()
 
 
 class CapacityAnswer(Answer):

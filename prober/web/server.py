@@ -1,8 +1,7 @@
-"""The web server: a thread with its own event loop, isolated from measurement.
+"""The web server: aiohttp's, with limits of connections, and TLS whose certificates can be rotated.
 
-The number of connections is limited, in total and per client. Beyond a limit a new connection replaces the one that has been silent
-longest; if none has been silent for a while, the new one gets answers to health checks only. Connections are accepted as fast as the
-thread's share of a core allows. Each new connection uses the present TLS configuration, so that certificates can be rotated.
+The number of connections is limited, in total and per client, from before their TLS handshake on. Beyond a limit a new connection
+replaces the one that has been silent longest; if none has been silent for a while, the new one gets answers to health checks only.
 """
 
 import asyncio
@@ -10,7 +9,6 @@ import contextlib
 import ipaddress
 import logging
 import socket
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -32,8 +30,6 @@ MAX_REQUEST_BYTES = 64 << 10  # of an incomplete request
 # Of the kernel, for each connection; it would grow to 4 MB, which the container is charged for.
 SEND_BUFFER_BYTES = 128 << 10
 MAX_BACKLOG = 1024  # that wait to be accepted; beyond it the kernel drops, and the client retries a second later
-MAX_CPU_RATIO = 0.4  # of one core, at which connections are accepted without a pause
-MAX_PAUSE_S = 0.003  # after each: what took longer was not the connection, and a health check may wait to be accepted
 RETRY_ACCEPT_S = 0.1
 LOG_INTERVAL_S = 60.0
 OWN_NETWORKS = (ipaddress.IPv6Network("fc00::/7"), ipaddress.IPv6Network("fe80::/10"))  # unique local, link-local
@@ -139,63 +135,47 @@ class Connection(web.RequestHandler):
 
 
 class PageServer:
-    """Serves an application in a thread. Call `start`, then `close`, which closes the sockets too.
+    """Serves an application. Call `start`, then `close`, which closes the sockets too.
 
     Args:
         file: web configuration file, for TLS
     """
 
     def __init__(self, app: web.Application, file: WebFile, sockets: list[socket.socket]) -> None:
-        self._app, self._file, self._sockets = app, file, sockets
+        self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=1.0)
+        self._file, self._sockets = file, sockets
         self.open_connections: dict[Connection, None] = {}  # those that have been silent longest first
         self.addresses = [listening.getsockname() for listening in sockets]
-        self._loop, self._stopping = asyncio.SelectorEventLoop(), asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="pages", daemon=True)
+        self._accepting: list[asyncio.Task[None]] = []
         self._logged_s = -LOG_INTERVAL_S
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+    async def start(self) -> None:
+        """Begin to accept connections."""
+        await self._runner.setup()
+        server = self._runner.server
+        assert server is not None
+        server.request_factory = partial(_without_expect, server.request_factory)
+        self._accepting = [asyncio.create_task(self._accept(listening, server)) for listening in self._sockets]
 
     async def close(self) -> None:
-        """Stop listening, close all connections and end the thread."""
-        with contextlib.suppress(RuntimeError):  # its loop has ended after a fault
-            self._loop.call_soon_threadsafe(self._stopping.set)
-        await asyncio.to_thread(self._thread.join)
-
-    def _run(self) -> None:
-        try:
-            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-                runner.run(self._serve())
-        except Exception:  # health checks fail from now on
-            log.exception("the pages are no longer served; please report this")
-
-    async def _serve(self) -> None:
-        runner = web.AppRunner(self._app, handle_signals=False, shutdown_timeout=1.0)
-        await runner.setup()
-        assert runner.server is not None
-        runner.server.request_factory = partial(_without_expect, runner.server.request_factory)
-        async with asyncio.TaskGroup() as group:
-            accepting = [group.create_task(self._accept(listening, runner.server)) for listening in self._sockets]
-            await self._stopping.wait()
-            for task in accepting:
-                task.cancel()
+        """Stop listening and close all connections."""
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
         for listening in self._sockets:
             listening.close()
         handshaking = [connection for connection in self.open_connections if not connection.connecting.done()]
         for connection in handshaking:
             connection.abort()
         await asyncio.gather(*(connection.connecting for connection in handshaking))
-        await runner.cleanup()
+        await self._runner.cleanup()
         for connection in list(self.open_connections):  # of clients that do not read the rest
             connection.abort()
 
     async def _accept(self, listening: socket.socket, server: web.Server) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            began_s, began_cpu_s = time.monotonic(), time.thread_time()
             try:
-                accepted, address = await loop.sock_accept(listening)
+                accepted, address = await asyncio.get_running_loop().sock_accept(listening)
             except OSError as problem:  # most likely out of file descriptors, which is temporary
                 self._log(f"connections are not accepted: {problem.strerror}")
                 await asyncio.sleep(RETRY_ACCEPT_S)
@@ -203,9 +183,6 @@ class PageServer:
             loaded = await self._file.current()
             client_key = client(str(address[0]), _reached_at(accepted)) if address else ""
             self._admit(Connection(server, accepted, client_key, self.open_connections, loaded))
-            used_s = time.thread_time() - began_cpu_s
-            pause_s = used_s / MAX_CPU_RATIO - (time.monotonic() - began_s)
-            await asyncio.sleep(min(MAX_PAUSE_S, max(0.0, pause_s)))
 
     def _admit(self, connection: Connection) -> None:
         """Add the connection; beyond a limit, close another connection for it, if one has been silent for a while."""

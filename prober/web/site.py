@@ -1,9 +1,7 @@
 """The HTTP site of the daemon: metrics, health checks, pages and API."""
 
-import asyncio
 import math
 import re
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from hashlib import sha256
 from typing import Any
@@ -27,8 +25,8 @@ from prober.measure.outcome import Outcome
 from prober.measure.timeline import Timeline
 from prober.probing.fleet import Fleet
 from prober.storage.watched_file import asset, runbooks
-from prober.web.access_control import SAFE_METHODS, AccessControl, host_name
-from prober.web.answers import Answers, Handler, Pieces, complete
+from prober.web.access_control import AccessControl, host_name
+from prober.web.answers import Answers, Pieces
 from prober.web.api import Api
 from prober.web.page import layout
 from prober.web.page.view import ProbeFilter
@@ -48,9 +46,6 @@ ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "ima
 
 class Site:
     """The handlers of all routes.
-
-    A handler that reads or changes the state of the prober runs in the loop that measures; its response is rendered, compressed and
-    sent by the loop that serves.
 
     ready: True once probing has begun, until it is being stopped
     knows_targets: True if a configuration is in effect and every source of targets has answered
@@ -78,15 +73,12 @@ class Site:
         self.views = Views(fleet, sweeps)
         self.api = Api(fleet, sweeps, self.views, reload, external_url)
         self._fleet, self._families = fleet, families
-        self._measuring: asyncio.AbstractEventLoop | None = None  # None: the loop that serves measures too
-        self._asked_s: float | None = None  # when the measuring loop was asked whether it runs; None: it has answered
         self.access = AccessControl(
             file or WebFile(None),
             self.prefix,
             external_url,
             lambda: self.api.admin,
             lambda: self.ready,
-            self._silent_s,
             self.target_health,
         )
         self._assets = {name: asset(name) for name in ASSETS}
@@ -99,15 +91,15 @@ class Site:
 
     def routes(self) -> list[web.RouteDef]:
         """All routes, below each prefix."""
-        reading = [
+        handlers = [
             ("GET", "/", self.status),
             ("GET", "/metrics", self.metrics),
             ("GET", "/probe", self.probe),
+            ("GET", "/runbooks/{alert}", self.runbook),
+            ("GET", "/static/{name}", self.static),
             ("PUT", "/-/reload", self.api.reload),
             *self.api.routes(),
         ]
-        fixed = [("GET", "/runbooks/{alert}", self.runbook), ("GET", "/static/{name}", self.static)]
-        handlers = [*((method, path, self._where_it_measures(handler)) for method, path, handler in reading), *fixed]
         routes = [web.route(method, at + path, handler) for at in self._prefixes for method, path, handler in handlers]
         return [*routes, web.get(self.prefix, self.slash)] if self.prefix else routes
 
@@ -118,7 +110,7 @@ class Site:
         return app
 
     async def serve(self, address: str) -> PageServer:
-        """Listen on `host:port` or `:port`, with access control, in a thread; the running loop is the one that measures.
+        """Listen on `host:port` or `:port`, with access control.
 
         Raises OSError with the remedy if the address cannot be used.
         """
@@ -128,48 +120,16 @@ class Site:
         except OSError as problem:
             why, _, _ = (problem.strerror or str(problem)).partition(" (while attempting")
             raise OSError(f"--web.listen-address {address}: {why}; choose another address") from None
-        self._measuring = asyncio.get_running_loop()
         self.access.names.add(host_name(host or "") or "")
         self.access.is_local = not any(is_reachable(listening.getsockname()[0]) for listening in sockets)
-        app = self.application(self.access.middleware, Answers(self.prefix).middleware)
+        app = self.application(self.access.middleware, Answers(self.prefix, self.views.forget).middleware)
         app.on_cleanup.append(self.access.close)
         server = PageServer(app, self.access.file, sockets)
-        server.start()
+        await server.start()
         return server
 
-    def _where_it_measures(self, handler: Handler) -> Handler:
-        """A handler that runs `handler` in the loop that measures."""
-
-        async def handled(request: web.Request) -> web.StreamResponse:
-            try:
-                return await handler(request)
-            finally:
-                if request.method not in SAFE_METHODS:
-                    self.views.forget()  # so that the next page shows the effect of the action
-
-        async def handle(request: web.Request) -> web.StreamResponse:
-            if self._measuring is None:
-                return await handled(request)
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(handled(request), self._measuring))
-
-        return handle
-
-    def _silent_s(self) -> float:
-        """Seconds for which the measuring loop has not answered the question if it runs; 0 if no answer is due, and then ask again."""
-        if self._measuring is None:
-            return 0.0
-        if self._asked_s is not None:
-            return time.monotonic() - self._asked_s
-
-        def answer() -> None:
-            self._asked_s = None
-
-        self._asked_s = time.monotonic()
-        self._measuring.call_soon_threadsafe(answer)
-        return 0.0
-
     def target_health(self, name: str) -> web.Response:
-        """The health of a target, from its probes so far. Made by the thread that serves, as the loop that measures may be late.
+        """The health of a target, from its probes so far.
 
         The reason phrase is for HAProxy's agent-check: `up`, `down`, or another word, at which it changes nothing.
         """
@@ -192,9 +152,9 @@ class Site:
         return web.Response(status=200 if is_up else 503, reason=phrase, text=text, headers=headers)
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
-        """The metrics page. It is written and compressed in pieces as its series change, so that no probe is delayed."""
+        """The metrics page."""
         form = choose_form(",".join(request.headers.getall("Accept", ())))
-        return await complete(Pieces(self._pieces(form), {"Content-Type": form.value}))
+        return Pieces(self._pieces(form), {"Content-Type": form.value})
 
     def _pieces(self, form: Form) -> Iterator[bytes]:
         families = list(self._families.values())
@@ -259,8 +219,8 @@ class Site:
         if view is None:
             text = layout.no_such(target, self.views.known()[: layout.NAMED], self._stamp)
             return web.Response(status=404, text=text, content_type="text/html")
-        pieces = map(str.encode, layout.page(view, self._stamp, await self.views.charts(view)))
-        return Pieces(pieces, {"Content-Type": "text/html; charset=utf-8"} | NOT_STORED)
+        text = layout.page(view, self._stamp, self.views.charts(view))
+        return Pieces([text.encode()], {"Content-Type": "text/html; charset=utf-8"} | NOT_STORED)
 
     async def static(self, request: web.Request) -> web.Response:
         """Style, script and icon of the pages; their URLs change with their content."""
@@ -282,10 +242,8 @@ class Site:
         paths = runbooks()
         if name not in paths:
             return web.Response(status=404, text=f"no alert {name!r}; there are {', '.join(paths)}\n")
-        text = paths[name].read_text(encoding="utf-8")
-        return web.Response(
-            text=await asyncio.to_thread(layout.runbook_page, name, text, self._stamp), content_type="text/html"
-        )
+        text = layout.runbook_page(name, paths[name].read_text(encoding="utf-8"), self._stamp)
+        return web.Response(text=text, content_type="text/html")
 
 
 def _families(registry: CollectorRegistry) -> list[Family]:

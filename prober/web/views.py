@@ -1,4 +1,4 @@
-"""Views of the fleet for the page, the API and `prober watch`. Costly steps yield to the event loop, so that no probe is delayed."""
+"""Views of the fleet for the page, the API and `prober watch`. All targets are read one by one, between which other tasks run."""
 
 import asyncio
 import time
@@ -33,7 +33,7 @@ from prober.probing.target_runner import RunnerContext, TargetRunner
 from prober.results.capacity import words
 from prober.results.result import LATENCIES, result_url
 from prober.statistics.quantiles import quantiles
-from prober.web.api_types import EndedProbe, EventAnswer, SweepAnswer, dumped
+from prober.web.api_types import EndedProbe, EventAnswer, SweepAnswer
 from prober.web.page.view import ALL, AT_ONCE, RECENT, PageView, ProbeFilter
 from prober.web.targets import (
     BudgetAnswer,
@@ -60,8 +60,7 @@ PROBES, EVENTS = 20, 20  # shown of all targets together
 RECEIVE_DELAYS = 4_096  # of the last reads: enough for a p99
 CURVES = 3  # sweeps that are drawn over each other
 RANKING_S = 1.0
-MAX_FILTER_WORDS, MATCHED_AT_ONCE = 10, 50
-LOOKED_AT_ONCE = 100
+MAX_FILTER_WORDS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +95,13 @@ class Views:
         self.problems: Mapping[str, Problem] = {}
         self.receive_delays = deque[float](maxlen=RECEIVE_DELAYS)
         self._ranking: Ranking | None = None
-        self._ranking_turn = asyncio.Lock()
         self._charts: dict[str, tuple[list[str], list[Figure]]] = {}
 
     async def targets(self) -> list[TargetAnswer]:
         """All targets."""
         views = []
         for runner in list(self._fleet.runners.values()):
-            views.append(await self._with_latencies(self._view(runner)))
+            views.append(self._with_latencies(self._view(runner)))
             await asyncio.sleep(0)
         return views
 
@@ -131,7 +129,8 @@ class Views:
             target = target.model_copy(update={"sweeps": self._sweeps.results(target.name)})
             count, shown, number, pages = 1, [target], 1, 1
         else:
-            matching = await _matching(filter_text, targets)
+            words = filter_text.lower().split()[:MAX_FILTER_WORDS]
+            matching = [ranked for ranked in targets if all(word in ranked.text for word in words)]
             count, pages = len(matching), max(1, -(-len(matching) // AT_ONCE))
             number = min(max(1, number), pages)
             shown = [ranked.view for ranked in matching[(number - 1) * AT_ONCE : number * AT_ONCE]]
@@ -140,10 +139,10 @@ class Views:
         else:
             runners = list(fleet.runners.values()) if target is None else [fleet.find(target.key)]
             histories = [history for runner in runners if runner and (history := runner.find(TargetHistory))]
-            probes = list(await last_probes(histories, probe_filter, PROBES if target is None else RECENT))
+            probes = list(last_probes(histories, probe_filter, PROBES if target is None else RECENT))
         return PageView(
             at_unix_s=fleet.context.clock.unix_s(),
-            targets=[await self._with_latencies(view) for view in shown],
+            targets=[self._with_latencies(view) for view in shown],
             concerns=[ranked.concern for ranked in targets],
             matching=count,
             events=fleet.context.events.folded(target.name if target else None)[:EVENTS],
@@ -166,11 +165,11 @@ class Views:
 
     async def _ranked(self) -> Ranking:
         """All targets, worst first. They are read again only after RANKING_S, so that a page costs little more than what it shows."""
-        async with self._ranking_turn:
-            now_s = asyncio.get_running_loop().time()
-            if self._ranking is None or now_s - self._ranking.at_s > RANKING_S:
-                self._ranking = await self._rank(now_s)
-            return self._ranking
+        now_s = asyncio.get_running_loop().time()
+        ranking = self._ranking
+        if ranking is None or now_s - ranking.at_s > RANKING_S:
+            ranking = self._ranking = await self._rank(now_s)
+        return ranking
 
     async def _rank(self, now_s: float) -> Ranking:
         targets = []
@@ -186,7 +185,6 @@ class Views:
             targets.append(Ranked(view, concern, " ".join(searched).lower()))
             await asyncio.sleep(0)
         targets.sort(key=lambda ranked: (ranked.concern.rank, ranked.view.name))
-        await asyncio.sleep(0)
         latest = islice(latest_first(ranked.view.probes for ranked in targets), PROBES)
         return Ranking(now_s, targets, list(latest))
 
@@ -194,7 +192,7 @@ class Views:
         """(key, name) of every target."""
         return [(runner.name or key, runner.name or UNNAMED) for key, runner in self._fleet.runners.items()]
 
-    async def charts(self, view: PageView) -> list[Figure]:
+    def charts(self, view: PageView) -> list[Figure]:
         """Charts of latency over load, from the last sweeps of the one target on the page; cached for each result."""
         if not view.is_target_page or not view.targets:
             return []
@@ -206,17 +204,16 @@ class Views:
         drawn = self._charts.get(target.key)
         if drawn is None or drawn[0] != ids:
             names = [time.strftime("%Y-%m-%d %H:%M", time.gmtime(result.ended_unix_s)) for result in results]
-            named, figures = list(zip(names, results, strict=True)), list[Figure]()
-            for latency in LATENCIES:
-                figures += curves(named, [latency], first=True)
-                await asyncio.sleep(0)
+            named = list(zip(names, results, strict=True))
             figures = [
-                replace(figure, note=f"Of the sweep that ended at {names[0]} UTC. {figure.note}") for figure in figures
+                replace(figure, note=f"Of the sweep that ended at {names[0]} UTC. {figure.note}")
+                for latency in LATENCIES
+                for figure in curves(named, [latency], first=True)
             ]
             drawn = self._charts[target.key] = ids, figures
         return drawn[1]
 
-    async def _with_latencies(self, view: TargetAnswer) -> TargetAnswer:
+    def _with_latencies(self, view: TargetAnswer) -> TargetAnswer:
         """The target with its quantiles, which cost most to compute, and the state of its engine."""
         runner = self._fleet.find(view.key)
         history = runner.find(TargetHistory) if runner is not None else None
@@ -238,7 +235,6 @@ class Views:
                         )
                         for quantile in samples.quantiles(since_s)
                     ]
-                await asyncio.sleep(0)
         no_latency = ""
         if not answers["quantiles"]:
             warm_up = runner.spec.warmup if runner is not None else 0
@@ -352,40 +348,17 @@ def why_no_latency(view: TargetAnswer, *, has_earlier: bool, done: int, warm_up:
     return f"{done} of {warm_up} warm-up probes done{judging}." if warm_up else "No latency samples yet."
 
 
-async def _matching(filter_text: str, targets: Sequence[Ranked]) -> Sequence[Ranked]:
-    """The targets whose text contains every word of the filter."""
-    filter_words = filter_text.lower().split()[:MAX_FILTER_WORDS]
-    if not filter_words:
-        return targets
-    matching = []
-    for start in range(0, len(targets), MATCHED_AT_ONCE):
-        examined = targets[start : start + MATCHED_AT_ONCE]
-        matching += [ranked for ranked in examined if all(word in ranked.text for word in filter_words)]
-        await asyncio.sleep(0)
-    return matching
-
-
-async def last_probes(
-    histories: Iterable[TargetHistory], probe_filter: ProbeFilter, most: int
-) -> Iterator[ProbeResult]:
-    """At most `most` stored probes of these targets, latest first. Yields to the event loop."""
-    at_once = min(most, LOOKED_AT_ONCE) if probe_filter.takes_all else LOOKED_AT_ONCE
-    snapshots = list[list[ProbeResult]]()
-    for history in histories:
-        probes, recent = list[ProbeResult](), history.recent()
-        while len(probes) < most and (examined := list(islice(recent, at_once))):
-            probes += filter(probe_filter.takes, examined)
-            await asyncio.sleep(0)
-        snapshots.append(probes)
+def last_probes(histories: Iterable[TargetHistory], probe_filter: ProbeFilter, most: int) -> Iterator[ProbeResult]:
+    """At most `most` stored probes of these targets, latest first."""
+    snapshots = [list(islice(filter(probe_filter.takes, history.recent()), most)) for history in histories]
     return islice(latest_first(snapshots), most)
 
 
 class Snapshots:
     """Takes snapshots of all targets, each with the events since the one before, for `prober watch` and its `--json`.
 
-    They are taken one after the other, in steps well below a millisecond, between which other tasks run. The values are those of the
-    API: `targets` is the data of `/api/v1/targets`, and a probe has the short fields of `/api/v1/probes`. A new field does not change
-    the version; a removed field, or one with a changed meaning, does.
+    The values are those of the API: `targets` is the data of `/api/v1/targets`, and a probe has the short fields of `/api/v1/probes`.
+    A new field does not change the version; a removed field, or one with a changed meaning, does.
     """
 
     def __init__(self, views: Views, context: RunnerContext) -> None:
@@ -393,38 +366,30 @@ class Snapshots:
         self._probes: set[tuple[str, str, int]] = set()  # that the snapshot before had, or could have had
         self._last_event: TargetEvent | None = None
 
-    async def take(self) -> bytes:
-        """The next snapshot as one line of JSON."""
-        clock, targets = self._context.clock, await self._views.targets()
-        lists: dict[str, list[bytes]] = {"targets": [], "concerns": [], "probes": [], "events": []}
-        concerns, known, ended = (
-            [target.concern for target in targets],
-            set[tuple[str, str, int]](),
-            list[ProbeResult](),
-        )
-        for target, concern in zip(targets, concerns, strict=True):
-            lists["targets"].append(dumped(target))
-            lists["concerns"].append(dumped(concern))
-            keys = [(probe.target, probe.request_id, probe.timeline.intended_ns) for probe in target.probes]
-            ended += [probe for key, probe in zip(keys, target.probes, strict=True) if key not in self._probes]
-            known.update(keys)
-            await asyncio.sleep(0)
-        self._probes = known
-        for probe in sorted(ended, key=lambda probe: probe.timeline.intended_ns):
-            lists["probes"].append(dumped(EndedProbe.model_validate(probe)))
-            await asyncio.sleep(0)
+    async def take(self) -> Snapshot:
+        """The next snapshot."""
+        targets = await self._views.targets()
+        probes = {
+            (probe.target, probe.request_id, probe.timeline.intended_ns): probe
+            for target in targets
+            for probe in target.probes
+        }
+        ended = [probe for key, probe in probes.items() if key not in self._probes]
+        self._probes = set(probes)
         events = self._context.events.latest()
         new_events = list(takewhile(lambda event: event is not self._last_event, events))
         self._last_event = events[0] if events else None
-        lists["events"] = [dumped(EventAnswer.model_validate(event)) for event in reversed(new_events)]
-        frame = Snapshot(
-            time=round(clock.unix_s(), 3),
+        concerns = [target.concern for target in targets]
+        return Snapshot(
+            time=round(self._context.clock.unix_s(), 3),
             prober=__version__,
             headline=headline(concerns)[1],
             problems=list(self._views.problems.values()),
-            **{name: [] for name in lists},
+            targets=targets,
+            concerns=concerns,
+            probes=[
+                EndedProbe.model_validate(probe)
+                for probe in sorted(ended, key=lambda probe: probe.timeline.intended_ns)
+            ],
+            events=[EventAnswer.model_validate(event) for event in reversed(new_events)],
         )
-        await asyncio.sleep(0)
-        head = dumped(frame, without=lists.keys())
-        texts = (b'"%s": [%s]' % (name.encode(), b", ".join(items)) for name, items in lists.items())
-        return b"%s, %s}\n" % (head.removesuffix(b"}"), b", ".join(texts))

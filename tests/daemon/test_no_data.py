@@ -21,6 +21,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.target_state import MIN_NS, NO_DATA_STATES, TargetState
 from prober.net.clock import Clock
 from prober.probing.target import Target
+from prober.web.api_types import dumped
 from prober.web.targets import Snapshot
 from prober.web.views import Snapshots, Views
 from tests.daemon.test_fleet import Watched, watched
@@ -217,7 +218,7 @@ async def told(seen: Watched, caplog: pytest.LogCaptureFixture) -> dict[str, Any
     """What each place says of target t."""
     views = Views(seen.fleet, seen.sweeps)
     view = next(view for view in await views.targets() if view.name == "t")
-    line = orjson.loads(await Snapshots(views, seen.fleet.context).take())
+    line = orjson.loads(dumped(await Snapshots(views, seen.fleet.context).take()))
     api = next(target for target in line["targets"] if target["name"] == "t")
     screen, snapshot = Seen(), Snapshot.model_validate(line)
     screen.add(snapshot)

@@ -18,6 +18,7 @@ from prober.cli import demo, simulated_past
 from prober.cli import mock as mock_command
 from prober.cli.scenes import SCENES, Engine, engines_of
 from prober.mock.service import Settings
+from prober.web.api_types import dumped
 from prober.web.views import Snapshots
 from tests.commands import prober
 from tests.daemon.promtool import groups_of, run_cases
@@ -128,7 +129,7 @@ async def show(folder: Path, names: list[str], rate: str, until_s: int, mocks: A
     async def watch(source: Snapshots) -> None:
         while True:
             await asyncio.sleep(SCRAPE_S)
-            snapshots.append(json.loads(await source.take()))
+            snapshots.append(json.loads(dumped(await source.take())))
 
     daemon = Daemon(folder, demo.configuration(engines, ports).replace("rate: 4/s", f"rate: {rate}", 1), watch)
     (folder / "store").mkdir()

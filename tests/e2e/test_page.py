@@ -72,7 +72,7 @@ class Stage:
     def forget(self) -> None:
         """Nothing is remembered."""
 
-    async def charts(self, view: PageView) -> list[Figure]:
+    def charts(self, view: PageView) -> list[Figure]:
         return (
             curves([(sweep.id, sweep) for sweep in view.targets[0].sweeps])
             if view.is_target_page and view.targets

@@ -18,7 +18,7 @@ from tests.processes import HANG_S, Mock, free_port, get, until
 from tests.pseudo_terminal import CONTROL, NORMAL_SCREEN, Terminal
 
 WATCH = (sys.executable, "-m", "prober", "watch")
-FAST = ("--rate", "10/s", "--max-send-lag", "10s", "--interval", "500ms")
+FAST = ("--rate", "10/s", "--interval", "500ms")
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ class Lines:
 def test_lines_have_what_the_api_of_the_same_process_has(mock: Mock) -> None:
     """Targets as of /api/v1/targets, every probe of /api/v1/probes once; 130 after Ctrl-C."""
     port = free_port()
-    flags = ("--web.listen-address", f"127.0.0.1:{port}", "--interval", "500ms", "--max-send-lag", "10s")
+    flags = ("--web.listen-address", f"127.0.0.1:{port}", "--interval", "500ms")
     with Lines(mock.url, "--rate", "2/s", "--slo", "ttft<500ms:99%", *flags) as lines:
         lines.next()
 
@@ -134,7 +134,7 @@ def test_without_a_terminal_lines_are_plain_and_of_all_targets(mock: Mock, tmp_p
     """A configuration with two targets, of which one fails, for a few seconds; then the summary, and 0."""
     config = tmp_path / "prober.yaml"
     targets = f"[{{name: good, url: '{mock.url}'}}, {{name: gone, url: 'http://127.0.0.1:{free_port()}'}}]"
-    config.write_text(f"defaults: {{rate: 10/s, max_send_lag: 10s, starting_timeout: 0s}}\ntargets: {targets}\n")
+    config.write_text(f"defaults: {{rate: 10/s, starting_timeout: 0s}}\ntargets: {targets}\n")
     words = (*WATCH, "--config.file", str(config), "--interval", "500ms")
     log = tmp_path / "log"
     with (

@@ -106,8 +106,8 @@ def plain(kind: str, raw: Any) -> Any:
     return signed(raw) if kind == "sint" else raw
 
 
-def read(families: list[Family], buckets: int = 400) -> list[dict[str, Any]]:
-    body = b"".join(page(families, buckets=buckets))
+def read(families: list[Family]) -> list[dict[str, Any]]:
+    body = b"".join(page(families))
     messages, at = [], 0
     while at < len(body):
         length, at = varint(body, at)
@@ -168,7 +168,7 @@ def test_any_label_and_any_value_come_back(label: str, value: float, kind: str) 
 
 
 def test_every_declared_series_says_what_the_text_says() -> None:
-    """Names, types, help, labels and all samples of all series of this prober, whatever the size of the pieces."""
+    """Names, types, help, labels and all samples of all series of this prober."""
     families = [Family(declared) for declared in ALL]
     for family in families:
         labels = tuple("v" * 200 for _ in family.series.labels)
@@ -180,13 +180,12 @@ def test_every_declared_series_says_what_the_text_says() -> None:
     expected = {
         (sample.name, tuple(sample.labels.items()), sample.value) for f in read_text(text) for sample in f.samples
     }
-    for size in (1, 400):
-        messages = read(families, size)
-        assert [f["name"] for f in messages] == [declared.name for declared in ALL]
-        assert [f["help"] for f in messages] == [declared.help for declared in ALL]
-        assert {f.get("unit", "") for f in messages} == {"", "seconds", "ratio", "dollars"}
-        assert all(f["name"].removesuffix("_total").endswith(f.get("unit", "")) for f in messages)
-        assert set(samples(messages)) == expected
+    messages = read(families)
+    assert [f["name"] for f in messages] == [declared.name for declared in ALL]
+    assert [f["help"] for f in messages] == [declared.help for declared in ALL]
+    assert {f.get("unit", "") for f in messages} == {"", "seconds", "ratio", "dollars"}
+    assert all(f["name"].removesuffix("_total").endswith(f.get("unit", "")) for f in messages)
+    assert set(samples(messages)) == expected
 
 
 def samples(messages: list[dict[str, Any]]) -> Iterator[tuple[str, tuple[tuple[str, str], ...], float]]:
@@ -274,19 +273,12 @@ def test_a_page_grows_with_what_is_observed() -> None:
     assert histogram_of([family])["sample_count"] == 4
 
 
-def test_the_page_is_written_in_pieces() -> None:
-    """Other work can run after some 400 buckets or values, within a family too; a family without children is left out."""
-    histograms, values = (
-        Family(Series("y_seconds", "histogram", "y", ("a",))),
-        Family(Series("x", "gauge", "x", ("a",))),
-    )
-    for i in range(100):
-        histograms.histogram(tuple(float(bound) for bound in range(1, 50)), str(i)).observe(0.5)
-        for j in range(10):
-            values.value(f"{i}.{j}")
-    pieces = list(page([histograms, Family(Series("z", "gauge", "none")), values]))
-    assert pieces.count(b"") == 15, "after each eight histograms of 50 + 1 buckets, and after 196, 596 and 996 values"
-    assert [len(family["metric"]) for family in read([histograms, values])] == [100, 1000]
+def test_a_family_without_children_is_left_out() -> None:
+    """So that no family has an empty list of metrics."""
+    values = Family(Series("x", "gauge", "x", ("a",)))
+    for number in range(3):
+        values.value(str(number))
+    assert [len(family["metric"]) for family in read([Family(Series("z", "gauge", "none")), values])] == [3]
 
 
 def test_the_text_pages_say_nothing_of_native_buckets() -> None:

@@ -235,15 +235,6 @@ def test_what_is_no_number_never_poisons_a_sum(value: float) -> None:
     assert (histogram.sum, sum(histogram.counts)) == (0.0, 0)
 
 
-def test_pieces_make_the_whole() -> None:
-    """However small the pieces, the page is the same."""
-    _, families = declared()
-    whole = b"".join(page(list(families.values()), openmetrics=True))
-    pieces = list(page(list(families.values()), openmetrics=True, lines=1))
-    assert len(pieces) > 20
-    assert b"".join(pieces) == whole
-
-
 def test_names_follow_the_conventions() -> None:
     """Counters end in _total, and only they do; the prefix is one; units are base units."""
     for declared_series in ALL_SERIES:

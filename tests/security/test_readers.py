@@ -201,7 +201,7 @@ async def slow_reader(port: int, address: str) -> tuple[asyncio.StreamReader, as
 
 @asynccontextmanager
 async def traced_memory() -> AsyncIterator[None]:
-    """Trace allocations, also those of the pages' thread, which must have ended before tracing stops (CPython crashes else)."""
+    """Trace allocations."""
     tracemalloc.start()
     try:
         yield

@@ -6,8 +6,7 @@ from itertools import pairwise
 import pytest
 from aiohttp import web
 
-from prober.web.answers import FRESH_S, MAX_WAITING, Lane
-from prober.web.token_bucket import TooMany
+from prober.web.answers import FRESH_S, MAX_SHARE, Lane
 
 pytestmark = pytest.mark.virtual_time
 
@@ -34,7 +33,7 @@ class Kitchen:
 
 async def test_all_who_wait_share_one_answer() -> None:
     """A hundred clients cost what one does, and hold one body; a second later it is made again."""
-    kitchen, lane = Kitchen(), Lane(1.0)
+    kitchen, lane = Kitchen(), Lane()
     answers = await asyncio.gather(*(lane.get("a", lambda: kitchen.make("a")) for _ in range(100)))
     assert len(kitchen.begun) == 1
     assert {id(answer.body) for answer in answers} == {id(answers[0].body)}
@@ -44,36 +43,18 @@ async def test_all_who_wait_share_one_answer() -> None:
     assert len(kitchen.begun) == 2
 
 
-async def test_different_answers_are_made_one_at_a_time_with_pauses() -> None:
-    """With a share of a quarter, an answer of a second is followed by three seconds in which the measuring has its time."""
-    kitchen, lane = Kitchen(), Lane(0.25)
-    for each in asyncio.as_completed([lane.get(name, lambda name=name: kitchen.make(name)) for name in "abc"]):  # type: ignore[misc]
-        await each
+async def test_different_answers_are_made_one_at_a_time_with_rests() -> None:
+    """The rests leave the loop to the probing for the largest part of the time."""
+    kitchen, lane = Kitchen(), Lane()
+    await asyncio.gather(*(lane.get(name, lambda name=name: kitchen.make(name)) for name in "abc"))  # type: ignore[misc]
     begins = [at for at, _ in kitchen.begun]
     assert kitchen.most_at_once == 1
-    assert [round(b - a, 3) for a, b in pairwise(begins)] == [4.0, 4.0]
-
-
-async def test_who_comes_when_too_many_wait_is_told_to_come_again() -> None:
-    """A queue without end would be memory without end; whoever asks for what is being made is not refused."""
-    kitchen, lane = Kitchen(), Lane(1.0)
-    waiting = [asyncio.create_task(lane.get(n, lambda n=n: kitchen.make(str(n)))) for n in range(MAX_WAITING)]  # type: ignore[misc]
-    await asyncio.sleep(0)
-    with pytest.raises(TooMany):
-        await lane.get("one more", lambda: kitchen.make("one more"))
-    shared = asyncio.create_task(lane.get(0, lambda: kitchen.make("again")))
-    await asyncio.sleep(0)
-    lane.forget()  # makes no room: what is being made goes on
-    with pytest.raises(TooMany):
-        await lane.get("one more", lambda: kitchen.make("one more"))
-    assert (await shared).body == b"0"
-    assert len(await asyncio.gather(*waiting)) == MAX_WAITING
-    assert (await lane.get("one more", lambda: kitchen.make("one more"))).body == b"one more"
+    assert [round(b - a, 3) for a, b in pairwise(begins)] == [1.0 / MAX_SHARE] * 2
 
 
 async def test_nothing_from_before_is_given_again_after_an_action() -> None:
     """Neither what is kept nor what is being made: it may have been read before the action."""
-    kitchen, lane = Kitchen(), Lane(1.0)
+    kitchen, lane = Kitchen(), Lane()
     early = asyncio.create_task(lane.get("a", lambda: kitchen.make("before")))
     await asyncio.sleep(0.5)
     lane.forget()
@@ -84,7 +65,7 @@ async def test_nothing_from_before_is_given_again_after_an_action() -> None:
 
 async def test_a_failure_is_not_kept_and_holds_nobody_up() -> None:
     """Those who waited learn of it; the next one is made."""
-    kitchen, lane = Kitchen(), Lane(1.0)
+    kitchen, lane = Kitchen(), Lane()
     for _ in range(2):
         with pytest.raises(OSError, match="no answer"):
             await lane.get("a", kitchen.fails)
@@ -93,10 +74,9 @@ async def test_a_failure_is_not_kept_and_holds_nobody_up() -> None:
 
 
 async def test_a_client_that_goes_away_takes_the_answer_from_nobody() -> None:
-    kitchen, lane = Kitchen(), Lane(1.0)
+    kitchen, lane = Kitchen(), Lane()
     first = asyncio.create_task(lane.get("a", lambda: kitchen.make("a")))
     second = asyncio.create_task(lane.get("a", lambda: kitchen.make("a")))
     await asyncio.sleep(0.5)
     first.cancel()
     assert (await second).body == b"a"
-    assert len(kitchen.begun) == 1

@@ -4,7 +4,6 @@ import asyncio
 import http.client
 import json
 import re
-import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -33,7 +32,6 @@ from prober.web.access_control import HEADERS
 from prober.web.api import OPERATIONS, openapi
 from prober.web.site import Site
 from prober.web.token_bucket import Rates
-from prober.web.views import LOOKED_AT_ONCE
 from tests.daemon.test_fleet import QUICK, SLOW, Watched, specs, watched
 from tests.processes import HANG_S
 from tests.results.samples import sweep
@@ -85,57 +83,53 @@ async def requesting(
 ONE = "name: a, url: '{url}'"
 
 
-def health(site: Requester, path: str, method: str = "GET") -> tuple[int, str, dict[str, str], str]:
-    """Status, reason phrase, headers and body of `/health/` and `path`. The loop that measures stands still meanwhile."""
-    answers = list[tuple[int, str, dict[str, str], str]]()
+async def health(site: Requester, path: str, method: str = "GET") -> tuple[int, str, dict[str, str], str]:
+    """Status, reason phrase, headers and body of `/health/` and `path`, which is sent as it is."""
 
-    def ask() -> None:
+    def ask() -> tuple[int, str, dict[str, str], str]:
         connection = http.client.HTTPConnection(site.url.removeprefix("http://"), timeout=HANG_S)
         with closing(connection):
             connection.request(method, f"/health/{path}")
             answer = connection.getresponse()
-            answers.append((answer.status, answer.reason, dict(answer.headers), answer.read().decode()))
+            return answer.status, answer.reason, dict(answer.headers), answer.read().decode()
 
-    asking = threading.Thread(target=ask)
-    asking.start()
-    asking.join(HANG_S)
-    return answers[0]
+    return await asyncio.to_thread(ask)
 
 
-async def test_the_health_of_a_target_is_told_without_the_loop_that_measures() -> None:
+async def test_the_health_of_a_target_is_an_answer_of_its_own() -> None:
     """Status, reason phrase, headers and body; the API tells the same."""
     closed = "name: ns/x y, url: '{url}', health: {{fail_open: false}}"
     async with requesting(ONE, closed) as site:
-        status, phrase, headers, text = health(site, "b")
+        status, phrase, headers, text = await health(site, "b")
         assert (status, phrase, headers["Prober-Health"]) == (200, "OK", "unknown")  # the prober is not ready
         assert text == "unknown: the prober does not know all of its targets yet\n"
         site.site.ready = True
-        assert health(site, "b")[::3] == (404, "no target of this name is configured\n")
+        assert (await health(site, "b"))[::3] == (404, "no target of this name is configured\n")
         site.site.knows_targets = lambda: False
-        assert health(site, "b")[::3] == (200, text)
+        assert (await health(site, "b"))[::3] == (200, text)
         site.site.knows_targets = lambda: True
         site.seen.fleet.shard, site.seen.fleet._elsewhere = Shard(0, 2), {"b"}
-        status, _, _, text = health(site, "b")
+        status, _, _, text = await health(site, "b")
         assert (status, text.startswith("unknown: shard ")) == (200, True)
         await until(lambda: site.seen.probes("a") >= 3 <= site.seen.probes("ns/x y"))
         for name in ("a", "ns/x%20y", "ns%2Fx%20y"):
-            status, phrase, headers, text = health(site, name)
+            status, phrase, headers, text = await health(site, name)
             assert (status, phrase) == (200, "up")
             assert (headers["Cache-Control"], headers["Prober-Health"]) == ("no-store", "healthy")
             assert text.startswith("healthy: failed probes: 0 of the last ")
         for name, expected in (("a", (200, "OK")), ("ns/x y", (503, "down"))):
             await site.ask("POST", f"/api/v1/pauses?target={name}")
-            status, phrase, headers, text = health(site, quote(name))
+            status, phrase, headers, text = await health(site, quote(name))
             assert (status, phrase, "Retry-After" in headers) == (*expected, expected[0] == 503)
             assert text.startswith("unknown: paused")
             assert site.seen.families.family(HEALTHY).of(name) == []
             await site.ask("DELETE", f"/api/v1/pauses?target={name}")
         runner = site.seen.fleet.runners["a"]
         runner.end(True)
-        status, phrase, headers, text = health(site, "a")
+        status, phrase, headers, text = await health(site, "a")
         assert (status, phrase, int(headers["Retry-After"]) >= 1) == (503, "down", True)
         assert text == "unhealthy: draining: its server is being ended\n"
-        assert health(site, "a", "HEAD")[::3] == (503, "")
+        assert (await health(site, "a", "HEAD"))[::3] == (503, "")
         assert site.seen.families.value(HEALTHY, "a").value == 0.0
         targets = (await site.ask("GET", "/api/v1/targets")).data
         told = {target["name"]: target["health"] for target in targets}
@@ -221,7 +215,7 @@ async def test_the_last_probes_are_filtered() -> None:
         add(history, Outcome.HTTP_5XX, "chat", "the oldest")
         add(history, Outcome.INVALID, "chat", "not its fault")
         add(other, Outcome.RESET, "chat", "of the neighbour")
-        for _ in range(LOOKED_AT_ONCE + 10):
+        for _ in range(110):
             add(history, Outcome.HTTP_429, "long", "often")
         limit = "limit=1000"
 

@@ -26,7 +26,7 @@ from prober.storage.watched_file import runbooks
 from prober.web.api_types import Answer
 from prober.web.page import filters, layout
 from prober.web.page.filters import cut
-from prober.web.page.layout import TEMPLATES, pieces
+from prober.web.page.layout import TEMPLATES
 from prober.web.page.view import AT_ONCE, RECENT, PageView, ProbeFilter
 from prober.web.targets import DriftAnswer, HealthAnswer, TargetAnswer, engine_trends
 from prober.web.views import why_no_latency
@@ -59,12 +59,14 @@ def html(targets: Sequence[TargetAnswer], *, admin: bool = True, query: str = ""
 
 def html_of(view: PageView) -> str:
     drawn = curves([(sweep.id, sweep) for sweep in view.targets[0].sweeps]) if view.is_target_page else []
-    return "".join(layout.page(view, "stamp", drawn))
+    return layout.page(view, "stamp", drawn)
 
 
 def rows(probes: Sequence[ProbeResult]) -> str:
     """The list of probes alone."""
-    return "".join(pieces("probes.html", page=replace(page_of([target()]), probes=probes), now=NOW, with_target=True))
+    return TEMPLATES.get_template("probes.html").render(
+        page=replace(page_of([target()]), probes=probes), now=NOW, with_target=True
+    )
 
 
 class Read(HTMLParser):
@@ -225,9 +227,9 @@ def every_page(text: str) -> Iterator[str]:
     drawn = [replace(curve, svg="<svg></svg>") for curve in filled(curves([("a", sweep("a"))]), text)]
     for one in scenes:
         view = filled(replace(page_of([one], query="x", chosen="x"), problems=unconfigured().problems), text)
-        yield "".join(layout.page(replace(view, grafana_url=GRAFANA), "stamp", drawn))
-    view = replace(page_of(scenes), filter_text="x", page=2, pages=3, matching=300, trusted=False)
-    yield "".join(layout.page(replace(filled(view, text), grafana_url=GRAFANA), "stamp"))
+        yield layout.page(replace(view, grafana_url=GRAFANA), "stamp", drawn)
+    view = replace(page_of(scenes), filter_text="x", page=2, pages=3, matching=300)
+    yield layout.page(replace(filled(view, text), grafana_url=GRAFANA), "stamp")
     yield layout.no_such(text, [(text, text)], "stamp")
     yield layout.runbook_page(text, "", "stamp")
 
@@ -465,11 +467,9 @@ def test_the_worst_targets_come_first() -> None:
 
 
 def test_a_page_of_a_hundred_targets_is_small() -> None:
-    """Below 300 kB uncompressed, in small pieces; a target's page below 200 kB; with names of any length below 400 kB."""
+    """Below 300 kB uncompressed; a target's page below 200 kB; with names of any length below 400 kB."""
     assert len(html(hostile(LONG))) < 400_000
-    pieces = list(layout.page(page_of(hundred()), "stamp"))
-    assert sum(map(len, pieces)) < 300_000
-    assert max(map(len, pieces)) < 20_000
+    assert len(html(hundred())) < 300_000
     long = replace(target(), probes=[probe(i, Random(i), chunks=4_000) for i in range(RECENT)])
     assert len(html([long])) < 200_000
 
@@ -477,7 +477,7 @@ def test_a_page_of_a_hundred_targets_is_small() -> None:
 def test_more_targets_than_a_page_holds_are_paged() -> None:
     """The links keep the filter."""
     view = replace(page_of(hundred(), query="model"), page=2, pages=3, matching=2 * AT_ONCE + 1)
-    text = "".join(layout.page(view, "stamp"))
+    text = layout.page(view, "stamp")
     assert 'href="?q=model&amp;page=1" rel="prev"' in text
     assert 'href="?q=model&amp;page=3" rel="next"' in text
     assert "page 2 of 3" in text
@@ -587,7 +587,7 @@ def test_a_shard_without_targets_says_that_others_have_them() -> None:
         ({"shard": "1/2"}, "? No target is configured"),
         ({}, "? No target is configured"),
     ):
-        assert text in Read("".join(layout.page(replace(view, **changes), "stamp"))).text
+        assert text in Read(layout.page(replace(view, **changes), "stamp")).text
 
 
 def test_a_runbook_leads_back() -> None:
@@ -601,20 +601,14 @@ def test_a_probe_that_never_left_can_be_drawn() -> None:
     assert "over_budget" in rows([bare])
 
 
-def test_the_prober_says_when_it_is_late() -> None:
-    """The banner is above all targets, and the headline blames none for it but says which are in trouble all the same."""
-    banner, scenes = "The prober itself is late", ("down", "slow", "drifting", "healthy")
-    targets = [target for scene in scenes for target in SCENES[scene]()]
-    late = replace(page_of(targets), trusted=False)
-    assert banner in "".join(layout.page(late, "stamp"))
-    assert banner not in html(targets)
-    words = "Prober late: latencies of all targets are not judged"
-    assert late.headline[1] == f"{words}; 1 target fails; 2 targets were in trouble before"
-    assert replace(page_of(SCENES["healthy"]()), trusted=False).headline[1] == words
+def test_a_target_whose_latencies_are_not_judged_says_why() -> None:
+    """A failure of it comes first all the same, and no other target is blamed."""
     (well,) = (replace(view, slos=[], trusted=False) for view in SCENES["healthy"]())
-    text = Read(html_of(replace(page_of([well]), trusted=False))).text
-    assert "? llama-70b: no verdict: the prober itself is late" in text
+    text = Read(html([well])).text
+    assert "? llama-70b: no verdict: the prober lacks CPU time" in text
     assert "no problem found" not in text.lower()
+    (failing,) = (replace(view, trusted=False) for view in SCENES["down"]())
+    assert "no verdict: the prober" not in html([failing, target()])
 
 
 def test_a_target_that_refuses_connections_says_since_when_and_until_when() -> None:
@@ -664,7 +658,7 @@ def test_another_model_than_the_requested_one_is_shown() -> None:
 @pytest.mark.parametrize("text", ["prober.yaml: targets[0].ulr: unknown key", HOSTILE, LONG])
 def test_mistakes_of_the_configuration_stand_at_the_top(text: str) -> None:
     """The first mistakes are listed as text, and how many more are in the log."""
-    page = "".join(layout.page(unconfigured(text), "stamp"))
+    page = layout.page(unconfigured(text), "stamp")
     read = Read(page)
     assert "configuration not applied, nothing is probed until it is fixed" in read.text
     assert "and 10 more in the log" in read.text

@@ -1,11 +1,11 @@
-"""Renders the pages for people: values in, HTML out, in pieces.
+"""Renders the pages for people: values in, HTML out.
 
 Every value is escaped, and its unprintable characters are replaced, by the environment and not by the templates, so that no value
 can become markup by an omission. `ready_made` is the only place where ready markup passes.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,6 @@ CONSTANTS = {
     "shown_quantiles": (0.5, 0.9, 0.95, 0.99),
     "api_paths": ("metrics", *(f"api/v1/{name}" for name in ("targets", "probes", "events", "sweeps", "openapi.json"))),
 }
-PIECE_CHARS = 500  # takes about as long as drawing one timeline, the largest step
 REFRESH_S = 5
 NAMED = 8  # concerns that the fleet page lists
 _LAYOUT = re.compile(r"(?<=[>}])[ \t]*\n\s*|[ \t]*\n\s*(?=[<{])")
@@ -76,21 +75,8 @@ def _environment() -> Environment:
 TEMPLATES = _environment()
 
 
-def pieces(template: str, **values: Any) -> Iterator[str]:
-    """The rendered template in pieces of about PIECE_CHARS."""
-    parts: list[str] = []
-    size = 0
-    for part in TEMPLATES.get_template(template).generate(values):
-        parts.append(part)
-        size += len(part)
-        if size >= PIECE_CHARS:
-            yield "".join(parts)
-            parts, size = [], 0
-    yield "".join(parts)
-
-
-def page(view: PageView, stamp: str, charts: Sequence[Figure] = ()) -> Iterator[str]:
-    """The fleet page or a target's page in pieces, each of which takes well below a millisecond.
+def page(view: PageView, stamp: str, charts: Sequence[Figure] = ()) -> str:
+    """The fleet page or a target's page.
 
     Args:
         view: values to show
@@ -102,28 +88,25 @@ def page(view: PageView, stamp: str, charts: Sequence[Figure] = ()) -> Iterator[
         target = view.targets[0]
         values |= {"target": target, "concern": target.concern}
         values["charts"] = [replace(chart, svg=ready_made(chart.svg)) for chart in charts]
-        yield from _pieces("target.html", f"{cut(target.name, 80)} – llm-slo-prober", stamp, **values)
-    else:
-        values |= {"listed": attention(view.concerns), "max_listed": NAMED}
-        yield from _pieces("fleet.html", "llm-slo-prober", stamp, **values)
+        return _rendered("target.html", f"{cut(target.name, 80)} – llm-slo-prober", stamp, **values)
+    values |= {"listed": attention(view.concerns), "max_listed": NAMED}
+    return _rendered("fleet.html", "llm-slo-prober", stamp, **values)
 
 
 def no_such(name: str, known: Sequence[tuple[str, str]], stamp: str) -> str:
     """The page for a target that does not exist. known: (key, name) of some targets that do"""
     title = "No such target – llm-slo-prober"
-    return "".join(_pieces("no_such_target.html", title, stamp, live=False, name=name, known=known))
+    return _rendered("no_such_target.html", title, stamp, live=False, name=name, known=known)
 
 
 def runbook_page(alert: str, markdown: str, stamp: str) -> str:
-    """A runbook as a page, one folder below the fleet page. It takes milliseconds: call it in a thread."""
+    """A runbook as a page, one folder below the fleet page."""
     from markdown_it import MarkdownIt  # takes 1 MB: imported only where used
 
     body = ready_made(MarkdownIt("commonmark").enable("table").render(markdown))
-    return "".join(_pieces("runbook.html", alert, stamp, root="../", live=False, body=body))
+    return _rendered("runbook.html", alert, stamp, root="../", live=False, body=body)
 
 
-def _pieces(
-    template: str, title: str, stamp: str, *, root: str = "", live: bool = True, **values: Any
-) -> Iterator[str]:
+def _rendered(template: str, title: str, stamp: str, *, root: str = "", live: bool = True, **values: Any) -> str:
     frame = {"title": title, "stamp": stamp, "root": root, "live": live, "refresh_s": REFRESH_S}
-    return pieces(template, **frame, **values)
+    return TEMPLATES.get_template(template).render(**frame, **values)
