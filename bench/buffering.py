@@ -41,7 +41,7 @@ LEAD_NS = 200_000_000
 
 def spec(port: int) -> TargetSpec:
     """The target; nothing is shed, and nothing is invalid for being late."""
-    text = f"targets: [{{name: t, url: 'http://127.0.0.1:{port}', max_in_flight: 1000, max_send_lag: 10s}}]"
+    text = f"targets: [{{name: t, url: 'http://127.0.0.1:{port}', max_in_flight: 1000}}]"
     return load(text, source="bench", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
 
 

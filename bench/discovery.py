@@ -39,7 +39,7 @@ from prober.features.engines.monitor import EngineMonitor
 from prober.features.engines.page_reader import PageReader
 from prober.features.slo.monitor import SloMonitor
 from prober.measure.engines import DIALECTS
-from prober.net.clock import Clock, Trust
+from prober.net.clock import Clock
 from prober.probing.fleet import Fleet
 from prober.probing.history import EventLog, ProbeHistory
 from prober.probing.recorder import TargetProbes
@@ -58,7 +58,7 @@ SETTLED_S = 60.0
 def fleet(clock: Clock) -> tuple[Fleet, Registry]:
     """The daemon's, without its pages."""
     families = registry()
-    headroom, trust, events = Headroom(families), Trust(0.01), EventLog()
+    headroom, events = Headroom(families), EventLog()
     features = (
         partial(TargetProbes, families),
         SloMonitor(families).observe,
@@ -68,10 +68,10 @@ def fleet(clock: Clock) -> tuple[Fleet, Registry]:
         DriftMonitor(families, events, DriftSpec(), SavedRows()).observe,
         DiagnosisMonitor(families, events).observe,
         headroom.observe,
-        Sweeps(families, events, headroom, trust, clock, None, PageReader).observe,
+        Sweeps(families, events, headroom, clock, None, PageReader).observe,
     )
     return Fleet(
-        RunnerContext(clock, trust, events, features, families.remove, "bench", Ledger(), Supervisor(families))
+        RunnerContext(clock, events, features, families.remove, "bench", Ledger(), Supervisor(families))
     ), families
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.report import goal, part, percentile, show
 from tests.deploy.container import LIMIT_MB, Podman, missing, pair
 
-CONFIG = "targets: [{{name: one, url: 'http://127.0.0.1:8000', rate: {rate}, max_send_lag: 5s}}]\n"
+CONFIG = "targets: [{{name: one, url: 'http://127.0.0.1:8000', rate: {rate}}}]\n"
 STARTS = 5
 KEPT = 1000
 

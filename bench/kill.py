@@ -34,7 +34,7 @@ READY_S = 300.0  # on a machine that is busy with other work
 IN_FLIGHT = 100 * PROBE_TOKENS  # of requests that were not told of yet
 KEY = json.dumps(("one", "tiny", "ttft"))
 CONFIG = """
-defaults: {{rate: {rate}/s, warmup: 0, connect_lead: 100ms, max_send_lag: 5s, max_in_flight: 100}}
+defaults: {{rate: {rate}/s, warmup: 0, connect_lead: 100ms, max_in_flight: 100}}
 slos: {{quick: {{signal: ttft, threshold: 500ms, objective: 90%}}}}
 workloads: {{tiny: {{prompt_tokens: 20, output_tokens: 4}}, other: {{prompt_tokens: 20, output_tokens: 5}}}}
 targets:

@@ -33,7 +33,7 @@ from tests.processes import Daemon, Mock, fetch, until
 TIMING = Timing()
 KEYS = [f"http://vllm-{number}.models.svc:8000" for number in range(10_000)]
 CONFIG = """
-defaults: {{rate: 1/s, max_send_lag: 5s, warmup: 0}}
+defaults: {{rate: 1/s, warmup: 0}}
 slos: {{quick: {{signal: ttft, threshold: 2s, objective: 90%}}}}
 workloads: {{tiny: {{prompt_tokens: 20, output_tokens: 40}}}}
 targets: [{{name: one, url: '{url}', metrics: {{url: none}}, probes: [{{workload: tiny}}],

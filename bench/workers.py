@@ -167,7 +167,7 @@ def shared(rate_per_s: float) -> dict[str, Any]:
             "--step",
             "30s",
         ]
-        command += ["--warm-up", "10", "--max-send-lag", "1s", "--metrics-url", "none"]
+        command += ["--warm-up", "10", "--metrics-url", "none"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as sweep:
             time.sleep(19)
             lists = Path(f"/proc/{sweep.pid}/task").glob("*/children")

@@ -185,31 +185,42 @@ class TargetProbes(TargetObserver):
 
 
 log = logging.getLogger(__name__)
-TRUST_WINDOW_S = 600.0
+TRUST_WINDOW_NS, TRUST_SLOT_NS = (
+    600 * 10**9,
+    10 * 10**9,
+)  # probes are counted in slots, so that a high rate takes no more memory
 
 
 class TargetTrust(TargetObserver):
-    """Whether the latencies of a target are judged: at least half of its probes of the last ten minutes were sent and timed."""
+    """Whether the latencies of a target are judged: at least half of its probes of the last ten minutes were sent and timed.
+
+    These are the answered ones and those that the prober itself spoilt; a pause forgets them.
+    """
 
     def __init__(self, registry: Registry, observed: ObservedTarget) -> None:
         self._registry, self._observed = registry, observed
-        self._results: deque[tuple[int, bool]] = deque()  # (time in ns, was sent and timed), of the window
-        self._timed = 0
+        self._slots: deque[tuple[int, int, int]] = deque()  # (begin in ns, probes, those that were sent and timed)
         self._show()
 
     @property
     def is_trusted(self) -> bool:
         """True if the latencies are judged. Failures always are."""
-        since_ns = self._observed.target.clock.now_ns() - round(TRUST_WINDOW_S * 1e9)
-        while self._results and self._results[0][0] < since_ns:
-            self._timed -= self._results.popleft()[1]
-        return 2 * self._timed >= len(self._results)
+        since_ns = self._observed.target.clock.now_ns() - TRUST_WINDOW_NS
+        while self._slots and self._slots[0][0] < since_ns:
+            self._slots.popleft()
+        return 2 * sum(timed for *_, timed in self._slots) >= sum(probes for _, probes, _ in self._slots)
 
     def probe_ended(self, result: ProbeResult) -> None:
         if result.outcome in ANSWERED or result.outcome is Outcome.INVALID:
+            now_ns = self._observed.target.clock.now_ns()
+            is_current = self._slots and now_ns - self._slots[-1][0] < TRUST_SLOT_NS
+            begin_ns, probes, timed = self._slots.pop() if is_current else (now_ns, 0, 0)
             is_timed = result.outcome in ANSWERED and not result.timeline.why_no_ttft
-            self._results.append((self._observed.target.clock.now_ns(), is_timed))
-            self._timed += is_timed
+            self._slots.append((begin_ns, probes + 1, timed + is_timed))
+        self._show()
+
+    def paused(self) -> None:
+        self._slots.clear()
         self._show()
 
     def _show(self) -> None:

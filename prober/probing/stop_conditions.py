@@ -20,7 +20,7 @@ FAILED_RATIO = 0.1  # of the requests of a stage, two at least
 UNSENT_RATIO, UNSENT_RESULTS = (
     0.2,
     20,
-)  # of the last requests, those that the prober did not send: the load is another one then
+)  # of the last requests, those that the prober did not send: the load is another one
 SEND_MORE = "send fewer requests a second, give the prober more CPU, or add --workers"
 TTFT_FACTOR = 3.0  # a TTFT above so many times its threshold ends the load
 WAITING_SHARE = 1.4  # of the TTFT threshold, which the wait in the engine's queue may last

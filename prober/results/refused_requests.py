@@ -15,7 +15,7 @@ from prober.measure.result import ProbeResult
 from prober.statistics.sequential_test import ERROR
 
 MAX_REFUSED_RATIO = 0.05
-# Outcomes that do not describe the target: the prober was late or over its budget, or ended the request.
+# Outcomes that do not describe the target: the prober did not send or was over its budget, or ended the request.
 NOT_COUNTED = NEUTRAL - {Outcome.REJECTED}
 
 

@@ -127,7 +127,6 @@ NOBODY = "http://127.0.0.1:1"
         (("sweep", NOBODY, "--output-tokens", "5"), 2, "--output-tokens goes with --prompt-tokens or --prompts"),
         (("sweep", NOBODY, "--golden", "chat"), 2, "--golden: workload 'chat' has no `golden` prompts"),
         (("diagnose", NOBODY, "--workload", "none"), 2, 'prober diagnose: --workload: no workload "none"'),
-        (("once", NOBODY, "--max-send-lag", "5"), 2, "prober once: --max-send-lag: '5' is not a duration"),
         (("sweep", NOBODY, "--min-rate", "5/s", "--max-rate", "2/s"), 2, "--max-rate: 2/s is below min_rate (5/s)"),
         (("sweep", NOBODY, "--rates", "1,x"), 2, "prober sweep: --rates '1,x': write rates from 1/1000d to 100000/s"),
         (("sweep", NOBODY, "--rates", "1,"), 2, "prober sweep: --rates '1,': write rates from 1/1000d to 100000/s"),

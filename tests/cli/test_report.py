@@ -176,11 +176,11 @@ def test_a_plan_says_whether_it_bears_the_loss_of_one_instance(file: Path) -> No
 
 
 def test_a_sweep_that_shows_no_limit_of_the_target_is_not_sized(file: Path, tmp_path: Path) -> None:
-    """One that the prober itself was late for, and one whose lower bound is above the upper."""
+    """One whose requests the prober did not send, and one whose lower bound is above the upper."""
     path = tmp_path / "odd.json"
-    path.write_text(to_json(replace(sweep(), stop="prober_late")))
+    path.write_text(to_json(replace(sweep(), stop="not_sent")))
     done = prober("plan", "--sweep", path, "--peak", "10/s")
-    assert (done.returncode, "the prober itself was late" in done.stdout) == (1, True)
+    assert (done.returncode, "the prober did not send the load" in done.stdout) == (1, True)
     path.write_text(to_json(replace(sweep(), slos=(TTFT,), capacities=(Capacity("ttft", "found", 20.0, 15.0, 12.0),))))
     done = prober("plan", "--sweep", path, "--peak", "10/s")
     assert (done.returncode, "its lower bound 20/s is above the upper, 12/s" in done.stdout) == (1, True)

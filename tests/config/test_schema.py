@@ -71,9 +71,9 @@ def test_every_default_is_written_as_in_a_file() -> None:
 def test_defaults_with_units_are_in_the_schema_and_in_the_table() -> None:
     """Quantities are shown as the file would have them."""
     inherited = SCHEMA["$defs"]["Overridable"]["properties"]
-    assert [inherited[key]["default"] for key in ("rate", "max_send_lag", "starting_timeout")] == [
+    assert [inherited[key]["default"] for key in ("rate", "connect_lead", "starting_timeout")] == [
         "0.2/s",
-        "10ms",
+        "1s",
         "20m",
     ]
     assert (

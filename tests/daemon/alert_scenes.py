@@ -72,8 +72,8 @@ def throttled(reason: str, values: str) -> Series:
     return series_of("gpu_throttle_active", values, gpu="0", reason=reason)
 
 
-def trusted(values: str) -> Series:
-    return series_of("trusted", values, JOB)
+def trusted(values: str, name: str = "llama") -> Series:
+    return series_of("trusted", values, JOB, target=name)
 
 
 def task_failures(values: str) -> Series:
@@ -474,8 +474,10 @@ SCENES: dict[str, list[Scene]] = {
         silent("no longer scraped soon after it ended", 15, up("1+0x9 0 0 _x30", "1+0x40"), instance="a"),
     ],
     "LLMProberUntrusted": [
-        fires("untrusted", 21, trusted("1+0x9 0+0x40"), instance="a"),
-        silent("untrusted for nine minutes", 19, trusted("1+0x9 0+0x40")),
+        fires("untrusted", 16, trusted("1+0x9 0+0x40"), instance="a", target="llama"),
+        silent("its other target is not named", 16, trusted("1+0x9 0+0x40") | trusted("1+0x50", "other"), target="other"),
+        silent("untrusted for four minutes", 14, trusted("1+0x9 0+0x40")),
+        silent("trusted again", 40, trusted("1+0x9 0+0x20 1+0x20")),
     ],
     "LLMProberRestarting": [
         fires("started three times in ten minutes", 14, started("0 0 0 240 240 480 480 660 660+0x60"), instance="a"),

@@ -728,17 +728,21 @@ STATES = [
 def test_an_slo_is_met_missed_or_has_no_data(
     promtool: Path, tmp_path: Path, state: str, minute: int, series: Series, trusted: str
 ) -> None:
-    """Exactly one state is 1. A silent target and an unreliable prober give no_data, never met."""
+    """Exactly one state is 1. A silent target and one whose latencies are not judged give no_data, never met; another one is judged."""
     name = "target_workload_slo:llmslo_slo_state:window"
     labels = f'{{__name__="{name}",slo="ttft",state="{state}",target="llama",workload="probe"}}'
     expected = {"expr": name, "eval_time": f"{minute}m", "exp_samples": [{"labels": labels, "value": 1}]}
-    inputs = {**series, f"llmslo_trusted{{{JOB}}}": trusted}
+    inputs = {
+        **series,
+        f'llmslo_trusted{{{JOB},target="llama"}}': trusted,
+        f'llmslo_trusted{{{JOB},target="other"}}': "0+0x60",
+    }
     run_cases(promtool, tmp_path, GROUPS, [case(inputs, promql_expr_test=[expected])], "4m")
 
 
 def test_nothing_is_met_when_the_prober_is_down(promtool: Path, tmp_path: Path) -> None:
     """Without its series there is no state, although the budget over 30 days can still be computed."""
-    inputs = {**slo("ttft", "0+12x60", "0+0x60"), f"llmslo_trusted{{{JOB}}}": "1+0x60"}
+    inputs = {**slo("ttft", "0+12x60", "0+0x60"), f'llmslo_trusted{{{JOB},target="llama"}}': "1+0x60"}
     query = 'target_workload_slo:llmslo_slo_state:window{state="met"}'
     expected = {"expr": query, "eval_time": "120m", "exp_samples": []}
     run_cases(promtool, tmp_path, GROUPS, [case(inputs, promql_expr_test=[expected])], "4m")

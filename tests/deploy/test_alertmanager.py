@@ -133,13 +133,18 @@ INHIBITED = {
             "LLMErrorBudgetBurn critical target=other workload=w slo=ok",
         ],
     ),
-    "a late prober": (
-        ["LLMProberUntrusted warning instance=a"],
+    "a prober without CPU time": (
+        ["LLMProberUntrusted warning target=llama instance=a"],
         [
             "LLMTTFTP99Drift warning target=llama workload=w signal=ttft",
             "LLMPercentileSLOBreach warning target=llama workload=w slo=ok",
         ],
-        [FAILING, BURN.replace("llama", "other"), "LLMSLONoData warning target=other workload=w slo=ok"],
+        [
+            FAILING,
+            BURN,
+            "LLMTTFTP99Drift warning target=other workload=w signal=ttft",
+            "LLMSLONoData warning target=llama workload=w slo=ok",
+        ],
     ),
 }
 

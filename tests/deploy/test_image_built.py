@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(
 
 LIMIT = LIMIT_MB * 2**20
 CONFIG = """
-defaults: {rate: 5/s, warmup: 0, max_send_lag: 5s}
+defaults: {rate: 5/s, warmup: 0}
 slos: {quick: {signal: ttft, threshold: 500ms, objective: 90%}}
 workloads: {tiny: {prompt_tokens: 20, output_tokens: 4}}
 targets:
@@ -263,7 +263,7 @@ def test_what_it_starts_it_waits_for(running: Pair) -> None:
 
 def test_it_survives_its_limit_with_a_full_history(podman: Podman, tmp_path: Path) -> None:
     """1,000 results kept of a target at 128 MiB, read by a browser's and Prometheus's requests; then it drains and exits with 0."""
-    config = "targets: [{name: one, url: 'http://127.0.0.1:8000', rate: 40/s, warmup: 0, max_send_lag: 5s}]\n"
+    config = "targets: [{name: one, url: 'http://127.0.0.1:8000', rate: 40/s, warmup: 0}]\n"
     with pair(podman, tmp_path, config, "--history.limit=1000", engine=("--ttft=5ms", "--itl=1ms")) as full:
 
         def stored() -> int:

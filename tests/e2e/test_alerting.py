@@ -37,7 +37,7 @@ QUICK = {"global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"}}
 CONFIG = """
 slos:
   ttft: {{signal: ttft, threshold: 4s, objective: 99%}}
-defaults: {{max_send_lag: 5s, warmup: 0, timeouts: {{first_token: 20s}}}}
+defaults: {{warmup: 0, timeouts: {{first_token: 20s}}}}
 workloads:
   short: {{prompt_tokens: 20, output_tokens: 4}}
 targets:

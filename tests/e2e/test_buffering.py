@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.processes import Daemon, Mock, get, until
 
 CONFIG = """
-defaults: {{rate: 4/s, max_in_flight: 200, connect_lead: 100ms, warmup: 1, max_send_lag: 5s}}
+defaults: {{rate: 4/s, max_in_flight: 200, connect_lead: 100ms, warmup: 1}}
 slos:
   tpot: {{signal: tpot, threshold: 50ms, objective: 90%}}
   ok: {{signal: success, objective: 90%}}

@@ -19,9 +19,7 @@ from tests.commands import prober
 from tests.deploy.rendering import chart
 from tests.processes import HANG_S, Daemon, Mock, fetch, free_port, get, until
 
-CONFIG = (
-    "targets:\n  - {{name: {name}, url: 'http://127.0.0.1:{port}', rate: 20/s, max_in_flight: 200, max_send_lag: 5s}}\n"
-)
+CONFIG = "targets:\n  - {{name: {name}, url: 'http://127.0.0.1:{port}', rate: 20/s, max_in_flight: 200}}\n"
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +145,7 @@ def test_targets_of_a_file_come_and_go(tmp_path: Path, mock_port: int) -> None:
         next_.rename(listed)
 
     write("one")
-    template = "target: {rate: 20/s, warmup: 0, max_send_lag: 5s}, hosts: [127.0.0.0/8]"
+    template = "target: {rate: 20/s, warmup: 0}, hosts: [127.0.0.0/8]"
     config = f"discovery: [{{file: {{files: ['{listed}'], interval: 1s}}, {template}}}]\n"
     with Daemon(tmp_path, config) as daemon:
         until(lambda: daemon.value("llmslo_probes_total", target="one") >= 3, "the first target")

@@ -38,7 +38,7 @@ slos:
   flow: {{signal: itl, threshold: 2s, objective: 99%}}
   success: {{signal: success, objective: 99%}}
   quality: {{signal: quality, objective: 95%, window: 7d}}
-defaults: {{max_send_lag: 5s, warmup: 0, rate: 4/s, max_in_flight: 100, timeouts: {{first_token: 20s}}}}
+defaults: {{warmup: 0, rate: 4/s, max_in_flight: 100, timeouts: {{first_token: 20s}}}}
 workloads:
   short: {{prompt_tokens: 20, output_tokens: 6}}
   golden: {{golden: [{{prompt: "What is 17 + 25?", expect: {{regex: '.'}}}}]}}

@@ -137,7 +137,7 @@ def mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mock]:
 
 def config(mock: Mock, grafana: Grafana, token: Path, more: str = "") -> str:
     return (
-        f"targets: [{{name: one, url: 'http://127.0.0.1:{mock.port}', rate: 5/s, max_in_flight: 200, max_send_lag: 5s, "
+        f"targets: [{{name: one, url: 'http://127.0.0.1:{mock.port}', rate: 5/s, max_in_flight: 200, "
         "metrics: {interval: 500ms}}]\n"
         f"grafana: {{url: {grafana.url}, auth: {{bearer_token_file: {token}}}{more}}}\n"
     )

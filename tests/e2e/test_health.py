@@ -21,7 +21,7 @@ from tests.processes import HANG_S, Daemon, Mock, Process, fetch, free_port, get
 GUIDE = Path(__file__).parents[2] / "docs/guides/health.md"
 ADVICE = "`make tools` fetches it, or install the package"
 CONFIG = """
-defaults: {{rate: 20/s, max_in_flight: 200, max_send_lag: 5s, timeouts: {{first_token: 5s}}}}
+defaults: {{rate: 20/s, max_in_flight: 200, timeouts: {{first_token: 5s}}}}
 targets:
   - {{name: a, url: "{a}"}}
   - {{name: b, url: "{b}"}}

@@ -26,7 +26,7 @@ from tests.faults.disks import empty, fill, small_disk
 from tests.processes import HANG_S, Mock, Program, fetch, free_port, get, until, value
 
 OK = "llmslo_config_last_reload_successful"
-TARGET = "targets: [{{name: one, url: 'http://127.0.0.1:{port}', rate: 20/s, max_in_flight: 200, max_send_lag: 5s, warmup: 0}}]\n"
+TARGET = "targets: [{{name: one, url: 'http://127.0.0.1:{port}', rate: 20/s, max_in_flight: 200, warmup: 0}}]\n"
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_a_config_map_that_appears_late_is_taken(tmp_path: Path, mock: Mock) -> 
 def test_files_that_the_configuration_names_may_come_late(tmp_path: Path, mock: Mock) -> None:
     """The configuration itself does not change then: without any in effect it is read again by itself."""
     certificate = tmp_path / "ca.pem"
-    target = f"{{name: one, url: 'http://127.0.0.1:{mock.port}', rate: 20/s, max_send_lag: 5s, tls: {{ca_file: '{certificate}'}}}}"
+    target = f"{{name: one, url: 'http://127.0.0.1:{mock.port}', rate: 20/s, tls: {{ca_file: '{certificate}'}}}}"
     (tmp_path / "prober.yaml").write_text(f"targets: [{target.replace('http:', 'https:')}]")
     with KeepRunning(tmp_path) as prober:
         until(lambda: prober.logged("tls.ca_file"), "the mistake")
@@ -192,7 +192,7 @@ def mended_storage(tmp_path: Path, folder: Path, gone: int, spoilt: str, mend: C
     """
     well = free_port()
     (tmp_path / "prober.yaml").write_text(
-        "defaults: {rate: 20/s, max_in_flight: 200, max_send_lag: 5s}\n"
+        "defaults: {rate: 20/s, max_in_flight: 200}\n"
         f"targets: [{{name: gone, url: 'http://127.0.0.1:{gone}'}}, {{name: well, url: 'http://127.0.0.1:{well}'}}]\n"
     )
     options = ("--ttft", "10ms", "--itl", "1ms")
@@ -349,7 +349,7 @@ def test_an_engine_that_begins_to_listen_late_has_no_failures(tmp_path: Path) ->
     """It is `starting` until it answers, its neighbour is probed, and the first probes come within seconds of its start."""
     late, well = free_port(), free_port()
     (tmp_path / "prober.yaml").write_text(
-        "defaults: {rate: 5/s, max_in_flight: 200, max_send_lag: 5s}\n"
+        "defaults: {rate: 5/s, max_in_flight: 200}\n"
         f"targets: [{{name: late, url: 'http://127.0.0.1:{late}'}}, {{name: well, url: 'http://127.0.0.1:{well}'}}]\n"
     )
     with Mock(tmp_path / "well", "--ttft", "10ms", "--itl", "1ms", port=well), KeepRunning(tmp_path) as prober:
@@ -369,7 +369,7 @@ def test_a_restart_beside_a_dead_engine(tmp_path: Path) -> None:
     dead, new = free_port(), free_port()
     storage = tmp_path / "storage"
     (tmp_path / "prober.yaml").write_text(
-        "defaults: {rate: 20/s, max_in_flight: 200, max_send_lag: 5s}\n"
+        "defaults: {rate: 20/s, max_in_flight: 200}\n"
         f"targets: [{{name: dead, url: 'http://127.0.0.1:{dead}'}}, {{name: new, url: 'http://127.0.0.1:{new}'}}]\n"
     )
     with (

@@ -21,7 +21,7 @@ from tests.processes import HANG_S, Daemon, Mock, Prometheus, free_port, until
 
 HOUR = 3600
 CONFIG = """
-defaults: {{rate: 100/s, max_send_lag: 5s, warmup: 0, max_in_flight: 100}}
+defaults: {{rate: 100/s, warmup: 0, max_in_flight: 100}}
 workloads: {{short: {{prompt_tokens: 20, output_tokens: 3}}}}
 {prometheus}
 targets: [{{name: one, url: 'http://127.0.0.1:{port}', probes: [{{workload: short}}]}}]

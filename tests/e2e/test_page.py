@@ -489,7 +489,7 @@ def test_a_target_that_there_is_not(browser: Browser) -> None:
 CONFIG = """
 slos:
   ttft: {{signal: ttft, threshold: 2s, objective: 99%}}
-defaults: {{max_in_flight: 200, max_send_lag: 5s}}
+defaults: {{max_in_flight: 200}}
 targets:
   - {{name: one, url: 'http://127.0.0.1:{port}', probes: [{{workload: probe, rate: 20/s, slos: [ttft]}}],
      sweep: {{min_rate: 5/s, max_rate: 20/s, slos: [ttft]}}}}

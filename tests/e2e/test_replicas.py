@@ -14,7 +14,7 @@ from tests.processes import Daemon, Mock, fetch, get, until
 
 LEASE_S = 3
 CONFIG = """
-defaults: {{rate: 5/s, max_send_lag: 5s, warmup: 0}}
+defaults: {{rate: 5/s, warmup: 0}}
 slos: {{quick: {{signal: ttft, threshold: 2s, objective: 90%}}}}
 workloads: {{tiny: {{prompt_tokens: 20, output_tokens: 40}}, swept: {{prompt_tokens: 60, output_tokens: 40}}}}
 targets: [{{name: one, url: '{url}', metrics: {{url: none}}, probes: [{{workload: tiny}}],

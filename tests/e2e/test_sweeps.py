@@ -19,7 +19,7 @@ from tests.processes import Daemon, Mock, Prometheus, fetch, get, until
 from tests.results.samples import sweep
 
 CONFIG = """
-defaults: {{rate: 5/s, max_send_lag: 5s, warmup: 0}}
+defaults: {{rate: 5/s, warmup: 0}}
 slos: {{quick: {{signal: ttft, threshold: 500ms, objective: 90%}}}}
 workloads: {{tiny: {{prompt_tokens: 20, output_tokens: 4}}}}
 targets: [{{name: one, url: 'http://127.0.0.1:{port}', probes: [{{workload: tiny}}],
@@ -133,7 +133,7 @@ def test_an_estimate_ends_with_a_prober_that_was_killed() -> None:
 
 
 SCHEDULED = """
-defaults: {{rate: 5/s, max_send_lag: 5s, warmup: 0}}
+defaults: {{rate: 5/s, warmup: 0}}
 slos: {{quick: {{signal: ttft, threshold: 500ms, objective: 90%}}}}
 workloads: {{tiny: {{prompt_tokens: 20, output_tokens: 4}}}}
 targets:

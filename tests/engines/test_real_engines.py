@@ -120,7 +120,7 @@ def daemon(tmp_path: Path) -> Iterator[Callable[[Server, str], Server]]:
 
     def run(engine: Server, keys: str) -> Server:
         config = tmp_path / "prober.yaml"
-        config.write_text(f"targets:\n  - {{name: tiny, url: '{engine.url}', max_send_lag: 9s, {keys}}}\n")
+        config.write_text(f"targets:\n  - {{name: tiny, url: '{engine.url}', {keys}}}\n")
         port = free_port()
         command: list[str | Path] = [
             PROBER,

@@ -27,7 +27,7 @@ from prober.measure.target_state import TargetState
 from prober.mock.delays import Constant
 from prober.mock.server import create_app
 from prober.mock.service import Behaviour, Settings
-from prober.net.clock import Clock, Trust
+from prober.net.clock import Clock
 from prober.net.exchange import Exchange
 from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget
@@ -41,7 +41,7 @@ TIMING = Timing(3.0)
 TEXT = """
 slos: {{quick: {{signal: ttft, threshold: 2s, objective: 90%}}}}
 workloads: {{tiny: {{prompt_tokens: 20, output_tokens: 40}}}}
-targets: [{{name: t, url: '{url}', max_send_lag: 5s, metrics: {{url: none}},
+targets: [{{name: t, url: '{url}', metrics: {{url: none}},
   sweep: {{workload: tiny, min_rate: 20/s, max_rate: 30/s, mode: grid, min_gap: {gap}}}}}]
 """
 
@@ -120,9 +120,7 @@ class Replica:
         spec = load(TEXT.format(url=url, gap=gap), source="c", engines=DIALECTS, environment={}, read=str).targets[0]
         self.families, self.clock = families or registry(), Clock()
         self.headroom = Headroom(self.families)
-        self.sweeps = Sweeps(
-            self.families, EventLog(), self.headroom, Trust(5.0), self.clock, None, PageReader, leadership
-        )
+        self.sweeps = Sweeps(self.families, EventLog(), self.headroom, self.clock, None, PageReader, leadership)
         self.target = Target(spec, self.clock)
         self.target.state = TargetState.READY
         self.observed = ObservedTarget("t", self.target, (self.headroom.observe, self.sweeps.observe))
@@ -160,9 +158,9 @@ def sending(monkeypatch: pytest.MonkeyPatch, leadership: Leadership) -> list[int
     found: list[int | None] = []
     send = Exchange.send
 
-    def seen(exchange: Exchange, data: bytes, due_ns: int, timeouts: Timeouts) -> None:
+    def seen(exchange: Exchange, data: bytes, timeouts: Timeouts, delay_ns: int = 0) -> None:
         found.append(leadership.held())
-        send(exchange, data, due_ns, timeouts)
+        send(exchange, data, timeouts, delay_ns)
 
     monkeypatch.setattr(Exchange, "send", seen)
     return found

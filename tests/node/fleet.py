@@ -27,7 +27,7 @@ slos:
 workloads: {tiny: {prompt_tokens: 20, output_tokens: 8}}
 discovery:
   - kubernetes: {role: pod, label_selector: llm-slo-prober/target=true}
-    target: {rate: 1/s, warmup: 0, max_send_lag: 100ms, probes: [{workload: tiny}]}
+    target: {rate: 1/s, warmup: 0, probes: [{workload: tiny}]}
 """
 
 

@@ -19,7 +19,7 @@ from tests.processes import until
 Json = dict[str, Any]
 CONTAINER = "llm-slo-prober"
 CONFIG = """
-defaults: {rate: 2/s, warmup: 0, max_send_lag: 100ms}
+defaults: {rate: 2/s, warmup: 0}
 slos:
   ttft: {signal: ttft, threshold: 5s, objective: 99%}
   itl: {signal: itl, threshold: 1s, objective: 99%}

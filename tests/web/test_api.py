@@ -348,7 +348,7 @@ async def test_a_probe_on_request_changes_nothing_of_its_target(url: str) -> Non
                 target.state,
                 target._answers.latest,
                 target._was_ready,
-                target.in_flight,
+                len(target.in_flight),
                 target.identity,
             )
             return (*state, warm_up._remaining, warm_up._last_ns, tuple(warm_up._warm_ups))
@@ -476,7 +476,7 @@ async def test_a_paused_target_is_sent_nothing() -> None:
         assert begun.data["paused"] > 1.6e9
         line = site.seen.fleet.find("a")
         assert line is not None
-        await until(lambda: line.target.in_flight == 0)
+        await until(lambda: not line.target.in_flight)
         async with asyncio.timeout(HANG_S):  # what had begun to connect may still end
             before = -1.0
             while site.seen.probes("a") != before:

@@ -154,7 +154,7 @@ class RequestLog:
         requests = tuple(
             replace(request)
             for request in sorted(self.requests.values(), key=lambda request: request.at_s)
-            if request.stage < len(stages)
+            if request.is_sent and request.stage < len(stages)
         )
         readings = [*self.before, *self.modelled()] if self._continues_before else self.modelled()
         readings = tuple(reading for reading in readings if reading[0] < until_s)

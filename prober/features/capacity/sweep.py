@@ -316,15 +316,18 @@ class Sweep:
         return refused_requests(ended or [result for _, result in self.probes])
 
     def _judge(self, request: RequestRecord, at_s: float, *, is_final: bool) -> None:
-        """Count a breach if a request has one by now. End the sending for harm or enough breaches, or the ramp for a climb."""
+        """Count whether a request breaches by now. End the sending for harm or enough breaches, or the ramp for a climb."""
         stage = self._log.stages[request.stage]
-        if stage.phase in UNJUDGED or not request.valid:
+        if stage.phase in UNJUDGED:
             return
         # Late answers of a ramp do not count against the climb.
         is_current = stage.phase == self._log.stages[-1].phase
-        if not request.breached and (request.failed or any(request.breaches(slo) for slo in self._spec.slos)):
-            request.breached = True
-            self._breached[request.stage] = self._breached.get(request.stage, 0) + 1
+        is_breach = request.valid and (request.failed or any(request.breaches(slo) for slo in self._spec.slos))
+        # Its end can show that it was only read late.
+        self._breached[request.stage] = self._breached.get(request.stage, 0) + is_breach - request.breached
+        request.breached = is_breach
+        if not request.valid:
+            return
         if is_final and not request.counted:
             self._threshold_shares.append(request.max_threshold_share(at_s, self._spec.slos))
             request.counted = True

@@ -13,7 +13,7 @@ from typing import Literal
 from prober.measure.buffering import is_held_back
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.objective import Slo, count_events, max_events_per_probe
-from prober.measure.outcome import BAD, NEUTRAL
+from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
 from prober.results.capacity import MIN_RATE_S
 from prober.results.refused_requests import RefusedRequests
@@ -40,6 +40,7 @@ class RequestRecord:
     gap_s, gap_most_s: median and largest gap between chunks
     held_back: its tokens arrived all at once or several at a time
     valid: it characterises the target: it was sent, and not cut too early or refused
+    is_sent: it left; False: the prober did not send it
     failed: it ended badly
     events: (events, bad events) by SLO; an SLO without a known event is absent
     breached: it breaches an SLO
@@ -58,6 +59,7 @@ class RequestRecord:
     gap_most_s: float | None = None
     held_back: bool = False
     valid: bool = True
+    is_sent: bool = True
     failed: bool = False
     events: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     breached: bool = False
@@ -95,6 +97,7 @@ class RequestRecord:
             self.gap_s, self.gap_most_s = gaps[len(gaps) // 2], gaps[-1]
         self.failed = result.outcome in BAD
         self.valid = result.outcome not in NEUTRAL
+        self.is_sent = result.outcome is not Outcome.INVALID or timeline.sent_ns is not None
         self.events = {slo.name: counts for slo in slos if (counts := count_events(slo, result))[0]}
 
     def check_overdue(self, at_s: float, slos: Sequence[Slo]) -> bool:

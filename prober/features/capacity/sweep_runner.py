@@ -243,10 +243,7 @@ class SweepRunner:
             if not self._is_allowed():
                 self.stop(LEASE_LOST, "lease_lost")
             if now_ns >= tick_ns:
-                for sending in self._sender.under_way.values():
-                    if (run := sending.run) is not None and run.first_ns is not None:
-                        sweep.first_token(run.request.request_id, run.first_ns / 1e9)
-                sweep.tick(now_ns / 1e9)
+                self._tick(sweep, now_ns / 1e9)
                 tick_ns = now_ns + TICK_NS
             if sweep.action != action:
                 action = sweep.action
@@ -273,6 +270,15 @@ class SweepRunner:
                 self._launched = launched
                 self._sender.begin(request)
                 due_ns = next(due_times)
+
+    def _tick(self, sweep: Sweep, now_s: float) -> None:
+        """Let the machine judge the requests in flight, after reading what has arrived: no answer is overdue that waits to be read."""
+        for read_arrived in list(self._target.in_flight.values()):
+            read_arrived()
+        for sending in self._sender.under_way.values():
+            if (run := sending.run) is not None and run.first_ns is not None:
+                sweep.first_token(run.request.request_id, run.first_ns / 1e9)
+        sweep.tick(now_s)
 
     async def _estimate(self, sweep: Sweep, record: Record) -> None:
         """Estimate the capacities in another process, as it takes seconds of a processor that timestamps need."""

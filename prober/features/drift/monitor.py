@@ -188,9 +188,8 @@ class TargetDrift(TargetObserver):
         load = self._load_at(result.timeline.intended_ns)
         at = moment(result.timeline.intended_ns, result.unix_s)
         bounds, itls = result.timeline.bounds_s("ttft"), sorted(result.timeline.itls_s)
-        if (
-            bounds is not None
-        ):  # where they differ, the middle: the prober was late, which has nothing to do with the target
+        if bounds is not None:
+            # The middle of an interval: how wide it is depends on the prober, so to leave it out would choose among the samples.
             self._step((result.workload, "ttft"), Observation(at.unix_s, sum(bounds) / 2, load), at)
         if itls:
             p99 = itls[math.ceil(0.99 * len(itls)) - 1]

@@ -371,7 +371,7 @@ def reservations(
     for name, requests in (("A", requests_of_a), ("B", requests_of_b)):
         if not_counted := sum(request.outcome in NOT_COUNTED for request in requests):
             sentences.append(
-                f"{not_counted} of {len(requests)} requests to {name} were late by the prober itself, or cut, and do not count"
+                f"{not_counted} of {len(requests)} requests to {name} were not sent by the prober, or cut, and do not count"
             )
     groups = Counter((row.workload, row.rate_per_s) for row in rounds)
     merged = [axis for axis in results if 2 * axis.rounds <= groups[axis.workload, axis.rate_per_s]]
@@ -465,7 +465,7 @@ def _share(name: str, is_bad: Callable[[RequestRow], bool | None]) -> Axis:
 
 
 def _is_failed(request: RequestRow) -> bool | None:
-    """True if a request failed; None if it was late, cut or refused."""
+    """True if a request failed; None if it was not sent, cut or refused."""
     return None if request.outcome in NEUTRAL else not request.is_answered
 
 

@@ -67,7 +67,7 @@ class GateVerdict:
     """Verdict of the gate.
 
     requests: sent so far
-    not_counted: of them, sent late by the prober or cancelled
+    not_counted: of them, not sent by the prober, or cancelled
     error: largest probability that the state is wrong; None for not_enough_data and not_judged, and if nothing listens
     refused: number and share of refused requests
     """

@@ -138,8 +138,8 @@ def _why_unsizable(result: Result, alone: Sequence[Capacity], demand: Demand) ->
         return (
             f"a {result.kind} of {result.tool} holds no capacity{why}: run `prober sweep`, which finds it for each SLO"
         )
-    if result.stop == "prober_late":
-        return "the prober itself was late, so the sweep shows the limit of its machine: sweep again from one with a core free for it"
+    if result.stop == "not_sent":
+        return "the prober did not send the load, so the sweep shows the limit of its machine: sweep again from one with more CPU"
     if (is_over_users := result.capacities[0].users) is (demand.users is None):
         if is_over_users:
             return "it is a sweep over users: name the peak with --users, or sweep over rates (`prober sweep URL --output FILE`)"

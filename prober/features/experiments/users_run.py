@@ -28,9 +28,7 @@ from prober.workload.workloads import Mix, Workload
 TICK_NS = 500_000_000  # between judgements
 # Of the users, who may wait as long as the guard allows none; a long search meets single outliers.
 MAX_HARMED_RATIO = 0.1
-NOT_OF_TARGET = frozenset(
-    {"prober_late", "page_lost", *VOID}
-)  # reasons of the guard that end the search, and not only a number of users
+NOT_OF_TARGET = frozenset({"not_sent", "page_lost", *VOID})  # end the search, and not only a number of users
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from prober.measure.target_state import TargetState
 from prober.mock.delays import Constant
 from prober.mock.server import create_app
 from prober.mock.service import Behaviour, Settings
-from prober.net.clock import Trust
 from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget
 from prober.probing.replicas import Leadership
@@ -37,7 +36,7 @@ TEXT = """
 prometheus: {{url: '{prometheus}'}}
 slos: {{quick: {{signal: ttft, threshold: {threshold}, objective: 90%}}}}
 workloads: {{tiny: {{prompt_tokens: 20, output_tokens: 4}}}}
-targets: [{{name: t, url: '{url}', max_send_lag: 5s, {probes}
+targets: [{{name: t, url: '{url}', {probes}
   budget: {{{budget}price_per_million: {{prompt: 10, completion: 100}}}},
   metrics: {{url: {page}}}, sweep: {{workload: tiny, {rates}{more}}}}}]
 """
@@ -71,10 +70,9 @@ class Stage:
     ) -> None:
         self.families, self.clock, self.events = registry(), make_clock(), EventLog()
         self.store = Store(str(folder)) if folder else None
-        self.trust = Trust(0.01)
         self.headroom = Headroom(self.families)
         self.sweeps = Sweeps(
-            *(self.families, self.events, self.headroom, self.trust, self.clock, self.store, PageReader, leadership),
+            *(self.families, self.events, self.headroom, self.clock, self.store, PageReader, leadership),
             instance=instance,
         )
         self.headroom.prometheus_url = changed.get("prometheus")

@@ -28,7 +28,6 @@ from prober.features.engines.monitor import EngineMonitor
 from prober.features.engines.page_reader import PageReader
 from prober.measure.engines import DIALECTS
 from prober.measure.target_state import TargetState
-from prober.net.clock import Trust
 from prober.net.scrape import Fetched, UnreadablePage
 from prober.probing.fleet import Fleet
 from prober.probing.history import EventLog
@@ -155,8 +154,8 @@ class World:
     def begin(self) -> None:
         """A prober that knows nothing of an earlier one."""
         self.families = registry()
-        self.headroom, trust, events, clock = Headroom(self.families), Trust(0.01), EventLog(), VirtualClock(UNIX_S)
-        sweeps = Sweeps(self.families, events, self.headroom, trust, clock, None, PageReader)
+        self.headroom, events, clock = Headroom(self.families), EventLog(), VirtualClock(UNIX_S)
+        sweeps = Sweeps(self.families, events, self.headroom, clock, None, PageReader)
         features = (
             partial(TargetProbes, self.families),
             EngineMonitor(self.families, events, SavedRows()).observe,
@@ -166,7 +165,6 @@ class World:
         self.fleet = Fleet(
             RunnerContext(
                 clock,
-                trust,
                 events,
                 features,
                 self.families.remove,

@@ -170,8 +170,8 @@ RAMP = changed(PLAN, max_rate=500.0)
 GRID = changed(PLAN, mode="grid", rates=(10.0, 20.0), step=60.0)
 
 
-def late(healthy: int) -> Engine:
-    """Good answers, until the prober spoils all of them itself."""
+def unsent(healthy: int) -> Engine:
+    """Good answers, until the prober sends nothing more."""
     count = 0
 
     def answer(rng: object, rate_per_s: float) -> Answer:
@@ -194,12 +194,12 @@ def late(healthy: int) -> Engine:
         (GRID, 900, True, [10.0]),
     ],
 )
-def test_a_late_prober_shows_only_what_the_stages_before_show(
+def test_a_prober_that_cannot_send_shows_only_what_the_stages_before_show(
     plan: SweepSpec, healthy: int, *, page: bool, shown: list[float]
 ) -> None:
     """The stages of a ramp are too short to show a rate; in a grid of 10/s and 20/s for a minute each, the first one may be."""
-    found = run(plan, late(healthy), 1, page=page)
-    assert (found.reason, [each.lower for each in found.capacities if each.lower]) == ("prober_late", shown)
+    found = run(plan, unsent(healthy), 1, page=page)
+    assert (found.reason, [each.lower for each in found.capacities if each.lower]) == ("not_sent", shown)
     assert ("what was sent before grid 20/s counts" in found.detail) == bool(shown)
     assert found.verdict == ("not_reached" if shown else "not_enough_data")
 
@@ -312,7 +312,7 @@ def test_what_was_cut_or_waits_past_its_threshold_is_bad() -> None:
 
 def test_no_reason_of_the_plans_own_has_an_estimate() -> None:
     """All of them, by hand: 200 good answers, a page or none."""
-    assert {"prober_late", "page_lost", "highest_rate", "guard", "production_ttft", "time_budget"} <= UNREACHED
+    assert {"not_sent", "page_lost", "highest_rate", "guard", "production_ttft", "time_budget"} <= UNREACHED
     for reason in sorted(UNREACHED):
         sweep = Sweep(changed(PLAN, min_rate=10.0), 0.0, WarmUpLength(0))
         for n in range(200):

@@ -264,7 +264,7 @@ def test_a_ramp_that_no_model_explains_is_followed_by_a_climb() -> None:
     ("reason", "climbs"),
     [
         *((reason, True) for reason in ("knee_passed", "breaching", "waiting", "kv_usage", "preemptions", "slow")),
-        *((reason, False) for reason in ("failed", "saturated", "prober_late", "guard", "retry_after", "lease_lost")),
+        *((reason, False) for reason in ("failed", "saturated", "not_sent", "guard", "retry_after", "lease_lost")),
         *(
             (reason, False)
             for reason in ("page_lost", "production_ttft", "token_budget", "time_budget", "highest_rate")
@@ -300,7 +300,7 @@ def test_a_target_that_fails_at_the_lowest_rate_is_not_climbed() -> None:
 
 
 def test_a_climb_that_is_cut_short_leaves_the_ramps_estimate() -> None:
-    """A person stops it, its time is over, the prober is late: what was known before is still known."""
+    """A person stops it, its time is over: what was known before is still known."""
     hand = rejected(1.4)
     hand.sweep.stop("a person", 40.0)
     assert isinstance(hand.sweep.action, Finished)
@@ -551,12 +551,64 @@ def test_answers_that_never_end_are_saturation() -> None:
     assert hand.reason == "saturated"
 
 
-def test_a_late_prober_and_people_and_the_target_itself_can_end_it() -> None:
-    """INVALID results, a named guard, Retry-After: each with its own reason."""
+@pytest.mark.parametrize(("unsent", "ends"), [(0, False), (4, False), (5, True)])
+def test_a_prober_that_does_not_send_a_fifth_of_the_requests_ends_it(unsent: int, *, ends: bool) -> None:
+    """Of the last twenty. The text names the remedy."""
     hand = Hand(plan())
-    for n in range(3):
-        hand.answered(n * 0.1, outcome=Outcome.INVALID)
-    assert hand.reason == "prober_late"
+    for n in range(20):
+        hand.answered(n * 0.1, outcome=Outcome.OK if n < 20 - unsent else Outcome.INVALID)
+    assert (hand.reason == "not_sent") is ends
+    if ends:
+        assert isinstance(hand.sweep.action, Estimate)
+        assert ending("not_sent", hand.sweep.action.detail) == (
+            "the prober did not send 4 of the last 19 requests; "
+            "send fewer requests a second, give the prober more CPU, or add --workers"
+        )
+
+
+def test_requests_that_were_not_sent_are_no_load() -> None:
+    """A replay has only those that reached the engine; one that left and was then spoilt by the prober itself did."""
+    hand = Hand(plan())
+    for n in range(10):
+        hand.answered(n * 0.1)
+    name = hand.send(1.0)
+    hand.sweep.result(replace(result(name, 1.0, outcome=Outcome.INVALID), timeline=Timeline(10**9)), 4.5)
+    hand.answered(4.6, outcome=Outcome.INVALID)
+    hand.sweep.stop("a person", 5.0)
+    assert isinstance(hand.sweep.action, Estimate)
+    assert [request.at_s for request in hand.sweep.action.record.requests] == pytest.approx(
+        [*(n * 0.1 for n in range(10)), 4.6]
+    )
+
+
+def test_an_answer_that_is_only_read_late_is_no_breach() -> None:
+    """Overdue by the sweep's own time, until its end shows that the first token came in time; the neighbour came late."""
+    for ttft_s, ends in ((0.45, False), (0.6, True)):
+        hand = Hand(plan("gentle"))
+        for n in range(2):
+            name = hand.send(n * 1.0)
+            hand.sweep.tick(n * 1.0 + 0.7)
+            hand.sweep.result(result(name, n * 1.0, ttft_s, e2e_s=0.65), n * 1.0 + 0.8)
+        assert (hand.reason is not None) is ends
+
+
+def test_a_request_counts_from_its_departure() -> None:
+    """Sent 0.4 s late, and answered 0.3 s later: no breach of 0.5 s, and the load arrives when it left."""
+    hand = Hand(plan("gentle"))
+    for n in range(4):
+        name = hand.send(n * 1.0)
+        late = result(name, n * 1.0 + 0.4, 0.3)
+        hand.sweep.result(replace(late, timeline=replace(late.timeline, intended_ns=n * 10**9)), n * 1.0 + 0.9)
+    assert hand.reason is None
+    hand.sweep.stop("a person", 5.0)
+    assert isinstance(hand.sweep.action, Estimate)
+    requests = hand.sweep.action.record.requests
+    assert [request.at_s for request in requests] == pytest.approx([0.4, 1.4, 2.4, 3.4])
+    assert [request.ttft_s for request in requests] == pytest.approx([0.3] * 4)
+
+
+def test_people_and_the_target_itself_can_end_it() -> None:
+    """A named guard, Retry-After: each with its own reason."""
     hand = Hand(plan())
     hand.sweep.stop("burn rate", 1.0)
     assert isinstance(hand.sweep.action, Estimate)
@@ -585,20 +637,19 @@ def test_shed_requests_do_not_end_a_grid_with_consent(
     assert (hand.reason is not None) is ends
 
 
-def test_a_worker_that_is_always_late_ends_it_however_many_are_not() -> None:
-    """A process of twelve is late in all of its requests, which are few of all."""
+def test_a_worker_that_never_sends_ends_it_however_many_do() -> None:
+    """A process of twelve sends none of its requests, which are few of all."""
     hand, reasons = Hand(plan()), []
     for n in range(36):
         name = hand.send(n * 0.01)
-        late = n % 12 == 4
-        outcome = Outcome.INVALID if late else Outcome.OK
+        outcome = Outcome.INVALID if n % 12 == 4 else Outcome.OK
         answer = replace(result(name, n * 0.01, outcome=outcome), worker=1 + n % 12)
         hand.sweep.result(answer, n * 0.01 + 0.05)
         reasons.append(hand.reason)
     assert reasons[27] is None
-    assert reasons[28] == "prober_late"
+    assert reasons[28] == "not_sent"
     assert isinstance(hand.sweep.action, Estimate)
-    assert hand.sweep.action.detail == "3 of the last 3 results of worker 5"
+    assert hand.sweep.action.detail.startswith("3 of the last 3 requests of worker 5; ")
 
 
 def test_a_very_late_first_token_ends_the_sending_at_once() -> None:

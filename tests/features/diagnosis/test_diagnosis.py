@@ -32,7 +32,7 @@ HEALTHY = WindowFeatures(
     connect_s=0.002,
     headers_s=0.004,
     headers_ratio=0.1,
-    late_ratio=0.0,
+    network_s=0.001,
     running=4.0,
     waiting=0.0,
     kv_usage_ratio=0.2,
@@ -80,7 +80,6 @@ LONG = {**QUEUEING, "prompt_tokens_per_request": 2_400.0}
 # What changed, and the breached SLOs, by the name that is right.
 FEWER_HITS = {**QUEUEING, "prefix_hit_ratio": 0.1, "prefix_hit_tokens_per_s": 200.0}
 BREACHES: dict[Name, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "prober_late": ({"late_ratio": 0.2}, ("itl",)),
     "refusing": ({"failures": {"http_429: HTTP 429: slow down": 90, "reset": 4}}, ("success",)),
     "failing": ({"failures": {"http_5xx: HTTP 503: no upstream": 40, "http_429": 3}}, ("success",)),
     "loading": ({"failures": {"http_5xx: HTTP 503: Loading model": 240}}, ("success", "ttft")),
@@ -163,16 +162,25 @@ CASES: dict[str, list[tuple[tuple[Name, ...], dict[str, Any], tuple[str, ...], t
         (("network",), {**OUTSIDE, "ttft_mean_error_s": 0.07}, ("ttft",), ()),
         (("unknown",), {**OUTSIDE, "ttft_mean_error_s": 0.1}, ("ttft",), ()),
     ],
-    "without a page, connecting or early headers show a slow path; a TTFT that is longer inside the engine is unknown": [
+    "without a page, connecting, the way of the request or early headers show a slow path; a TTFT that is longer inside the engine is "
+    "unknown": [
         (("network",), {**SLOWER, "connect_s": 0.202}, ("ttft",), PAGE),
+        (("network",), {**SLOWER, "network_s": 0.251}, ("ttft",), PAGE),
+        (("unknown",), {**SLOWER, "network_s": 0.051}, ("ttft",), PAGE),
+        (("unknown",), {**SLOWER, "network_s": 0.251}, ("ttft",), (*PAGE, "network_s")),
         (("network",), {**SLOWER, "headers_s": 0.250}, ("ttft",), PAGE),
         (("unknown",), SLOWER, ("ttft",), PAGE),
         (("unknown",), {**SLOWER, "headers_s": 0.250}, ("ttft",), (*PAGE, "headers_ratio")),
     ],
-    "chunks that arrive together after a pause were on their way; a late prober sees the same": [
+    "a request that arrives late is the network's, whatever the engine's page says of its own time; an engine that is slower is not": [
+        (("network",), {**OUTSIDE, "network_s": 0.251}, ("ttft",), ()),
+        (("queueing",), QUEUEING, ("ttft",), ()),
+        (("slow_prefill",), {**PREFILL, "network_s": 0.002}, ("ttft",), ()),
+        (("unknown",), {"network_s": 0.251}, ("itl",), ()),
+    ],
+    "chunks that arrive together after a pause were on their way": [
         (("network",), {"held_ratio": 0.1, "still_ratio": 0.02}, ("itl",), ()),
         (("unknown",), {"held_ratio": 0.1, "still_ratio": 0.09}, ("itl",), ()),
-        (("prober_late",), {"held_ratio": 0.1, "late_ratio": 0.1}, ("itl",), ()),
     ],
     "without a page, prefill is named only where every prompt is slower by its length": [
         (("slow_prefill",), PREFILL, ("ttft",), PAGE),
@@ -220,9 +228,6 @@ CASES: dict[str, list[tuple[tuple[Name, ...], dict[str, Any], tuple[str, ...], t
             PAGE,
         ),
         (("unknown",), {**SLOWER, "ttft_warm_s": 0.195, "saving_error_s": 0.05}, ("ttft",), PAGE),
-    ],
-    "an engine that is slower itself is no late prober": [
-        (("queueing",), {**QUEUEING, "late_ratio": 0.2}, ("ttft",), ()),
     ],
     "timeouts are what slowness makes: they are named where nothing shows why": [
         (("queueing",), {**QUEUEING, "failures": {"timeout_first_token: no content": 30}}, ("ttft", "success"), ()),
@@ -292,7 +297,7 @@ def test_unknown_says_what_would_tell() -> None:
     """The page, if there is none; a time without trouble; with both, the logs."""
     assert "the engine's metrics page" in diagnosed(SLOWER, "ttft", without=PAGE).missing
     assert "a time without trouble, to compare with" in diagnosed({}, "ttft", before=WindowFeatures()).missing
-    assert "more probes since the trouble began" in diagnosed({}, "ttft", without=("late_ratio",)).missing
+    assert "more probes since the trouble began" in diagnosed({"probes": 19}, "ttft").missing
     assert diagnosed({}, "ttft").missing == ()
     unknown_why = diagnosed(STEPS, "tpot", without=(*PAGE, *GPU))
     assert unknown_why.missing == ("the engine's metrics page", "GPU readings")

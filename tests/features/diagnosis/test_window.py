@@ -31,7 +31,7 @@ def probe(
     stamps = tuple(first + round(i * step_ms * MS) for i in range(tokens))
     timeline = Timeline(
         0,
-        Connection(-1000 * MS, -997 * MS),
+        Connection(-1000 * MS, -997 * MS, 1000 * MS),
         round(lag_ms * MS),
         first_ns=first,
         end_ns=stamps[-1],
@@ -56,7 +56,7 @@ def test_signals_that_a_page_lacks_are_absent() -> None:
 
 
 def test_latencies_are_of_answered_probes() -> None:
-    """Failed, invalid, warm-up and cached probes are excluded; invalid ones count as late."""
+    """Failed, invalid, warm-up and cached probes are excluded."""
     good = [probe(ttft_ms=50) for _ in range(30)]
     odd = [
         replace(probe(ttft_ms=9_000), outcome=Outcome.INVALID),
@@ -66,7 +66,6 @@ def test_latencies_are_of_answered_probes() -> None:
     ]
     features = window_features(good + odd)
     assert features.ttft_mean_s == features.long_ttft_s == pytest.approx(0.05)
-    assert features.late_ratio == pytest.approx(1 / 34)
     assert (features.probes, features.failures) == (34, {"timeout_total": 1})
 
 
@@ -83,10 +82,23 @@ def test_the_lengths_of_prompts_add_nothing_to_the_error_of_the_saving() -> None
 
 
 def test_too_few_probes_give_no_features() -> None:
-    """Below twenty probes there is no mean, median, late ratio or connect time."""
-    features = window_features([probe() for _ in range(19)])
-    assert (features.ttft_mean_s, features.late_ratio, features.connect_s, features.long_ttft_s) == (None,) * 4
-    assert window_features([probe() for _ in range(20)]).connect_s == pytest.approx(0.003)
+    """Below twenty probes there is no mean, median, connect time or time on the network."""
+    sent = probe()
+    sent = replace(sent, timeline=replace(sent.timeline, acknowledged_ns=7 * MS))
+    features = window_features([sent] * 19)
+    assert (features.ttft_mean_s, features.connect_s, features.network_s, features.long_ttft_s) == (None,) * 4
+    enough = window_features([sent] * 20)
+    assert (enough.connect_s, enough.network_s) == (pytest.approx(0.003), pytest.approx(0.007))
+    assert window_features([probe()] * 20).network_s is None, "no kernel has told when it was acknowledged"
+
+
+def test_a_latency_counts_from_the_departure() -> None:
+    """How late the prober sent is in no feature; that the connection was not ready is in the TTFT."""
+    late = [probe(ttft_ms=450, lag_ms=400) for _ in range(20)]
+    assert window_features(late).ttft_mean_s == pytest.approx(0.05)
+    slow = Connection(-1000 * MS, 400 * MS, lead_ns=1000 * MS)
+    waited = [replace(one, timeline=replace(one.timeline, connection=slow)) for one in late]
+    assert window_features(waited).ttft_mean_s == pytest.approx(0.45)
 
 
 def test_the_decode_step_excludes_concurrent_prefills() -> None:
@@ -328,7 +340,7 @@ def test_headers_are_compared_with_the_first_token() -> None:
     features = window_features([replace(probe(), timeline=line) for line in sent])
     assert features.headers_s == pytest.approx(0.010)
     assert features.headers_ratio == pytest.approx(0.2)
-    for odd in (replace(sent[0], is_late=True), replace(sent[0], sent_ns=sent[0].first_ns)):
+    for odd in (replace(sent[0], read_delay_s=0.002), replace(sent[0], sent_ns=sent[0].first_ns)):
         unusable = window_features([replace(probe(), timeline=odd)] * 20)
         assert (unusable.headers_s, unusable.headers_ratio) == (None, None)
 

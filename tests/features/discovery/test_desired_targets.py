@@ -169,9 +169,9 @@ async def test_what_ends_slowly_holds_up_nobody() -> None:
     """A removed target's probe under way has its time; others come meanwhile; then its series go."""
     async with running(SLOW) as slow, running(QUICK) as quick, watched() as seen:
         await seen.reconcile(specs(f"name: a, url: '{slow}', rate: 5/s"), 1.0)
-        await until(lambda: seen.fleet.runners["a"].target.in_flight > 0)
+        await until(lambda: seen.fleet.runners["a"].target.in_flight)
         await seen.fleet.change(specs(f"name: b, url: '{quick}'"), 5.0)
-        assert seen.fleet.runners["a"].target.in_flight > 0
+        assert seen.fleet.runners["a"].target.in_flight
         await until(lambda: seen.probes("b") >= 1)
         await seen.fleet.settled()
         assert seen.fleet.runners.keys() == {"b"}
@@ -183,7 +183,7 @@ async def test_a_target_that_comes_back_before_it_has_gone_goes_on() -> None:
     async with running(SLOW) as url, watched() as seen:
         one = specs(f"name: a, url: '{url}', rate: 20/s")
         await seen.reconcile(one, 1.0)
-        await until(lambda: seen.probes("a") >= 1 and seen.fleet.runners["a"].target.in_flight > 0)
+        await until(lambda: seen.probes("a") >= 1 and seen.fleet.runners["a"].target.in_flight)
         before = seen.probes("a")
         await seen.fleet.change((), 5.0)
         await seen.fleet.change(one, 5.0)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -113,6 +114,22 @@ def test_a_burst_at_the_time_of_day_of_another_is_said_to_recur() -> None:
     again = "ttft of probe: burst, as on 1 earlier day at about this time"
     assert bursts == ["ttft of probe: burst", again, "ttft of probe: burst"]
     assert stage.value("llmslo_drift_events_total", "ttft", "unusual") == 0
+
+
+@pytest.mark.parametrize(("factor", "is_active"), [(1.0, 0.0), (2.0, 1.0)])
+def test_a_latency_that_is_an_interval_is_a_sample(factor: float, is_active: float) -> None:
+    """By its middle: which first tokens are read late depends on the prober, and must not choose among the samples."""
+    stage, rng = Stage(), Random(1)
+    stage.feed(6_000)
+    for i in range(6_000, 6_600):
+        middle_s = factor * 0.1 * math.exp(rng.gauss(0.0, 0.2))
+        answer = result(i / 2, 1.5 * middle_s)
+        stamp_ns = answer.timeline.first_ns
+        assert stamp_ns is not None
+        merged = replace(answer.timeline, earliest_ns={stamp_ns: stamp_ns - round(middle_s * 1e9)})
+        assert merged.ttft_s is None
+        stage.target.probe_ended(replace(answer, timeline=merged))
+    assert stage.value("llmslo_drift_active", "ttft", "unusual") == is_active
 
 
 def test_what_is_no_latency_of_a_warm_engine_is_no_sample() -> None:

@@ -23,7 +23,6 @@ from prober.features.capacity.headroom import Headroom
 from prober.features.engines.monitor import EngineMonitor
 from prober.measure.engines import DIALECTS
 from prober.measure.target_state import TargetState
-from prober.net.clock import Trust
 from prober.net.scrape import Fetched, UnreadablePage
 from prober.probing.fleet import Fleet
 from prober.probing.history import EventLog
@@ -106,11 +105,11 @@ class Site:
 
     def boot(self) -> None:
         """A prober that knows what an earlier one saved."""
-        self.families, clock, trust, events = registry(), VirtualClock(1.7e9), Trust(0.01), EventLog()
+        self.families, clock, events = registry(), VirtualClock(1.7e9), EventLog()
         self.monitor = EngineMonitor(self.families, events, SavedRows(self.saved))
         features = (self.monitor.observe, Headroom(self.families).observe)
         context = RunnerContext(
-            *(clock, trust, events, features, self.families.remove, "i", Ledger(), Supervisor(self.families))
+            *(clock, events, features, self.families.remove, "i", Ledger(), Supervisor(self.families))
         )
         self.fleet = Fleet(context)
 

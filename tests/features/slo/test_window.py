@@ -10,6 +10,7 @@ import pytest
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
+from prober.features.slo import series
 from prober.features.slo.monitor import SPANS, SloMonitor, TargetSlos, WindowCount
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
@@ -161,6 +162,69 @@ def test_across_boots_the_wall_clock_tells_the_age_and_a_save_of_the_future_is_o
         assert [count[0] for count in told(slos)] == [counted]
         later.step_s = 0.0
         assert [count[0] for count in told(slos)] == [counted]
+
+
+LATENCIES = """
+slos:
+  ttft: {signal: ttft, threshold: 500ms, objective: 99%}
+  e2e: {signal: e2e, threshold: 2s, objective: 99%}
+  success: {signal: success, objective: 99%}
+targets: [{name: t, url: http://h}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("earliest_ms", "first_ms", "ttft"),
+    [
+        (300, 400, (1, 0, 0)),
+        (400, 499, (1, 0, 0)),
+        (400, 600, (0, 0, 1)),
+        (100, 5_000, (0, 0, 1)),
+        (501, 900, (1, 1, 0)),
+        (600, 600, (1, 1, 0)),
+    ],
+)
+def test_a_latency_that_may_lie_on_both_sides_of_its_threshold_is_undecided(
+    earliest_ms: int, first_ms: int, ttft: tuple[int, int, int]
+) -> None:
+    """It is neither good nor bad, and counted. One whose bounds are on one side is an event, however far they are apart."""
+    monitor, slos = monitored(StoppedClock(), {}, LATENCIES)
+    first_ns = first_ms * 10**6
+    timeline = Timeline(
+        0,
+        sent_ns=0,
+        first_ns=first_ns,
+        content_ns=(first_ns,),
+        end_ns=first_ns,
+        earliest_ns={first_ns: earliest_ms * 10**6},
+    )
+    answer = replace(FAILED, outcome=Outcome.OK, timeline=timeline)
+
+    def counted(slo: str) -> tuple[float, ...]:
+        declared = (series.SLO_EVENTS, series.SLO_BAD_EVENTS, series.SLO_UNDECIDED)
+        return tuple(monitor.registry.value(each, "t", "probe", slo).value for each in declared)
+
+    slos.probe_ended(answer)
+    assert counted("ttft") == ttft
+    (status,) = (status for status in slos.statuses(trusted=True) if status.slo.name == "ttft")
+    assert ("read together with later chunks" in status.why) is (ttft[0] == 0)
+    assert monitor.registry.value(series.SLO_EVENTS, "t", "probe", "success").value == 1
+    for spoilt in (
+        replace(answer, warm_up=True),
+        replace(answer, cached=True),
+        replace(answer, outcome=Outcome.INVALID),
+    ):
+        slos.probe_ended(spoilt)
+    assert counted("ttft") == ttft
+
+
+def test_undecided_answers_are_counted_where_a_latency_can_be_an_interval() -> None:
+    """From 0 on, for TTFT and E2E; an SLO of successes has none."""
+    monitor, _ = monitored(StoppedClock(), {}, LATENCIES)
+    assert set(monitor.registry.family(series.SLO_UNDECIDED).children) == {
+        ("t", "probe", "ttft"),
+        ("t", "probe", "e2e"),
+    }
 
 
 SLOS = """
