@@ -8,7 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -149,6 +149,7 @@ class ThreadServer:
     pieces: (seconds to wait before, bytes) of each, in one write
     tls, proxies: secures the connection; answers a CONNECT before
     reads_after_s: seconds after which it begins to read the request
+    request_bytes: of the request; 0: by its head
     asked_ns: (when it began to read, when it had read the request)
     sent_ns: (before, after) of each write
     """
@@ -160,7 +161,7 @@ class ThreadServer:
         tls: ssl.SSLContext | None = None,
         proxies: bool = False,
         reads_after_s: float = 0.0,
-        request_bytes: int = len(REQUEST),
+        request_bytes: int = 0,
     ) -> None:
         self._pieces, self._tls, self._proxies, self._request_bytes = pieces, tls, proxies, request_bytes
         self._reads_after_s = reads_after_s
@@ -196,7 +197,13 @@ class ThreadServer:
             connection = self._tls.wrap_socket(connection, server_side=True)
         with connection:
             time.sleep(self._reads_after_s)
-            began_ns, left = time.monotonic_ns(), self._request_bytes
+            began_ns, left, head = time.monotonic_ns(), self._request_bytes, b""
+            while not left:
+                head += connection.recv(1 << 20)
+                start, end, body = head.lower().partition(b"\r\n\r\n")
+                length = int(start.partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
+                if end and len(body) >= length:
+                    break
             while left and (data := connection.recv(min(left, 1 << 20))):
                 left -= len(data)
             self.asked_ns = began_ns, time.monotonic_ns()
@@ -205,9 +212,6 @@ class ThreadServer:
                 before_ns = time.monotonic_ns()
                 connection.sendall(data)
                 self.sent_ns.append((before_ns, time.monotonic_ns()))
-            connection.settimeout(HANG_S)
-            with suppress(OSError):
-                connection.recv(1)
 
 
 KINDS = {

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.timeout(280), pytest.mark.filterwarnings("default")]
 CLOCK = re.compile(
     r"worker (\d) ran on node \S+: its clock is ([+-][\d.]+) ms from the prober's, .* off by ([\d.]+) ms at most"
 )
-LOAD = ("--workers", 2, "--prompt-tokens", 20, "--max-send-lag", "5s")
+LOAD = ("--workers", 2, "--prompt-tokens", 20)
 
 
 def command(name: str, cluster: Any, *words: object) -> "subprocess.Popen[str]":

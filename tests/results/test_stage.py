@@ -73,7 +73,7 @@ def test_a_stage_of_probes() -> None:
     assert ttft is not None
     assert (ttft.estimate, ttft.count) == (0.199, 3)  # the warm-up and the failure have none
     assert stage.tail_ratio("ttft") == pytest.approx(0.699 / 0.199)
-    assert stage.duration_s == pytest.approx(12.54)  # the slow warm-up ended last
+    assert stage.duration_s == pytest.approx(12.539)  # the slow warm-up ended last
     assert stage.slos == {"ttft": (4, 2), "tpot": (4, 0)}  # what died had kept its pace
     assert stage.good == 2 + 1  # two in time, and the warm-up, which is nobody's
     assert stage.output_tokens == 20
