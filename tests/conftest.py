@@ -5,7 +5,6 @@ import gc
 import os
 import shutil
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -15,6 +14,7 @@ from typing import Any, NoReturn
 import pytest
 from hypothesis import settings
 
+from prober.net.clock import ANCILLARY_BYTES, Stamps
 from tests.seeds import SeededRandom
 from tests.virtual import VirtualLoop
 
@@ -116,19 +116,20 @@ def absent(program: str) -> NoReturn:
 
 
 @pytest.fixture(scope="session")
-def stamping() -> None:
+def stamping() -> Iterator[None]:
     """The kernel stamps what arrives; a system that does not skips the test."""
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as ours:
-        if sys.platform == "linux":
-            ours.setsockopt(socket.SOL_SOCKET, 35, 1)
+        Stamps().request(ours)
         theirs, _ = server.accept()
         with theirs:
             for _ in range(50):  # the first bytes on a system that stamped nothing before may have none
                 theirs.send(b"a")
-                if ours.recvmsg(1, 64)[1]:
-                    return
+                if ours.recvmsg(1, ANCILLARY_BYTES)[1]:
+                    break
                 time.sleep(0.02)
-    absent("no timestamps of the kernel")
+            else:
+                absent("no timestamps of the kernel")
+        yield  # with a socket that keeps the kernel at it
 
 
 def part(name: str, advice: str, folder: Path | None = None) -> Path:

@@ -117,6 +117,6 @@ def draw(result: ProbeResult) -> None:
         table.add_row(name, value)
     if rows:
         console.print(table)
-    for index, gap in enumerate(timeline.chunk_gaps_s[:200], 2):
+    for index, gap in enumerate(timeline.chunk_gaps_s[:200], len(timeline.content_ns) - len(gaps) + 1):
         width = round(gap / gaps[-1] * 40) if gaps[-1] else 0
         echo(f"  chunk {index:4} +{format_duration(gap):>9} {'▇' * width}")

@@ -219,10 +219,11 @@ class Recording:
         """The stored tool calls, in the order in which they began."""
         return self._calls.stored
 
-    def feed(self, at_ns: int, data: bytes, earliest_ns: int | None = None) -> bool:
+    def feed(self, at_ns: int, data: bytes, earliest_ns: int | None = None, read: bytes = b"") -> bool:
         """Add a piece of the body, which arrived at `at_ns`. Returns True once the answer has ended; later data is ignored.
 
-        earliest_ns: all but the end of the piece may have arrived since then; None: it arrived at once
+        earliest_ns: all but what came last may have arrived since then; None: it arrived at once
+        read: the bytes that were read, of which the last one came last; empty: what came last is not among these bytes
         """
         if self.ended_ns is not None or self.error is not None or self.malformed is not None:
             return True
@@ -245,9 +246,12 @@ class Recording:
         for event in events:
             chunks = len(self._stamps)
             self._take_event(at_ns, event)
-            is_last = event is events[-1] and self._sse.is_between_events
-            if early_ns < at_ns and len(self._stamps) > chunks and not is_last:
-                self._earliest_ns[at_ns] = early_ns
+            if early_ns < at_ns and len(self._stamps) > chunks:
+                # Not if a comment, an incomplete event or the framing of a later piece follows.
+                size, end = len(event.data), read.rstrip(b"\r\n")
+                ends_here = end[-size:] == event.data[-len(end) :] != b""
+                if not (event is events[-1] and self._sse.is_between_events and ends_here):
+                    self._earliest_ns[at_ns] = early_ns
             if self.is_over:
                 return True
         self.malformed = too_long

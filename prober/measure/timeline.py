@@ -66,6 +66,7 @@ class Timeline:
     intended_ns: due time of the probe
     sent_ns: departure of the last byte of the request
     sent_earliest_ns: when it can have left at the earliest; None: at `sent_ns`, as the kernel has stamped it
+    handed_ns: when the prober had done its part, and the request waited only for the other end to take it; None: at `sent_ns`
     acknowledged_ns: when the host of the target, or of its proxy, had received all of the request
     round_trip_s: round trip of the connection at its end, as the kernel has smoothed it
     retransmitted: segments that had to be sent again
@@ -92,6 +93,7 @@ class Timeline:
     connection: Connection | None = None
     sent_ns: int | None = None
     sent_earliest_ns: int | None = None
+    handed_ns: int | None = None
     acknowledged_ns: int | None = None
     headers_ns: int | None = None
     first_ns: int | None = None
@@ -147,20 +149,24 @@ class Timeline:
     @property
     def origin_ns(self) -> int:
         """Time from which all latencies count; the due time, if the prober sent without delay."""
-        late_ns = 0 if self.sent_ns is None else self.sent_ns - self.could_leave_ns
-        return self.intended_ns + max(0, late_ns)
+        done_ns = self._done_ns
+        return self.intended_ns + (0 if done_ns is None else max(0, done_ns - self.could_leave_ns))
 
     @property
     def send_lag_s(self) -> float | None:
         """Delay caused by the prober: sent − `could_leave_ns`. In no latency."""
-        return None if self.sent_ns is None else max(0, self.sent_ns - self.could_leave_ns) / 1e9
+        return None if self.sent_ns is None else (self.origin_ns - self.intended_ns) / 1e9
 
     @property
     def network_s(self) -> float | None:
         """Time from the departure of the request until the target's host had received it, and told so; None if unknown."""
-        if self.acknowledged_ns is None or self.sent_ns is None:
+        if self.acknowledged_ns is None or self._done_ns is None:
             return None
-        return max(0, self.acknowledged_ns - self.sent_ns) / 1e9
+        return max(0, self.acknowledged_ns - self._done_ns) / 1e9
+
+    @property
+    def _done_ns(self) -> int | None:
+        return self.sent_ns if self.handed_ns is None else self.handed_ns
 
     @property
     def network_text(self) -> str:
@@ -214,23 +220,27 @@ class Timeline:
     @property
     def e2e_s(self) -> float | None:
         """Latency of the end of the answer."""
-        return self._latency_s(self.end_ns)
+        return self._latency_s(self.end_ns, self.end_ns)
 
     def bounds_s(self, signal: BoundedSignal) -> tuple[float, float] | None:
         """(lowest, highest) possible latency in seconds; equal if it is known, None if there is none."""
-        return self._bounds_s({"ttft": self.first_ns, "ttft_answer": self.first_answer_ns, "e2e": self.end_ns}[signal])
+        if signal == "e2e":
+            return self._bounds_s(self.end_ns, self.end_ns)
+        return self._bounds_s(self.first_ns if signal == "ttft" else self.first_answer_ns)
 
     @property
     def chunk_gaps_s(self) -> list[float]:
-        """Gaps between content chunks, not divided by tokens, shape (chunks − 1,). Chunks that the prober may have read together only
-        because it was late share the time since the chunk before them.
+        """Gaps between content chunks, not divided by tokens, shape (at most chunks − 1,).
+
+        Chunks that the prober may have read together only because it was late share the time since the chunk before them; the first
+        ones, without a chunk before them, have no gaps.
         """
         gaps = [(b - a) / 1e9 for a, b in pairwise(self.content_ns)]
         if not self.may_have_merged or len(self.flush_starts) == len(self.content_ns):
             return gaps
         for begin, end in pairwise((*self.flush_starts[1:], len(self.content_ns))):
             gaps[begin - 1 : end - 1] = [sum(gaps[begin - 1 : end - 1]) / (end - begin)] * (end - begin)
-        return gaps
+        return gaps[self.flush_sizes[0] - 1 :]
 
     @property
     def is_read_late(self) -> bool:
@@ -336,18 +346,21 @@ class Timeline:
             )
         return "not measurable here: the tokens after the first flush are not known"
 
-    def _bounds_s(self, at_ns: int | None) -> tuple[float, float] | None:
-        """(lowest, highest) possible latency of an arrival with this stamp."""
+    def _bounds_s(self, at_ns: int | None, earliest_ns: int | None = None) -> tuple[float, float] | None:
+        """(lowest, highest) possible latency of an arrival with this stamp. earliest_ns: None: as recorded
+
+        The end of an answer is not unsure: nothing comes after it, so it has the stamp of the last segment.
+        """
         if at_ns is None:
             return None
         origin_ns = self.origin_ns
         unsure_ns = 0 if self.sent_ns is None or self.sent_earliest_ns is None else self.sent_ns - self.sent_earliest_ns
-        earliest_ns = self.earliest_ns.get(at_ns, at_ns)
+        earliest_ns = max(self.earliest_ns.get(at_ns, at_ns) if earliest_ns is None else earliest_ns, origin_ns)
         return (earliest_ns - origin_ns) / 1e9, (at_ns - origin_ns + unsure_ns) / 1e9
 
-    def _latency_s(self, at_ns: int | None) -> float | None:
+    def _latency_s(self, at_ns: int | None, earliest_ns: int | None = None) -> float | None:
         """Latency of an arrival: the middle of its bounds if they are close to each other."""
-        bounds = self._bounds_s(at_ns)
+        bounds = self._bounds_s(at_ns, earliest_ns)
         if bounds is None or bounds[1] - bounds[0] > MAX_FIGURE_WIDTH * bounds[1]:
             return None
         return (bounds[0] + bounds[1]) / 2

@@ -37,7 +37,6 @@ _EXTENDED_ERROR = struct.Struct("IBBBBII")  # of which the last two are the kind
 STAMP_BYTES = 3 * _TIMESPEC.size
 ANCILLARY_BYTES = socket.CMSG_SPACE(STAMP_BYTES)
 ERROR_BYTES = ANCILLARY_BYTES + socket.CMSG_SPACE(_EXTENDED_ERROR.size + 28)  # 28: of an address behind it
-REQUEST_DEPARTURE = [(socket.SOL_SOCKET, SO_TIMESTAMPING, struct.pack("I", TX_SOFTWARE | TX_ACK))]
 MAX_READING_NS = 20_000  # between the readings of both clocks: a longer time would be an error of the stamp
 MAX_READINGS = 3
 MAX_DELAYS = 10_000  # that wait for their reader
@@ -73,15 +72,11 @@ class Stamps:
         self.delays_ns = array("q")
 
     def request(self, sock: socket.socket, more: int = 0) -> None:
-        """Ask the kernel to stamp what arrives on a socket, and, by `REQUEST_DEPARTURE`, what is sent; if it can."""
+        """Ask the kernel to stamp what arrives on a socket, if it can. more: further flags, such as to stamp what is sent"""
         if self.by_kernel:
             with contextlib.suppress(OSError):
                 flags = RX_SOFTWARE | SOFTWARE | OPT_TSONLY | more
                 sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, flags)
-
-    def number_bytes(self, sock: socket.socket) -> None:
-        """Ask the kernel to number the bytes that are sent from now on. Of TCP only a connected socket can."""
-        self.request(sock, OPT_ID)
 
     def arrival_ns(self, ancillary: Iterable[tuple[int, int, bytes]], earliest_ns: int) -> tuple[int, bool]:
         """Returns (time of arrival of bytes that were read just now, True if it is a kernel stamp).

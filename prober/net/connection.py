@@ -189,7 +189,7 @@ class _Tunnel:
         if not 200 <= status < 300:
             raise ConnectionRefusedError(f"the proxy answered {status} to CONNECT {target}")
 
-    def receive(self, at_ns: int, data: bytes, earliest_ns: int) -> None:
+    def receive(self, at_ns: int, data: bytes, earliest_ns: int, *, is_cut: bool = False) -> None:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as problem:

@@ -52,7 +52,17 @@ class Exchange:
     """
 
     __slots__ = (  # more attributes than a dictionary finds quickly
-        *("_arrived_ns", "_check_ns", "_origin_ns", "_handled", "_max_body_bytes", "_max_bytes", "_parser", "_parts"),
+        *(
+            "_arrived_ns",
+            "_check_ns",
+            "_origin_ns",
+            "_handled",
+            "_is_cut",
+            "_max_body_bytes",
+            "_max_bytes",
+            "_parser",
+            "_parts",
+        ),
         *("_earliest_ns", "_read_bytes", "_size", "_streaming", "_timeouts", "_timer", "body", "broken", "clock"),
         *(
             "connection",
@@ -84,7 +94,7 @@ class Exchange:
         self.on_body = self._parts.append  # of the parser; runs for every chunk, without a frame of Python
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._parser.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True)  # RFC 9112, 7.1.1
-        self._handled = b""
+        self._handled, self._is_cut = b"", False
         self._read_bytes = 0
         self._arrived_ns = self._earliest_ns = 0
         self._size = 0
@@ -122,6 +132,7 @@ class Exchange:
         return replace(
             timeline,
             sent_ns=connection.sent_ns,
+            handed_ns=connection.handed_ns,
             sent_earliest_ns=None if connection.sent_earliest_ns == connection.sent_ns else connection.sent_earliest_ns,
             acknowledged_ns=connection.acknowledged_ns,
             round_trip_s=None if info is None else info.round_trip_us / 1e6,
@@ -135,7 +146,7 @@ class Exchange:
     def send(self, data: bytes, timeouts: Timeouts, delay_ns: int = 0) -> None:
         """Write the request. If the server has already sent anything, end the exchange instead.
 
-        timeouts: count from the departure and from the last content
+        timeouts: count from the time at which the request could leave for all that the prober did, and from the last content
         delay_ns: for which the server has delayed the request already, so that less time is left
         """
         self._timeouts = timeouts
@@ -150,7 +161,7 @@ class Exchange:
         self.is_sent = True
         self.connection.write_request(data)
         now_ns = self.clock.now_ns()
-        self._origin_ns = (self.connection.sent_ns or now_ns) - delay_ns
+        self._origin_ns = (self.connection.handed_ns or now_ns) - delay_ns
         self._check(now_ns)
 
     def abort(self) -> None:
@@ -162,11 +173,14 @@ class Exchange:
 
     # -- what the connection receives ----------------------------------------------------------------------------------
 
-    def receive(self, at_ns: int, data: bytes, earliest_ns: int | None = None) -> None:
-        """Parse bytes of the response, of which the last arrived at `at_ns`, the others not before `earliest_ns` (None: as late)."""
+    def receive(self, at_ns: int, data: bytes, earliest_ns: int | None = None, *, is_cut: bool = False) -> None:
+        """Parse bytes of the response, of which the last arrived at `at_ns`, the others not before `earliest_ns` (None: as late).
+
+        is_cut: see `Receiver`
+        """
         if self._parser is None:
             return  # the connection is left for the server to close
-        self._arrived_ns, self._handled = at_ns, data
+        self._arrived_ns, self._handled, self._is_cut = at_ns, data, is_cut
         self._earliest_ns = at_ns if earliest_ns is None else earliest_ns
         self._read_bytes += len(data)
         try:
@@ -211,8 +225,10 @@ class Exchange:
             if self._max_body_bytes is not None and len(self.body) > self._max_body_bytes:
                 self.is_too_long = True
                 self._refuse_length(self._max_body_bytes)
-        elif data and self.recording is not None and self.recording.feed(self._arrived_ns, data, self._earliest_ns):
-            self._complete(self.recording.ended_ns)
+        elif data and self.recording is not None:
+            read = b"" if self._is_cut else self._handled
+            if self.recording.feed(self._arrived_ns, data, self._earliest_ns, read):
+                self._complete(self.recording.ended_ns)
         if self._read_bytes > self._max_bytes:
             self._refuse_length(self._max_bytes)
 

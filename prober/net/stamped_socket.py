@@ -6,30 +6,36 @@ which nothing was left to read and that stamp. With TLS, bytes have the stamp of
 
 import asyncio
 import ssl
-from socket import IPPROTO_TCP, MSG_ERRQUEUE, TCP_INFO, TCP_NODELAY, socket
+from socket import IPPROTO_TCP, TCP_NODELAY, socket
 from struct import Struct
 from typing import Any, NamedTuple, Protocol
 
-from prober.net.clock import ANCILLARY_BYTES, ERROR_BYTES, REQUEST_DEPARTURE, Clock
+from prober.net.clock import ANCILLARY_BYTES, ERROR_BYTES, OPT_ID, TX_ACK, TX_SOFTWARE, Clock
 
 READ_BYTES = 64 << 10
-# Of Linux's `tcp_info` (linux/tcp.h, since 4.6): smoothed round trip in µs, retransmitted segments, received segments with data.
-_TCP_INFO = Struct("=68xI28xI48xI")
+TCP_INFO, MSG_ERRQUEUE = 11, 0x2000  # of Linux (linux/tcp.h, linux/socket.h); other systems' Python does not name them
+# Of Linux's `tcp_info` (since 4.6): smoothed round trip in µs, retransmitted segments, received bytes, received segments with data.
+_TCP_INFO = Struct("=68xI28xI24xQ16xI")
+RECORD_HEADER_BYTES = 5  # of TLS, of which the last two are the length of the rest (RFC 8446, 5.1)
 
 
 class TcpInfo(NamedTuple):
-    """What the kernel knows of a connection: smoothed round trip in µs, retransmitted segments, received segments with data."""
+    """What the kernel knows of a connection: smoothed round trip in µs, retransmitted segments, received bytes and their segments."""
 
     round_trip_us: int
     retransmitted: int
+    received_bytes: int
     data_segments: int
 
 
 class Receiver(Protocol):
     """Receiver of the bytes of a connection."""
 
-    def receive(self, at_ns: int, data: bytes, earliest_ns: int) -> None:
-        """Process bytes of which the last arrived at `at_ns`, and the others not before `earliest_ns`. Must not raise."""
+    def receive(self, at_ns: int, data: bytes, earliest_ns: int, *, is_cut: bool = False) -> None:
+        """Process bytes of which the last arrived at `at_ns`, and the others not before `earliest_ns`. Must not raise.
+
+        is_cut: the last one may have arrived earlier too, as what came at `at_ns` is a part of a TLS record
+        """
 
     def lost(self, at_ns: int, problem: Exception | None) -> None:
         """Process the end of the connection. problem: None if the server closed it. Must not raise."""
@@ -43,16 +49,19 @@ class StampedSocket:
     read_delay_ns, max_read_delay_ns: time from these stamps until the bytes were read, the sum and the longest
     sent_ns: departure of the last byte of the request that `write_request` wrote; None before all of it was written
     sent_earliest_ns: the earliest time at which that byte can have left: before `sent_ns` if the kernel has not stamped it
+    handed_ns: when the prober had done its part: from then on the request waits only for the other end to take it; at most `sent_ns`
     acknowledged_ns: when the other end had all of the request; None if that is not known
     tls: the TLS object, once the handshake has begun; None without TLS
     """
 
     __slots__ = (
-        *("_clock", "_emptied_ns", "_handshake", "_incoming", "_is_requesting", "_loop", "_outgoing", "_receiver"),
-        *("_recvmsg", "_request_end", "_segments", "_sent_bytes", "_socket", "_unsent", "_write_problem"),
+        *("_clock", "_emptied_ns", "_handshake", "_incoming", "_info", "_is_requesting", "_loop", "_outgoing"),
+        *("_read_bytes", "_receiver", "_record", "_recvmsg", "_request_end", "_segments", "_sent_bytes", "_socket"),
+        *("_unsent", "_write_problem"),
         *(
             "acknowledged_ns",
             "arrived_ns",
+            "handed_ns",
             "max_read_delay_ns",
             "read_delay_ns",
             "reads",
@@ -70,13 +79,16 @@ class StampedSocket:
         self._receiver: Receiver | None = receiver  # None: closed
         self._recvmsg = sock.recvmsg
         self.reads = self.read_delay_ns = self.max_read_delay_ns = 0
-        self._segments: int | None = 0  # with data, that have arrived; None: unknown
+        self._segments: int | None = 0  # with data, that have been read; None: unknown
+        self._read_bytes = 0
+        self._info: TcpInfo | None = None  # at the end of the connection
         self._unsent = b""
         self._is_requesting = False
         self._sent_bytes = 0
         self._request_end: int | None = None  # number of bytes that were sent until its end; None before it
         self.sent_ns: int | None = None
         self.sent_earliest_ns: int | None = None
+        self.handed_ns: int | None = None
         self.acknowledged_ns: int | None = None
         self._write_problem: OSError | None = None
         self.tls: ssl.SSLObject | None = None
@@ -89,9 +101,9 @@ class StampedSocket:
         return str(name[0]) if isinstance(name, tuple) else ""
 
     def tcp_info(self) -> TcpInfo | None:
-        """What the kernel knows of this connection; None if this system does not tell, or after its end."""
+        """What the kernel knows of this connection, or knew at its end; None if this system does not tell."""
         if not self._clock.stamps.by_kernel or self._socket.fileno() < 0:
-            return None
+            return self._info
         info = self._socket.getsockopt(IPPROTO_TCP, TCP_INFO, _TCP_INFO.size)
         return TcpInfo(*_TCP_INFO.unpack(info)) if len(info) == _TCP_INFO.size else None
 
@@ -105,7 +117,7 @@ class StampedSocket:
         self._clock.stamps.request(self._socket)
         begun_ns = self._clock.now_ns()
         await self._loop.sock_connect(self._socket, address)
-        self._clock.stamps.number_bytes(self._socket)
+        self._clock.stamps.request(self._socket, OPT_ID)  # of TCP only a connected socket can number its bytes
         self._loop.add_reader(self._socket, self.read)
         info = self.tcp_info()
         if info is None or info.retransmitted or not info.round_trip_us:
@@ -114,7 +126,7 @@ class StampedSocket:
 
     async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
         """Do the TLS handshake; all later bytes are encrypted. Raises OSError (SSLError is one) and ValueError."""
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._incoming, self._outgoing, self._record = ssl.MemoryBIO(), ssl.MemoryBIO(), bytearray()
         self.tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
         self._handshake = self._loop.create_future()
         self._shake_hands()
@@ -127,6 +139,7 @@ class StampedSocket:
     def write_request(self, data: bytes) -> None:
         """Send a request now, and stamp its departure. Call once."""
         self._is_requesting = True
+        self._clock.stamps.request(self._socket, OPT_ID | TX_SOFTWARE | TX_ACK)
         self.write(data)
 
     def write(self, data: bytes) -> None:
@@ -158,6 +171,7 @@ class StampedSocket:
             return True
         self.arrived_ns, is_by_kernel = self._clock.stamps.arrival_ns(ancillary, self.arrived_ns)
         earliest_ns = self.arrived_ns
+        self._read_bytes += len(data)
         if is_by_kernel:
             self.reads += 1
             delay_ns = max(0, begun_ns - self.arrived_ns)
@@ -171,12 +185,12 @@ class StampedSocket:
             self.read_departures()
         if self.tls is None:
             receiver.receive(self.arrived_ns, data, earliest_ns)
-            return True
-        self._incoming.write(data)
-        if self._handshake is not None:
-            self._shake_hands()
-        if self._handshake is None:
-            self._read_tls(receiver, earliest_ns)
+        else:
+            self._feed_tls(data)
+            if self._handshake is not None:
+                self._shake_hands()
+            if self._handshake is None:
+                self._read_tls(receiver, earliest_ns)
         return True
 
     def read_departures(self) -> None:
@@ -198,6 +212,7 @@ class StampedSocket:
                 self.acknowledged_ns = stamped.at_ns
             elif self.sent_earliest_ns != self.sent_ns:
                 self.sent_ns = self.sent_earliest_ns = stamped.at_ns
+                self.handed_ns = min(self.handed_ns or stamped.at_ns, stamped.at_ns)
 
     def close(self) -> None:
         """Close the connection. Nothing more is handed over."""
@@ -205,7 +220,9 @@ class StampedSocket:
             return
         self.read_departures()
         if self.sent_ns is not None:
-            self._clock.stamps.count_departure(by_kernel=self.sent_earliest_ns == self.sent_ns)
+            is_by_kernel = self._clock.stamps.by_kernel and self.sent_earliest_ns == self.sent_ns
+            self._clock.stamps.count_departure(by_kernel=is_by_kernel)
+        self._info = self.tcp_info()
         self._receiver = None
         # Both, before the descriptor is free: that of a connection under way would stand for the next socket of the same number.
         self._loop.remove_reader(self._socket)
@@ -217,8 +234,19 @@ class StampedSocket:
     def _came_alone(self) -> bool:
         """True if what was just read came in one segment, so that all of it arrived at the same time."""
         info, before = self.tcp_info(), self._segments
-        self._segments = info.data_segments if info is not None else None
-        return before is not None and self._segments == before + 1
+        if info is None:
+            return False
+        # What has arrived since the read is in the count, but was not read.
+        self._segments = info.data_segments if info.received_bytes == self._read_bytes else None
+        return before is not None and info.data_segments == before + 1
+
+    def _feed_tls(self, data: bytes) -> None:
+        """Hand received bytes to TLS, and remember those of the record that is not complete yet."""
+        self._incoming.write(data)
+        record = self._record
+        record += data
+        while len(record) >= (size := RECORD_HEADER_BYTES + int.from_bytes(record[3:RECORD_HEADER_BYTES], "big")):
+            del record[:size]
 
     def _read_tls(self, receiver: Receiver, earliest_ns: int) -> None:
         """Hand over what the records that are complete now contain, and end the connection where TLS does."""
@@ -237,7 +265,7 @@ class StampedSocket:
             self._flush()
             problem = failure
         if parts:
-            receiver.receive(self.arrived_ns, b"".join(parts), earliest_ns)
+            receiver.receive(self.arrived_ns, b"".join(parts), earliest_ns, is_cut=bool(self._record))
         if has_ended:
             self._end(problem)
 
@@ -282,20 +310,23 @@ class StampedSocket:
             self._loop.remove_writer(self._socket)
 
     def _send_part(self) -> None:
-        ancillary = REQUEST_DEPARTURE if self._is_requesting and self._clock.stamps.by_kernel else ()
         begun_ns = self._clock.now_ns()
         try:
-            count = self._socket.sendmsg((self._unsent,), ancillary)
+            count = self._socket.send(self._unsent)
         except (BlockingIOError, InterruptedError):
-            return
+            count = 0
         except OSError as problem:  # what the server has sent before can still be read
             self._unsent, self._write_problem = b"", problem
             return
         self._sent_bytes += count
         self._unsent = self._unsent[count:]
-        if self._is_requesting and not self._unsent:
+        if not self._is_requesting:
+            return
+        now_ns = self._clock.now_ns()
+        self.handed_ns = self.handed_ns or now_ns
+        if not self._unsent:
             self._is_requesting, self._request_end = False, self._sent_bytes
-            self.sent_earliest_ns, self.sent_ns = begun_ns, self._clock.now_ns()
+            self.sent_earliest_ns, self.sent_ns = begun_ns, now_ns
             self.read_departures()
 
     def _end(self, problem: Exception | None) -> None:

@@ -333,11 +333,7 @@ class LocalRun(ProbeRun):
         body = self._api.request_body(identity.dialect, self.request, model, target.spec.stream)
         path = f"{identity.base_path}/{self._api.path}"
         head = target.endpoint.head("POST", path, length=len(body), request_id=self.request.request_id, token=token)
-        learnt_ns = target.connect_lead.learnt_ns(target.clock.now_ns())
-        if learnt_ns is not None:
-            await target.clock.sleep_until(self.request.due_ns - learnt_ns)
-        lead_ns = round(target.spec.connect_lead * 1e9) if learnt_ns is None else learnt_ns
-        verdict = await self._connect_and_send(head + body, lead_ns)
+        verdict = await self._connect_and_send(head + body, round(target.spec.connect_lead * 1e9))
         for _ in range(MAX_RECONNECTIONS):
             if verdict is not None or not self._was_closed_idle():
                 break
@@ -348,9 +344,13 @@ class LocalRun(ProbeRun):
     async def _connect_and_send(self, request: bytes, lead_ns: int) -> Verdict | None:
         """Connect, send when due, and return at the end of the exchange. Returns a verdict if no connection could be made.
 
-        lead_ns: time until the due time
+        lead_ns: time until the due time, unless a shorter lead was learnt
         """
         target = self._target
+        learnt_ns = target.connect_lead.learnt_ns(target.clock.now_ns())
+        if learnt_ns is not None:
+            await target.clock.sleep_until(self.request.due_ns - learnt_ns)
+            lead_ns = min(lead_ns, learnt_ns)
         try:
             self._connection = await connect(target.endpoint, self._exchange, target.spec.timeouts.connect, lead_ns)
         except Broken as broken:

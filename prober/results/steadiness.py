@@ -44,13 +44,13 @@ class SteadinessTest:
         self._logs: dict[str, list[float]] = {"TTFT": [], "TPOT": [], "E2E": []}
 
     def add(self, result: ProbeResult | None) -> None:
-        """Add a result. Only answers that have latencies count."""
+        """Add a result. Only answers that have latencies count; of a TTFT that lies between two bounds the middle."""
         if result is None or result.outcome not in ANSWERED:
             return
         timeline = result.timeline
-        is_streamed = timeline.ttft_s is not None
+        bounds, is_streamed = timeline.bounds_s("ttft"), timeline.first_ns is not None
         values = {
-            "TTFT": timeline.ttft_s,
+            "TTFT": None if bounds is None else sum(bounds) / 2,
             "TPOT": timeline.tpot_s,
             "E2E": None if is_streamed else timeline.e2e_s,
         }

@@ -17,7 +17,7 @@ from tests.processes import HANG_S, Daemon, get, until
 
 # Ten probes a second, each as small as can be, and deadlines as short as a busy machine allows.
 CONFIG = """
-defaults: {{rate: {rate}/s, arrivals: constant, warmup: 0, connect_lead: 50ms, max_send_lag: {lag}, max_in_flight: 100,
+defaults: {{rate: {rate}/s, arrivals: constant, warmup: 0, connect_lead: 50ms, max_in_flight: 100,
   timeouts: {{connect: {timeout}, first_token: {timeout}, stall: {timeout}, total: {total}}}}}
 workloads: {{tiny: {{prompt_tokens: 20, output_tokens: 4}}}}
 targets:
@@ -29,16 +29,13 @@ def config(
     url: str,
     *,
     rate: float = 10,
-    lag: str = "5s",
     timeout: str = "1s",
     total: str = "2s",
     page: str = "none",
     more: str = "",
 ) -> str:
     """Of one target, that is called `one`."""
-    return CONFIG.format(
-        url=url, rate=rate, lag=lag, timeout=timeout, total=total, page=page, more=f", {more}" if more else ""
-    )
+    return CONFIG.format(url=url, rate=rate, timeout=timeout, total=total, page=page, more=f", {more}" if more else "")
 
 
 patient = partial(config, timeout="8s", total="12s")

@@ -54,8 +54,8 @@ def shared() -> Iterator[Endpoint]:
 
 @pytest.fixture(scope="module")
 def daemon(shared: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """With good probes behind it, none of them late but by 100 ms."""
-    text = patient(f"http://localhost:{shared.port}", lag="100ms")
+    """With good probes behind it."""
+    text = patient(f"http://localhost:{shared.port}")
     with Daemon(tmp_path_factory.mktemp("process"), text) as running:
         until(lambda: seen(running).outcomes["ok"] >= 10, "good probes")
         yield running
@@ -69,24 +69,23 @@ def endpoint() -> Iterator[Endpoint]:
 
 
 def test_a_prober_that_was_stopped_says_invalid_and_not_slow(shared: Endpoint, daemon: Daemon) -> None:
-    """SIGSTOP: what was due is `invalid`, and what was under way has no latency; no target looks slow or dead by it, and it says so."""
+    """SIGSTOP: what was due more than 3 s before its end is `invalid`; no target looks slow or dead by what is late."""
     before = seen(daemon)
     shared.act = slowly
     until(lambda: seen(daemon).since(before).samples["itl"] >= 30, "answers that take their time")
     before = seen(daemon)
     os.kill(daemon.process.pid, signal.SIGSTOP)
-    time.sleep(3)
+    time.sleep(6)
     os.kill(daemon.process.pid, signal.SIGCONT)
-    until(lambda: daemon.value("llmslo_trusted") == 0, "it to distrust itself, which lasts for 10 s")
     until(lambda: seen(daemon).since(before).outcomes["ok"] >= 15, "good probes after it")
     seen_since = seen(daemon).since(before)
     assert set(seen_since.outcomes) == {"ok", "invalid"}, [
         probe for probe in probes(daemon) if probe["outcome"] not in ("ok", "invalid")
     ]
-    assert seen_since.outcomes["invalid"] >= 10, "those due meanwhile"
-    late = daemon.value("llmslo_probes_late_total")
-    assert late >= 3, "those under way"
-    assert slow_samples(daemon, 2.0) == 0, "each answer under way had a gap of nearly 3 s"
+    assert 10 <= seen_since.outcomes["invalid"] <= 40, "those due in the first three seconds"
+    assert slow_samples(daemon, 2.0) == 0, (
+        "each answer under way was read up to 6 s late, and others were sent 3 s late"
+    )
     assert daemon.value("llmslo_target_state", state="ready") == 1
 
 

@@ -1,5 +1,7 @@
 """The verdict on a target that holds answers back."""
 
+from dataclasses import replace
+
 import pytest
 
 from prober.measure.buffering import WINDOW, Buffering, is_held_back
@@ -25,6 +27,8 @@ AT_ONCE = answer(flushes((16,), 10), 16)
         (answer(flushes((8,), 10), 8), None),
         (answer((100, 100, 100), 3), None),
         (answer((100,)), None),
+        (replace(AT_ONCE, read_delay_s=0.0011), None),  # the prober was late, and may have held it back itself
+        (replace(AT_ONCE, read_delay_s=0.001, max_read_delay_s=0.009), True),  # once only
         (Timeline(0), None),
     ],
 )

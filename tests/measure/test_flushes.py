@@ -1,5 +1,6 @@
 """Flushes: content that arrived together, and the latencies of an answer that has some."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,27 @@ def test_a_flush_has_one_itl() -> None:
     assert answer(times, 6).itls_s == pytest.approx([0.01] * 3)
     assert answer(times, 6, tokens=(1,) * 6).itls_s == pytest.approx([0.01, 0.01 / 3, 0.01])
     assert answer(times, 6).chunk_gaps_s == pytest.approx([0.01, 0.01, 0, 0, 0.01])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "gaps_ms", "itls_ms"),
+    [
+        ((1, 1, 3, 1), [10, 10 / 3, 10 / 3, 10 / 3, 10], [10, 10 / 3, 10]),
+        ((3, 1, 2), [10, 5, 5], [10, 5]),  # of the first three nobody knows
+        ((4,), [], []),
+    ],
+)
+def test_chunks_that_were_read_late_share_the_time_before_them(
+    sizes: tuple[int, ...], gaps_ms: list[float], itls_ms: list[float]
+) -> None:
+    """They may have come apart. A prober that was in time sees a flush, whose gaps are 0."""
+    timeline = answer(flushes(sizes, 10), sum(sizes))
+    late = replace(timeline, max_read_delay_s=0.02)
+    assert late.chunk_gaps_s == pytest.approx([gap_ms / 1e3 for gap_ms in gaps_ms])
+    assert late.itls_s == pytest.approx([itl_ms / 1e3 for itl_ms in itls_ms])
+    assert len(timeline.chunk_gaps_s) == sum(sizes) - 1
+    assert timeline.itls_s == pytest.approx([0.01] * (len(sizes) - 1))
+    assert late.tpot_s == timeline.tpot_s
 
 
 def test_tpot_leaves_out_the_tokens_of_the_first_flush() -> None:

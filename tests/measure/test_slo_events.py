@@ -1,10 +1,11 @@
 """SLO events per probe, signal by signal."""
 
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
 
-from prober.measure.objective import Signal, Slo, count_events, max_events_per_probe
+from prober.measure.objective import Signal, Slo, count_events, is_undecided, max_events_per_probe
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
@@ -133,6 +134,50 @@ def test_a_wrong_answer_is_bad_for_quality_only() -> None:
     assert count_events(judged("quality", None), wrong) == (1, 1)
     assert count_events(judged("success", None), wrong) == (1, 0)
     assert count_events(judged("ttft"), wrong) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("signal", "threshold_ms", "events"),
+    [
+        ("ttft", 19, (1, 1)),  # later than that in any case
+        ("ttft", 20, None),
+        ("ttft", 49, None),
+        ("ttft", 50, (1, 0)),  # up to the threshold is good
+        ("ttft_answer", 19, (1, 1)),
+        ("ttft_answer", 30, None),
+        ("ttft_answer", 50, (1, 0)),
+        ("e2e", 199, (1, 1)),  # of the end nothing is unsure
+        ("e2e", 200, (1, 0)),
+    ],
+)
+def test_a_latency_between_two_bounds_is_an_event_unless_the_threshold_is_between_them(
+    signal: Signal, threshold_ms: float, events: tuple[int, int] | None
+) -> None:
+    """Undecided, it is neither good nor bad, however wide the bounds are; a failure, and what users do not see, is as ever."""
+    good = probe()
+    unsure = replace(good, timeline=replace(good.timeline, earliest_ns={50 * MS: 20 * MS}))
+    slo = judged(signal, threshold_ms)
+    assert unsure.timeline.ttft_s is None
+    assert count_events(slo, unsure) == (events or (0, 0))
+    assert is_undecided(slo, unsure) == (events is None)
+    failed = replace(unsure, outcome=Outcome.RESET)
+    assert (count_events(slo, failed), is_undecided(slo, failed)) == ((1, 1), False)
+    assert count_events(slo, replace(unsure, cached=True)) == (0, 0)
+
+
+def test_a_departure_without_a_stamp_leaves_a_threshold_between_its_bounds_undecided() -> None:
+    """The end of an answer too; gaps, successes and checked answers have no bounds."""
+    good = probe(check="text")
+    unsure = replace(good, timeline=replace(good.timeline, sent_ns=0, sent_earliest_ns=-2 * MS))
+    signals: tuple[tuple[Signal, float, bool], ...] = (
+        *(("ttft", 49, False), ("ttft", 51, True), ("ttft", 52, False), ("e2e", 201, True), ("e2e", 202, False)),
+        *(("itl", 100, False), ("tpot", 75, False)),
+    )
+    for signal, threshold_ms, undecided in signals:
+        assert is_undecided(judged(signal, threshold_ms), unsure) is undecided, signal
+        assert (count_events(judged(signal, threshold_ms), unsure) == (0, 0)) is undecided, signal
+    for signal in ("success", "quality"):
+        assert not is_undecided(judged(signal, None), unsure)
 
 
 def test_an_unmeasured_latency_is_no_event() -> None:

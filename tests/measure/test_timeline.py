@@ -84,10 +84,74 @@ def test_an_answer_without_stream_has_no_ttft() -> None:
     assert (recording.content_chunks, recording.finish_reason) == (1, "stop")
 
 
-def test_send_lag_starts_at_the_later_of_intended_and_connected() -> None:
-    """Waiting for a slow connection is not a delay of the prober."""
-    assert Timeline(10 * MS, connection=Connection(0, 5 * MS), sent_ns=12 * MS).send_lag_s == pytest.approx(0.002)
-    assert Timeline(10 * MS, connection=Connection(0, 30 * MS), sent_ns=31 * MS).send_lag_s == pytest.approx(0.001)
+LEAD = 10 * MS
+SETUPS: dict[str, tuple[Connection | None, int, float, float]] = {  # connection, sent in ms: send lag, TTFT in ms
+    "sent when due": (Connection(0, 5 * MS, LEAD), 10, 0, 90),
+    "sent late": (Connection(0, 5 * MS, LEAD), 12, 2, 88),
+    "without a connection": (None, 12, 2, 88),
+    "ready after the due time": (Connection(0, 30 * MS, LEAD), 30, 0, 90),
+    "ready after the due time, and sent late": (Connection(0, 30 * MS, LEAD), 31, 1, 89),
+    "begun late, and as quick as the lead": (Connection(20 * MS, 30 * MS, LEAD), 30, 20, 70),
+    "begun late, and slow": (Connection(20 * MS, 50 * MS, LEAD), 50, 20, 70),
+    "begun early": (Connection(-20 * MS, 0, LEAD), 10, 0, 90),
+    "without a lead": (Connection(0, 5 * MS), 15, 0, 90),
+    "begun again after the due time": (Connection(12 * MS, 15 * MS, -2 * MS), 15, 0, 90),
+}
+
+
+@pytest.mark.parametrize("name", SETUPS)
+def test_only_what_the_target_delayed_after_the_due_time_is_in_a_latency(name: str) -> None:
+    """A connection that takes longer than its lead delays the request; how late the prober began, woke or sent does not count."""
+    connection, sent_ms, lag_ms, ttft_ms = SETUPS[name]
+    timeline = Timeline(10 * MS, connection, sent_ns=sent_ms * MS, first_ns=100 * MS, end_ns=150 * MS)
+    assert timeline.send_lag_s == pytest.approx(lag_ms / 1e3)
+    assert timeline.ttft_s == pytest.approx(ttft_ms / 1e3)
+    assert timeline.e2e_s == pytest.approx(ttft_ms / 1e3 + 0.05)
+    assert timeline.bounds_s("ttft") == (timeline.ttft_s, timeline.ttft_s)
+
+
+def test_what_the_other_end_takes_slowly_is_in_a_latency() -> None:
+    """A request that had to wait in the kernel has left with its last byte, and was the prober's only until it was handed over."""
+    timeline = Timeline(10 * MS, sent_ns=60 * MS, handed_ns=12 * MS, acknowledged_ns=65 * MS, first_ns=100 * MS)
+    assert timeline.send_lag_s == pytest.approx(0.002)
+    assert timeline.ttft_s == pytest.approx(0.088)
+    assert timeline.network_s == pytest.approx(0.053)
+
+
+def test_without_departure_or_acknowledgement_the_network_is_unknown() -> None:
+    """Never 0. An acknowledgement that the kernel has stamped just before the departure is at once."""
+    assert Timeline(0, acknowledged_ns=MS).network_s is None
+    assert Timeline(0, sent_ns=MS).network_s is None
+    assert Timeline(0, sent_ns=MS, acknowledged_ns=MS - 1).network_s == 0
+
+
+@pytest.mark.parametrize(("early_ms", "ttft_ms"), [(100, 100), (90, 95), (89, 94.5), (87, None), (20, None), (0, None)])
+def test_a_first_content_between_two_times_is_a_figure_if_they_are_close(early_ms: int, ttft_ms: float | None) -> None:
+    """As close as the bounds of a bucket: the middle. Else it has none, and the reason; the other latencies stay."""
+    timeline = Timeline(
+        0, sent_ns=10 * MS, first_ns=110 * MS, end_ns=200 * MS, earliest_ns={110 * MS: early_ms * MS + 10 * MS}
+    )
+    assert timeline.bounds_s("ttft") == (early_ms / 1e3, 0.1)
+    assert timeline.ttft_s == (None if ttft_ms is None else pytest.approx(ttft_ms / 1e3))
+    assert timeline.e2e_s == 0.19
+    why = f"the first content came {early_ms} ms to 100 ms after the request: it was read together with later chunks"
+    assert timeline.why_no_ttft.startswith(why) == (ttft_ms is None)
+    assert bool(timeline.why_no_ttft) == (ttft_ms is None)
+
+
+def test_nothing_arrives_before_its_request_has_left() -> None:
+    """The lower bound is the last reading before, which may lie before the departure."""
+    timeline = Timeline(0, sent_ns=10 * MS, first_ns=110 * MS, earliest_ns={110 * MS: 9 * MS})
+    assert timeline.bounds_s("ttft") == (0, 0.1)
+
+
+def test_a_departure_without_a_stamp_makes_every_latency_unsure() -> None:
+    """By the time between the two readings of the clock."""
+    timeline = Timeline(0, sent_ns=10 * MS, sent_earliest_ns=8 * MS, first_ns=110 * MS, end_ns=210 * MS)
+    assert timeline.bounds_s("ttft") == (0.1, 0.102)
+    assert timeline.ttft_s == pytest.approx(0.101)
+    assert timeline.bounds_s("e2e") == (0.2, 0.202)
+    assert timeline.e2e_s == pytest.approx(0.201)
 
 
 def body_of(path: Path) -> bytes:

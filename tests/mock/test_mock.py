@@ -225,7 +225,7 @@ async def test_tool_calls_in_each_form(
     )
     async with running(settings) as url:
         clock = make_clock()
-        target = Target(TargetSpec.model_validate({"url": url, "stream": stream, "max_send_lag": 5.0}), clock)
+        target = Target(TargetSpec.model_validate({"url": url, "stream": stream}), clock)
         await target.identify()
         result = await run_probe(target, RequestGenerator(workload, Random(1)), clock.now_ns() + 10_000_000)
         clock.close()
@@ -263,7 +263,7 @@ async def test_an_answer_with_a_response_format_is_json(stream: bool) -> None:
         )
         async with running(Settings(behaviour=replace(QUICK.behaviour, reasoning=3))) as url:
             clock = make_clock()
-            spec = TargetSpec.model_validate({"url": url, "name": "t", "stream": stream, "max_send_lag": 5.0})
+            spec = TargetSpec.model_validate({"url": url, "name": "t", "stream": stream})
             target = Target(spec, clock)
             await target.identify()
             result = await run_probe(target, RequestGenerator(workload, Random(1)), clock.now_ns() + 10_000_000)

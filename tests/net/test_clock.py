@@ -1,14 +1,13 @@
 """Alarms of the precise clock."""
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
 
 from prober.net.clock import BEAT_NS, Clock
 from tests.processes import HANG_S
-from tests.virtual import VirtualClock
+from tests.virtual import VirtualClock, VirtualLoop
 
 MS = 1_000_000
 
@@ -43,27 +42,6 @@ async def test_an_alarm_set_by_an_alarm_does_not_delay_an_earlier_one() -> None:
     await asyncio.wait_for(first.wait(), HANG_S)
     clock.close()
     assert rung == []
-
-
-async def test_an_alarm_that_is_due_is_called_within_a_turn_of_the_loop() -> None:
-    """A turn that reads many answers asks between two of them; an alarm is called once, and none within another one."""
-    now_ns = MS
-    clock = Clock(monotonic_ns=lambda: now_ns)
-    rung: list[str] = []
-
-    def first() -> None:
-        clock.run_due()
-        rung.append("first")
-
-    for callback in (first, lambda: rung.append("second")):
-        clock.call_at(60_000 * MS, callback)
-    clock.run_due()
-    assert rung == []
-    now_ns = 60_000 * MS
-    for _ in range(2):
-        clock.run_due()
-        assert rung == ["first", "second"]
-    clock.close()
 
 
 async def test_an_alarm_that_fails_is_logged_and_the_others_still_ring(caplog: pytest.LogCaptureFixture) -> None:
@@ -104,50 +82,53 @@ async def test_sleeping_until_a_past_time_returns_at_once() -> None:
     clock.close()
 
 
-async def test_a_loop_that_was_held_up_is_known_to_have_been() -> None:
-    """By as long as it was, less a beat; whoever begins afterwards is told nothing of it, and who asks first is told at once."""
-    clock = Clock()
-    heard: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-    clock.on_beat = lambda _, late_s: heard.set_result(late_s) if late_s >= 0.2 and not heard.done() else None
-    before = clock.now_ns()
-    with clock.watched():
-        await asyncio.sleep(0.01)
-        time.sleep(0.5)  # the loop is held up, which is what is tested  # noqa: ASYNC251
-        assert clock.late_s(before) >= 0.2, "though no alarm has rung yet"
-        await asyncio.wait_for(heard, HANG_S)
-    assert clock.late_s(before) >= 0.2
-    after = clock.now_ns()
-    assert clock.late_s(after) < clock.late_s(before)
+@pytest.mark.virtual_time
+async def test_a_standstill_is_known_to_who_began_before_its_end() -> None:
+    """Before any alarm has rung, too, and by an alarm that nobody waits for any more; not to who begins afterwards."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    for is_cancelled in (False, True):
+        clock = VirtualClock()
+        before = clock.now_ns()
+        alarm = clock.call_at(before + 10 * MS, lambda: None)
+        if is_cancelled:
+            alarm.cancel()
+        loop.stand_still(1.5)
+        assert clock.stood_still(before), "though no alarm has rung yet"
+        await asyncio.sleep(0.5)
+        assert clock.stood_still(before)
+        after = clock.now_ns()
+        await asyncio.sleep(5)
+        assert clock.stood_still(before)
+        assert not clock.stood_still(after)
+        clock.close()
+
+
+@pytest.mark.virtual_time
+async def test_a_busy_loop_is_no_standstill() -> None:
+    """Half a second is less than any time after which a server gives up; an alarm that is set too late is not late."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    clock = VirtualClock()
+    before, rung = clock.now_ns(), asyncio.Event()
+    clock.call_at(before + 10 * MS, lambda: None)
+    clock.call_at(before - 60_000 * MS, rung.set)
+    loop.stand_still(0.5)
+    await rung.wait()
+    assert not clock.stood_still(before)
     clock.close()
 
 
 @pytest.mark.virtual_time
-async def test_the_clock_beats_often_only_while_it_is_watched() -> None:
-    """An idle prober wakes once a second; from the first request under way to the end of the last it is fifty times."""
-    clock, beats = VirtualClock(beat_ns=BEAT_NS), list[int]()
-    clock.on_beat = lambda now_ns, _: beats.append(now_ns)
-
-    async def beats_of(seconds: float) -> int:
-        beats.clear()
-        await asyncio.sleep(seconds)
-        return len(beats)
-
-    await asyncio.sleep(0.3)
-    assert await beats_of(10) == 10
-    with clock.watched():
-        with clock.watched():
-            assert 99 <= await beats_of(2) <= 100
-        assert 99 <= await beats_of(2) <= 100
-    assert await beats_of(10) <= 11
+async def test_the_clock_beats_once_a_second_and_says_how_late() -> None:
+    """However long it stood still: one late beat, and the next ones a second apart again."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    clock, beats = VirtualClock(beat_ns=BEAT_NS), list[tuple[float, float]]()
+    begin_s = loop.time()
+    clock.on_beat = lambda late_s: beats.append((round(loop.time() - begin_s, 3), round(late_s, 3)))
+    await asyncio.sleep(2.5)
+    loop.stand_still(4)
+    await asyncio.sleep(2.25)
     clock.close()
-
-
-async def test_an_alarm_set_too_late_is_not_the_clock_s_lateness() -> None:
-    """It rings at once, which is as soon as it can."""
-    clock = Clock()
-    done = asyncio.Event()
-    before = clock.now_ns()
-    clock.call_at(before - 60_000 * MS, done.set)
-    await done.wait()
-    assert clock.late_s(before) < 30
-    clock.close()
+    assert beats == [(0, 0), (1, 0), (2, 0), (6.5, 3.5), (7.5, 0), (8.5, 0)]

@@ -28,15 +28,18 @@ FRAMINGS = {
 
 
 class Wire:
-    """A connection that only remembers whether it was closed, and has nothing to read."""
+    """A connection that only remembers whether it was closed, and has nothing to read.
 
-    def __init__(self) -> None:
-        self.is_cut = False
+    handed_ns: when the request was handed to the kernel; None: now
+    """
+
+    def __init__(self, handed_ns: int | None = None) -> None:
+        self.is_cut, self.handed_ns = False, handed_ns
 
     def read(self) -> bool:
         return False
 
-    def write(self, data: bytes) -> None:
+    def write_request(self, data: bytes) -> None:
         pass
 
     def close(self) -> None:
@@ -80,22 +83,32 @@ class Answer:
         *,
         streamed: bool = True,
         tokens: int = MAX_CHUNKS,
+        delay_ns: int = 0,
+        handed_ns: int | None = None,
     ) -> None:
         self.now, self.begin_ns, self.framing = now, now.ns, framing
         self.recording = Recording(streamed=streamed, tokens=tokens)
         self.exchange = Exchange(self.recording, cast(Clock, now))
-        self.wire = Wire()
+        self.wire = Wire(handed_ns)
         self.exchange.connection = cast(StampedSocket, self.wire)
-        self.exchange.send(b"POST", now.ns, limits)
+        self.exchange.send(b"POST", limits, delay_ns)
 
     def at(self, seconds: float, *pieces: bytes) -> "Answer":
-        """The pieces of the body arrive so long after the intended time, each for itself."""
+        """The pieces of the body arrive so long after the departure, each for itself."""
         self.now.ns = self.begin_ns + round(seconds * SECOND)
         for piece in pieces:
-            self.exchange.receive(
-                self.now.ns, b"%x\r\n%b\r\n" % (len(piece), piece) if self.framing == "chunked" else piece
-            )
+            self.exchange.receive(self.now.ns, self.framed(piece))
         return self
+
+    def between(self, earliest_s: float, seconds: float, *pieces: bytes) -> "Answer":
+        """The pieces are read together: the last one arrived so long after the departure, the others not before `earliest_s`."""
+        self.now.ns = self.begin_ns + round(seconds * SECOND)
+        data = b"".join(map(self.framed, pieces))
+        self.exchange.receive(self.now.ns, data, self.begin_ns + round(earliest_s * SECOND))
+        return self
+
+    def framed(self, piece: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(piece), piece) if self.framing == "chunked" else piece
 
     def head(self, seconds: float = 0.0) -> "Answer":
         self.now.ns = self.begin_ns + round(seconds * SECOND)
@@ -114,7 +127,7 @@ class Answer:
 
     @property
     def timeline(self) -> Timeline:
-        return self.recording.complete(Timeline(self.begin_ns, end_ns=self.exchange.end_ns))
+        return self.recording.complete(Timeline(self.begin_ns, sent_ns=self.begin_ns, end_ns=self.exchange.end_ns))
 
     @property
     def is_open(self) -> bool:
@@ -273,9 +286,9 @@ async def test_an_answer_before_the_request_is_malformed(now: Now) -> None:
     exchange = Exchange(Recording(), cast(Clock, now))
     exchange.connection = cast(StampedSocket, Wire())
     exchange.receive(now.ns, FRAMINGS["no length"] + A + LAST + DONE)
-    exchange.send(b"POST", now.ns, LIMITS)
+    exchange.send(b"POST", LIMITS)
     await exchange.ended
-    assert exchange.sent_ns is None
+    assert not exchange.is_sent
     assert exchange.broken is not None
     assert exchange.broken.outcome is Outcome.MALFORMED
     assert "before the request" in exchange.broken.detail
@@ -319,14 +332,19 @@ async def test_a_gap_within_the_limit_is_none(now: Now, name: str) -> None:
     answer.exchange.abort()
 
 
-async def test_a_connection_that_breaks_after_a_stall_is_a_stall(now: Now) -> None:
-    """The first event counts: the limit had passed when the connection broke."""
-    answer = Answer(now).head().at(1, A)
+@pytest.mark.parametrize("framing", ["chunked", "no length"])
+@pytest.mark.parametrize("problem", [ConnectionResetError("reset"), None])
+async def test_a_connection_that_ends_after_a_stall_is_a_stall_once_that_was_checked(
+    now: Now, framing: str, problem: Exception | None
+) -> None:
+    """The end of a connection has no stamp: an end that is read after the limit may have come in time."""
+    answer = Answer(now, framing).head().at(1, A)
     now.ns += 2 * SECOND + 1
-    assert (await answer.lost(ConnectionResetError("reset")).verdict()).outcome is Outcome.TIMEOUT_STALL
-    answer = Answer(now).head().at(1, A)
-    now.ns += 2 * SECOND
-    assert (await answer.lost(ConnectionResetError("reset")).verdict()).outcome is Outcome.RESET
+    assert (await answer.lost(problem).verdict()).outcome in (Outcome.RESET, Outcome.TRUNCATED)
+    answer = Answer(now, framing).head().at(1, A)
+    now.ns += 2 * SECOND + 1
+    await asyncio.sleep(3)  # the timer
+    assert (await answer.lost(problem).verdict()).outcome is Outcome.TIMEOUT_STALL
 
 
 @pytest.mark.parametrize(("late_ns", "outcome"), [(0, Outcome.OK), (1, Outcome.TIMEOUT_FIRST_TOKEN)])
@@ -337,6 +355,98 @@ async def test_the_first_content_is_in_time_to_the_nanosecond(now: Now, late_ns:
     answer.exchange.receive(now.ns, b"%x\r\n%b\r\n" % (len(A), A))
     answer.at(5.5, LAST, DONE)
     assert (await answer.verdict()).outcome is outcome
+    answer.exchange.abort()
+
+
+@pytest.mark.parametrize(("early_s", "outcome"), [(5, Outcome.OK), (5.001, Outcome.TIMEOUT_FIRST_TOKEN)])
+async def test_what_may_have_arrived_in_time_is_no_timeout(now: Now, early_s: float, outcome: Outcome) -> None:
+    """A first content that was read with later ones, and came before or after its limit; then the next limits apply."""
+    answer = Answer(now).head().between(early_s, 6, ROLE, A, A)
+    assert answer.exchange.ended.done() == (outcome is not Outcome.OK)
+    answer.at(7.5, LAST, DONE)
+    assert (await answer.verdict()).outcome is outcome
+    if outcome is Outcome.OK:
+        assert answer.timeline.bounds_s("ttft") == (5, 6)
+    answer.exchange.abort()
+
+
+@pytest.mark.parametrize(("early_s", "outcome"), [(3, Outcome.OK), (3.001, Outcome.TIMEOUT_STALL)])
+async def test_what_may_have_arrived_before_a_stall_is_none(now: Now, early_s: float, outcome: Outcome) -> None:
+    """The same after content; a stall after what was read counts from its last possible time."""
+    answer = Answer(now).head().at(1, A).between(early_s, 4, A, A)
+    assert (await answer.at(6, LAST, DONE).verdict()).outcome is outcome
+    stalled = Answer(now).head().at(1, A).between(1.5, 4, A, A)
+    assert (await stalled.at(6.001, LAST, DONE).verdict()).outcome is Outcome.TIMEOUT_STALL
+    answer.exchange.abort()
+
+
+@pytest.mark.parametrize(("at_s", "outcome"), [(4, Outcome.OK), (4.001, Outcome.TIMEOUT_FIRST_TOKEN)])
+async def test_a_deadline_counts_from_the_departure_less_the_delay_of_the_target(
+    now: Now, at_s: float, outcome: Outcome
+) -> None:
+    """A connection that was ready a second late has left a second less; how late the prober was takes nothing away."""
+    handed_ns = now.ns
+    now.ns += 3 * SECOND  # while the request was handed to the kernel
+    answer = Answer(now, delay_ns=SECOND, handed_ns=handed_ns)
+    answer.begin_ns = handed_ns
+    answer.head(3).at(at_s, A)
+    answer.at(4.5, LAST, DONE)
+    assert (await answer.verdict()).outcome is outcome
+    answer.exchange.abort()
+
+
+@pytest.mark.parametrize(
+    ("pieces", "is_exact"),
+    [
+        ((A,), True),
+        ((ROLE, A), True),
+        ((PING, A), True),
+        ((A, A), False),
+        ((A, ROLE), False),
+        ((A, PING), False),  # a comment is no event, and came later
+        ((A, LAST + DONE), False),
+        ((A[:-1], A[-1:]), False),  # in two pieces of the framing: too little is left to be sure
+        ((ROLE, A[:9], A[9:]), False),
+        ((A, A[:20]), False),
+        ((A, A[:-1]), False),
+    ],
+)
+@pytest.mark.parametrize("framing", ["chunked", "no length"])
+async def test_a_first_content_that_came_last_is_exact(
+    now: Now, framing: str, pieces: tuple[bytes, ...], is_exact: bool
+) -> None:
+    """Only the last bytes of a read have its stamp, and whatever else came with them may have come before."""
+    if framing == "no length" and b"".join(pieces) in (A, ROLE + A):
+        is_exact = True  # no framing lies between its pieces, and the last one ends it
+    answer = Answer(now, framing).head().between(0.25, 1, *pieces)
+    assert answer.timeline.bounds_s("ttft") == ((1, 1) if is_exact else (0.25, 1))
+    assert answer.timeline.ttft_s == (1 if is_exact else None)
+    answer.exchange.abort()
+
+
+@pytest.mark.parametrize("tail", [b"1", b"1a\r", b"1a\r\n", b"0\r\n\r\n"])
+async def test_framing_that_came_after_the_first_content_makes_it_unsure(now: Now, tail: bytes) -> None:
+    """The head of the next piece, or the end, was in a later segment."""
+    answer = Answer(now).head()
+    answer.exchange.receive(now.ns + SECOND, answer.framed(A) + tail, now.ns + SECOND // 2)
+    assert answer.timeline.bounds_s("ttft") == (0.5, 1)
+    answer.exchange.abort()
+
+
+async def test_a_record_of_tls_that_is_cut_makes_the_last_content_unsure(now: Now) -> None:
+    """The stamp is that of bytes that cannot be read yet."""
+    answer = Answer(now).head()
+    answer.exchange.receive(now.ns + SECOND, answer.framed(A), now.ns + SECOND // 2, is_cut=True)
+    assert answer.timeline.bounds_s("ttft") == (0.5, 1)
+    answer.exchange.abort()
+
+
+async def test_the_end_of_an_answer_that_was_read_at_once_is_exact(now: Now) -> None:
+    """Nothing comes after it, so that E2E is known though TTFT lies between two times."""
+    answer = Answer(now).head().between(0.25, 1, A, A, LAST, DONE)
+    timeline = answer.timeline
+    assert (timeline.bounds_s("ttft"), timeline.bounds_s("e2e")) == ((0.25, 1), (1, 1))
+    assert (timeline.ttft_s, timeline.e2e_s) == (None, 1)
     answer.exchange.abort()
 
 

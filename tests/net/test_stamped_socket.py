@@ -1,14 +1,14 @@
-"""Connections with the kernel's times of arrival: real sockets of this machine, and a server that is written by hand."""
+"""Connections with the kernel's times of departure and arrival: real sockets of this machine, and servers that are written by hand."""
 
 import asyncio
 import os
 import socket
 import ssl
 import struct
+import threading
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -18,11 +18,13 @@ import trustme
 from prober.config.target import Timeouts
 from prober.measure.outcome import ExpectedAnswer, Outcome, Verdict, classify
 from prober.measure.recording import Recording
+from prober.measure.timeline import Timeline
+from prober.net import clock as clock_module
 from prober.net.clock import Clock, Stamps
 from prober.net.connection import Broken, connect
 from prober.net.endpoint import Endpoint
 from prober.net.exchange import Exchange
-from prober.net.stamped_socket import PART_BYTES, StampedSocket
+from prober.net.stamped_socket import StampedSocket
 from tests.processes import HANG_S
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
@@ -80,12 +82,18 @@ async def exchanged(
     trust = None if tls is None else lambda: tls
     try:
         await connect(Endpoint("http", host, port, "", trust=trust, server_name="localhost"), exchange, 20)
-        exchange.send(REQUEST, clock.now_ns(), LIMITS)
+        exchange.send(REQUEST, LIMITS)
         await exchange.ended
     finally:
         exchange.abort()
     ending = recording.observed_end(transport_verdict=exchange.broken, status=exchange.status)
     return classify(ending, ExpectedAnswer(end_mark="[DONE]")), exchange
+
+
+def timeline_of(exchange: Exchange, intended_ns: int = 0) -> Timeline:
+    assert exchange.recording is not None
+    timeline = Timeline(intended_ns, headers_ns=exchange.headers_ns, end_ns=exchange.end_ns)
+    return exchange.recording.complete(exchange.departure(timeline))
 
 
 async def asked(reader: asyncio.StreamReader) -> None:
@@ -135,6 +143,330 @@ async def test_the_time_is_that_of_arrival_and_not_that_of_reading(
     assert exchange.recording.first_ns <= written_ns[1][0], "it was read after the loop was busy, and arrived before"
 
 
+class ThreadServer:
+    """A server in a thread of its own, which a busy event loop does not hold up. It sends the pieces of an answer after a request.
+
+    pieces: (seconds to wait before, bytes) of each, in one write
+    tls, proxies: secures the connection; answers a CONNECT before
+    reads_after_s: seconds after which it begins to read the request
+    request_bytes: of the request; 0: by its head
+    asked_ns: (when it began to read, when it had read the request)
+    sent_ns: (before, after) of each write
+    """
+
+    def __init__(
+        self,
+        *pieces: tuple[float, bytes],
+        host: str = "127.0.0.1",
+        tls: ssl.SSLContext | None = None,
+        proxies: bool = False,
+        reads_after_s: float = 0.0,
+        request_bytes: int = 0,
+    ) -> None:
+        self._pieces, self._tls, self._proxies, self._request_bytes = pieces, tls, proxies, request_bytes
+        self._reads_after_s = reads_after_s
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listening = socket.create_server((host, 0), family=family, dualstack_ipv6=host == "::")
+        self.port: int = self._listening.getsockname()[1]
+        self.asked_ns = (0, 0)
+        self.sent_ns: list[tuple[int, int]] = []
+
+    @contextmanager
+    def running(self) -> Iterator["ThreadServer"]:
+        thread = threading.Thread(target=self._serve)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._listening.shutdown(socket.SHUT_RDWR)
+            self._listening.close()
+            thread.join(HANG_S)
+            assert not thread.is_alive()
+
+    def _serve(self) -> None:
+        try:
+            connection, _ = self._listening.accept()
+        except OSError:  # nobody came
+            return
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._proxies:
+            while not connection.recv(4096).endswith(b"\r\n\r\n"):
+                pass
+            connection.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        if self._tls is not None:
+            connection = self._tls.wrap_socket(connection, server_side=True)
+        with connection:
+            time.sleep(self._reads_after_s)
+            began_ns, left, head = time.monotonic_ns(), self._request_bytes, b""
+            while not left:
+                head += connection.recv(1 << 20)
+                start, end, body = head.lower().partition(b"\r\n\r\n")
+                length = int(start.partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
+                if end and len(body) >= length:
+                    break
+            while left and (data := connection.recv(min(left, 1 << 20))):
+                left -= len(data)
+            self.asked_ns = began_ns, time.monotonic_ns()
+            for pause_s, data in self._pieces:
+                time.sleep(pause_s)
+                before_ns = time.monotonic_ns()
+                connection.sendall(data)
+                self.sent_ns.append((before_ns, time.monotonic_ns()))
+
+
+KINDS = {
+    "plain": ("127.0.0.1", "127.0.0.1", False, False),
+    "IPv6": ("::1", "::1", False, False),
+    "IPv4 in IPv6": ("::", "::ffff:127.0.0.1", False, False),
+    "TLS": ("127.0.0.1", "127.0.0.1", True, False),
+    "TLS by a proxy": ("127.0.0.1", "127.0.0.1", True, True),
+}
+
+
+async def asked_of(clock: Clock, authority: trustme.CA, kind: str, **server: Any) -> tuple[ThreadServer, Exchange, int]:
+    """A server, the exchange with it, and the time just before its request was sent. server: of `ThreadServer`"""
+    listens_at, host, is_secured, is_proxied = KINDS[kind]
+    server_tls, client_tls = contexts(authority) if is_secured else (None, None)
+    try:
+        made = ThreadServer(
+            (0, HEAD), (0.01, CONTENT), (0, END + DONE), host=listens_at, tls=server_tls, proxies=is_proxied, **server
+        )
+    except OSError:
+        pytest.skip("no IPv6 on this machine")
+    exchange, trust = Exchange(Recording(), clock), None if client_tls is None else lambda: client_tls
+    with made.running():
+        place, through = ("engine.test", 1), (host, made.port)
+        endpoint = Endpoint("http", host, made.port, "", trust=trust, server_name="localhost")
+        if is_proxied:
+            endpoint = Endpoint("https", *place, "", trust=trust, server_name="localhost", proxy=through)
+        try:
+            await connect(endpoint, exchange, 20)
+            begun_ns = clock.now_ns()
+            exchange.send(REQUEST.ljust(server.get("request_bytes", 0), b"x"), LIMITS)
+            await exchange.ended
+        finally:
+            exchange.abort()
+    assert exchange.broken is None
+    return made, exchange, begun_ns
+
+
+@pytest.mark.usefixtures("stamping")
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_kernel_stamps_the_departure_of_a_request_and_its_acknowledgement(
+    clock: Clock, authority: trustme.CA, kind: str
+) -> None:
+    """Whatever was sent on the connection before, and both are counted as a stamp of the kernel."""
+    server, exchange, begun_ns = await asked_of(clock, authority, kind)
+    timeline = timeline_of(exchange)
+    assert timeline.sent_ns is not None
+    assert timeline.sent_earliest_ns is None, "it is known"
+    assert begun_ns <= timeline.sent_ns <= server.asked_ns[1]
+    assert timeline.acknowledged_ns is not None
+    assert timeline.sent_ns <= timeline.acknowledged_ns <= clock.now_ns()
+    assert timeline.network_s == (timeline.acknowledged_ns - timeline.sent_ns) / 1e9
+    assert timeline.round_trip_s is not None, "though the connection has ended"
+    assert 0 < timeline.round_trip_s < HANG_S
+    assert clock.stamps.process == 0
+    assert exchange.connection is not None
+    assert clock.stamps.kernel == exchange.connection.reads + 1
+
+
+@pytest.mark.usefixtures("stamping")
+@pytest.mark.parametrize("kind", ["plain", "TLS"])
+async def test_a_request_that_the_other_end_takes_slowly_has_left_with_its_last_byte(
+    clock: Clock, authority: trustme.CA, kind: str
+) -> None:
+    """It is longer than the buffers of the kernel, and sent in parts. The time that they wait is the target's and not the prober's."""
+    size = 12 << 20
+    server, exchange, begun_ns = await asked_of(clock, authority, kind, request_bytes=size, reads_after_s=0.3)
+    timeline = timeline_of(exchange, begun_ns)
+    assert timeline.sent_ns is not None
+    assert timeline.sent_earliest_ns is None, "by the kernel, of the last part"
+    assert server.asked_ns[0] <= timeline.sent_ns <= server.asked_ns[1]
+    assert timeline.ttft_s is not None
+    assert timeline.send_lag_s is not None
+    assert timeline.ttft_s + timeline.send_lag_s >= 0.3
+    assert timeline.handed_ns is not None
+    assert timeline.handed_ns < server.asked_ns[0]
+    assert timeline.acknowledged_ns is not None
+    assert timeline.acknowledged_ns >= timeline.sent_ns
+
+
+class BusyExchange(Exchange):
+    """An exchange in an event loop that is busy for a quarter of a second when the head of the answer has been read."""
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        asyncio.get_running_loop().call_later(0.02, time.sleep, 0.25)
+
+
+MERGED = {
+    "in one segment": ([(0.1, CONTENT + CONTENT)], True),
+    "in two segments": ([(0.1, CONTENT), (0.02, CONTENT)], False),
+    "after a comment": ([(0.1, b": wait\n\n"), (0.02, CONTENT)], True),
+    "before a comment": ([(0.1, CONTENT), (0.02, b": wait\n\n")], False),
+    "with half of the next": ([(0.1, CONTENT), (0.02, CONTENT[:30])], False),
+}
+
+
+async def read_late(
+    clock: Clock, pieces: list[tuple[float, bytes]], tls: tuple[ssl.SSLContext, ssl.SSLContext] | tuple[None, None]
+) -> tuple[ThreadServer, Timeline]:
+    """A server that sends the head of an answer, these pieces while the event loop is busy, and the rest."""
+    server = ThreadServer((0, HEAD), *pieces, tls=tls[0])
+    exchange, trust = BusyExchange(Recording(), clock), None if tls[1] is None else lambda: tls[1]
+    with server.running():
+        endpoint = Endpoint("http", "127.0.0.1", server.port, "", trust=trust, server_name="localhost")
+        try:
+            await connect(endpoint, exchange, 20)
+            exchange.send(REQUEST, LIMITS)
+            await exchange.ended
+        finally:
+            exchange.abort()
+    assert exchange.broken is None
+    return server, timeline_of(exchange)
+
+
+@pytest.mark.usefixtures("stamping")
+@pytest.mark.parametrize("is_secured", [False, True])
+@pytest.mark.parametrize("name", MERGED)
+async def test_the_bounds_of_a_first_content_that_is_read_late_hold_the_truth(
+    clock: Clock, authority: trustme.CA, name: str, is_secured: bool
+) -> None:
+    """It is exact if it came last, or in the only segment; else it lies between the reading before and the last stamp."""
+    pieces, is_exact = MERGED[name]
+    rest = b"".join((CONTENT, CONTENT[30:], END, DONE)[1 if name == "with half of the next" else 2 :])
+    for _ in range(3 if is_exact else 1):  # a segment that the kernel sends twice makes two
+        tls = contexts(authority) if is_secured else (None, None)
+        server, timeline = await read_late(clock, [*pieces, (0.4, rest)], tls)
+        assert timeline.max_read_delay_s > 0.05, "it was read late"
+        bounds_s = timeline.bounds_s("ttft")
+        assert bounds_s is not None
+        low_ns, high_ns = (timeline.origin_ns + bound_s * 1e9 for bound_s in bounds_s)
+        before_ns, after_ns = server.sent_ns[2 if name == "after a comment" else 1]
+        assert low_ns <= after_ns
+        assert before_ns <= high_ns <= server.sent_ns[-1][0]
+        if timeline.ttft_s is not None:
+            break
+    assert (timeline.ttft_s is not None) == (low_ns == high_ns) == is_exact
+    assert ("read together with later chunks" in timeline.why_no_ttft) == (not is_exact)
+
+
+def send_cut_records(listening: socket.socket, context: ssl.SSLContext) -> None:
+    """Answer one request by TLS: the record after the first content comes in two pieces, the second long after the first."""
+    connection, _ = listening.accept()
+    with connection:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = context.wrap_bio(incoming, outgoing, server_side=True)
+        for step in (tls.do_handshake, tls.read):
+            while True:
+                try:
+                    step()
+                    break
+                except ssl.SSLWantReadError:
+                    connection.sendall(outgoing.read())
+                    incoming.write(connection.recv(1 << 16))
+        records = []
+        for data in (HEAD, CONTENT, CONTENT + END + DONE):
+            tls.write(data)
+            records.append(outgoing.read())
+        for pause_s, data in ((0, records[0]), (0.1, records[1]), (0.03, records[2][:3]), (0.4, records[2][3:])):
+            time.sleep(pause_s)
+            connection.sendall(data)
+        connection.settimeout(HANG_S)
+        connection.recv(1)
+
+
+@pytest.mark.usefixtures("stamping")
+async def test_a_content_before_a_part_of_a_record_is_not_exact(clock: Clock, authority: trustme.CA) -> None:
+    """The stamp is that of the part, of which nothing can be read yet."""
+    server_tls, client_tls = contexts(authority)
+    exchange = BusyExchange(Recording(), clock)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving_ = asyncio.create_task(asyncio.to_thread(send_cut_records, listening, server_tls))
+        port = listening.getsockname()[1]
+        await connect(
+            Endpoint("http", "127.0.0.1", port, "", trust=lambda: client_tls, server_name="localhost"), exchange, 20
+        )
+        exchange.send(REQUEST, LIMITS)
+        await exchange.ended
+        exchange.abort()
+        await serving_
+    timeline = timeline_of(exchange)
+    assert len(timeline.content_ns) == 2
+    bounds = timeline.bounds_s("ttft")
+    assert bounds is not None
+    assert bounds[1] - bounds[0] > 0.03
+
+
+@pytest.mark.usefixtures("stamping")
+async def test_a_segment_that_comes_between_a_read_and_the_count_of_segments_is_not_counted_as_read(
+    clock: Clock,
+) -> None:
+    """Else the next read, of it and another one, would seem to be of one."""
+
+    class Late(socket.socket):
+        """A socket on which more arrives just before it is asked for its segments."""
+
+        more = b""
+
+        def getsockopt(self, *options: Any) -> Any:
+            if self.more:
+                theirs.sendall(self.more)
+                self.more = b""
+            return super().getsockopt(*options)
+
+    received: list[tuple[int, bytes, int]] = []
+
+    class Collector(Exchange):
+        def receive(self, at_ns: int, data: bytes, earliest_ns: int | None = None, *, is_cut: bool = False) -> None:
+            received.append((at_ns, data, earliest_ns or 0))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        ours = Late()
+        stamped = StampedSocket(ours, clock, Collector(None, clock))
+        try:
+            await stamped.connect(listening.getsockname())
+            theirs, _ = listening.accept()
+            with theirs:
+                for first, during in ((b"a", b"b"), (b"d", b"")):
+                    theirs.sendall(first)
+                    ours.more = during
+                    assert stamped.read()
+                    if during:
+                        theirs.sendall(b"c")
+                        assert stamped.read()
+        finally:
+            stamped.close()
+    assert [data for _, data, _ in received] == [b"a", b"bc", b"d"]
+    assert [earliest_ns < at_ns for at_ns, _, earliest_ns in received] == [True, True, False]
+
+
+@pytest.mark.usefixtures("stamping")
+async def test_stamps_of_departure_keep_no_loop_busy(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait in the error queue of the socket, which wakes the loop until they are taken."""
+    reads, read = 0, StampedSocket.read
+
+    def counted(connection: StampedSocket) -> bool:
+        nonlocal reads
+        reads += 1
+        return read(connection)
+
+    monkeypatch.setattr(StampedSocket, "read", counted)
+    server = ThreadServer((0.3, HEAD), (0, CONTENT + END + DONE), request_bytes=4 << 20, reads_after_s=0.1)
+    exchange = Exchange(Recording(), clock)
+    with server.running():
+        try:
+            await connect(Endpoint("http", "127.0.0.1", server.port, ""), exchange, 20)
+            exchange.send(REQUEST.ljust(4 << 20), LIMITS)
+            await exchange.ended
+        finally:
+            exchange.abort()
+    assert exchange.broken is None
+    assert timeline_of(exchange).acknowledged_ns is not None
+    assert reads < 500, "of a loop that spins there are some ten thousand"
+
+
 def contexts(authority: trustme.CA) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
     authority.issue_cert("localhost").configure_cert(server)
@@ -144,7 +476,7 @@ def contexts(authority: trustme.CA) -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 @pytest.mark.parametrize("step_ns", [3_600_000_000_000, -3_600_000_000_000])
 async def test_a_wall_clock_that_is_set_in_mid_stream_moves_no_stamp(clock: Clock, step_ns: int) -> None:
-    """By an hour, either way, before every second reading: the stamps go on in their order, none before the request."""
+    """By an hour, either way, before every second reading: the stamps go on in their order, and the request leaves when it was sent."""
     readings = 0
 
     def wall_ns() -> int:
@@ -152,30 +484,44 @@ async def test_a_wall_clock_that_is_set_in_mid_stream_moves_no_stamp(clock: Cloc
         readings += 1
         return time.time_ns() + step_ns * (readings % 2)
 
-    clock.stamps = Stamps(wall_ns=wall_ns)
+    clock.stamps, begun_ns = Stamps(wall_ns=wall_ns), clock.now_ns()
     async with serving(partial(answer, pieces=(HEAD, *[CONTENT] * 20, END, DONE))) as port:
         verdict, exchange = await exchanged(clock, port)
     assert verdict == Verdict(Outcome.OK)
-    assert exchange.recording is not None
-    assert exchange.sent_ns is not None
-    assert exchange.headers_ns is not None
-    stamps = exchange.recording._stamps
-    assert exchange.sent_ns <= exchange.headers_ns <= stamps[0]
+    timeline = timeline_of(exchange)
+    assert timeline.sent_ns is not None
+    assert timeline.headers_ns is not None
+    stamps = timeline.content_ns
+    assert begun_ns <= timeline.sent_ns <= timeline.headers_ns <= stamps[0]
     assert list(stamps) == sorted(stamps)
     assert stamps[-1] <= clock.now_ns()
     assert len(stamps) == 20
 
 
-async def test_without_stamps_of_the_kernel_the_time_of_reading_is_used_and_counted(clock: Clock) -> None:
-    """Another system, or one that refuses."""
-    clock.stamps = Stamps(by_kernel=False)
+@pytest.mark.parametrize("is_asked", [False, True])
+async def test_without_stamps_of_the_kernel_readings_of_the_clock_are_used_and_counted(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, is_asked: bool
+) -> None:
+    """Another system, or a kernel that refuses the option: the departure lies between two readings, and so do the latencies."""
+    if is_asked:
+        monkeypatch.setattr(clock_module, "SO_TIMESTAMPING", 9999)
+    else:
+        clock.stamps = Stamps(by_kernel=False)
+    begun_ns = clock.now_ns()
     async with serving(healthy) as port:
         verdict, exchange = await exchanged(clock, port)
     assert verdict == Verdict(Outcome.OK)
     assert clock.stamps.kernel == 0
-    assert clock.stamps.process > 0
-    assert exchange.connection is not None
-    assert exchange.connection.by_process == clock.stamps.process
+    assert clock.stamps.process > 1
+    timeline = timeline_of(exchange)
+    assert timeline.sent_ns is not None
+    assert timeline.sent_earliest_ns is not None
+    assert timeline.first_ns is not None
+    assert begun_ns < timeline.sent_earliest_ns < timeline.sent_ns < timeline.first_ns
+    bounds = timeline.bounds_s("ttft")
+    assert bounds is not None
+    assert bounds[1] - bounds[0] == pytest.approx((timeline.sent_ns - timeline.sent_earliest_ns) / 1e9)
+    assert timeline.acknowledged_ns is None
 
 
 async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, pieces: tuple[bytes, ...]) -> None:
@@ -267,79 +613,13 @@ async def test_an_alert_after_the_handshake_is_tls(clock: Clock, authority: trus
     assert "tls.cert_file" in verdict.detail
 
 
-async def test_a_long_request_leaves_in_parts(clock: Clock, authority: trustme.CA) -> None:
-    """More than the buffers of the kernel hold, plain and with TLS, to a server that first reads nothing."""
-    body = os.urandom(4 << 20)
-    received: list[bytes] = []
-
-    async def act(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await asked(reader)
-        await asyncio.sleep(0.05)
-        received.append(await reader.readexactly(len(body)))
-        writer.write(HEAD + CONTENT + END + DONE)
-
-    for server_tls, client_tls in ((None, None), contexts(authority)):
-        async with serving(act, server_tls) as port:
-            exchange = Exchange(Recording(), clock)
-            trust = None if client_tls is None else lambda context=client_tls: context
-            await connect(Endpoint("http", "127.0.0.1", port, "", trust=trust, server_name="localhost"), exchange, 20)
-            exchange.send(REQUEST + body, clock.now_ns(), LIMITS)
-            await exchange.ended
-            exchange.abort()
-        assert exchange.broken is None
-    assert received == [body, body]
-
-
-async def test_ipv6(clock: Clock) -> None:
-    """An address in its own family; a machine without one skips it."""
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        pytest.skip("no IPv6 on this machine")
-    async with serving(healthy, host="::1") as port:
-        verdict, _ = await exchanged(clock, port, host="::1")
-    assert verdict == Verdict(Outcome.OK)
-
-
-@pytest.mark.parametrize("is_secured", [False, True])
-async def test_a_flood_leaves_other_answers_their_turns(clock: Clock, authority: trustme.CA, is_secured: bool) -> None:
-    """A megabyte of tiny chunks is handed over in small parts, each in a turn of the loop, and ends by its bound of work."""
-    server_tls, client_tls = contexts(authority) if is_secured else (None, None)
-    turns, parts = 0, list[tuple[int, int]]()
-
-    async def count_turns() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    class Watched(Exchange):
-        def receive(self, at_ns: int, data: bytes) -> None:
-            parts.append((turns, len(data)))
-            super().receive(at_ns, data)
-
-    counting = asyncio.create_task(count_turns())
-    flood = partial(answer, pieces=(CHUNKED_HEAD + b"1\r\n:\r\n" * 170_000,))
-    async with serving(flood, server_tls) as port:
-        exchange = Watched(Recording(tokens=16), clock)
-        trust = None if client_tls is None else lambda: client_tls
-        await connect(Endpoint("http", "127.0.0.1", port, "", trust=trust, server_name="localhost"), exchange, 20)
-        exchange.send(REQUEST, clock.now_ns(), LIMITS)
-        await exchange.ended
-        exchange.abort()
-    counting.cancel()
-    assert max(size for _, size in parts) <= PART_BYTES
-    assert len(parts) > 100
-    assert max(Counter(turn for turn, _ in parts).values()) <= 2
-
-
 async def test_an_alarm_that_reads_the_connection_leaves_its_bytes_in_order(clock: Clock) -> None:
-    """The clock calls what is due before each read, such as the sending of a request, which reads its own connection first."""
+    """What is due reads connections before the loop does: a request that is sent its own, one that finds no slot all others."""
     numbers = b"".join(b"%08d" % number for number in range(100_000))
     received = bytearray()
 
     class Collector(Exchange):
-        def receive(self, at_ns: int, data: bytes) -> None:
+        def receive(self, at_ns: int, data: bytes, earliest_ns: int | None = None, *, is_cut: bool = False) -> None:
             received.extend(data)
 
     exchange = Collector(None, clock)
@@ -351,7 +631,7 @@ async def test_an_alarm_that_reads_the_connection_leaves_its_bytes_in_order(cloc
 
     async with serving(partial(answer, pieces=(numbers,))) as port:
         await connect(Endpoint("http", "127.0.0.1", port, ""), exchange, 20)
-        exchange.send(REQUEST, clock.now_ns(), LIMITS)
+        exchange.send(REQUEST, LIMITS)
         read()
         await exchange.ended
         exchange.abort()

@@ -23,8 +23,14 @@ class CannedRun(LocalRun):
         content_ns = [first_ns + number * (3_000_000 + 7_919 * output) for number in range(output)]
         timeline = Timeline(
             due_ns,
-            Connection(due_ns - 9_000_000, due_ns - 8_000_000, tcp_s=0.001),
-            *(due_ns + prompt * 311, first_ns - 500, first_ns, first_ns, content_ns[-1] + 40_000),
+            Connection(due_ns - 9_000_000, due_ns - 8_000_000, 8_000_000, tcp_s=0.001),
+            sent_ns=due_ns + prompt * 311,
+            acknowledged_ns=due_ns + prompt * 320,
+            headers_ns=first_ns - 500,
+            first_ns=first_ns,
+            first_answer_ns=first_ns,
+            end_ns=content_ns[-1] + 40_000,
+            earliest_ns={first_ns: first_ns - 700},
             content_ns=content_ns,
             usage=Usage(prompt + 3, output),
             finish_reason="length",

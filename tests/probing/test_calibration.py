@@ -46,7 +46,7 @@ async def results(settings: Settings, workload: Workload, count: int) -> tuple[T
     async with running(settings) as url:
         clock = make_clock()
         try:
-            target = Target(TargetSpec.model_validate({"url": url, "name": "t", "max_send_lag": 5.0}), clock)
+            target = Target(TargetSpec.model_validate({"url": url, "name": "t"}), clock)
             assert await target.identify() is None
             await calibrate(target)
             drawer = RequestGenerator(workload, Random(1))

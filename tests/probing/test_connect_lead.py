@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -203,8 +203,9 @@ async def test_a_new_connection_that_is_not_ready_in_time_counts_in_ttft(monkeyp
     """A user who connects would wait for it too; it is no lateness of the prober."""
 
     async def slow(*args: Any) -> Any:
+        begun_ns = target.clock.now_ns()
         await asyncio.sleep(0.2)
-        return await connect(*args)
+        return replace(await connect(*args), start_ns=begun_ns)
 
     monkeypatch.setattr(probe_module, "connect", slow)
     server = Impatient(0.7)
@@ -232,7 +233,7 @@ async def test_a_probe_that_is_cut_does_not_connect_again() -> None:
     """Its connection is closed by the prober, not by the server."""
     server = Impatient(60.0)
     async with probing(server) as target:
-        target.in_flight = target.spec.max_in_flight
+        target.in_flight = {object(): lambda: None for _ in range(target.spec.max_in_flight)}
         assert (await send(target, LEAD_S)).outcome is Outcome.SHED
         cancelled: Awaitable[Any] = asyncio.create_task(send(target, LEAD_S))
         await asyncio.sleep(0.5)

@@ -73,7 +73,7 @@ async def listening(api: Api) -> AsyncIterator[str]:
 
 
 def spec(target: str) -> TargetSpec:
-    text = f"targets: [{{name: t, connect_lead: 50ms, max_send_lag: 5s, metrics: {{url: none}}, {target}}}]"
+    text = f"targets: [{{name: t, connect_lead: 50ms, metrics: {{url: none}}, {target}}}]"
     return load(text, source="c", **SURROUNDINGS).targets[0]
 
 

@@ -19,8 +19,9 @@ from prober.measure.target_state import TargetState
 from prober.measure.timeline import Connection, Timeline
 from prober.measure.usage import Usage
 from prober.probing.observer import ObservedTarget
-from prober.probing.recorder import TargetProbes
-from tests.observed import observed, reconfigured
+from prober.probing.recorder import TRUST_WINDOW_S, TargetProbes, TargetTrust
+from prober.probing.series import TRUSTED
+from tests.observed import StoppedClock, observed, reconfigured
 
 CONFIG = """
 slos:
@@ -106,6 +107,93 @@ def test_what_is_no_usual_latency_stays_out_of_the_histograms(kept_out: dict[str
     assert found[("llmslo_probes_total", ("t", "probe"))] == 1
     assert found[("llmslo_ttft_seconds_count", ("t", "probe"))] == 0
     assert found[("llmslo_itl_seconds_count", ("t", "probe"))] == 0
+
+
+def unsure(first_ms: int) -> ProbeResult:
+    """An answer whose first content came at some time between then and 50 ms."""
+    return replace(GOOD, timeline=replace(GOOD.timeline, earliest_ns={50 * MS: first_ms * MS}))
+
+
+def test_an_answer_whose_first_content_was_read_late_has_no_ttft_and_all_else() -> None:
+    """It is counted, so that nobody believes that nothing is missing; one that is known well enough is no such answer."""
+    recorder, families = declared()
+    key = ("t", "probe")
+    assert samples(families)[("llmslo_probes_untimed_total", key)] == 0
+    for result, untimed in ((GOOD, 0), (unsure(49), 0), (unsure(20), 1)):
+        recorder.probe_ended(result)
+        assert samples(families)[("llmslo_probes_untimed_total", key)] == untimed
+    found = samples(families)
+    counts = [found[(f"llmslo_{name}_seconds_count", key)] for name in ("ttft", "tpot", "e2e")]
+    assert counts == [2, 3, 3]
+
+
+def test_an_undecided_answer_is_no_event_and_counted() -> None:
+    """Of the SLO whose threshold lies between its bounds; not of one that nobody would see."""
+    text = CONFIG.replace("437ms", "30ms")
+    families = registry()
+    recorder = observed(spec(text), partial(TargetProbes, families), SloMonitor(families).observe)
+    for result in (GOOD, unsure(20), replace(unsure(20), cached=True), replace(unsure(20), outcome=Outcome.RESET)):
+        recorder.probe_ended(result)
+    found = samples(families)
+    counts = {
+        (name, slo): found[(f"llmslo_slo_{name}_total", ("t", "probe", slo))]
+        for name in ("events", "bad_events", "undecided")
+        for slo in ("ttft", "e2e")
+    }
+    assert counts == {
+        **{("events", "ttft"): 2, ("bad_events", "ttft"): 2, ("undecided", "ttft"): 1},
+        **{("events", "e2e"): 3, ("bad_events", "e2e"): 1, ("undecided", "e2e"): 0},
+    }
+    assert ("llmslo_slo_undecided_total", ("t", "probe", "itl")) not in found, "it has no bounds"
+
+
+def test_the_network_has_a_histogram_where_the_kernel_tells() -> None:
+    """Of failures too; nothing is made up without it."""
+    recorder, families = declared()
+    recorder.probe_ended(GOOD)
+    assert ("llmslo_network_seconds_count", ("t",)) not in samples(families)
+    timed = replace(GOOD, timeline=replace(GOOD.timeline, acknowledged_ns=26 * MS))
+    recorder.probe_ended(timed)
+    recorder.probe_ended(replace(timed, outcome=Outcome.HTTP_5XX))
+    found = samples(families)
+    assert found[("llmslo_network_seconds_count", ("t",))] == 2
+    assert found[("llmslo_network_seconds_sum", ("t",))] == pytest.approx(0.05)
+
+
+INVALID = replace(GOOD, outcome=Outcome.INVALID)
+FAILED = replace(unsure(20), outcome=Outcome.RESET)
+
+
+@pytest.mark.parametrize(
+    ("results", "trusted"),
+    [
+        ([], 1),
+        ([GOOD, INVALID], 1),
+        ([GOOD, INVALID, INVALID], 0),
+        ([GOOD, unsure(20)], 1),
+        ([GOOD, unsure(20), INVALID], 0),
+        ([GOOD, unsure(20), INVALID, GOOD], 1),
+        ([GOOD, *[FAILED] * 9], 1),  # failures are judged in any case
+        ([FAILED, INVALID], 0),
+        ([replace(GOOD, outcome=Outcome.WRONG_ANSWER), INVALID], 1),
+    ],
+)
+def test_a_target_is_trusted_while_half_of_its_probes_are_sent_and_timed(
+    results: list[ProbeResult], trusted: float
+) -> None:
+    """Answers and what was not sent count; another target has its own trust, and what is ten minutes old counts no more."""
+    families, clock = registry(), StoppedClock()
+    target, other = (observed(spec(), partial(TargetTrust, families), name=name, clock=clock) for name in ("t", "o"))
+    for result in results:
+        target.probe_ended(result)
+    assert families.value(TRUSTED, "t").value == trusted
+    assert families.value(TRUSTED, "o").value == 1
+    clock.ns += round(TRUST_WINDOW_S * 1e9) + 1
+    target.probe_ended(INVALID)
+    other.probe_ended(GOOD)
+    assert (families.value(TRUSTED, "t").value, families.value(TRUSTED, "o").value) == (0, 1)
+    target.probe_ended(GOOD)
+    assert families.value(TRUSTED, "t").value == 1
 
 
 @pytest.mark.parametrize("outcome", sorted(NEUTRAL))

@@ -107,7 +107,7 @@ async def serving(engine: Engine) -> AsyncIterator[str]:
 
 
 def spec(url: str, **changes: Any) -> TargetSpec:
-    text = f"targets: [{{name: t, url: '{url}', connect_lead: 100ms, max_send_lag: 60s}}]"
+    text = f"targets: [{{name: t, url: '{url}', connect_lead: 100ms}}]"
     loaded = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
     return loaded.model_copy(update={"warmup": 0, "max_in_flight": 1_000} | changes)
 
@@ -365,17 +365,6 @@ async def test_without_ray_its_workers_are_an_error_that_says_what_to_install(mo
             raise AssertionError
 
 
-async def test_a_request_that_came_late_to_its_worker_is_late_unless_its_connection_was_ready_in_time() -> None:
-    """Otherwise the delay would be part of its TTFT, as the target's. The answer counts all the same."""
-    async with serving(Engine()) as url, targeted(url) as target:
-        for lead_s, handed_s, is_late in ((0.0, 66.0, True), (0.0, 40.0, False), (1.0, 66.0, False)):  # of 60 s allowed
-            due_ns = target.clock.now_ns() + round(lead_s * 1e9)
-            request = new_request(target, RequestGenerator(WORKLOAD, Random(1)), due_ns)
-            result = await LocalRun(target, request, always, handed_s).send()
-            assert result.outcome is Outcome.OK
-            assert (result.timeline.is_late, result.timeline.ttft_s is None) == (is_late, is_late)
-
-
 async def test_one_worker_is_the_prober_itself_and_so_are_sample_prompts() -> None:
     """They calibrate the target, which is here."""
     async with targeted("http://127.0.0.1:1") as target:
@@ -430,7 +419,7 @@ async def test_workers_end_with_the_prober(signal_number: int, is_hung: bool) ->
 
 @pytest.mark.parametrize("stopped", ["prober", "workers"])
 async def test_a_stop_with_two_workers_is_blamed_on_no_target(stopped: str) -> None:
-    """Requests that a stop of a second delays have no latency, or are `invalid`; those after it are measured again."""
+    """Requests that a stop of a second delays are sent late, with the target's own latency, or are `invalid`."""
     engine = Engine()
     async with serving(engine) as url, pauses() as pauses_s:
         parent = start_prober("_send_paced", url, subprocess.PIPE)
@@ -448,8 +437,6 @@ async def test_a_stop_with_two_workers_is_blamed_on_no_target(stopped: str) -> N
             parent.wait(HANG_S)
     results = json.loads(output)
     assert {outcome for outcome, _ in results} <= {"ok", "invalid"}
-    unmeasured = [outcome for outcome, ttft_s in results if ttft_s is None]
-    assert len(unmeasured) >= 0.8 * STOP_S * PACE_PER_S, "those due in the stop"
     measured_s = [ttft_s for _, ttft_s in results if ttft_s is not None]
     assert len(measured_s) >= 30
     assert max(measured_s) < STOP_S / 2 + max(pauses_s)
@@ -458,7 +445,7 @@ async def test_a_stop_with_two_workers_is_blamed_on_no_target(stopped: str) -> N
 
 async def _send_paced(url: str) -> None:
     """Send 50 requests a second for 5 s, as a sweep does; print outcome and TTFT of each."""
-    async with targeted(url, max_send_lag=0.05) as target, open_workers(2) as workers:
+    async with targeted(url) as target, open_workers(2) as workers:
         drawer, flights = RequestGenerator(WORKLOAD, Random(7)), list[asyncio.Task[ProbeResult]]()
         first_ns = target.clock.now_ns() + LEAD_NS
         due_ns = [first_ns + round(number * 1e9 / PACE_PER_S) for number in range(5 * PACE_PER_S)]

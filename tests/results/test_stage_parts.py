@@ -98,7 +98,7 @@ async def test_an_engine_that_reasons(field: str) -> None:
     async with running(settings) as url:
         clock = make_clock()
         try:
-            target = Target(TargetSpec.model_validate({"url": url, "name": "t", "max_send_lag": 5.0}), clock)
+            target = Target(TargetSpec.model_validate({"url": url, "name": "t"}), clock)
             drawer = RequestGenerator(Workload("w", Fixed(20), Fixed(40)), Random(1))
             await target.identify()
             results = [await run_probe(target, drawer, clock.now_ns() + 20_000_000) for _ in range(4)]

@@ -103,16 +103,28 @@ def test_noise_alone_is_no_steadiness() -> None:
 
 
 def test_what_has_no_latency_is_not_counted() -> None:
-    """Failures, late answers and pauses while the engine loads; before the first look nothing is known."""
+    """Failures and pauses while the engine loads; before the first look nothing is known."""
     good = answer(0.1, 0.01)
-    late = replace(good, timeline=replace(good.timeline, is_late=True))
-    unusable = [None, answer(9.0, 0.9, Outcome.HTTP_5XX), late]
+    unusable = [None, answer(9.0, 0.9, Outcome.HTTP_5XX)]
     test, count = fed([*[good] * 23, *unusable * 9])
-    assert (test.is_steady, test.changes, count) == (None, {}, 50)
+    assert (test.is_steady, test.changes, count) == (None, {}, 41)
     test.add(good)
     assert test.is_steady
     assert set(test.changes) == {"TTFT", "TPOT"}
     assert str(test.warm_up(24, 2.0)) == "steady after 24 requests in 2 s"
+
+
+def test_an_answer_whose_first_token_was_read_late_has_its_ttft_in_the_middle() -> None:
+    """It is a streamed answer as the others are, and no E2E is looked at in its place."""
+    good = answer(0.1, 0.01)
+    first_ns = good.timeline.first_ns
+    assert first_ns is not None
+    unsure = replace(good, timeline=replace(good.timeline, earliest_ns={first_ns: first_ns - 50_000_000}))
+    assert unsure.timeline.ttft_s is None
+    test, count = fed([*[good] * 8, *[unusable for unusable in [good, unsure] for _ in range(8)]])
+    assert (test.is_steady, set(test.changes), count) == (False, {"TTFT", "TPOT"}, 24)
+    low, high = test.changes["TTFT"]
+    assert (low, high) == pytest.approx((-0.25, -0.25)), "75 ms in the place of 100 ms"
 
 
 def test_answers_that_are_not_streamed_have_their_whole_time() -> None:

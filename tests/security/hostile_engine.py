@@ -72,7 +72,7 @@ async def engine(answers: Answers, pause_s: float = 0.0) -> AsyncIterator[str]:
 def target_spec(url: str, keys: str = "") -> TargetSpec:
     """A target that is probed there. keys: further keys of it, as YAML."""
     text = "workloads: {short: {prompt_tokens: 20, output_tokens: 2}}\n" + (
-        f"targets: [{{name: t, url: '{url}', connect_lead: 50ms, max_send_lag: 5s, probes: [{{workload: short}}]{keys}}}]"
+        f"targets: [{{name: t, url: '{url}', connect_lead: 50ms, probes: [{{workload: short}}]{keys}}}]"
     )
     return load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
 

@@ -130,7 +130,7 @@ def config(secrets: Path, of: dict[str, str], echo: Echo) -> dict[str, object]:
          "relabel": [{"replacement": "/pods/v1", "target_label": "__path__"}]},
     ]  # fmt: skip
     return {
-        "defaults": {"rate": "5/s", "arrivals": "constant", "warmup": 0, "connect_lead": "50ms", "max_send_lag": "5s"},
+        "defaults": {"rate": "5/s", "arrivals": "constant", "warmup": 0, "connect_lead": "50ms"},
         "slos": {"quick": {"signal": "ttft", "threshold": "500ms", "objective": "90%"}},
         "prometheus": {"url": f"http://user:{quote(of['prometheus'], safe='')}@{echo.address}"},
         "grafana": {"url": url, "auth": {"bearer_token_file": f"{secrets}/grafana"}, "interval": "1m"},

@@ -88,7 +88,7 @@ def config(mock: str, ports: dict[str, int]) -> str:
             f"timeouts: {{first_token: {first_token_s}s}}, budget: {{tokens_per_day: 10M}}, probes: [{{workload: w{number}}}]}}"
         )
     targets.append(f'{{name: good, url: "{mock}", rate: 10/s, probes: [{{workload: plain}}]}}')
-    defaults = "defaults: {warmup: 0, arrivals: constant, max_send_lag: 5s, max_in_flight: 100}\n"
+    defaults = "defaults: {warmup: 0, arrivals: constant, max_in_flight: 100}\n"
     return (
         defaults + f"workloads: {{{', '.join(workloads)}}}\ntargets:\n" + "".join(f"  - {each}\n" for each in targets)
     )

@@ -284,7 +284,7 @@ def test_everything_that_a_daemon_says(server: Server, tmp_path: Path) -> None:
     targets: list[dict[str, object]] = [{"name": mode, "url": server.url(mode)} for mode in NAMES[1:]]
     targets.append({"url": server.url("names")})  # its name is the model's
     config = {
-        "defaults": {"rate": "5/s", "arrivals": "constant", "warmup": 0, "connect_lead": "50ms", "max_send_lag": "5s"},
+        "defaults": {"rate": "5/s", "arrivals": "constant", "warmup": 0, "connect_lead": "50ms"},
         "targets": targets,
     }
     with Daemon(

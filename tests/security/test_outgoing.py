@@ -48,7 +48,7 @@ Answer = Callable[[bytes], Awaitable[list[bytes]]]
 
 
 def spec(url: str, **changes: Any) -> TargetSpec:
-    text = f"targets: [{{name: t, url: '{url}', model: m, connect_lead: 10ms, max_send_lag: 5s}}]"
+    text = f"targets: [{{name: t, url: '{url}', model: m, connect_lead: 10ms}}]"
     target_spec = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
     return target_spec.model_copy(update={"timeouts": PATIENT} | changes)
 
@@ -191,11 +191,9 @@ async def test_who_means_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"defaults: {{allow_link_local: true}}\ntargets: [{{name: t, url: 'http://{METADATA}', model: m}}]"
     target_spec = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
     assert target_spec.allow_link_local
-    result = await probe(target_spec.model_copy(update={"connect_lead": 0.01, "max_send_lag": 5.0}))
+    result = await probe(target_spec.model_copy(update={"connect_lead": 0.01}))
     assert (result.outcome, METADATA in result.detail) == (Outcome.CONNECT_REFUSED, True)
-    refused = await probe(
-        target_spec.model_copy(update={"allow_link_local": False, "connect_lead": 0.01, "max_send_lag": 5.0})
-    )
+    refused = await probe(target_spec.model_copy(update={"allow_link_local": False, "connect_lead": 0.01}))
     assert (refused.outcome, "allow_link_local" in refused.detail) == (Outcome.REJECTED, True)
 
 

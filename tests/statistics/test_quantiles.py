@@ -1,4 +1,4 @@
-"""Confidence intervals of quantiles, and the trust in the prober's own measurements."""
+"""Confidence intervals of quantiles."""
 
 import math
 from random import Random
@@ -6,10 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from prober.net.clock import Trust
 from prober.statistics.quantiles import quantile_bounds, quantiles
-
-S = 10**9
 
 
 @pytest.mark.parametrize("q", [0.5, 0.9, 0.99])
@@ -29,21 +26,6 @@ def test_few_samples_have_no_upper_bound() -> None:
     (found,) = quantiles([float(i) for i in range(50)], (0.99,))
     assert (found.estimate, found.upper, found.has_enough_samples, found.count) == (49.0, None, False, 50)
     assert quantiles([]) == []
-
-
-@pytest.mark.parametrize(
-    ("lags_s", "is_trusted"),
-    [([0.009] * 500, True), ([0.1], True), ([0.101], False), ([0.011] * 10, False), ([60.0], False)],
-)
-def test_standing_still_for_over_one_percent_of_ten_seconds_removes_trust(
-    lags_s: list[float], is_trusted: bool
-) -> None:
-    """What max_send_lag allows is no standstill; ten seconds without one restore trust."""
-    trust = Trust(0.010)
-    for lag_s in lags_s:
-        trust.lag(S, lag_s)
-    assert trust.trusted(11 * S) is is_trusted
-    assert trust.trusted(11 * S + 1)
 
 
 def test_a_quantile_below_all_censored_samples_is_that_of_any_completion_and_others_are_bounds() -> None:
