@@ -13,6 +13,7 @@ import sys
 PROGRAMS = (
     "accuracy",
     "footprint",
+    "failures",
     "scrape",
     "labels",
     "parse",
