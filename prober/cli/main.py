@@ -3,13 +3,15 @@
 import gc
 import signal
 import sys
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from importlib import import_module
 from typing import Any
 
 from prober.cli.exit_codes import ExitCode, fail
-from prober.cli.output import echo, log_to_stderr
+from prober.cli.output import discard_outputs, echo, log_to_stderr, open_closed_outputs
 
 COMMANDS = {
     "run": "probe the configured targets and export what users experience to Prometheus",
@@ -44,6 +46,30 @@ def hold_signals() -> None:
 
 def main() -> None:
     """Entry point of all commands; `exit_codes` lists what they exit with."""
+    open_closed_outputs()
+    try:
+        try:
+            _run()
+        finally:
+            sys.stdout.flush()  # here, as Python would only mention a failure, and exit with 120
+    except BrokenPipeError as problem:
+        ended = problem.__context__
+        discard_outputs()
+        sys.exit(ended.code if isinstance(ended, SystemExit) else ExitCode.NO_READER)
+    except OSError as problem:
+        with suppress(OSError):
+            place = (
+                problem.filename or "its output cannot be written"
+            )  # other errors without a file have their own handlers
+            echo(f"prober: {place}: {problem.strerror or problem}", err=True, flush=True)
+        discard_outputs()
+        sys.exit(ExitCode.OWN_FAULT)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(ExitCode.OWN_FAULT)
+
+
+def _run() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name == "--version":
         from prober import __version__
@@ -90,5 +116,7 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
             command(**options)
         except KeyboardInterrupt:
             sys.exit(ExitCode.INTERRUPTED)
+        except BrokenPipeError:  # before Click, which exits with 1
+            sys.exit(ExitCode.NO_READER)
 
     return run

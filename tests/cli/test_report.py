@@ -94,7 +94,7 @@ def test_another_tools_file_beside_ours(file: Path, tmp_path: Path) -> None:
         (["{folder}/aiperf.json"], 1, "schema_version: is '3.0' (of aiperf 9.1), this prober reads AIPerf's 1.x"),
         (["{folder}/versus.json", "{file}"], 2, "results and comparisons have no common report"),
         (["{folder}/versus.json", "--format", "csv"], 2, "a comparison has no stages"),
-        (["{file}", "--output", "{folder}/no/report.md"], 1, "report.md: cannot be written: No such file or directory"),
+        (["{file}", "--output", "{folder}/no/report.md"], 7, "report.md: cannot be written: No such file or directory"),
     ],
 )
 def test_what_cannot_be_done_is_said(file: Path, arguments: list[str], code: int, message: str) -> None:
