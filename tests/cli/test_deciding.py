@@ -259,9 +259,9 @@ def test_an_interrupted_comparison_keeps_its_whole_rounds(
     if code:
         assert "interrupted before the first round had ended" in done.stderr
         return
-    comparison = read_any(saved.read_text(), "comparison.json")
+    [comparison] = read_all(saved.read_text(), "comparison.json")
     assert isinstance(comparison, Comparison)
-    words = re.fullmatch("interrupted after ([0-9]+) of 40 rounds", comparison.said[0])
+    words = re.fullmatch("interrupted after ([0-9]+) of 40 rounds", comparison.remarks[0])
     assert words is not None
     assert 1 <= int(words[1]) < 40
     assert {axis.rounds for axis in comparison.compared} == {int(words[1])}
