@@ -14,6 +14,7 @@ PROGRAMS = (
     "accuracy",
     "footprint",
     "start",
+    "failures",
     "scrape",
     "labels",
     "parse",

@@ -12,9 +12,9 @@ from typing import Annotated
 
 import typer
 
-from prober.cli.console import Terminal
+from prober.cli.console import Terminal, on_interrupt
 from prober.cli.context import GpuCount, GpuPrice
-from prober.cli.exit_codes import ExitCode, exit_on
+from prober.cli.exit_codes import ExitCode, exit_on, saved
 from prober.cli.options import (
     AsJson,
     EndpointOptions,
@@ -47,7 +47,13 @@ from prober.features.experiments.compare import (
     plan,
     risks,
 )
-from prober.features.experiments.compare_run import RefusingSide, UnansweredSide, compare_stored, compare_targets
+from prober.features.experiments.compare_run import (
+    NoRound,
+    RefusingSide,
+    UnansweredSide,
+    compare_stored,
+    compare_targets,
+)
 from prober.features.experiments.report.comparison_report import HEAD, P_NOTE, by_rate, cells
 from prober.measure.objective import Slo
 from prober.measure.target_state import WarmUpLength
@@ -106,7 +112,7 @@ def compare(
     requests were refused."""
     with (
         exit_on(UnansweredSide, WorkersUnavailable, command="compare", code=ExitCode.FAILED),
-        exit_on(RefusingSide, command="compare", code=ExitCode.NOT_JUDGED),
+        exit_on(RefusingSide, NoRound, command="compare", code=ExitCode.NOT_JUDGED),
         exit_on(ConfigError, BadEndpoint, OSError, ValueError, command="compare"),
     ):
         level = share("--error", error)
@@ -187,13 +193,12 @@ def compare(
             risks=tuple(risks(measured, material, level, slos, gpus_a, gpus_b)),
             rollback=rollback or None,
         )
-        if save:
-            Path(save).write_text(to_json(comparison), encoding="utf-8")
-    if as_json:
-        judged = [{**asdict(risk), "state": risk.evidence} for risk in comparison.risks]
-        echo(json.dumps({**asdict(comparison), "risks": judged}))
-    else:
-        _draw(comparison)
+    with saved(to_json(comparison), Path(save) if save else None, "prober compare: --save"):
+        if as_json:
+            judged = [{**asdict(risk), "state": risk.evidence} for risk in comparison.risks]
+            echo(json.dumps({**asdict(comparison), "risks": judged}))
+        else:
+            _draw(comparison)
     if comparison.not_judged:
         sys.exit(ExitCode.NOT_JUDGED)
     sys.exit(ExitCode.OK if comparison.compared else ExitCode.FAILED)
@@ -217,7 +222,11 @@ async def _measure(
                 # B gets the texts of A, even if its server counts other tokens for them.
                 b.target.prompt_calibration = a.target.prompt_calibration
                 async with b:
-                    comparison, rounds = await compare_targets({"a": a, "b": b}, planned, pause_s, warm_up, error, slos)
+                    interrupted = asyncio.Event()
+                    on_interrupt(interrupted.set)
+                    comparison, rounds = await compare_targets(
+                        {"a": a, "b": b}, planned, pause_s, warm_up, error, slos, interrupted
+                    )
         return replace(comparison, remarks=(*comparison.remarks, *workers.clocks(), *workers.losses)), rounds
 
 

@@ -1,4 +1,4 @@
-"""Terminal output with tables, colours and progress bars, and the handling of Ctrl-C."""
+"""Terminal output with tables, colours and progress bars, and the handling of Ctrl-C and SIGTERM."""
 
 import asyncio
 import signal
@@ -30,11 +30,13 @@ class Terminal(Console):
 
 
 def on_interrupt(stop: Callable[[], None]) -> None:
-    """Call `stop` at Ctrl-C, from inside the event loop. A second Ctrl-C ends the program at once."""
+    """Call `stop` at Ctrl-C or SIGTERM, from inside the event loop. A second one ends the program at once."""
     loop = asyncio.get_running_loop()
 
     def interrupt() -> None:
-        loop.remove_signal_handler(signal.SIGINT)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
         stop()
 
-    loop.add_signal_handler(signal.SIGINT, interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupt)

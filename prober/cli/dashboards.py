@@ -12,6 +12,7 @@ import typer
 from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.output import echo
 from prober.config.server import TlsSpec
+from prober.storage.watched_file import write_text
 
 if TYPE_CHECKING:
     from prober.features.grafana.push import PushOptions
@@ -59,7 +60,7 @@ def dashboards(
     if action is Action.WRITE:
         output.mkdir(parents=True, exist_ok=True)
         for name, text in documents.items():
-            (output / name).write_text(text, encoding="utf-8")
+            write_text(output / name, text)
         return
     if action is Action.PUSH:
         server, into, source = _destination(

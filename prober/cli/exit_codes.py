@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import IntEnum, unique
+from pathlib import Path
 from typing import NoReturn
 
 from prober.cli.output import echo
@@ -17,7 +18,7 @@ class ExitCode(IntEnum):
     """Done, and the result is good: ready, accepted, compared, a knee was estimated or the SLOs hold at a rate."""
     FAILED = 1
     """A bad result or a mistake found: not ready, rejected, unanswered, an SLO that fails in a sweep, an invalid
-    configuration, a file that cannot be read. Python exits with this code after a crash, so it never means success."""
+    configuration, a file that cannot be read."""
     WRONG_CALL = 2
     """An argument is missing, unknown or has a wrong value. Nothing was sent."""
     DEGRADED = 3
@@ -29,8 +30,12 @@ class ExitCode(IntEnum):
     """`dashboards push --dry-run`: Grafana differs from what a push would leave."""
     NO_ESTIMATE = 6
     """`sweep`: what was measured is there, but the process that estimates failed, for example out of memory."""
+    OWN_FAULT = 7
+    """The prober itself failed: its output or a file cannot be written, or it crashed."""
     INTERRUPTED = 130
     """Ended at once by Ctrl-C: 128 + SIGINT, as shells report it."""
+    NO_READER = 141
+    """The reader of its output has gone: 128 + SIGPIPE."""
 
     @property
     def colour(self) -> str:
@@ -51,6 +56,25 @@ def fail(message: str, code: ExitCode) -> NoReturn:
     """Print `message` on standard error and exit with `code`."""
     echo(message, err=True)
     sys.exit(code)
+
+
+@contextmanager
+def saved(text: str, path: Path | None, option: str) -> Iterator[None]:
+    """Write `text` to the file that an option names before the block, which prints; exit with OWN_FAULT after it if that failed.
+
+    path: None: nothing is written
+    """
+    from prober.storage.watched_file import write_text
+
+    problem: OSError | None = None
+    try:
+        if path is not None:
+            write_text(path, text)
+    except OSError as failure:
+        problem = failure
+    yield
+    if problem is not None:
+        fail(f"{option} {path}: cannot be written: {problem.strerror}", ExitCode.OWN_FAULT)
 
 
 @contextmanager

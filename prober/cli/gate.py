@@ -14,7 +14,7 @@ import typer
 
 from prober.cli.console import Terminal
 from prober.cli.context import ContextOptions
-from prober.cli.exit_codes import OF_VERDICT, exit_on
+from prober.cli.exit_codes import OF_VERDICT, exit_on, saved
 from prober.cli.options import (
     DEFAULT_BURST,
     AsJson,
@@ -138,14 +138,20 @@ def gate(
         if before is not None and before.target.model != result.target.model:
             remarks.append(f"the baseline is of model {before.target.model!r}, this is {result.target.model!r}")
         if save:
-            Path(save).write_text(to_json(result), encoding="utf-8")
             remarks += _as_baseline(result, save)
+    with saved(to_json(result), Path(save) if save else None, "prober gate: --save"):
+        _show(verdict, result, remarks, probe.rate, as_json=as_json)
+    sys.exit(OF_VERDICT[verdict.state])
+
+
+def _show(verdict: GateVerdict, result: Result, remarks: Sequence[str], rate_per_s: float, *, as_json: bool) -> None:
+    """Print the verdict, as text or as one JSON object."""
     stage = result.stages[0]
     if as_json:
         document = {**asdict(verdict), "exit_code": OF_VERDICT[verdict.state], "reservations": remarks}
         price = stage_cost(stage, result.prices)
         of_result = asdict(result.without_requests())
-        document |= {"cost": price and asdict(price), "rate_per_s": probe.rate, "workload": sent.name}
+        document |= {"cost": price and asdict(price), "rate_per_s": rate_per_s, "workload": result.load.workload}
         document |= {
             name: of_result["stages"][0][name]
             for name in ("prompt_lengths", "reasoning", "tool_calls", "retries", "series")
@@ -155,7 +161,6 @@ def gate(
     else:
         lengths = [f"Prompts: {stage.prompt_lengths.text()}."] if stage.prompt_lengths else []
         _draw(verdict, result, [*remarks, *stage.sentences(), *lengths, *stage_sentences(result, stage)])
-    sys.exit(OF_VERDICT[verdict.state])
 
 
 def _judged(verdict: GateVerdict, slos: Sequence[Slo], references: Sequence[Reference]) -> str:

@@ -1,15 +1,18 @@
 """`prober`: finds the command and runs it. A command's module is imported only when it is called, which keeps the daemon small."""
 
 import gc
+import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from importlib import import_module
 from typing import Any
 
 from prober.cli.exit_codes import ExitCode, fail
-from prober.cli.output import echo, log_to_stderr
+from prober.cli.output import discard_outputs, echo, log_to_stderr, open_closed_outputs
 
 COMMANDS = {
     "run": "probe the configured targets and export what users experience to Prometheus",
@@ -40,10 +43,54 @@ HEADINGS = {
 def hold_signals() -> None:
     """Block signals until a daemon handles them, also across exec: by default they end a process, and process 1 never sees them."""
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1))
+    for number in (signal.SIGALRM, signal.SIGVTALRM, signal.SIGUSR2, signal.SIGIO, signal.SIGPWR):
+        signal.signal(
+            number, signal.SIG_IGN
+        )  # they have no meaning here, and by default end a process that has not saved
+
+
+def be_init() -> None:
+    """Continue in a child, for which this process passes signals on and reaps orphans, as process 1 has to, until it ends."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    child = os.fork()
+    if not child:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        return
+    while True:
+        if (number := signal.sigwait(signal.valid_signals())) != signal.SIGCHLD:
+            os.kill(child, number)
+            continue
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == child:
+                    code = os.waitstatus_to_exitcode(ended[1])
+                    os._exit(code if code >= 0 else 128 - code)
 
 
 def main() -> None:
     """Entry point of all commands; `exit_codes` lists what they exit with."""
+    open_closed_outputs()
+    try:
+        try:
+            _run()
+        finally:
+            sys.stdout.flush()  # here, as Python would only mention a failure, and exit with 120
+    except BrokenPipeError as problem:
+        ended = problem.__context__
+        discard_outputs()
+        sys.exit(ended.code if isinstance(ended, SystemExit) else ExitCode.NO_READER)
+    except OSError as problem:
+        with suppress(OSError):
+            place = problem.filename or "its output cannot be written"  # other errors without a file are handled
+            echo(f"prober: {place}: {problem.strerror or problem}", err=True, flush=True)
+        discard_outputs()
+        sys.exit(ExitCode.OWN_FAULT)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(ExitCode.OWN_FAULT)
+
+
+def _run() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name == "--version":
         from prober import __version__
@@ -61,6 +108,8 @@ def main() -> None:
     gc.disable()  # it takes an eighth of the imports' time, and nearly all that they make stays
     if name == "run":
         hold_signals()
+        if os.getpid() == 1:
+            be_init()
     else:
         log_to_stderr()
     import typer
@@ -90,5 +139,7 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
             command(**options)
         except KeyboardInterrupt:
             sys.exit(ExitCode.INTERRUPTED)
+        except BrokenPipeError:  # before Click, which exits with 1
+            sys.exit(ExitCode.NO_READER)
 
     return run

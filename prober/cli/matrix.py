@@ -16,7 +16,7 @@ from rich.text import Text
 
 from prober.cli.console import Terminal, on_interrupt
 from prober.cli.context import ContextOptions
-from prober.cli.exit_codes import OF_VERDICT, ExitCode, exit_on
+from prober.cli.exit_codes import OF_VERDICT, ExitCode, exit_on, saved
 from prober.cli.options import (
     DEFAULT_BURST,
     AsJson,
@@ -140,12 +140,11 @@ def measure_rows(
         verdicts, result = asyncio.run(
             _measure(spec, rows, warm, burst_s, configuration, worker_processes, workers.ray)
         )
-    if output is not None:
-        output.write_text(to_json(result), encoding="utf-8")
-    if as_json:
-        echo(json.dumps(_object(rows, verdicts, result, burst_s)))
-    else:
-        _draw(rows, verdicts, result)
+    with saved(to_json(result), output, f"prober {command}: --output"):
+        if as_json:
+            echo(json.dumps(_object(rows, verdicts, result, burst_s)))
+        else:
+            _draw(rows, verdicts, result)
     sys.exit(OF_VERDICT[overall(verdicts)])
 
 

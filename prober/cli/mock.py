@@ -31,7 +31,9 @@ DRAWN_TTFT, DRAWN_ITL = "50ms", "10ms"
 
 def mock(
     host: Annotated[str, RareOption(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0: take a free one and print it.")] = 8000,
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="Port to listen on; 0: take a free one and print it.")
+    ] = 8000,
     model: Annotated[str, typer.Option(help="Name of the served model.")] = "mock",
     engine: Annotated[str, typer.Option(help="drawn: chosen delays; simulated: requests share a batch.")] = "drawn",
     ttft: Annotated[

@@ -4,7 +4,9 @@
 """
 
 import logging
+import os
 import sys
+from contextlib import suppress
 
 from prober.measure.printable import printable
 
@@ -12,6 +14,23 @@ from prober.measure.printable import printable
 def echo(text: object = "", *, end: str = "\n", err: bool = False, flush: bool = False) -> None:
     """Print on standard output, or with `err` on standard error. flush: write it at once, for a reader of a pipe"""
     print(printable(str(text)), end=end, file=sys.stderr if err else sys.stdout, flush=flush)
+
+
+def open_closed_outputs() -> None:
+    """Let what a caller has closed lead nowhere: Python has no stream for it, and the next file or socket would get its number."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        if number == 1:
+            sys.stdout = open(1, "w", encoding="utf-8")  # noqa: SIM115 -- as long as the process
+        elif number == 2:
+            sys.stderr = open(2, "w", encoding="utf-8")  # noqa: SIM115
+    os.close(number)
+
+
+def discard_outputs() -> None:
+    """Let what is still to be written lead nowhere, as Python tries it again at its end and exits with 120."""
+    with suppress(OSError, ValueError):  # ValueError: no file behind it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(sys.stdout.fileno(), sys.stderr.fileno())
 
 
 class PrintableFormatter(logging.Formatter):

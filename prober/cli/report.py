@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from prober.cli.context import ContextOptions
-from prober.cli.exit_codes import ExitCode, exit_on, fail
+from prober.cli.exit_codes import ExitCode, exit_on, fail, saved
 from prober.cli.options import expand_options
 from prober.cli.output import echo
 from prober.config.problems import ConfigError
@@ -80,10 +80,8 @@ def report(
     if output is None:
         echo(text, end="")
         return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as problem:
-        fail(f"--output {output}: cannot be written: {problem.strerror}", ExitCode.FAILED)
+    with saved(text, output, "prober report: --output"):
+        pass
 
 
 def _with_options(result: Result, spec: ContextSpec, options: ContextOptions) -> Result:

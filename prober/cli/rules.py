@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from prober.cli.exit_codes import ExitCode, exit_on, fail
+from prober.cli.exit_codes import ExitCode, exit_on, fail, saved
 from prober.cli.options import ConfigFile
 from prober.cli.output import echo
 from prober.config.labels import LABEL_NAME, OWN_LABELS
@@ -101,7 +101,8 @@ def rules(
     if output is None:
         echo(text, end="")
     elif not compare:
-        output.write_text(text, encoding="utf-8")
+        with saved(text, output, "prober rules: --output"):
+            pass
     elif not output.exists() or output.read_text(encoding="utf-8") != text:
         fail(f"{output} is out of date with {config_file}; write it again without --check", ExitCode.FAILED)
 

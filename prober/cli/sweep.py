@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from prober.cli.console import Terminal, on_interrupt
 from prober.cli.context import ContextOptions
-from prober.cli.exit_codes import OF_VERDICT, ExitCode, exit_on
+from prober.cli.exit_codes import OF_VERDICT, ExitCode, exit_on, saved
 from prober.cli.options import (
     AsJson,
     EndpointOptions,
@@ -179,20 +179,21 @@ def sweep(
             with only_load("sweep", spec.url):
                 asyncio.run(measure())
         finally:  # a later run that cannot begin loses none before it
+            files = ExitStack()
             for number, (_, result) in enumerate(ended, 1):
-                text = ""
+                text, path = "", Path(output) if output else None
                 if output or as_json:
                     from prober.results.result_file import to_json  # here, as most sweeps are only shown
 
                     text = to_json(result)
-                if output:
-                    path = Path(output)
-                    path = path.with_stem(f"{path.stem}-{number}") if len(ended) > 1 else path
-                    path.write_text(text, encoding="utf-8")
+                if path is not None and len(ended) > 1:
+                    path = path.with_stem(f"{path.stem}-{number}")
+                files.enter_context(saved(text, path, "prober sweep: --output"))
                 if as_json:
                     echo(text)
                 else:
                     _draw(result)
+            files.close()
     bindings = [binding(result.capacities) for _, result in ended]
     knees = [least.estimate for least in bindings if least is not None and least.estimate is not None]
     if len(knees) > 1 and not as_json:

@@ -79,11 +79,11 @@ def _loaded(payload: bytes) -> Any:
     try:
         return orjson.loads(payload)
     except orjson.JSONDecodeError as problem:
-        strict = problem
+        why = str(problem)  # the exception holds the payload, and stored here it would hold itself
     try:
         return json.loads(payload)
     except (ValueError, RecursionError):
-        raise Malformed(f"not JSON ({strict}): {excerpt(payload)}") from None
+        raise Malformed(f"not JSON ({why}): {excerpt(payload)}") from None
 
 
 def excerpt(payload: bytes) -> str:

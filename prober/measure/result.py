@@ -1,8 +1,9 @@
 """Result of one finished probe."""
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
-from typing import Literal, get_args
+from array import array
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, ClassVar, Literal, get_args
 
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.printable import shown_name
@@ -10,6 +11,9 @@ from prober.measure.timeline import Timeline
 
 RetryKind = Literal["retry", "fallback"]
 RETRY_KINDS: tuple[RetryKind, ...] = get_args(RetryKind)
+MAX_STORED_FAILURE_BYTES = 2 << 10  # of memory: a sidecar of 256 MiB stores thousands of failures
+COLLECTOR_BYTES, EMPTY_TEXT_BYTES, EMPTY_ARRAY_BYTES, STAMP_BYTES, WIDE_BYTES = 16, 76, 80, 8, 4  # of 64-bit CPython
+EMPTY: dict[Any, Any] = {}  # that results share
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,20 @@ class ProbeResult:
     has_asked_length: bool = False
     adapter: str = ""
     worker: int = 0
+    _latest: ClassVar["tuple[ProbeResult, ProbeResult] | None"] = None  # the result that was stored last, and its copy
+
+    @property
+    def stored(self) -> "ProbeResult":
+        """The result as histories store it: a failure is cut to MAX_STORED_FAILURE_BYTES, whatever its server sent.
+
+        The detail goes first, then the first stamps of chunks, then the start of the answer. The last result is cached, so that all
+        histories share it.
+        """
+        if self.outcome in ANSWERED:
+            return self
+        if ProbeResult._latest is None or ProbeResult._latest[0] is not self:
+            ProbeResult._latest = self, _cut(self)
+        return ProbeResult._latest[1]
 
     @property
     def reason(self) -> str:
@@ -78,3 +96,48 @@ class ProbeResult:
 def unsent(due_ns: int, outcome: Outcome, detail: str, workload: str = "") -> ProbeResult:
     """Returns the result of a request that was not sent."""
     return ProbeResult("", workload, "", 0.0, outcome, detail, Timeline(due_ns))
+
+
+def _cut(failure: ProbeResult) -> ProbeResult:
+    timeline, chunks = failure.timeline, len(failure.timeline.content_ns)
+    timeline = replace(timeline, content_ns=timeline.content_ns or (), charged_tokens=(0, 0))
+    failure = replace(failure, timeline=timeline, rate_limit=EMPTY, retries=failure.retries or EMPTY)
+    failure = replace(failure, retry_after_s=None, cert_expiry_unix_s=None)  # nothing shows these later
+    left = MAX_STORED_FAILURE_BYTES - _bare_bytes(failure) - failure.request_id.__sizeof__()
+    reason, model = _fitting(timeline.finish_reason or "", left // 4), _fitting(timeline.answered_model, left // 4)
+    left -= sum(name.__sizeof__() for name in (reason, model) if name)
+    stamp_bytes = STAMP_BYTES if timeline.content_tokens is None else 2 * STAMP_BYTES
+    detail, note = _fitting(failure.detail, left), ""
+    if detail.__sizeof__() + stamp_bytes * chunks > left:
+        note = f"; only the first of {chunks:,} chunks are stored"
+        detail = _fitting(failure.detail, left - WIDE_BYTES * len(note)) + note
+        chunks = max(0, left - detail.__sizeof__()) // stamp_bytes
+        usage = timeline.usage and timeline.usage._replace(completion_tokens=None)  # of all chunks: there is no TPOT
+        tokens = timeline.content_tokens and timeline.content_tokens[:chunks]
+        timeline = replace(timeline, content_ns=timeline.content_ns[:chunks], content_tokens=tokens, usage=usage)
+    text = _fitting(failure.text, left - detail.__sizeof__() - stamp_bytes * chunks)
+    timeline = replace(timeline, finish_reason=reason or None, answered_model=model)
+    return replace(failure, detail=detail, timeline=timeline, text=text)
+
+
+def _bare_bytes(value: Any) -> int:
+    """Memory of a result, or of a part of it, without its texts and the stamps of its chunks."""
+    if not value or isinstance(value, str):  # all empty values are shared
+        return 0
+    if isinstance(value, array):
+        return EMPTY_ARRAY_BYTES
+    parts: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else ()
+    if is_dataclass(value):
+        parts = [getattr(value, part.name) for part in fields(value)]
+    header_bytes = COLLECTOR_BYTES if parts else 0
+    return header_bytes + int(value.__sizeof__()) + sum(map(_bare_bytes, parts))
+
+
+def _fitting(text: str, max_bytes: int) -> str:
+    """The text, or as much of its start as takes `max_bytes` of memory with "…" behind it."""
+    if not text or text.__sizeof__() <= max_bytes:
+        return text
+    chars = (max_bytes - EMPTY_TEXT_BYTES) // (
+        4 if max(text) > "\uffff" else 2
+    ) - 1  # bytes of each in a string with "…"
+    return f"{text[:chars]}…" if chars > 0 else ""

@@ -134,7 +134,7 @@ class TargetHistory(TargetObserver):
 
     def add(self, result: ProbeResult) -> None:
         """Store a probe without counting it, such as one on request."""
-        limit = self._history.max_successes
+        result, limit = result.stored, self._history.max_successes
         for results, most in ((self._successes, limit), (self._failures, FAILURE_FACTOR * limit)):
             if (results is self._successes) == (result.outcome is Outcome.OK):
                 results.append(result)

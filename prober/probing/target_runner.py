@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,10 @@ GONE = frozenset(  # how requests fail while their server ends
 )
 UNNAMED = "undiscovered"  # name of the series of a target whose model is not known yet
 MAX_MODELS = 10  # by which a target without a name of its own goes in turn, as each is a new set of series
+MAX_LINES, LINES_NS = (
+    4,
+    300 * 10**9,
+)  # changes of one state that are logged in this time, so that flapping has 52 lines an hour
 FIRST_ANSWER_INTERVAL_S = 2.0  # how often a target is asked that refuses connections and has never answered
 Observer = TypeVar("Observer", bound=TargetObserver)
 log = logging.getLogger(__name__)
@@ -74,6 +79,7 @@ class TargetRunner:
         self._observed: ObservedTarget | None = None
         self._logged_state, self._logged_token_problem = self.target.state, ""
         self._logged_workloads: dict[str, TargetState] = {}  # those that differed from their target
+        self._logged_ns: dict[str, deque[int]] = {}  # latest lines on the state of a workload; "": of the target
         self._models: set[str] = set()  # that its server named, MAX_MODELS + 1 at most
         self.first_answers: FirstAnswers | None = None  # if its first answer is part of an event of several targets
         self._is_started = False
@@ -89,6 +95,7 @@ class TargetRunner:
             if before.spec.url == spec.url:
                 self._models = before._models
                 self._logged_state, self._logged_workloads = before.target.state, before._logged_workloads
+                self._logged_ns = before._logged_ns
         context.budgets.enter(self.target)
         if self._observed is not None:
             self._observed.retarget(self.target)
@@ -325,7 +332,7 @@ class TargetRunner:
         A workload has its own log line only if another workload is answered or fails. If none has data, the target's state says so.
         """
         name, target = self.name or UNNAMED, self.target
-        if target.state != self._logged_state:
+        if target.state != self._logged_state and self._may_log(""):
             text = f"{target.state}, was {self._logged_state}: {target.reason}".removesuffix(": ")
             self._logged_state, group = target.state, self.first_answers
             if group is None or not group.include(target.spec.key, name, target.state):
@@ -334,7 +341,8 @@ class TargetRunner:
         for known in target.workloads.values():
             before, state = self._logged_workloads.get(known.workload, TargetState.READY), known.state
             begins = is_beside and state in NO_DATA_STATES and state not in (before, target.state)
-            if begins or (before in NO_DATA_STATES and state in (TargetState.READY, TargetState.FAILING)):
+            ends = before in NO_DATA_STATES and state in (TargetState.READY, TargetState.FAILING)
+            if (begins or ends) and self._may_log(known.workload):
                 self._logged_workloads[known.workload] = state
                 text = f"workload {known.workload} is {state}, was {before}: {known.reason}".removesuffix(": ")
                 self._tell(text, text)
@@ -342,6 +350,14 @@ class TargetRunner:
         if problem != self._logged_token_problem:
             self._logged_token_problem = problem
             log.warning("target=%s: %s", self.name, problem or "the token file is readable again")
+
+    def _may_log(self, workload: str) -> bool:
+        """Returns True, and counts a line, unless the state has changed too often lately. The state of then is logged later."""
+        lines, now_ns = self._logged_ns.setdefault(workload, deque(maxlen=MAX_LINES)), self._context.clock.now_ns()
+        if len(lines) == MAX_LINES and now_ns - lines[0] < LINES_NS:
+            return False
+        lines.append(now_ns)
+        return True
 
     def _tell(self, line: str, text: str) -> None:
         """Log a line about the target, and add its event to the event log."""

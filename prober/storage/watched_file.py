@@ -6,6 +6,7 @@ import hashlib
 import os
 import stat
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self
@@ -14,6 +15,7 @@ from prober.config.problems import shown_path
 
 Stamp = tuple[int, int, int, int]
 MAX_SECRET_BYTES = 64 << 10
+MAX_BESIDE_CHARS = 200  # of a name, which may have 255 bytes with dot and process id
 MAX_TEXT_BYTES = 64 << 20  # of a configuration or a file of rows, and of what they name: prompts, traces
 
 
@@ -44,6 +46,28 @@ def read_text(path: str | Path) -> str:
     if len(text) > MAX_TEXT_BYTES:
         raise OSError(errno.EFBIG, f"is longer than {MAX_TEXT_BYTES:,} characters")
     return text
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file beside its place and rename it, so that a failure leaves the file of before as it is. Raises OSError.
+
+    Devices and pipes are written to, as is a file that its folder does not let replace, such as a mounted one.
+    """
+    path = path.resolve()
+    if not path.exists() or path.is_file():
+        beside = path.with_name(f".{path.name[:MAX_BESIDE_CHARS]}.{os.getpid()}")
+        try:
+            beside.write_text(text, encoding="utf-8")
+            if path.exists():
+                beside.chmod(stat.S_IMODE(path.stat().st_mode))
+            beside.replace(path)
+            return
+        except OSError as problem:
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)
+            if problem.errno not in (errno.EACCES, errno.EPERM, errno.EBUSY) or not path.exists():
+                raise
+    path.write_text(text, encoding="utf-8")
 
 
 @dataclass(slots=True)

@@ -1,8 +1,14 @@
 """`prober gate` and `prober compare` as a pipeline runs them, beside mock engines in virtual time."""
 
+import asyncio
 import json
+import re
+import signal
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +236,35 @@ def test_a_comparison_is_kept_and_shown_again(tmp_path: Path) -> None:
     text = comparison_report.markdown([comparison])
     assert "| ttft_p50 |" in text
     assert all(f"{remark[0].upper()}{remark[1:]}." in text.replace("\\", "") for remark in comparison.remarks)
+
+
+@asynccontextmanager
+async def interrupted(number: signal.Signals, after_s: float) -> AsyncIterator[None]:
+    """Send the command this signal after this time."""
+    asyncio.get_running_loop().call_later(after_s, signal.raise_signal, number)
+    yield
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("after_s", "code"), [(7.0, 0), (0.5, 4)])
+def test_an_interrupted_comparison_keeps_its_whole_rounds(
+    tmp_path: Path, number: signal.Signals, after_s: float, code: int
+) -> None:
+    """It says how many; before the end of the first one nothing can be compared."""
+    saved = tmp_path / "comparison.json"
+    engine = mock(settings(Lognormal(0.03, 0.1), Lognormal(0.002, 0.1)))
+    with beside(engine, partial(interrupted, number, after_s)) as (url, _):
+        done = call("compare", url, url, *TURNS, "--rounds", "40", "--save", saved, "--json")
+    assert (done.returncode, saved.exists()) == (code, code == 0), done.stderr
+    if code:
+        assert "interrupted before the first round had ended" in done.stderr
+        return
+    [comparison] = read_all(saved.read_text(), "comparison.json")
+    assert isinstance(comparison, Comparison)
+    words = re.fullmatch("interrupted after ([0-9]+) of 40 rounds", comparison.remarks[0])
+    assert words is not None
+    assert 1 <= int(words[1]) < 40
+    assert {axis.rounds for axis in comparison.compared} == {int(words[1])}
 
 
 def test_equals_show_no_difference_and_30_percent_is_found() -> None:

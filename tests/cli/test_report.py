@@ -93,7 +93,7 @@ def test_another_tools_file_beside_ours(file: Path, tmp_path: Path) -> None:
         ),
         (["{folder}/versus.json", "{file}"], 2, "results and comparisons have no common report"),
         (["{folder}/versus.json", "--format", "csv"], 2, "a comparison has no stages"),
-        (["{file}", "--output", "{folder}/no/report.md"], 1, "report.md: cannot be written: No such file or directory"),
+        (["{file}", "--output", "{folder}/no/report.md"], 7, "report.md: cannot be written: No such file or directory"),
     ],
 )
 def test_what_cannot_be_done_is_said(file: Path, arguments: list[str], code: int, message: str) -> None:

@@ -142,13 +142,14 @@ def test_two_at_one_endpoint_would_measure_each_other(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def ctrl_c(after_s: float) -> AsyncIterator[None]:
-    """Interrupt the command after this time."""
-    asyncio.get_running_loop().call_later(after_s, signal.raise_signal, signal.SIGINT)
+async def interrupted(number: signal.Signals, after_s: float) -> AsyncIterator[None]:
+    """Send the command this signal after this time."""
+    asyncio.get_running_loop().call_later(after_s, signal.raise_signal, number)
     yield
 
 
-def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_keep_what_was_measured(tmp_path: Path, number: signal.Signals) -> None:
     """Exit code 4: the row that ended keeps its verdict, the interrupted one has none, the third one was not begun."""
     objective = "accept: ['ttft<2s:80%']"
     path = file(
@@ -158,7 +159,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
         f"name: three, concurrency: 2, duration: 10m, {objective}",
     )
     saved = tmp_path / "result.json"
-    with beside(mock(Settings(behaviour=QUICK)), partial(ctrl_c, 6.0)) as (url, _):
+    with beside(mock(Settings(behaviour=QUICK)), partial(interrupted, number, 6.0)) as (url, _):
         code, out, _ = matrix(url, "--file", str(path), "--output", str(saved), "--json")
     assert code == 4
     document = json.loads(out)

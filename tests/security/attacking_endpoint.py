@@ -5,6 +5,7 @@ Quiet, it answers as a small OpenAI-compatible server does.
 
 import asyncio
 import json
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ class Reply:
 
     headers: bytes = b""
     status: bytes = b""
+    body: Callable[[], bytes] = lambda: b"{}"  # with `status`
     events: Callable[[], list[bytes]] | None = None  # of the stream
     usage_tokens: int = 0
     version: Callable[[], bytes] | None = None
@@ -74,6 +76,10 @@ ATTACKS = {
     "endpoint: page whose sum overflows": Reply(page=_overflow),
     "endpoint: Retry-After that is no number": Reply(b"Retry-After: \xb2\r\n", b"429 Too Many Requests"),
     "endpoint: Retry-After of ages": Reply(b"Retry-After: 99999999999999\r\n", b"429 Too Many Requests"),
+    "endpoint: errors of 64 kB": Reply(
+        status=b"500 Internal Server Error",
+        body=lambda: b"<p>request %s failed" % uuid.uuid4().hex.encode() + b"<p>at line" * 6_400,
+    ),
     "endpoint: a billion tokens claimed": Reply(usage_tokens=10**9),
     "endpoint: silence": Reply(status=b"silence"),
 }
@@ -124,7 +130,9 @@ class Server:
             return
         if reply.status:
             head = b"HTTP/1.1 " + reply.status + b"\r\nContent-Type: application/json\r\n" + reply.headers
-            writer.write(head + b"Content-Length: 2\r\n\r\n{}")
+            body = reply.body()
+            writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            await writer.drain()
             return
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"
         writer.write(head + reply.headers + b"\r\n")

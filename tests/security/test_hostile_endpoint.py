@@ -37,6 +37,7 @@ OUTCOMES = {
     "page whose sum overflows": {"ok"},
     "Retry-After that is no number": {"http_429"},
     "Retry-After of ages": {"http_429"},
+    "errors of 64 kB": {"http_5xx"},
     "a billion tokens claimed": {"ok"},
     "silence": {"timeout_first_token"},
 }

@@ -22,6 +22,7 @@ from prober.workload.arrivals import derive_seed
 
 GUARD_INTERVAL_S = 1.0
 ALERTS_INTERVAL_S = 15.0
+CUT = "sweep: cut, as the prober ends; nothing of it is kept"
 log = logging.getLogger(__name__)
 
 
@@ -104,6 +105,10 @@ class SweepJob:
         try:
             async with session:
                 run = await runner.run()
+        except asyncio.CancelledError:  # the prober ends, and keeps nothing of it
+            log.info("target=%s %s", target.name, CUT)
+            shared.events.append(TargetEvent(shared.clock.unix_s(), target.name, "sweep", CUT))
+            raise
         finally:
             guards.cancel()
             target.runner = None

@@ -114,7 +114,7 @@ class TargetSweeps(TargetObserver):
     def probe_ended(self, result: ProbeResult) -> None:
         if self.series is None:
             return
-        self.recent = [*self.recent[1 - BURN_PROBES :], result]
+        self.recent = [*self.recent[1 - BURN_PROBES :], result.stored]
         if result.retry_after_s is not None:
             self.retry_after(result.retry_after_s, self._url)
             if self.runner is not None:

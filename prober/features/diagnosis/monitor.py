@@ -143,7 +143,7 @@ class TargetDiagnosis(TargetObserver):
     def probe_ended(self, result: ProbeResult) -> None:
         base = result.workload.removesuffix(WARM)
         if base in self.keys:
-            self._probes.setdefault(base, deque(maxlen=MAX_PROBES)).append(result)
+            self._probes.setdefault(base, deque(maxlen=MAX_PROBES)).append(result.stored)
 
     def state_seen(
         self, state: TargetState, starting_until_unix_s: float | None, workloads: Iterable[WorkloadState]

@@ -29,6 +29,7 @@ from prober.features.drift.state import (
     DOUBT_ERRORS,
     LOAD_SAMPLES,
     RING_SAMPLES,
+    RING_TIMES,
     Alarm,
     Cause,
     Drift,
@@ -122,7 +123,7 @@ def follow_clock(state: Drift, boot: str, unix_s: float, monotonic_s: float) -> 
         for name in names:
             if part is not None and (at_s := getattr(part, name)) is not None:
                 setattr(part, name, at_s + step_s)
-    state.ring.times = array("I", (max(0, at + round(step_s)) for at in state.ring.times))
+    state.ring.times = array("I", ((at + round(step_s)) % RING_TIMES for at in state.ring.times))
     for blocks in (state.stretch, state.spread):
         if blocks is not None:
             blocks.begun = array("d", (at_s + step_s for at_s in blocks.begun))
@@ -180,7 +181,7 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
         return state, _update_alarm(state, None, unix_s, stake)
     ring = state.ring
     at = ring.count % RING_SAMPLES
-    ring.times[at], ring.residuals[at] = int(unix_s), residual
+    ring.times[at], ring.residuals[at] = int(unix_s) % RING_TIMES, residual
     if baseline.cuts:
         ring.fifths[at] = fifth
     ring.count += 1
@@ -363,7 +364,8 @@ def _new_alarm(state: Drift, mix: Mixture, unix_s: float) -> Alarm:
         score = state.tables[fifth][bisect_right(baseline.references[fifth], whitened - state.allowance)]
         total += mix.log(won, score) / baseline.inflations[fifth]
         if total > best:
-            best, since = total, float(ring.times[at])
+            ago_s = (int(unix_s) - ring.times[at] + RING_TIMES // 2) % RING_TIMES - RING_TIMES // 2
+            best, since = total, float(int(unix_s) - ago_s)
     return Alarm(won, since, unix_s)
 
 

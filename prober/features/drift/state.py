@@ -35,6 +35,7 @@ MAX_GAP_INTERVALS = 20  # mean intervals between samples: after a longer gap the
 DOUBT_ERRORS = 1.0  # standard errors of the model subtracted from each sample: a rare load is weak evidence
 LOAD_SAMPLES = 60  # over which load is smoothed: noise in a regressor hides its effect
 CHANCE_SDS = 2.0  # of independent arrivals, by which the smoothed load may exceed the loads that were learnt
+RING_TIMES = 1 << 32  # the whole seconds of a ring are modulo this, as four bytes hold no date after 2106
 RING_SAMPLES = MIN_SAMPLES_BY_QUANTILE[0.99]  # enough for every reported quantile
 
 
@@ -96,7 +97,7 @@ class Shift:
 
 @dataclass(slots=True)
 class Ring:
-    """The latest samples: times (whole seconds), residuals, and fifths of the factor if each fifth has its own reference.
+    """The latest samples: times (whole seconds modulo RING_TIMES), residuals, fifths of the factor if each has its own reference.
 
     During an alarm, only samples at a load or an hour that was learnt are added.
     """

@@ -22,6 +22,7 @@ from prober.features.experiments.compare import (
     stored_refused,
     stored_rounds,
 )
+from prober.features.experiments.matrix_run import unless
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.objective import Slo
@@ -50,6 +51,10 @@ class UnansweredSide(Exception):
 
 class RefusingSide(Exception):
     """A side refuses the requests of its warm-up. The message names the side and the reason."""
+
+
+class NoRound(Exception):
+    """The comparison was interrupted before its first round had ended."""
 
 
 def gpu_text(readings: Mapping[Side, Sequence[Sequence[GpuReading]]]) -> str:
@@ -110,43 +115,48 @@ async def compare_targets(
     warm_up: WarmUpLength,
     error: float,
     slos: Sequence[Slo],
+    interrupted: asyncio.Event,
 ) -> tuple[Comparison, list[Round]]:
-    """Send the requests of two targets in turns; returns (comparison, its rounds). Raises UnansweredSide, RefusingSide."""
+    """Send the requests of two targets in turns; returns (comparison, its rounds). Raises UnansweredSide, RefusingSide, NoRound.
+
+    interrupted: ends the round under way, which does not count
+    """
     gpus: dict[Side, list[Sequence[GpuReading]]] = {"a": [], "b": []}
     pages: dict[Side, list[EngineSignals]] = {"a": [], "b": []}
     rounds: list[Round] = []
     answers: dict[Side, list[ProbeResult | None]] = {"a": [], "b": []}  # to the same requests, in the same order
     by_rate: dict[str, list[ProbeResult]] = {}
     warm_ups: list[WarmUp] = []
-    for planned in plan:
-        rows: dict[Side, Sequence[RequestRow]] = {}
-        for side in planned.sides:
-            if warm_ups:
-                await asyncio.sleep(pause_s)
-            session = sessions[side]
-            begin_ns = session.clock.now_ns()
-            rows[side], ended = await _turn(session, side, planned, warm_up)
-            answers[side] += ended
-            by_rate.setdefault(f"{side.upper()} at {planned.rate_per_s:g}/s", []).extend(filter(None, ended))
-            warm_ups.append(session.warmed)
-            pages[side] += [signals for at_ns, signals in session.readings if at_ns >= begin_ns]
-            local = session if session.gpus else sessions["b" if side == "a" else "a"]
-            gpus[side] += [devices for at_ns, devices in local.gpus if at_ns >= begin_ns]
-        rounds.append(Round(planned.rate_per_s, rows["a"], rows["b"]))
+
+    async def send_all() -> None:
+        for planned in plan:
+            rows: dict[Side, Sequence[RequestRow]] = {}
+            ended: dict[Side, list[ProbeResult | None]] = {}
+            for side in planned.sides:
+                if warm_ups:
+                    await asyncio.sleep(pause_s)
+                session = sessions[side]
+                begin_ns = session.clock.now_ns()
+                rows[side], ended[side] = await _turn(session, side, planned, warm_up)
+                warm_ups.append(session.warmed)
+                pages[side] += [signals for at_ns, signals in session.readings if at_ns >= begin_ns]
+                local = session if session.gpus else sessions["b" if side == "a" else "a"]
+                gpus[side] += [devices for at_ns, devices in local.gpus if at_ns >= begin_ns]
+            for side, results in ended.items():
+                answers[side] += results
+                by_rate.setdefault(f"{side.upper()} at {planned.rate_per_s:g}/s", []).extend(filter(None, results))
+            rounds.append(Round(planned.rate_per_s, rows["a"], rows["b"]))
+
+    is_complete = await unless(interrupted, send_all())
+    if not rounds:
+        raise NoRound("interrupted before the first round had ended; nothing is compared")
     a, b = sessions["a"].described(), sessions["b"].described()
     compared = compare(rounds, error, slos)
     remarks = [*reservations(a, b, rounds, compared), gpu_text(gpus), *_engine_texts(pages)]
-    counts = [warmed.requests for warmed in warm_ups]
-    sent = " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
-    tested = [warmed.is_steady for warmed in warm_ups if warmed.is_steady is not None]
-    steady = f"; {sum(tested)} of {len(tested)} warm-ups tested were shown to be steady" if tested else ""
-    remarks.append(f"warm-up before each turn: {sent} request{'' if sent == '1' else 's'}, which do not count{steady}")
-    for side, ended in answers.items():
-        results = list(filter(None, ended))
-        if quality := quality_of(results):
-            remarks.append(f"{quality[1]:,} of {quality[0]:,} checked answers of {side.upper()} are wrong")
-        if calls := tool_calls_of(results):
-            remarks.append(f"{side.upper()}: {calls.text()}")
+    if not is_complete:
+        remarks.insert(0, f"interrupted after {len(rounds)} of {len(plan)} rounds")
+    remarks.append(_warm_up_text(warm_ups))
+    remarks += _answer_texts(answers)
     workloads = [session.spec.probes[0].workload for session in sessions.values()]
     if isinstance(workloads[0], Mix):
         remarks.append(f"quantiles are those of the whole mix {workloads[0].name!r}, not of each of its workloads")
@@ -167,6 +177,24 @@ async def compare_targets(
     refused = {place: part for place, results in by_rate.items() if (part := refused_requests(results)).refused}
     comparison = with_refused(comparison, refused)
     return comparison, rounds if comparison.compared else []
+
+
+def _warm_up_text(warm_ups: Sequence[WarmUp]) -> str:
+    counts = [warmed.requests for warmed in warm_ups]
+    sent = " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
+    tested = [warmed.is_steady for warmed in warm_ups if warmed.is_steady is not None]
+    steady = f"; {sum(tested)} of {len(tested)} warm-ups tested were shown to be steady" if tested else ""
+    return f"warm-up before each turn: {sent} request{'' if sent == '1' else 's'}, which do not count{steady}"
+
+
+def _answer_texts(answers: Mapping[Side, Sequence[ProbeResult | None]]) -> Iterator[str]:
+    """Sentences on the checked answers and the tool calls of each side."""
+    for side, ended in answers.items():
+        results = list(filter(None, ended))
+        if quality := quality_of(results):
+            yield f"{quality[1]:,} of {quality[0]:,} checked answers of {side.upper()} are wrong"
+        if calls := tool_calls_of(results):
+            yield f"{side.upper()}: {calls.text()}"
 
 
 def _comparison(a: MeasuredTarget, b: MeasuredTarget, error: float, started_s: float) -> Comparison:

@@ -80,7 +80,7 @@ class HealthState:
         self._successes = 0 if is_bad else self._successes + 1
         self._failed.append(has_failed)
         if spec.slos:
-            self._recent.append(result)
+            self._recent.append(result.stored)
         burning = next((slo.name for slo in spec.slos if burns(self._recent, slo, BURN_RATE)), None)
         if self._cause and self._successes >= spec.successes:
             self._forget()

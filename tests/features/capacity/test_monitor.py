@@ -4,6 +4,7 @@ import pytest
 
 from prober.features.capacity.actions import Refused
 from prober.features.capacity.cron import Cron
+from prober.features.capacity.sweep_job import CUT
 from prober.features.capacity.sweep_series import SweepSeries
 from prober.measure.target_state import TargetState
 from prober.probing.observer import ObservedTarget
@@ -67,6 +68,20 @@ async def test_a_target_whose_sweeps_cannot_be_observed_is_not_swept(
         stage.observe()
         stage.sweeps.start("t")
         await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
+
+
+async def test_a_sweep_that_the_end_of_the_prober_cuts_is_an_event_and_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Without a sweep under way there is neither."""
+    caplog.set_level("INFO")
+    async with running(SLOTS) as url:
+        async with staged(url) as stage:
+            stage.sweeps.start("t")
+            await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
+        assert [(event.target, event.kind, event.text) for event in stage.events.latest()] == [("t", "sweep", CUT)]
+        assert f"target=t {CUT}" in caplog.messages
+        async with staged(url) as idle:
+            pass
+    assert idle.events.latest() == []
 
 
 async def test_a_scheduled_sweep_waits_for_the_end_of_another_target() -> None:

@@ -167,6 +167,22 @@ def test_slower_by_a_third_is_found_in_minutes() -> None:
     assert {shift.count for shift in shifts_} == {RING_SAMPLES}
 
 
+@pytest.mark.parametrize("after_s", [-3600.0, 0.0, 2 * 86_400.0])
+def test_a_drift_is_found_before_and_after_the_seconds_of_four_bytes_end(after_s: float) -> None:
+    """On 7 February 2106; the alarm has its begin."""
+    state = settled()
+    end = 2.0**32
+    state.last_s, state.gap_s = end + after_s - 2_000 * 5.0, math.inf
+    run(state, 2_000, noise(Random(3)))
+    changed, draw = state.last_s, noise(Random(4))
+    verdicts = run(state, 240, lambda: 1.3 * draw())
+    (at, event), *_ = events(verdicts)
+    since = verdicts[at].since_unix_s
+    assert event == "alarm"
+    assert since is not None
+    assert abs(since - changed) < 300
+
+
 def test_a_shift_is_only_shown_of_quantiles_with_enough_samples() -> None:
     """Two minutes after the alarm there are samples for the median, none for the 99th percentile; without an alarm, nothing.
 
