@@ -226,7 +226,7 @@ def every_page(text: str) -> Iterator[str]:
     for one in scenes:
         view = filled(replace(page_of([one], query="x", chosen="x"), problems=unconfigured().problems), text)
         yield "".join(layout.page(replace(view, grafana_url=GRAFANA), "stamp", drawn))
-    view = replace(page_of(scenes), filter_text="x", page=2, pages=3, matching=300, trusted=False)
+    view = replace(page_of(scenes), filter_text="x", page=2, pages=3, matching=300)
     yield "".join(layout.page(replace(filled(view, text), grafana_url=GRAFANA), "stamp"))
     yield layout.no_such(text, [(text, text)], "stamp")
     yield layout.runbook_page(text, "", "stamp")
@@ -600,20 +600,17 @@ def test_a_probe_that_never_left_can_be_drawn() -> None:
     assert "over_budget" in rows([bare])
 
 
-def test_the_prober_says_when_it_is_late() -> None:
-    """The banner is above all targets, and the headline blames none for it but says which are in trouble all the same."""
-    banner, scenes = "The prober itself is late", ("down", "slow", "drifting", "healthy")
-    targets = [target for scene in scenes for target in SCENES[scene]()]
-    late = replace(page_of(targets), trusted=False)
-    assert banner in "".join(layout.page(late, "stamp"))
-    assert banner not in html(targets)
-    words = "Prober late: latencies of all targets are not judged"
-    assert late.headline[1] == f"{words}; 1 target fails; 2 targets were in trouble before"
-    assert replace(page_of(SCENES["healthy"]()), trusted=False).headline[1] == words
+def test_a_target_whose_latencies_are_not_judged_says_so() -> None:
+    """Where nothing worse is known of it, with the reason and the runbook; no other target, and not the headline, speaks of it."""
     (well,) = (replace(view, slos=[], trusted=False) for view in SCENES["healthy"]())
-    text = Read(html_of(replace(page_of([well]), trusted=False))).text
-    assert "? llama-70b: no verdict: the prober itself is late" in text
+    assert (well.concern.kind, well.concern.text) == ("unknown", "no verdict: the prober lacks CPU time")
+    text = Read(html([well])).text
+    assert "? llama-70b: no verdict: the prober lacks CPU time" in text
+    assert "the prober sent or timed fewer than half of the probes of the last 10 minutes" in text
     assert "no problem found" not in text.lower()
+    for scene in ("down", "slow", "drifting"):
+        (view,) = SCENES[scene]()
+        assert replace(view, trusted=False).concern == view.concern
 
 
 def test_a_target_that_refuses_connections_says_since_when_and_until_when() -> None:
