@@ -47,7 +47,7 @@ from prober.probing.fleet import Fleet
 from prober.probing.history import EventLog, ProbeHistory, TargetHistory
 from prober.probing.observer import Feature, TargetObserver
 from prober.probing.probe import LocalRun
-from prober.probing.recorder import TargetProbes
+from prober.probing.recorder import TargetProbes, TargetTrust
 from prober.probing.supervisor import Supervisor
 from prober.probing.target import Target
 from prober.probing.target_runner import UNNAMED, RunnerContext, TargetRunner
@@ -95,6 +95,7 @@ class Watched:
         )
         features: tuple[Feature, ...] = (
             partial(TargetProbes, self.families),
+            partial(TargetTrust, self.families),
             SloMonitor(self.families).observe,
             partial(TargetBudgets, self.families),
             partial(TargetHealth, self.families),
@@ -697,6 +698,27 @@ async def test_a_stop_of_the_prober_is_blamed_on_no_target_and_hides_no_failure(
         assert set(outcomes) <= {"ok", "http_429", "invalid"}
         assert outcomes["http_429"] >= (count[429] if stop_s < 30 else count[429] - 3 * 3) >= 10
         assert seen.count("llmslo_slo_bad_events_total", "limited", "probe", "success") == outcomes["http_429"]
+
+
+async def test_a_target_is_not_judged_while_the_prober_cannot_send_most_of_its_probes() -> None:
+    """Stopped for eight of nine seconds for three minutes, the prober misses most due times; ten minutes later it has forgotten that.
+
+    A pause ends it at once, as nothing is judged then.
+    """
+    async with running(QUICK) as url, watched(beat_ns=BEAT_NS) as seen:
+        load = "rate: 1/s, connect_lead: 1s"
+        await seen.reconcile(specs(f"name: a, url: '{url}', {load}", f"name: b, url: '{url}', {load}"), 1.0)
+        await until(lambda: seen.probes("a") >= 3)
+        assert seen.count("llmslo_trusted", "a") == 1
+        for _ in range(20):
+            await asyncio.sleep(1.0)
+            asyncio.get_running_loop().stand_still(8.0)  # type: ignore[attr-defined]
+        assert (seen.count("llmslo_trusted", "a"), seen.count("llmslo_trusted", "b")) == (0, 0)
+        assert seen.count("llmslo_probe_failures_total", "a") == 0
+        seen.fleet.runners["b"].pause(0.0)
+        assert (seen.count("llmslo_trusted", "a"), seen.count("llmslo_trusted", "b")) == (0, 1)
+        await asyncio.sleep(615.0)
+        assert seen.count("llmslo_trusted", "a") == 1
 
 
 async def test_complete_answers_on_connections_that_stay_open_shed_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
