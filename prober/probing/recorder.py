@@ -185,10 +185,8 @@ class TargetProbes(TargetObserver):
 
 
 log = logging.getLogger(__name__)
-TRUST_WINDOW_NS, TRUST_SLOT_NS = (
-    600 * 10**9,
-    10 * 10**9,
-)  # probes are counted in slots, so that a high rate takes no more memory
+TRUST_WINDOW_S = 600.0
+TRUST_SLOT_NS = 10 * 10**9  # in which probes are counted, so that a high rate takes no more memory
 
 
 class TargetTrust(TargetObserver):
