@@ -60,7 +60,7 @@ def alerts(selector: str) -> tuple[Alert, ...]:
             "The latencies of {{ $labels.target }} are not judged: the prober {{ $labels.instance }} lacks CPU time",
             "Of its probes of the last 10 minutes fewer than half were sent and timed: the prober woke too late to send them, or read "
             "their first content together with later chunks. Latency SLOs that only it measures are not shown as met; failures count.",
-            link=of_prober,
+            link=Link("drift", ("target", "instance")),
         ),
         Alert(
             "LLMProberTaskFailed",

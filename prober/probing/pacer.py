@@ -12,7 +12,7 @@ from prober.workload.workloads import TraceWorkload
 
 MISSED_S = 3.0  # after its due time a request is not sent any more: after a stop of the prober there would be a flood
 BUNCHED_S = (
-    0.1  # requests that are later than this leave together with others: then a full target may be the prober's doing
+    0.1  # requests that are later than this leave together with others, and may fill the slots of a healthy target
 )
 
 

@@ -258,6 +258,7 @@ class LocalRun(ProbeRun):
                 if alarm is not None:
                     alarm.cancel()
                 target.in_flight.pop(self, None)
+                target.sent_late.discard(self)
                 try:  # first: to cancel `work` cancels the `ended` that it waits for, and the connection would stay
                     if not self._exchange.ended.done():
                         self._exchange.abort()
@@ -294,13 +295,18 @@ class LocalRun(ProbeRun):
         full = f"{cap} probes were in flight already (max_in_flight)"
         if why := why_missed(due_ns, now_ns):
             self._stopped.set_result(Verdict(Outcome.INVALID, why))
-        elif len(target.in_flight) >= cap and now_ns - due_ns > BUNCHED_S * 1e9:
-            late = f"the prober woke {(now_ns - due_ns) / 1e9:.1f} s after the due time, with other requests"
-            self._stopped.set_result(Verdict(Outcome.INVALID, f"{late}: {full}"))
+            return
+        is_late = now_ns - due_ns > BUNCHED_S * 1e9
+        if len(target.in_flight) >= cap and (is_late or target.sent_late & target.in_flight.keys()):
+            self._stopped.set_result(
+                Verdict(Outcome.INVALID, f"the prober itself was late, with several requests: {full}")
+            )
         elif len(target.in_flight) >= cap:
             self._stopped.set_result(Verdict(Outcome.SHED, full))
         else:
             target.in_flight[self] = self._read_arrived
+            if is_late:
+                target.sent_late.add(self)
             self._send_if_ready()
 
     def _read_arrived(self) -> None:

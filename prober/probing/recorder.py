@@ -185,10 +185,8 @@ class TargetProbes(TargetObserver):
 
 
 log = logging.getLogger(__name__)
-TRUST_WINDOW_NS, TRUST_SLOT_NS = (
-    600 * 10**9,
-    10 * 10**9,
-)  # probes are counted in slots, so that a high rate takes no more memory
+TRUST_WINDOW_S = 600.0
+TRUST_SLOT_NS = 10 * 10**9  # in which probes are counted, so that a high rate takes no more memory
 
 
 class TargetTrust(TargetObserver):
@@ -205,7 +203,7 @@ class TargetTrust(TargetObserver):
     @property
     def is_trusted(self) -> bool:
         """True if the latencies are judged. Failures always are."""
-        since_ns = self._observed.target.clock.now_ns() - TRUST_WINDOW_NS
+        since_ns = self._observed.target.clock.now_ns() - round(TRUST_WINDOW_S * 1e9)
         while self._slots and self._slots[0][0] < since_ns:
             self._slots.popleft()
         return 2 * sum(timed for *_, timed in self._slots) >= sum(probes for _, probes, _ in self._slots)

@@ -113,6 +113,9 @@ class Target:
         ]
         self.paused_unix_s: float | None = None  # begin of the pause, in which it is neither probed nor swept
         self.in_flight: dict[object, Callable[[], None]] = {}  # requests: reads what has arrived of each
+        self.sent_late: set[object] = (
+            set()
+        )  # of these, those that the prober itself sent late, and so together with others
         self.check_turn = asyncio.Lock()  # held by the check of an answer
         slowest = min((probe.rate for probe in spec.probes), default=1.0)
         self.warm_up = WarmUp(spec.warmup, max(DEFAULT_IDLE_NS, round(3e9 / slowest)))
@@ -180,7 +183,7 @@ class Target:
     def beside(self) -> "Target":
         """Returns a copy for a probe outside the schedule. It uses no slot of this target and leaves state and warm-up unchanged."""
         other = copy(self)
-        other.in_flight, other.warm_up = {}, WarmUp(0)
+        other.in_flight, other.sent_late, other.warm_up = {}, set(), WarmUp(0)
         other.workloads, other._leading_workloads, other._answers = {}, [], WorkloadState("")
         other._identifying = other._asking = other._preparing = None
         if self.prompt_calibration is not None and self.prompt_calibration.is_due:

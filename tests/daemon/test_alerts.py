@@ -299,7 +299,7 @@ BOARDS = {
     "slo": (BURN, BURN_OF_TRAFFIC, "LLMPercentileSLOBreach", "LLMSLONoData", "LLMRulesStale"),
     "capacity": ("LLMHeadroomLow", "LLMCapacityExhaustionForecast", "LLMSweepStale"),
     "engine": ("LLMKVCachePressure", "LLMGPUThrottling"),
-    "drift": ("LLMTTFTP99Drift", "LLMITLP99Drift", "LLMAnswersChanged"),
+    "drift": ("LLMTTFTP99Drift", "LLMITLP99Drift", "LLMAnswersChanged", "LLMProberUntrusted"),
 }
 
 

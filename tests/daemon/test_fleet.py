@@ -47,7 +47,7 @@ from prober.probing.fleet import Fleet
 from prober.probing.history import EventLog, ProbeHistory, TargetHistory
 from prober.probing.observer import Feature, TargetObserver
 from prober.probing.probe import LocalRun
-from prober.probing.recorder import TargetProbes
+from prober.probing.recorder import TargetProbes, TargetTrust
 from prober.probing.supervisor import Supervisor
 from prober.probing.target import Target
 from prober.probing.target_runner import UNNAMED, RunnerContext, TargetRunner
@@ -95,6 +95,7 @@ class Watched:
         )
         features: tuple[Feature, ...] = (
             partial(TargetProbes, self.families),
+            partial(TargetTrust, self.families),
             SloMonitor(self.families).observe,
             partial(TargetBudgets, self.families),
             partial(TargetHealth, self.families),
@@ -666,18 +667,12 @@ async def every_second_is_429(
     writer.close()
 
 
-TIGHT = (
-    "{ttft: {signal: ttft, objective: 99%, threshold: 210ms}, itl: {signal: itl, objective: 99%, threshold: 6ms}, "
-    "success: {signal: success, objective: 99%}}"
-)
-
-
 @pytest.mark.parametrize("stop_s", [0.05, 0.3, 1.0, 5.0, 60.0])
 async def test_a_stop_of_the_prober_is_blamed_on_no_target_and_hides_no_failure(stop_s: float) -> None:
-    """Ten probes a second, of which four are in flight and five may be; thresholds just above the latencies of the engine.
+    """Ten probes a second, of which four are in flight and five may be.
 
-    A healthy target has no bad event of any SLO and nothing shed. Of one that refuses half of them every 429 is counted as that, unless
-    the stop was longer than the timeouts. A second later latencies are measured again.
+    A healthy target has no failure and nothing shed. Of one that refuses half of them every 429 is counted as that, unless the stop was
+    longer than the timeouts. A second later latencies are measured again.
     """
     engine = Settings(behaviour=Behaviour(ttft=Constant(0.2), itl=Constant(0.005)))
     count: Counter[int] = Counter()
@@ -685,9 +680,8 @@ async def test_a_stop_of_the_prober_is_blamed_on_no_target_and_hides_no_failure(
         server = await asyncio.start_server(partial(every_second_is_429, count=count), "127.0.0.1", 0)
         limited = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         load = "rate: 10/s, max_in_flight: 5, connect_lead: 1s"
-        load += ", probes: [{workload: probe, slos: [ttft, itl, success]}]"
         both = f"name: well, url: '{url}', {load}", f"name: limited, url: '{limited}', model: m, engine: vllm, {load}"
-        await seen.reconcile(specs(*both, slos=TIGHT), 1.0)
+        await seen.reconcile(specs(*both, slos="{success: {signal: success, objective: 99%}}"), 1.0)
         for pause_s in (1.57, 1.213, 1.1):
             await asyncio.sleep(pause_s)
             asyncio.get_running_loop().stand_still(stop_s)  # type: ignore[attr-defined]
@@ -698,13 +692,33 @@ async def test_a_stop_of_the_prober_is_blamed_on_no_target_and_hides_no_failure(
         await seen.fleet.stop(5.0)
         server.close()
         assert {**seen.outcomes("well"), "ok": 0, "invalid": 0} == {"ok": 0, "invalid": 0}
-        assert seen.count("llmslo_slo_events_total", "well", "probe", "ttft") >= 20
+        assert seen.count("llmslo_slo_events_total", "well", "probe", "success") >= 20
         assert seen.count("llmslo_slo_bad_events_total", "well") == 0
         outcomes = seen.outcomes("limited")
         assert set(outcomes) <= {"ok", "http_429", "invalid"}
         assert outcomes["http_429"] >= (count[429] if stop_s < 30 else count[429] - 3 * 3) >= 10
-        for slo, bad in ("success", outcomes["http_429"]), ("ttft", outcomes["http_429"]), ("itl", 0):
-            assert seen.count("llmslo_slo_bad_events_total", "limited", "probe", slo) == bad
+        assert seen.count("llmslo_slo_bad_events_total", "limited", "probe", "success") == outcomes["http_429"]
+
+
+async def test_a_target_is_not_judged_while_the_prober_cannot_send_most_of_its_probes() -> None:
+    """Stopped for eight of nine seconds for three minutes, the prober misses most due times; ten minutes later it has forgotten that.
+
+    A pause ends it at once, as nothing is judged then.
+    """
+    async with running(QUICK) as url, watched(beat_ns=BEAT_NS) as seen:
+        load = "rate: 1/s, connect_lead: 1s"
+        await seen.reconcile(specs(f"name: a, url: '{url}', {load}", f"name: b, url: '{url}', {load}"), 1.0)
+        await until(lambda: seen.probes("a") >= 3)
+        assert seen.count("llmslo_trusted", "a") == 1
+        for _ in range(20):
+            await asyncio.sleep(1.0)
+            asyncio.get_running_loop().stand_still(8.0)  # type: ignore[attr-defined]
+        assert (seen.count("llmslo_trusted", "a"), seen.count("llmslo_trusted", "b")) == (0, 0)
+        assert seen.count("llmslo_probe_failures_total", "a") == 0
+        seen.fleet.runners["b"].pause(0.0)
+        assert (seen.count("llmslo_trusted", "a"), seen.count("llmslo_trusted", "b")) == (0, 1)
+        await asyncio.sleep(615.0)
+        assert seen.count("llmslo_trusted", "a") == 1
 
 
 async def test_complete_answers_on_connections_that_stay_open_shed_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

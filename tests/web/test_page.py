@@ -601,14 +601,17 @@ def test_a_probe_that_never_left_can_be_drawn() -> None:
     assert "over_budget" in rows([bare])
 
 
-def test_a_target_whose_latencies_are_not_judged_says_why() -> None:
-    """A failure of it comes first all the same, and no other target is blamed."""
+def test_a_target_whose_latencies_are_not_judged_says_so() -> None:
+    """Where nothing worse is known of it, with the reason and the runbook; no other target, and not the headline, speaks of it."""
     (well,) = (replace(view, slos=[], trusted=False) for view in SCENES["healthy"]())
+    assert (well.concern.kind, well.concern.text) == ("unknown", "no verdict: the prober lacks CPU time")
     text = Read(html([well])).text
     assert "? llama-70b: no verdict: the prober lacks CPU time" in text
+    assert "the prober sent or timed fewer than half of the probes of the last 10 minutes" in text
     assert "no problem found" not in text.lower()
-    (failing,) = (replace(view, trusted=False) for view in SCENES["down"]())
-    assert "no verdict: the prober" not in html([failing, target()])
+    for scene in ("down", "slow", "drifting"):
+        (view,) = SCENES[scene]()
+        assert replace(view, trusted=False).concern == view.concern
 
 
 def test_a_target_that_refuses_connections_says_since_when_and_until_when() -> None:

@@ -28,7 +28,7 @@ class Rig:
     def __init__(self, *views: TargetAnswer) -> None:
         self.views, self.problems, self.events = list(views), dict[str, Problem](), EventLog()
         clock = SimpleNamespace(unix_s=lambda: scenes.NOW, now_ns=lambda: 0)
-        context = SimpleNamespace(clock=clock, events=self.events, trust=SimpleNamespace(trusted=lambda now_ns: True))
+        context = SimpleNamespace(clock=clock, events=self.events)
         self.snapshots = Snapshots(cast(Any, self), cast(Any, context))
 
     async def targets(self) -> list[TargetAnswer]:

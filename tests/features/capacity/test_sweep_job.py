@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from random import Random
+from statistics import median
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -20,6 +22,7 @@ from aiohttp import web
 
 from prober.exposition.families import Value
 from prober.features.capacity import sweep_job
+from prober.features.capacity.sweep import Sweep
 from prober.features.capacity.sweep_runner import SweepRunner
 from prober.measure.engine_signals import EngineInfo, EngineSignals, PageReading
 from prober.measure.outcome import Outcome
@@ -31,6 +34,7 @@ from prober.mock.delays import Constant
 from prober.mock.faults import parse_fault
 from prober.mock.server import create_app
 from prober.mock.service import Behaviour, Settings
+from prober.net.clock import Alarm
 from prober.probing.session import UnidentifiedTarget
 from prober.results.capacity import Capacity
 from prober.storage.watched_file import Lock
@@ -301,6 +305,40 @@ async def test_a_target_that_rejects_half_of_the_requests_has_no_capacity() -> N
         assert result.stop in ("failed", "smoke_failed", "retry_after")
         assert all(each.estimate is None for each in result.capacities), result.capacities
         assert not stage.families["llmslo_headroom_ratio"].children
+
+
+@pytest.mark.parametrize("latest_ms", [(0, 0), (50, 500)], ids=["on time", "late"])
+async def test_how_late_the_prober_sends_changes_no_capacity(
+    latest_ms: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request leaves 50 to 500 ms late. The engine serves 100 a second within 60 ms, and the SLO allows 200 ms."""
+    rng, lags_s, take_result = Random(1), list[float](), Sweep.result
+
+    def seen(sweep: Sweep, result: ProbeResult, at_s: float) -> None:
+        if (lag_s := result.timeline.send_lag_s) is not None:
+            lags_s.append(lag_s)
+        take_result(sweep, result, at_s)
+
+    monkeypatch.setattr(Sweep, "result", seen)
+    async with running(SLOTS) as url, staged(url, least="40/s") as stage:
+        call_at = stage.clock.call_at
+        lateness_ns: dict[int, int] = {}
+
+        def call_late(due_ns: int, callback: Callable[[], None]) -> Alarm:
+            """Alarms of one time are late together, as in a process that sleeps."""
+            late_ns = lateness_ns.setdefault(due_ns, rng.randint(*latest_ms) * 10**6)
+            return call_at(due_ns + late_ns, callback)
+
+        stage.clock.call_at = call_late  # type: ignore[method-assign]
+        stage.sweeps.start("t")
+        await until(stage.is_swept)
+        (result,) = stage.sweeps.results()
+        (capacity,) = result.capacities
+        assert latest_ms[0] <= 1e3 * median(lags_s) <= latest_ms[1] + 1
+        assert capacity.estimate == pytest.approx(98, rel=0.15)
+        assert capacity.lower is not None
+        assert capacity.upper is not None
+        assert capacity.lower < 98 < capacity.upper
 
 
 @pytest.mark.parametrize("what", ["failing", "burning"])
