@@ -10,7 +10,7 @@ Also the longest slice of processor time: the event loop runs between slices.
 import shutil
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -102,39 +102,37 @@ def fetch(running: Stage, path: str) -> None:
         answer.read()
 
 
-def slices() -> dict[str, float]:
-    """The longest steps in ms: of the fleet page of 100 targets, of a target's page, of the quantiles of a full ring."""
+def steps() -> dict[str, float]:
+    """Processor time in ms of what holds the event loop at once: the fleet page of 100 targets, a target's page, all quantiles."""
     rng, samples = Random(1), Samples()
     samples.add(0.0, *(rng.lognormvariate(-4, 0.5) for _ in range(SAMPLES)))
-    return {
-        "page": longest(layout.page(page_of(hundred()), "stamp")),
-        "one_in_full": longest(layout.page(page_of(hundred()[:1]), "stamp")),
-        "quantiles": longest(samples.quantiles() for _ in range(5)),
+    of_page: dict[str, Callable[[], object]] = {
+        "page": lambda: layout.page(page_of(hundred()), "stamp"),
+        "one_in_full": lambda: layout.page(page_of(hundred()[:1]), "stamp"),
+        "quantiles": lambda: [samples.quantiles() for _ in range(5)],
     }
-
-
-def longest(pieces: Iterator[Any]) -> float:
-    """Processor time of the longest step."""
-    found, begin = 0.0, time.process_time()
-    for _ in pieces:
-        found = max(found, time.process_time() - begin)
-        begin = time.process_time()
-    return round(found * 1e3, 3)
+    found = {}
+    for name, make in of_page.items():
+        make()  # the first compiles the templates
+        begin_s = time.process_time()
+        make()
+        found[name] = round((time.process_time() - begin_s) * 1e3, 3)
+    return found
 
 
 def main() -> None:
     """Measure and print."""
     require("chromium")
     found = {**part("loads", loads()), **part("errors", measure())}
-    steps = slices()
+    held_ms = steps()
     middle = percentile(found["load_ms"], 0.5)
     goals = [
         goal("page of 100 targets, all that is loaded, on the wire", found["wire_bytes"] / KB, 300, "kB"),
         goal("navigation to the end of the load event, median", middle, 1_000, "ms"),
         goal("ITL error p99, page and metrics read each other second, minus not", found["more_ms"], 2.0, "ms"),
-        goal("longest slice of the page", max(steps.values()), 2.0, "ms"),
+        goal("longest time for which a page holds the event loop", max(held_ms.values()), 100.0, "ms"),
     ]
-    show("page", goals, slices_ms=steps, **found)
+    show("page", goals, held_ms=held_ms, **found)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ taking a snapshot of them releases the event loop.
 
 import argparse
 import asyncio
-import gc
 import io
 import json
 import signal
@@ -94,12 +93,10 @@ def many() -> list[Any]:
     return [scenes.replace(scenes.target(f"t{n}", seed=n), key=f"t{n}") for n in range(MANY)]
 
 
-async def snapshot_steps_ms() -> tuple[bytes, list[float]]:
+async def snapshot_steps_ms() -> tuple[Snapshot, list[float]]:
     """A snapshot of many targets, and how long each step of it held the event loop."""
     rig = Rig(*many())
-    line = await rig.snapshots.take()  # the first has the probes of all time, the others what is new
-    gc.collect()
-    gc.freeze()  # as the daemon does after its start
+    snapshot = await rig.snapshots.take()  # the first has the probes of all time, the others what is new
     steps: list[float] = []
     for _ in range(SNAPSHOTS):
         work, is_done = rig.snapshots.take(), False
@@ -108,19 +105,19 @@ async def snapshot_steps_ms() -> tuple[bytes, list[float]]:
             try:
                 work.send(None)
             except StopIteration as end:
-                line, is_done = end.value, True
+                snapshot, is_done = end.value, True
             steps.append((time.thread_time_ns() - begin_ns) / 1e6)
-    return line, steps
+    return snapshot, steps
 
 
-def frames_ms(line: bytes) -> list[float]:
-    """Times of whole frames: read a line, compose and write it."""
+def frames_ms(snapshot: Snapshot) -> list[float]:
+    """Times of whole frames: compose and write it."""
     watched, out, times = Watched(), io.StringIO(), list[float]()
     console = Console(file=out, force_terminal=True, width=120, height=40)
     for _ in range(FRAMES):
         begin_ns = time.thread_time_ns()
-        watched.add(Snapshot.model_validate_json(line))
-        console.print(Frame(watched, lambda: scenes.NOW))
+        watched.add(snapshot)
+        console.print(Frame(watched))
         times.append((time.thread_time_ns() - begin_ns) / 1e6)
         out.seek(0)
         out.truncate()
@@ -132,8 +129,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=8, help="pairs of blocks, at least 2")
     rounds = parser.parse_args().rounds
-    line, steps = asyncio.run(snapshot_steps_ms())
-    times = frames_ms(line)
+    snapshot, steps = asyncio.run(snapshot_steps_ms())
+    times = frames_ms(snapshot)
     with tempfile.TemporaryDirectory(prefix="prober-bench-") as folder:
         part("frames", {"frames_ms": times, "steps_ms": steps})
         by_block, records, frames_per_s = blocks(Path(folder), rounds)
@@ -157,7 +154,7 @@ def main() -> None:
     ]
     noise = {name: round(abs(halves[0][name] - halves[1][name]), 4) for name in drawn if name != "probes"}
     raw = {"drawn": drawn, "stopped": stopped, "noise": noise, "frame_median_ms": round(percentile(times, 0.5), 2)}
-    show("watch", goals, **raw, step_max_ms=round(max(steps), 3), line_bytes=len(line), rounds=rounds)
+    show("watch", goals, **raw, step_max_ms=round(max(steps), 3), rounds=rounds)
 
 
 if __name__ == "__main__":

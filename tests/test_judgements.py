@@ -28,7 +28,7 @@ from prober.results.capacity import words
 from prober.results.result import Load, MeasuredTarget, Result
 from prober.results.stage import stage_of
 from prober.statistics.sequential_test import ERROR, Evidence, Observations, evidence
-from prober.web.page.layout import pieces
+from prober.web.page.layout import TEMPLATES
 from prober.web.targets import SloAnswer
 from prober.workload.shapes import Fixed
 from tests.web import scenes
@@ -143,6 +143,7 @@ def test_page_api_and_watch_have_the_word_of_the_window(events: int, bad: int) -
     answer = SloAnswer.model_validate(status)
     assert answer.state == status.state
     assert f": {word}, " in slo_words(answer, 60.0)
-    page = "".join(pieces("slos.html", target=scenes.replace(scenes.target(), slos=[answer]), now=60.0))
+    values = {"target": scenes.replace(scenes.target(), slos=[answer]), "now": 60.0}
+    page = TEMPLATES.get_template("slos.html").render(values)
     assert COMPLIANCE.findall(page) == [word]
     assert not re.search(r"\b(holds|fails|undecided)\b", page)

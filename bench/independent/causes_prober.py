@@ -16,9 +16,6 @@ from prober.measure.usage import Usage
 INTERVAL_S = 5.0  # of readings, and of probes where nothing else is stated
 WARM_UP_S = 180.0  # of the service, before the first window
 CONNECT_LEAD_S = 1.0
-MAX_SEND_LAG_S = 0.01
-# A probe during which the prober stood still for so long has no latency, nor one that is sent too late.
-HELD_UP_S = 0.025
 FIRST_TOKEN_TIMEOUT_S = 30.0
 START_NS = 10**15  # of the monotonic clock
 START_UNIX_S = 1_795_000_000.0
@@ -139,9 +136,6 @@ def probe_result(
     elif request.end_s is None:
         outcome, detail = Outcome.TIMEOUT_TOTAL, "not ended in time"
     end_ns = content_ns[-1] + 200_000 if outcome is Outcome.OK else None
-    lag_s = probe.sent_s - max(probe.intended_s, probe.connection_s[1])
-    last_s = probe.intended_s if not content_ns else (content_ns[-1] - START_NS) / 1e9
-    is_late = lag_s > MAX_SEND_LAG_S or pauses.longest_s(probe.intended_s, last_s) > HELD_UP_S
     headers_ns = content_ns[0] - 50_000 if content_ns else None
     if machine.has_early_headers and headers_ns and not engine.structure.front_s:
         headers_ns = min(headers_ns, _ns(pauses.stamp_s(probe.arrived_s + probe.back_s + 0.001)))
@@ -152,6 +146,7 @@ def probe_result(
             _ns(probe.connection_s[1]),
             tcp_s=(probe.connection_s[1] - probe.connection_s[0]) / route.handshakes,
             tls_s=(probe.connection_s[1] - probe.connection_s[0]) * (1 - 1 / route.handshakes) or None,
+            lead_ns=max(0, _ns(probe.intended_s) - _ns(probe.connection_s[0])),
         ),
         sent_ns=_ns(probe.sent_s),
         headers_ns=headers_ns,
@@ -162,7 +157,6 @@ def probe_result(
         content_tokens=tuple(tokens.tolist()) if machine.has_chunk_usage and content_ns else None,
         usage=Usage(probe.prompt_tokens, probe.output_tokens) if end_ns else None,
         finish_reason="length" if end_ns else None,
-        is_late=is_late,
     )
     if situation.failure is not None and rng.random() < situation.failure.share:
         outcome, detail = situation.failure.outcome, situation.failure.detail

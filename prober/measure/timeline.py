@@ -42,11 +42,11 @@ class Connection:
 
     start_ns: int
     ready_ns: int | None = None
-    lead_ns: int = 0
     dns_s: float | None = None
     tcp_s: float | None = None
     proxy_s: float | None = None
     tls_s: float | None = None
+    lead_ns: int = 0
 
     @property
     def delay_ns(self) -> int:
@@ -92,9 +92,6 @@ class Timeline:
     intended_ns: int
     connection: Connection | None = None
     sent_ns: int | None = None
-    sent_earliest_ns: int | None = None
-    handed_ns: int | None = None
-    acknowledged_ns: int | None = None
     headers_ns: int | None = None
     first_ns: int | None = None
     first_answer_ns: int | None = None
@@ -113,6 +110,9 @@ class Timeline:
     arguments_ns: int | None = None
     charged_tokens: tuple[int, int] = (0, 0)
     earliest_ns: Mapping[int, int] = field(default_factory=dict)
+    sent_earliest_ns: int | None = None
+    handed_ns: int | None = None
+    acknowledged_ns: int | None = None
     round_trip_s: float | None = None
     retransmitted: int | None = None
     read_delay_s: float = 0.0

@@ -39,7 +39,10 @@ def test_a_quick_exchange_beats_later_slow_ones_until_it_is_old() -> None:
 def test_a_timeline_on_another_clock_has_all_stamps_moved_and_the_same_durations() -> None:
     """Every field that is a stamp, so that a new one cannot be forgotten."""
     timeline = Timeline(
-        *(1_000, Connection(900, 950, 20, tcp_s=1e-8), 1_010, 1_009, 1_008, 1_020, 1_100, 1_200, 1_210, 1_500),
+        *(1_000, Connection(900, 950, lead_ns=20, tcp_s=1e-8), 1_010, 1_100, 1_200, 1_210, 1_500),
+        sent_earliest_ns=1_009,
+        handed_ns=1_008,
+        acknowledged_ns=1_020,
         content_ns=array("q", [1_200, 1_300, 1_500]),
         cut_ns=1_501,
         calls=1,
@@ -56,7 +59,7 @@ def test_a_timeline_on_another_clock_has_all_stamps_moved_and_the_same_durations
     assert len(stamps) == 12
     assert {getattr(moved, name) - getattr(timeline, name) for name in stamps} == {-5_000}
     assert list(moved.content_ns) == [-3_800, -3_700, -3_500]
-    assert moved.connection == Connection(-4_100, -4_050, 20, tcp_s=1e-8)
+    assert moved.connection == Connection(-4_100, -4_050, lead_ns=20, tcp_s=1e-8)
     assert moved.earliest_ns == {-3_800: -3_900}
     for signal in get_args(BoundedSignal):
         assert moved.bounds_s(signal) == timeline.bounds_s(signal)

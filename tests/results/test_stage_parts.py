@@ -169,11 +169,13 @@ def test_answers_calls_and_times_are_counted() -> None:
     )
 
 
-def test_a_late_answer_with_complete_arguments_is_no_incomplete_one() -> None:
-    """Its times are not known because of the prober; what the server sent is. Of late ones too, those without an end count."""
+def test_an_answer_whose_times_are_not_known_has_complete_arguments_all_the_same() -> None:
+    """Its arrivals were read together by a late prober; what the server sent is known. Of these too, those without an end count."""
 
     def late(probe: ProbeResult) -> ProbeResult:
-        return replace(probe, timeline=replace(probe.timeline, is_late=True))
+        stamps = (probe.timeline.call_ns, probe.timeline.arguments_ns)
+        earliest_ns = {at_ns: probe.timeline.intended_ns for at_ns in stamps if at_ns is not None}
+        return replace(probe, timeline=replace(probe.timeline, earliest_ns=earliest_ns))
 
     calls = tool_calls_of([calling(), calling(), *[late(calling())] * 11])
     assert calls is not None

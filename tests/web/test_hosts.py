@@ -127,9 +127,7 @@ async def test_a_listener_for_all_behind_an_external_address_answers_to_that() -
 )
 def test_the_address_that_was_reached_is_the_probers_own(reached: str, host: str, *, is_refused: bool) -> None:
     """A pod's own address, behind an external address."""
-    access = AccessControl(
-        WebFile(None), "", EXTERNAL, lambda: False, lambda: True, lambda: 0.0, cast(Any, lambda _: None)
-    )
+    access = AccessControl(WebFile(None), "", EXTERNAL, lambda: False, lambda: True, cast(Any, lambda _: None))
     transport = SimpleNamespace(get_extra_info=lambda _: (reached, 9742))
     request = SimpleNamespace(path="/", headers={"Host": host}, transport=transport)
     assert (access._is_foreign(cast(Any, request))) is is_refused
