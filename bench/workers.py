@@ -279,8 +279,13 @@ def _frame(rng: Random, number: int, tokens: int) -> bytes:
         stamps.append(at_ns)
         at_ns += round(rng.lognormvariate(16.1, 0.2))
     timeline = Timeline(
-        *(due_ns, Connection(due_ns - 10**8, due_ns - 10**8 + 300_000, tcp_s=2e-4), due_ns + 90_000, due_ns + 10**6),
-        *(stamps[0], stamps[0], at_ns),
+        *(due_ns, Connection(due_ns - 10**8, due_ns - 10**8 + 300_000, 10**8, tcp_s=2e-4)),
+        sent_ns=due_ns + 90_000,
+        acknowledged_ns=due_ns + 200_000,
+        headers_ns=due_ns + 10**6,
+        first_ns=stamps[0],
+        first_answer_ns=stamps[0],
+        end_ns=at_ns,
         content_ns=stamps,
         usage=Usage(500, tokens),
         finish_reason="length",

@@ -50,7 +50,7 @@ class Impossible(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Counts of the prober up to now. outcomes: probes by outcome; samples: observations of its histograms."""
+    """Counts of the prober up to now. outcomes: probes by outcome; samples: observations, answers without TTFT (untimed)."""
 
     outcomes: Counter[str]
     samples: Counter[str]
@@ -76,6 +76,8 @@ def seen(daemon: Daemon) -> Seen:
             outcomes["ok"] += round(float(value))
         elif name.startswith(("llmslo_ttft_seconds_count", "llmslo_itl_seconds_count", "llmslo_e2e_seconds_count")):
             samples[name.split("_")[1]] += round(float(value))
+        elif name.startswith("llmslo_probes_untimed_total"):
+            samples["untimed"] += round(float(value))
     bad = {name: count for name, count in outcomes.items() if name not in ("ok", *NEUTRAL)}
     outcomes["ok"] -= sum(bad.values())
     return Seen(+outcomes, +samples)

@@ -7,6 +7,7 @@ import ssl
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -24,7 +25,7 @@ from prober.net.clock import Clock, Stamps
 from prober.net.connection import Broken, connect
 from prober.net.endpoint import Endpoint
 from prober.net.exchange import Exchange
-from prober.net.stamped_socket import StampedSocket
+from prober.net.stamped_socket import READ_BYTES, StampedSocket
 from tests.processes import HANG_S
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
@@ -611,6 +612,38 @@ async def test_an_alert_after_the_handshake_is_tls(clock: Clock, authority: trus
         await refusing
     assert verdict.outcome is Outcome.TLS
     assert "tls.cert_file" in verdict.detail
+
+
+@pytest.mark.parametrize("is_secured", [False, True])
+async def test_a_flood_leaves_other_answers_their_turns(clock: Clock, authority: trustme.CA, is_secured: bool) -> None:
+    """A megabyte of tiny chunks is handed over a read in each turn of the loop, and ends by its bound of work."""
+    server_tls, client_tls = contexts(authority) if is_secured else (None, None)
+    turns, reads = 0, list[tuple[int, int]]()
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    class Watched(Exchange):
+        def receive(self, at_ns: int, data: bytes, earliest_ns: int | None = None, *, is_cut: bool = False) -> None:
+            reads.append((turns, len(data)))
+            super().receive(at_ns, data, earliest_ns, is_cut=is_cut)
+
+    counting = asyncio.create_task(count_turns())
+    flood = partial(answer, pieces=(CHUNKED_HEAD + b"1\r\n:\r\n" * 170_000,))
+    async with serving(flood, server_tls) as port:
+        exchange = Watched(Recording(tokens=16), clock)
+        trust = None if client_tls is None else lambda: client_tls
+        await connect(Endpoint("http", "127.0.0.1", port, "", trust=trust, server_name="localhost"), exchange, 20)
+        exchange.send(REQUEST, LIMITS)
+        await exchange.ended
+        exchange.abort()
+    counting.cancel()
+    assert len(reads) > 10
+    assert max(size for _, size in reads) <= READ_BYTES
+    assert max(Counter(turn for turn, _ in reads).values()) <= 2
 
 
 async def test_an_alarm_that_reads_the_connection_leaves_its_bytes_in_order(clock: Clock) -> None:

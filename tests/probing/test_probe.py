@@ -333,6 +333,7 @@ async def test_a_slow_handshake_is_slow_and_not_invalid(tmp_path: Path, late_s: 
             target.clock.close()
     timeline = result.timeline
     assert result.outcome is Outcome.OK, result.detail
+    assert timeline.ttft_s is not None
     assert timeline.ttft_s == pytest.approx(0.25 - 0.1 + 0.02, abs=0.005)
     assert timeline.send_lag_s == pytest.approx(late_s, abs=0.001)
     assert timeline.e2e_s is not None

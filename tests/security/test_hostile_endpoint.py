@@ -120,7 +120,7 @@ def test_each_attack_is_its_own_fault_and_the_good_target_is_measured(tmp_path: 
         assert daemon.value("llmslo_task_failures_total") == 0
         assert daemon.value("llmslo_budget_remaining_ratio", target="a billion tokens claimed") > 0.99
         assert daemon.value("llmslo_engine_up", target="page of 250,000 series") == 0
-        until(lambda: daemon.value("llmslo_trusted") == 1, "trust, which work of others may take away for a while")
+        until(lambda: daemon.value("llmslo_trusted", target="good") == 1, "trust, which work of others may take away")
         assert daemon.stop() == 0
     assert "please report" not in (tmp_path / "log").read_text()
 
