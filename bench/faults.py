@@ -94,7 +94,7 @@ def stopped(daemon: Daemon) -> None:
 
 def answers_and_process(folder: Path) -> Found:
     """Each way of answering badly, an endpoint that is gone, a prober that is stopped and one without descriptors."""
-    with Endpoint() as endpoint, Daemon(folder, config(f"http://127.0.0.1:{endpoint.port}", lag="100ms")) as daemon:
+    with Endpoint() as endpoint, Daemon(folder, config(f"http://127.0.0.1:{endpoint.port}")) as daemon:
         until(lambda: seen(daemon).outcomes["ok"] >= 20, "good probes")
         pid = daemon.process.pid
         files, limits = descriptors(pid), resource.prlimit(pid, resource.RLIMIT_NOFILE)
@@ -117,10 +117,8 @@ def answers_and_process(folder: Path) -> Found:
 
 
 def stops(folder: Path) -> Found:
-    """A prober with the default max_send_lag, stopped six times. Eight probes may be in flight, two or three are."""
-    text = config("http://127.0.0.1:{port}", lag="10ms", timeout="10s", total="20s").replace(
-        "in_flight: 100", "in_flight: 8"
-    )
+    """A prober that is stopped six times. Eight probes may be in flight, two or three are."""
+    text = config("http://127.0.0.1:{port}", timeout="10s", total="20s").replace("in_flight: 100", "in_flight: 8")
     slo = "slos: {first: {signal: ttft, threshold: 500ms, objective: 99%}}\n"
     with Endpoint() as endpoint:
         endpoint.act = paced
@@ -139,7 +137,7 @@ def stops(folder: Path) -> Found:
                     "outcomes": dict(seen(daemon).since(before).outcomes),
                     "ttft_events": daemon.value("llmslo_slo_events_total", slo="first"),
                     "bad_ttft_events": daemon.value("llmslo_slo_bad_events_total", slo="first"),
-                    "late": daemon.value("llmslo_probes_late_total"),
+                    "untimed": daemon.value("llmslo_probes_untimed_total"),
                 }
             }
 
@@ -180,7 +178,7 @@ def names(folder: Path) -> Found:
         own_names(folder) as resolver,
         Endpoint() as first,
         Endpoint("127.0.0.2", first.port) as second,
-        Daemon(folder, config(f"http://{NAME}:{first.port}", lag="100ms")) as daemon,
+        Daemon(folder, config(f"http://{NAME}:{first.port}")) as daemon,
     ):
         until(lambda: seen(daemon).outcomes["ok"] >= 20, "good probes")
         flapping = Flapping(resolver)
@@ -198,7 +196,7 @@ def certificates(folder: Path) -> Found:
     authority.cert_pem.write_to_path(str(folder / "ca.pem"))
     with Endpoint(tls=certified(authority)) as endpoint:
         more = f"tls: {{ca_file: {folder}/ca.pem}}"
-        with Daemon(folder, config(f"https://127.0.0.1:{endpoint.port}", lag="100ms", more=more)) as daemon:
+        with Daemon(folder, config(f"https://127.0.0.1:{endpoint.port}", more=more)) as daemon:
             until(lambda: seen(daemon).outcomes["ok"] >= 20, "good probes")
             left_s = daemon.value("llmslo_tls_cert_expiry_timestamp_seconds") - time.time()
 
@@ -222,7 +220,7 @@ def labels(folder: Path) -> Found:
     with Endpoint() as endpoint:
         endpoint.metrics = hostile_page(1)
         page = f"'http://127.0.0.1:{endpoint.port}/metrics', interval: 4s"
-        with Daemon(folder, config(f"http://127.0.0.1:{endpoint.port}", lag="100ms", page=page)) as daemon:
+        with Daemon(folder, config(f"http://127.0.0.1:{endpoint.port}", page=page)) as daemon:
             until(lambda: daemon.value("llmslo_engine_up") == 1, "the engine's page")
             until(lambda: seen(daemon).outcomes["ok"] >= 20, "good probes")
             own, length, held = series(daemon), len(get(daemon.url + "/metrics")), resident_mb(daemon.process.pid)
@@ -249,7 +247,7 @@ def labels(folder: Path) -> Found:
 def wall_clock(folder: Path) -> Found:
     """The clock on the wall an hour ahead, right again, an hour behind, right again."""
     with own_wall_clock(folder) as wall, Endpoint() as endpoint:
-        text = config(f"http://127.0.0.1:{endpoint.port}", lag="100ms", more=BUDGET)
+        text = config(f"http://127.0.0.1:{endpoint.port}", more=BUDGET)
         with Daemon(folder, text, "--storage.path", folder / "store") as daemon:
             until(lambda: seen(daemon).outcomes["ok"] >= 20, "good probes")
 
