@@ -86,7 +86,10 @@ def draw(result: ProbeResult) -> None:
     phases = [(p, getattr(connection, f"{p}_s")) for p in ("dns", "tcp", "proxy", "tls")] if connection else []
     connect = ", ".join(f"{phase} {format_duration(seconds)}" for phase, seconds in phases if seconds is not None)
     rows = [("connect", connect)] if connect else []
-    rows += [("TTFT", format_duration(timeline.ttft_s))] if timeline.ttft_s is not None else []
+    if timeline.network_s is not None:
+        rows.append(("network", f"acknowledged {format_duration(timeline.network_s)} after it left"))
+    ttft = timeline.why_no_ttft or format_duration(timeline.ttft_s)
+    rows += [("TTFT", ttft)] if timeline.first_ns is not None else []
     if timeline.first_answer_ns != timeline.first_ns:
         rows.append(("TTFT answer", timeline.why_no_ttft_answer or format_duration(timeline.ttft_answer_s)))
     if timeline.calls:

@@ -120,6 +120,7 @@ class StampsAnswer(Answer):
     connect_start: int | None = _known("connection", "start_ns")
     connect_ready: int | None = _known("connection", "ready_ns")
     sent: int | None = _at("sent_ns")
+    acknowledged: int | None = _at("acknowledged_ns")
     headers: int | None = _at("headers_ns")
     first_content: int | None = _at("first_ns")
     content: list[int] = _at("content_ns")
@@ -147,7 +148,10 @@ class ProbeAnswer(EndedProbe):
     """A probe. on_request: it was sent on request, and counts in no SLI.
 
     answered_model: the model that the answer names; empty if it names none
+    network_s: from the departure of the request until the target's host, or its proxy, has acknowledged it
+    round_trip_s, retransmitted: of the connection: its round trip, and the segments that had to be sent again
     retries: further tries of a gateway by kind (retry, fallback), as the headers of the response tell them
+    why_no_ttft: why there is content and no TTFT, with the bounds between which it lies; else empty
     why_no_tpot: why there is content and no TPOT, else empty; content that arrived at once has no ITL either
     why_no_ttft_answer: why there is content and no TTFT of the answer, else empty
     """
@@ -166,9 +170,13 @@ class ProbeAnswer(EndedProbe):
     calls: int = _at("timeline", "calls")
     ttft_call_s: float | None = _at("timeline", "ttft_call_s")
     arguments_s: float | None = _at("timeline", "arguments_s")
+    why_no_ttft: str = _at("timeline", "why_no_ttft")
     why_no_tpot: str = _at("timeline", "why_no_tpot")
     why_no_ttft_answer: str = _at("timeline", "why_no_ttft_answer")
     send_lag_s: float | None = _at("timeline", "send_lag_s")
+    network_s: float | None = _at("timeline", "network_s")
+    round_trip_s: float | None = _at("timeline", "round_trip_s")
+    retransmitted: int | None = _at("timeline", "retransmitted")
     itl_s: list[float] = _at("timeline", "itls_s")
     chunk_gaps_s: list[float] = _at("timeline", "chunk_gaps_s")
     connect_s: ConnectAnswer = _at("timeline")
