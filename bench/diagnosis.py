@@ -1,7 +1,7 @@
 """Diagnosis: the simulated engine in each regime, and in troubles that no regime stands for. How often is it named rightly?
 
 Every case has a healthy window and one of the breach; evidence is what a prober would have: its probes' timelines (with the
-network's delay and its own lateness in them), the engine's page every 5 s, the GPU beside it. Thresholds were tuned on the
+network's delay in them), the engine's page every 5 s, the GPU beside it. Thresholds were tuned on the
 seeds of `--tune`; the figures are those of other seeds. A second round leaves evidence out at random: there `unknown` is right, a wrong
 name is not.
 
@@ -220,12 +220,6 @@ def network(rng: Random) -> Case:
     return Case(frozenset({"network"}), base, now)
 
 
-def prober_late(rng: Random) -> Case:
-    """Its loop is held up for milliseconds."""
-    base = healthy(rng)
-    return Case(frozenset({"prober_late"}), base, replace(base, late_s=rng.uniform(0.005, 0.04)))
-
-
 def nothing(rng: Random) -> Case:
     """Troubles that no regime stands for, and none."""
     base = healthy(rng)
@@ -252,7 +246,7 @@ def long_prompts(rng: Random) -> Case:
 
 def full_cache(rng: Random) -> Case:
     """A page that counts cached blocks as used, so that the cache is always nearly full without harm; and another cause."""
-    kind = rng.choice(("network", "prober_late", "decode_far_from_bound", "queueing"))
+    kind = rng.choice(("network", "decode_far_from_bound", "queueing"))
     case = REGIMES[kind](rng)
     usage = rng.uniform(0.93, 0.999)
     return replace(case, before=replace(case.before, least_usage=usage), now=replace(case.now, least_usage=usage))
@@ -273,14 +267,12 @@ REGIMES: dict[str, Callable[[Random], Case]] = {
     "decode_far_from_bound": decode_far_from_bound,
     "memory_bound_decode": memory_bound_decode,
     "network": network,
-    "prober_late": prober_late,
     "unknown": nothing,
 }
 MORE = {"long prompts": long_prompts, "full cache": full_cache, "front backlog": front_backlog}
 SECOND: dict[str, Callable[[World, Random], World]] = {
     "network": lambda world, rng: replace(world, rtt_s=world.rtt_s + rng.uniform(0.05, 0.25)),
     "decode_far_from_bound": lambda world, rng: replace(world, faults=(*world.faults, Slow(rng.uniform(1.5, 2.5)))),
-    "prober_late": lambda world, rng: replace(world, late_s=rng.uniform(0.005, 0.04)),
     "queueing": lambda world, rng: replace(world, long_per_s=0.4 / (22_000 * world.parameters.prefill_token_s)),
 }
 
@@ -325,14 +317,14 @@ LEFT_OUT = ("page", "histograms", "gpu", "before", "warm")
 
 def drawn(kind: str, seed: int) -> tuple[Case, Symptoms]:
     """The case of this seed and its evidence. Drawn again until an SLO is breached: only a breach is
-    explained. A late prober needs none, and a quarter of the cases of no regime have none.
+    explained. A quarter of the cases of no regime have none.
 
     kind: name of a case; with ` / less` evidence is left out at random, with ` / structures` the engine is of another structure, and
         the case is another draw.
     """
     name, _, variant = kind.partition(" / ")
     seed += OTHER_DRAWS if variant == "structures" else 0
-    calm = name == "prober_late" or (name == "unknown" and seed % 4 == 0)
+    calm = name == "unknown" and seed % 4 == 0
     for attempt in range(20):
         rng = Random(f"{name} {variant == 'less'} {seed} {attempt}")
         case = ({**REGIMES, **MORE, "two": two})[name](rng)

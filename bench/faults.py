@@ -117,7 +117,7 @@ def answers_and_process(folder: Path) -> Found:
 
 
 def stops(folder: Path) -> Found:
-    """A prober with the default max_send_lag, stopped six times. Eight probes may be in flight, two or three are."""
+    """A prober that is stopped six times. Eight probes may be in flight, two or three are."""
     text = config("http://127.0.0.1:{port}", timeout="10s", total="20s").replace("in_flight: 100", "in_flight: 8")
     slo = "slos: {first: {signal: ttft, threshold: 500ms, objective: 99%}}\n"
     with Endpoint() as endpoint:
@@ -137,7 +137,7 @@ def stops(folder: Path) -> Found:
                     "outcomes": dict(seen(daemon).since(before).outcomes),
                     "ttft_events": daemon.value("llmslo_slo_events_total", slo="first"),
                     "bad_ttft_events": daemon.value("llmslo_slo_bad_events_total", slo="first"),
-                    "late": daemon.value("llmslo_probes_late_total"),
+                    "untimed": daemon.value("llmslo_probes_untimed_total"),
                 }
             }
 

@@ -273,9 +273,8 @@ def measure(config: str, rounds: int, attacking: Callable[[Stage, int], Any]) ->
         probes, good = matched(running, map(json.loads, file), begin_ns, end_ns)
         standings = json.loads(_page(running, "/api/v1/targets"))["data"]
         slos = {slo["slo"]: slo["state"] for target in standings if target["name"] == "good" for slo in target["slos"]}
-        trusted = [
-            line for line in _page(running, "/metrics").decode().splitlines() if line.startswith("llmslo_trusted")
-        ]
+        lines = _page(running, "/metrics").decode().splitlines()
+        trusted = [line for line in lines if line.startswith('llmslo_trusted{target="good"')]
     begins = [begin_ns + round(period * PERIOD_S * 1e9) for period in range(len(ORDER) * rounds)]
 
     def period(at_ns: int) -> int | None:

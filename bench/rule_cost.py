@@ -97,7 +97,7 @@ def _write(file: TextIO, group: str, targets: int, more: str) -> None:
     for gauge, (labels, value) in gauges.items():
         file.write(f"# TYPE {gauge} gauge\n")
         for target in range(targets):
-            own = _labels(target) if labels else f'job="llm-slo-prober",instance="{target}"'
+            own = _labels(target) if gauge != "up" else f'job="llm-slo-prober",instance="{target}"'
             for at_s in range(END_S - 900, END_S + 1, SCRAPE_S):
                 file.write(f"{gauge}{{{own}{more}{labels}}} {value} {at_s}\n")
     _write_recorded(file, group, targets, more)

@@ -161,7 +161,7 @@ def idle(count: int) -> dict[str, Any]:
 
 
 def busy(rate: float) -> dict[str, Any]:
-    """What so many probes a second cost, and whether the prober trusts itself at it."""
+    """What so many probes a second cost, and whether the latencies of all targets are judged at it."""
     with running(BUSY_TARGETS, f"{rate / BUSY_TARGETS}/s") as (seen, _):
         time.sleep(SETTLE_S)
         good, bad, begun = seen.total(PROBES), seen.total(NEUTRAL), time.monotonic()
@@ -173,7 +173,7 @@ def busy(rate: float) -> dict[str, Any]:
             "asked_per_s": rate,
             "sent_per_s": round(sent_per_s, 1),
             "invalid_share": round(bad / max(1.0, good + bad), 4),
-            "trusted": seen.total("llmslo_trusted"),
+            "trusted": seen.total("llmslo_trusted") == BUSY_TARGETS,
             "core_share": round(core, 3),
             "core_ms_a_probe": round(core / sent_per_s * 1e3, 2),
             "rss_mb": round(seen.rss_mb(), 1),
@@ -182,7 +182,7 @@ def busy(rate: float) -> dict[str, Any]:
 
 
 def full() -> dict[str, Any]:
-    """A shard once its past is there: memory, then and at the start, and whether it trusts itself."""
+    """A shard once its past is there: memory, then and at the start, and whether the latencies of all targets are judged."""
     with running(SHARD, f"{DEFAULT_RATE}/s", "30s") as (seen, _):
         time.sleep(SETTLE_S)
         empty_mb, begun, cpu_s = seen.rss_mb(), time.monotonic(), seen.cpu_s()
@@ -198,7 +198,7 @@ def full() -> dict[str, Any]:
             "targets": SHARD,
             "sent_per_s": round((good + bad) / span_s, 1),
             "invalid_share": round(bad / (good + bad), 4),
-            "trusted": seen.total("llmslo_trusted"),
+            "trusted": seen.total("llmslo_trusted") == SHARD,
             "core_share": round((seen.cpu_s() - cpu_s) / span_s, 3),
             "empty_mb": round(empty_mb, 1),
             "full_mb": round(seen.rss_mb(), 1),

@@ -129,6 +129,8 @@ class Watched:
             for name, labels, value, *_ in family.samples:
                 if labels.get("target") == "steady":
                     sent += value if name in ("llmslo_probes_total", "llmslo_probes_neutral_total") else 0
+                    if name == "llmslo_trusted":
+                        self.note("trusted", value)
                     if name == "llmslo_send_lag_seconds_bucket":
                         lags[float(labels["le"])] = value
                     if value and not self.baseline_s and labels.get("phase") == "provisional":
@@ -138,8 +140,6 @@ class Watched:
                     "llmslo_probe_failures_total",
                 ):
                     self.note(f"faulty {name} {labels.get('reason', '')}", value)
-                elif name == "llmslo_trusted":
-                    self.note("trusted", value)
         self.note("sent", sent)
         self.lags.append((time.monotonic() - self.began, lags))
 

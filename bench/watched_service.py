@@ -25,7 +25,8 @@ from prober.simulation.parameters import Parameters
 from prober.simulation.request import End, Request, Truth
 
 LEAD_S = 180.0
-EVERY_S, PROBES_PER_S, MAX_LAG_S = 5.0, 0.2, 0.010
+EVERY_S, PROBES_PER_S = 5.0, 0.2
+JITTER_S = 0.0001  # of the network, mean
 CLOCK = 1.4e9
 Lengths = Callable[[Random], tuple[int, int]]
 
@@ -36,7 +37,7 @@ class World:
 
     background: lengths of users' requests; sharing: (prefix ids, tokens) of them, 0 ids: none
     long_per_s, long_prompt: rate of others' long prompts, and their lengths (from, to)
-    probe_prompt: from, to; probe_prefix: tokens that half of the probes share; late_s: mean lateness of the prober
+    probe_prompt: from, to; probe_prefix: tokens that half of the probes share
     replicas: behind one address and one page, in turn; tokenizer_s: of a serial front, per request
     front_is_queue: the page counts the wait for that front as queue time. counts_at_end: histograms count requests at their end
     least_usage: of the KV cache on a page that counts blocks which only the prefix cache holds
@@ -56,7 +57,6 @@ class World:
     rtt_s: float = 0.002
     front_s: float = 0.0
     api_s: float = 0.0
-    late_s: float = 0.0001
     replicas: int = 1
     tokenizer_s: float = 0.0
     front_is_queue: bool = False
@@ -115,9 +115,8 @@ def probes(world: World, rng: Random, duration_s: float) -> Iterator[Request]:
 
 
 def result(world: World, served: Served, rng: Random) -> ProbeResult:
-    """The truth through the network, and as late as the prober reads it."""
+    """The truth through the network."""
     request, truth = served
-    lag_s = rng.expovariate(1 / world.late_s)
     warm = bool(request.prefix)
     start = round(request.arrival_s * 1e9)
 
@@ -125,17 +124,15 @@ def result(world: World, served: Served, rng: Random) -> ProbeResult:
         return round(seconds * 1e9)
 
     connect_s = 2 * world.rtt_s + rng.expovariate(1 / 0.0002)
-    connection = Connection(start - 10**9, start - 10**9 + ns(connect_s), tcp_s=connect_s)
-    timeline = Timeline(start, connection, start + ns(lag_s))
+    connection = Connection(start - 10**9, start - 10**9 + ns(connect_s), 10**9, tcp_s=connect_s)
+    timeline = Timeline(start, connection, start, acknowledged_ns=start + ns(world.rtt_s))
     name = "warmable_warm" if warm else "warmable"
     outcome = Outcome.OK if truth.end is End.COMPLETE else Outcome.RESET
-    if lag_s > MAX_LAG_S:
-        outcome = Outcome.INVALID
-    elif outcome is Outcome.OK:
-        first_s = lag_s + world.rtt_s + world.api_s + (rng.uniform(0.7, 1.3) * world.front_s if world.front_s else 0.0)
+    if outcome is Outcome.OK:
+        first_s = world.rtt_s + world.api_s + (rng.uniform(0.7, 1.3) * world.front_s if world.front_s else 0.0)
         stamps: list[int] = []
         for at_s in (*truth.token_times_s(),):
-            heard = start + ns(at_s - request.arrival_s + first_s + rng.expovariate(1 / world.late_s))
+            heard = start + ns(at_s - request.arrival_s + first_s + rng.expovariate(1 / JITTER_S))
             stamps.append(max(heard, stamps[-1]) if stamps else heard)
         usage = Usage(request.prompt_tokens, request.output_tokens)
         timeline = replace(

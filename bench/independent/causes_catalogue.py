@@ -9,7 +9,7 @@ from numpy.random import Generator
 from bench.independent.causes_engines import Half, Wishes, replace_rate, replace_structure
 from bench.independent.causes_prober import FIRST_TOKEN_TIMEOUT_S
 from bench.independent.causes_service import Record, capacity_per_s
-from bench.independent.causes_situation import Failure, Gpu, Host, Machine, Situation, Window
+from bench.independent.causes_situation import Failure, Gpu, Machine, Situation, Window
 from bench.independent.engine import PAGES
 from prober.measure.gpu_reading import ThrottleReason
 from prober.measure.outcome import ANSWERED, Outcome
@@ -18,7 +18,7 @@ from prober.measure.result import ProbeResult
 UNANSWERED = frozenset({Outcome.TIMEOUT_FIRST_TOKEN, Outcome.TIMEOUT_TOTAL})
 NAMES = frozenset(
     {
-        *("prober_late", "refusing", "failing", "loading", "cache_pressure", "queueing", "long_prompts"),
+        *("refusing", "failing", "loading", "cache_pressure", "queueing", "long_prompts"),
         *("slow_prefill", "prefix_miss", "slow_decode", "stalls", "network", "kv_transfer", "unknown"),
     }
 )
@@ -286,13 +286,6 @@ def _front_backlog(situation: Situation, severity: float, case: Case) -> Situati
     """A serial tokenizer before the scheduler is busy for 60 to 100% of the time."""
     per_replica_per_s = situation.users.rate_per_s / len(situation.structures)
     return replace_structure(situation, front_s=(0.6 + 0.4 * severity) / per_replica_per_s)
-
-
-def _busy_prober(situation: Situation, severity: float, case: Case) -> Situation:
-    """The machine of the prober is busy: its process stands still for 15 to 60% of the time, for 8 to 80 ms at a time."""
-    pause_s = float(np.exp(case.rng.uniform(np.log(0.008), np.log(0.08))))
-    share = 0.15 + 0.45 * severity
-    return replace(situation, host=Host(pause_s, pause_s * (1 - share) / share))
 
 
 # Whether a cause acts by its mechanism, read from the simulated state
@@ -563,7 +556,6 @@ CAUSES: dict[str, Cause] = {
         is_visible=_shown_by("prompt_tokens_total"),
     ),
     "slow_path_to_pools": Cause(_names("network"), ("ttft",), _slow_path, _always, Wishes(has_pools=True)),
-    "busy_prober": Cause(_names("prober_late"), ("ttft", "itl"), _busy_prober, _always),
 }
 
 
@@ -631,10 +623,10 @@ PAIRS: dict[Half, tuple[tuple[str, str], ...]] = {
         ("throttled", "slow_path"),
         ("small_kv_cache", "slow_host"),
         ("stalls", "slow_prefill"),
-        ("busy_prober", "bursts"),
+        ("slow_gateway", "bursts"),
     ),
     "held_out": (
-        ("busy_prober", "more_users"),
+        ("slow_host", "more_users"),
         ("slow_gateway", "small_kv_cache"),
         ("neighbour", "cache_off"),
         ("stalls", "long_prompts"),

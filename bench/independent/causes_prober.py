@@ -40,37 +40,9 @@ class Probe:
     is_warm: bool
 
 
-class Pauses:
-    """Spans of time in which the prober stands still."""
-
-    def __init__(self, spans: Spans, rng: Generator) -> None:
-        begins, ends = [], []
-        for begin_s, end_s, situation in spans:
-            at_s = begin_s
-            while situation.host.pause_s > 0:
-                at_s += rng.exponential(situation.host.every_s)
-                if at_s >= end_s:
-                    break
-                begins.append(at_s)
-                at_s += rng.exponential(situation.host.pause_s)
-                ends.append(at_s)
-        self._begins, self._ends = np.array(begins), np.array(ends)
-
-    def stamp_s(self, at_s: float) -> float:
-        """When the prober sees or does what is due at a time."""
-        index = int(np.searchsorted(self._begins, at_s, "right")) - 1
-        return max(at_s, float(self._ends[index])) if index >= 0 else at_s
-
-    def longest_s(self, begin_s: float, end_s: float) -> float:
-        """The longest pause that meets a span of time."""
-        meets = (self._begins < end_s) & (self._ends > begin_s)
-        return float(np.max(self._ends[meets] - self._begins[meets], initial=0.0))
-
-
 def scheduled_probes(
     windows: Sequence[tuple[float, float]],
     spans: Spans,
-    pauses: Pauses,
     rng: Generator,
     interval_s: float = INTERVAL_S,
 ) -> Iterator[Probe]:
@@ -81,9 +53,9 @@ def scheduled_probes(
         situation = next(span for begin_s, end_s, span in spans if begin_s <= intended_s < end_s)
         is_measured = any(begin_s <= intended_s < end_s for begin_s, end_s in windows)
         route, machine = situation.route, situation.machine
-        begun_s = pauses.stamp_s(intended_s - CONNECT_LEAD_S)
-        ready_s = pauses.stamp_s(begun_s + sum(2 * _one_way_s(route, rng) for _ in range(route.handshakes)))
-        sent_s = pauses.stamp_s(max(intended_s, ready_s) + rng.exponential(0.0003))
+        begun_s = intended_s - CONNECT_LEAD_S
+        ready_s = begun_s + sum(2 * _one_way_s(route, rng) for _ in range(route.handshakes))
+        sent_s = max(intended_s, ready_s) + rng.exponential(0.0003)
         forwarded_s = rng.gamma(2.0, route.gateway_s / 2) if rng.random() < route.gateway_share else 0.0
         yield Probe(
             number if is_measured else -1 - number,
@@ -116,16 +88,14 @@ def _ns(at_s: float) -> int:
     return START_NS + round(at_s * 1e9)
 
 
-def probe_result(
-    probe: Probe, engine: Engine, number: int, situation: Situation, pauses: Pauses, rng: Generator
-) -> ProbeResult:
+def probe_result(probe: Probe, engine: Engine, number: int, situation: Situation, rng: Generator) -> ProbeResult:
     """The probe as the prober stamps it."""
     machine, route = situation.machine, situation.route
     delivered_s, tokens = np.unique(engine.token_times_s(number), return_counts=True)
     late_s = np.where(rng.random(len(delivered_s)) < route.loss, 0.2 + rng.exponential(0.1, len(delivered_s)), 0.0)
     jitter_s = rng.exponential(0.0001 + 0.02 * route.jitter * route.one_way_s, len(delivered_s))
     arrived_s = np.maximum.accumulate(delivered_s + probe.back_s + late_s + jitter_s)
-    content_ns = tuple(_ns(pauses.stamp_s(float(at_s))) for at_s in arrived_s)
+    content_ns = tuple(_ns(float(at_s)) for at_s in arrived_s)
     request = engine.request(number)
     outcome, detail = Outcome.OK, ""
     has_timed_out = not content_ns or content_ns[0] - _ns(probe.intended_s) > FIRST_TOKEN_TIMEOUT_S * 1e9
@@ -138,17 +108,19 @@ def probe_result(
     end_ns = content_ns[-1] + 200_000 if outcome is Outcome.OK else None
     headers_ns = content_ns[0] - 50_000 if content_ns else None
     if machine.has_early_headers and headers_ns and not engine.structure.front_s:
-        headers_ns = min(headers_ns, _ns(pauses.stamp_s(probe.arrived_s + probe.back_s + 0.001)))
+        headers_ns = min(headers_ns, _ns(probe.arrived_s + probe.back_s + 0.001))
     timeline = Timeline(
         intended_ns=_ns(probe.intended_s),
         connection=Connection(
             _ns(probe.connection_s[0]),
             _ns(probe.connection_s[1]),
+            round(CONNECT_LEAD_S * 1e9),
             tcp_s=(probe.connection_s[1] - probe.connection_s[0]) / route.handshakes,
             tls_s=(probe.connection_s[1] - probe.connection_s[0]) * (1 - 1 / route.handshakes) or None,
             lead_ns=max(0, _ns(probe.intended_s) - _ns(probe.connection_s[0])),
         ),
         sent_ns=_ns(probe.sent_s),
+        acknowledged_ns=_ns(probe.sent_s + 2 * probe.back_s),
         headers_ns=headers_ns,
         first_ns=content_ns[0] if content_ns else None,
         first_answer_ns=content_ns[0] if content_ns else None,

@@ -18,7 +18,6 @@ from bench.independent.causes_prober import (
     PRODUCT_NAMES,
     START_NS,
     WARM_UP_S,
-    Pauses,
     Spans,
     probe_result,
     scheduled_probes,
@@ -117,8 +116,7 @@ def watch(
         return spans[bisect_right(ends_s, at_s)][2]
 
     replicas = _replicas(spans[0][2], spans, rng)
-    pauses = Pauses(spans, rng)
-    probes = sorted(scheduled_probes(windows, spans, pauses, rng, interval_s), key=lambda probe: probe.arrived_s)
+    probes = sorted(scheduled_probes(windows, spans, rng, interval_s), key=lambda probe: probe.arrived_s)
     looks_s = [(at_s, window) for window, (begin_s, last_s) in enumerate(windows) for at_s in _grid(begin_s, last_s)]
     gpu_rng = np.random.default_rng(rng.integers(1 << 30))
     pages: list[list[tuple[float, EngineSignals]]] = [[] for _ in windows]
@@ -152,7 +150,7 @@ def watch(
         window = next(place for place, (begin_s, end_s) in enumerate(windows) if begin_s <= probe.intended_s < end_s)
         engine, number = submitted[probe.number]
         situation = situation_at(probe.intended_s)
-        results[window].append(probe_result(probe, engine, number, situation, pauses, rng))
+        results[window].append(probe_result(probe, engine, number, situation, rng))
     return [
         Window(tuple(probes), tuple(readings), tuple(gpus))
         for probes, readings, gpus in zip(results, pages, devices, strict=True)

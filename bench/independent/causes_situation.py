@@ -1,6 +1,6 @@
 """A service at a time, and observations of it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from bench.independent.structure import Structure
 from prober.measure.engine_signals import EngineSignals
@@ -46,14 +46,6 @@ class Route:
     gateway_share: float = 1.0
     loss: float = 0.0
     handshakes: int = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """Machine of the prober: pauses of its process, their mean length and the mean time between them. 0: none."""
-
-    pause_s: float = 0.0
-    every_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +109,6 @@ class Situation:
     gpus: tuple[Gpu, ...]
     users: Users
     route: Route
-    host: Host = field(default_factory=Host)
     failure: Failure | None = None
 
 

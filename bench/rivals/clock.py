@@ -1,9 +1,9 @@
 """Clock: every client sends the same load to a server that notes each write, at two rates, and at one beside two spinning processes.
 
 The server (`bench/independent/stream_server.c`) keeps connections and sends answers of 64 tokens. Requests are paired with its notes in
-the order in which they were sent. TTFT is as each client defines it: ours counts from the due time, the others from sending, so ours
-includes its own lateness. Arrivals are random, so the rate reached varies by chance too. Processor time and memory are of all
-processes of a client. The start is the time from the call to the first request that arrives.
+the order in which they were sent. TTFT is as each client defines it: all count from sending, ours from the kernel's time of departure.
+Arrivals are random, so the rate reached varies by chance too. Processor time and memory are of all processes of a client. The start is
+the time from the call to the first request that arrives.
 """
 
 import contextlib

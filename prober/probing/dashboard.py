@@ -205,11 +205,13 @@ def network() -> list[Panel]:
     """Panels: connection phases, TTFT by client and by engine, and whether answers arrive held back."""
     return [
         series(
-            "Connect phases, p90",
-            "Time to set up the new connection of each probe, by phase; it counts in TTFT only if it takes longer than connect_lead. "
-            "Bad: a phase that grows; it points to the network or a proxy.",
+            "Network, p90",
+            "Time to set up the new connection of each probe, by phase: in TTFT only if it takes longer than connect_lead; "
+            "and the time until the target's host, or its proxy, has acknowledged the request, which does. Bad: one that grows; it "
+            "points to the network or a proxy.",
             "s",
             Query(quantile(0.9, probe_series.CONNECT, "phase", TARGET), "{{phase}}"),
+            Query(quantile(0.9, probe_series.NETWORK, "target", TARGET), "request acknowledged"),
             width=12,
         ),
         _client_and_engine(),

@@ -203,10 +203,16 @@ class TargetTrust(TargetObserver):
     @property
     def is_trusted(self) -> bool:
         """True if the latencies are judged. Failures always are."""
+        probes, timed = self.counts
+        return 2 * timed >= probes
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """(probes of the window, those that were sent and timed)."""
         since_ns = self._observed.target.clock.now_ns() - round(TRUST_WINDOW_S * 1e9)
         while self._slots and self._slots[0][0] < since_ns:
             self._slots.popleft()
-        return 2 * sum(timed for *_, timed in self._slots) >= sum(probes for _, probes, _ in self._slots)
+        return sum(probes for _, probes, _ in self._slots), sum(timed for *_, timed in self._slots)
 
     def probe_ended(self, result: ProbeResult) -> None:
         if result.outcome in ANSWERED or result.outcome is Outcome.INVALID:

@@ -119,6 +119,7 @@ class StampsAnswer(Answer):
     connect_start: int | None = _known("connection", "start_ns")
     connect_ready: int | None = _known("connection", "ready_ns")
     sent: int | None = _at("sent_ns")
+    acknowledged: int | None = _at("acknowledged_ns")
     headers: int | None = _at("headers_ns")
     first_content: int | None = _at("first_ns")
     content: list[int] = _at("content_ns")

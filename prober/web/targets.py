@@ -390,6 +390,9 @@ class TargetAnswer(Answer):
     trusted: bool = Field(
         True, description="whether its latencies are judged: at least half of its probes were sent and timed"
     )
+    timed: tuple[int, int] = Field(
+        (0, 0), exclude=True
+    )  # probes of the last ten minutes, and those that were sent and timed
     buffering: str = Field("", exclude=True)  # evidence and consequence of held-back answers, in words
     caching: str = Field(
         "", exclude=True

@@ -248,7 +248,7 @@ class Views:
         context, target, spec, identity = self._fleet.context, runner.target, runner.spec, runner.target.identity
         now_ns, now_unix_s = context.clock.now_ns(), context.clock.unix_s()
         trust = runner.find(TargetTrust)
-        trusted = trust.is_trusted if trust is not None else True
+        trusted, timed = (trust.is_trusted, trust.counts) if trust is not None else (True, (0, 0))
         times = runner.starting_since_and_until_unix_s()
         starting = StartingAnswer(since=times[0], until=times[1], detail=_starting_text(*times)) if times else None
         history, drift, diagnosis = runner.find(TargetHistory), runner.find(TargetDrift), runner.find(TargetDiagnosis)
@@ -302,6 +302,7 @@ class Views:
             caching=caching.text if caching else "",
             paused=target.paused_unix_s,
             trusted=trusted,
+            timed=timed,
             outcomes=dict(history.outcomes.most_common()) if history else {},
             slos=[SloAnswer.model_validate(status) for status in statuses],
             diagnosis=diagnosis.diagnosis if diagnosis else None,

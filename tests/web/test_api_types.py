@@ -28,6 +28,26 @@ def test_a_probe_has_its_timestamps_and_latencies() -> None:
     assert answer["stamps_ns"]["connect_start"] is answer["stamps_ns"]["connect_ready"] is None
 
 
+def test_a_ttft_that_is_an_interval_is_null_with_its_bounds() -> None:
+    """Beside the time on the network, of which both ends are the kernel's; without these stamps that is null."""
+    probe = scenes.probe(5, Random(1), chunks=3)
+    timeline = probe.timeline
+    assert timeline.sent_ns is not None
+    assert timeline.first_ns is not None
+    merged = replace(
+        timeline,
+        acknowledged_ns=timeline.sent_ns + 3_000_000,
+        retransmitted=1,
+        earliest_ns={timeline.first_ns: timeline.first_ns - 100_000_000},
+    )
+    answer = json.loads(dumped(ProbeAnswer.model_validate(replace(probe, timeline=merged))))
+    assert (answer["ttft_s"], answer["network_s"], answer["retransmitted"]) == (None, 0.003, 1)
+    assert answer["stamps_ns"]["acknowledged"] == merged.acknowledged_ns
+    assert "read together with later chunks" in answer["why_no_ttft"]
+    answer = json.loads(dumped(ProbeAnswer.model_validate(probe)))
+    assert (answer["why_no_ttft"], answer["network_s"], answer["retransmitted"]) == ("", None, None)
+
+
 def test_a_tpot_that_is_not_measurable_is_null_with_its_reason() -> None:
     """Of an answer whose content arrived at once; its target is buffered, another one is not known to be."""
     (target,) = scenes.buffered()

@@ -429,8 +429,36 @@ def test_the_percentiles_tell_who_took_the_times() -> None:
     few = html_of(replace(page, receive_delay=Quantile(0.99, 0.00041, None, None, 12))).replace("\xa0", " ")
     assert "All of the last 12 reads of this process came within 0.41 ms" in few
     without = html_of(replace(page, receive_delay=None, reads=(0, 1_500)))
-    assert f"Of 1,500 reads since the start, 1,500 have {by_process}" in without
+    assert f"Of 1,500 requests and reads since the start, 1,500 have {by_process}" in without
     assert "kernel takes" not in without
+
+
+def test_the_percentiles_tell_how_many_probes_are_not_in_them() -> None:
+    """Of the last ten minutes, for lack of CPU time of the prober; nothing if there are none."""
+    some = html([replace(target(), timed=(120, 113))]).replace("\xa0", " ")
+    assert "Of 120 probes of the last ten minutes 7 have no TTFT" in some
+    assert "have no TTFT" not in html([replace(target(), timed=(120, 120))])
+
+
+def test_a_probe_shows_its_way_and_why_it_has_no_ttft() -> None:
+    """How long its request took to the other host, what was sent again, and the bounds of a TTFT that is not known exactly."""
+    one = probe(1, Random(1))
+    ms = 1_000_000
+    merged = Timeline(
+        0,
+        sent_ns=0,
+        acknowledged_ns=12 * ms,
+        retransmitted=2,
+        first_ns=90 * ms,
+        content_ns=(90 * ms,),
+        earliest_ns={90 * ms: 60 * ms},
+    )
+    text = Read(rows([replace(one, timeline=merged)])).text.replace("\xa0", " ")
+    assert "acknowledged 12 ms after it left; segments sent again: 2" in text
+    assert "the first content came 60 ms to 90 ms after the request: it was read together with later chunks" in text
+    text = Read(rows([replace(one, timeline=replace(merged, acknowledged_ns=None, earliest_ns={}))])).text
+    assert "after it left" not in text
+    assert "read together" not in text
 
 
 def test_what_rests_on_too_few_samples_says_so() -> None:

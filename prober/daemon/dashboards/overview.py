@@ -157,7 +157,7 @@ def board() -> Board:
                 "Whether at least half of the probes of the last 10 minutes were sent and timed, of every target. "
                 "Bad: no; latencies are not judged.",
                 "none",
-                now(f'min({probe_series.TRUSTED}{{instance!=""}})'),
+                now(f'min({probe_series.TRUSTED}{{target!=""}})'),
                 mappings=YES_NO,
                 steps=GOOD_AT_ONE,
                 fill="background",

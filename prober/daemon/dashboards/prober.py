@@ -19,6 +19,7 @@ def health() -> list[Panel]:
             "Whether each prober sent and timed at least half of the probes of the last 10 minutes, of every target. Bad: no; it lacks "
             "CPU time, and latencies are not judged.",
             probe_series.TRUSTED,
+            f'{INSTANCE},target!=""',
         ),
         _yes_no(
             "Configuration loaded",
@@ -100,8 +101,8 @@ def timestamps() -> list[Panel]:
     ]
 
 
-def _yes_no(title: str, text: str, declared: AnySeries) -> Panel:
-    query = now(f"min by (instance) ({declared}{{{INSTANCE}}})", "{{instance}}")
+def _yes_no(title: str, text: str, declared: AnySeries, select: str = INSTANCE) -> Panel:
+    query = now(f"min by (instance) ({declared}{{{select}}})", "{{instance}}")
     return stat(title, text, "none", query, mappings=YES_NO, steps=GOOD_AT_ONE, fill="background", width=6)
 
 

@@ -209,11 +209,16 @@ def _where() -> Panel:
     bad = increase(slo_series.SLO_BAD_EVENTS, "target, workload, slo", select=SLOS, window="$__range")
     return series(
         "Bad events, top ten",
-        "Bad events of the ten SLOs and workloads with most of them in this range. Bad: one that stands out.",
+        "Bad events of the ten SLOs and workloads with most of them in this range, and answers that are no event, as the prober read "
+        "them too late to know on which side of the threshold they are (undecided). Bad: one that stands out.",
         "short",
         Query(
             f"{increase(slo_series.SLO_BAD_EVENTS, LEVEL, select=SLOS)} and topk(10, {bad} > 0)",
             "{{target}} {{workload}} {{slo}}",
+        ),
+        Query(
+            f"{increase(slo_series.SLO_UNDECIDED, LEVEL, select=SLOS)} > 0",
+            "{{target}} {{workload}} {{slo}}, undecided",
         ),
         bars=True,
         width=12,
