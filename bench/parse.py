@@ -1,4 +1,4 @@
-"""Cost of reading an engine's page, and how long one slice of it holds the event loop.
+"""Cost of reading an engine's page.
 
 Pages are vLLM's: one rank as it was captured under load, and the same with eight ranks. Medians of the process's own CPU time.
 """
@@ -6,17 +6,17 @@ Pages are vLLM's: one rank as it was captured under load, and the same with eigh
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.report import goal, percentile, show
+from bench.report import goal, show
 from prober.exposition.parse import Parser
-from prober.features.engines.page_reading import in_slices, needed_metrics, recognise
+from prober.features.engines.page_reading import needed_metrics, recognise
+from prober.features.engines.page_reading import read_signals as read
 from prober.measure.engines import TABLES, tables
-from tests.features.engines.whole_page import read
 
 PAGE = Path(__file__).parent.parent / "tests/pages/vllm_0.32.0_under_load.prom"
 TIMES = 200
@@ -42,18 +42,6 @@ def median_ms(work: Callable[[], object], times: int = TIMES) -> float:
     return statistics.median(taken)
 
 
-def slices_ms(slices: Callable[[], Iterator[None]]) -> list[float]:
-    """CPU time of each slice of a piece of work, done TIMES times."""
-    taken = []
-    for _ in range(TIMES):
-        steps, open_ = slices(), True
-        while open_:
-            begin = time.process_time_ns()
-            open_ = next(steps, ...) is not ...
-            taken.append((time.process_time_ns() - begin) / 1e6)
-    return taken
-
-
 def measure(body: bytes) -> dict[str, Any]:
     """Times in ms: all names, the wanted ones with and without what the parser remembers, and the signals of the page."""
     names = needed_metrics(tables("vllm"))
@@ -62,8 +50,6 @@ def measure(body: bytes) -> dict[str, Any]:
     table = recognise(Parser().parse(body), TABLES)
     assert table is not None
     everything = Parser()
-    held = slices_ms(lambda: parser.slices(body))
-    held_too = slices_ms(lambda: in_slices(page, table, version="0.32.0", model="tiny"))
     return {
         "lines": body.count(b"\n"),
         "series_wanted": sum(len(samples) for samples in page.samples.values()),
@@ -71,9 +57,6 @@ def measure(body: bytes) -> dict[str, Any]:
         "first_ms": median_ms(lambda: Parser().parse(body)),
         "wanted_ms": median_ms(lambda: parser.parse(body)),
         "signals_ms": median_ms(lambda: read(page, table, version="0.32.0", model="tiny")),
-        "slices": len(held) // TIMES,
-        "slice_p99_ms": percentile(held, 0.99),
-        "signals_slice_p99_ms": percentile(held_too, 0.99),
         "prometheus_client_ms": median_ms(lambda: list(text_string_to_metric_families(body.decode())), 20),
     }
 
@@ -89,8 +72,6 @@ def main() -> None:
             goal("629 lines, all names", one["all_ms"], 2.0, "ms"),
             goal("629 lines, first time", one["first_ms"], 2.0, "ms"),
             goal("629 lines, wanted names", one["wanted_ms"], 1.0, "ms"),
-            goal("slice of eight ranks' page, p99", eight["slice_p99_ms"], 1.0, "ms"),
-            goal("slice of the signals of it, p99", eight["signals_slice_p99_ms"], 1.0, "ms"),
             goal("signals of one rank's page", one["signals_ms"], 1.0, "ms"),
         ],
         runs=[one, eight],

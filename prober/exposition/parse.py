@@ -4,19 +4,18 @@ Supports the text formats 0.0.4 and 1.0.0, OpenMetrics served as text (exemplars
 values without quotes). An invalid line is skipped and counted. `_created` samples are dropped: they are times, not measurements.
 Types are ignored: some pages have histograms named `_total`, so the engine tables define what a name is.
 
-prometheus-client's parser is not used: it takes 8 ms for the 629 lines of a vLLM page, and during that time the event loop records
-no timestamps. Here a page is parsed in slices, only the requested names are stored, and label texts, which repeat at
-every scrape, are parsed once per `Parser`.
+prometheus-client's parser is not used: it takes 8 ms for the 629 lines of a vLLM page. Here only the requested names are stored, and
+label texts, which repeat at every scrape, are parsed once per `Parser`.
 """
 
 import re
-from collections.abc import Container, Generator, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 MAX_SAMPLES = 50_000  # of one page that are stored: some 30 MB
 MAX_LINE_BYTES = 1 << 20
-SLICE_BYTES = 16 << 10  # about 200 lines: a few tenths of a millisecond
+SLICE_BYTES = 16 << 10  # that are text at a time, so that a page is not in memory twice
 MAX_CACHED_LABEL_TEXTS = 8192  # the cache is cleared when it is full
 _MAX_QUOTED_CHARS = 120
 
@@ -73,21 +72,8 @@ class Parser:
         self.names = names
         self._known: dict[str, Mapping[str, str]] = {}
 
-    def parse(self, body: bytes) -> Page:
-        """Parses a page at once. Raises PageTooLarge."""
-        slices = self.slices(body)
-        while True:
-            try:
-                next(slices)
-            except StopIteration as stop:
-                page: Page = stop.value
-                return page
-
-    def slices(self, body: bytes, size: int = SLICE_BYTES) -> Generator[None, None, Page]:
-        """Parses a page in slices of about `size` bytes, so that other work can run between them. Returns it at the end.
-
-        Invalid UTF-8 becomes U+FFFD. Raises PageTooLarge.
-        """
+    def parse(self, body: bytes, size: int = SLICE_BYTES) -> Page:
+        """Parses a page. Invalid UTF-8 becomes U+FFFD. size: bytes that are decoded at a time. Raises PageTooLarge."""
         page = Page()
         start = 0
         while start < len(body):
@@ -99,8 +85,6 @@ class Parser:
             if page.stored > MAX_SAMPLES:
                 raise PageTooLarge(f"it has more than {MAX_SAMPLES:,} series")
             start = end
-            if start < len(body):
-                yield
         return page
 
     def _read(self, text: str, page: Page) -> None:

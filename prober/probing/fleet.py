@@ -1,7 +1,6 @@
 """All targets that are probed. A new configuration leaves unchanged targets, and their statistics, as they are."""
 
 import asyncio
-import gc
 import logging
 from collections.abc import AsyncIterator, Iterable, Iterator
 from random import Random
@@ -16,7 +15,6 @@ from prober.probing.replicas import Shard, shard_of
 from prober.probing.target_runner import RunnerContext, TargetRunner
 
 START_GAP_S, START_WITHIN_S = 0.02, 60.0  # many new targets: 50 begin in a second, or all of them within a minute
-FREEZE_EVERY = 50  # targets made between two exclusions from garbage collection: 10,000 objects or so
 DISK_WAIT_S = 2.0  # how long targets that begin wait for the disk
 FIRST_ANSWERS_S = 90.0  # from the begin of many targets until the event on those that have answered
 SLICE = 200  # targets that are compared in one turn of the event loop
@@ -76,7 +74,6 @@ class Fleet:
             if spec.key not in self.runners:
                 made += filter(None, [self._make(spec, None)])
                 await asyncio.sleep(0)
-                self._freeze(len(made))
         if made:
             await self.context.budgets.written(DISK_WAIT_S)  # so that no first probe has to wait for it
         first_answers = None
@@ -86,7 +83,6 @@ class Fleet:
         async for runner in _in_turns(made):
             runner.first_answers = first_answers
             runner.start(self._pause_s(len(made)))
-        self._freeze(FREEZE_EVERY * (len(made) // FREEZE_EVERY))
 
     async def stop(self, drain_s: float) -> None:
         """Stop all probing within `drain_s` seconds."""
@@ -124,12 +120,6 @@ class Fleet:
     def configured(self) -> int:
         """Number of configured targets of all shards."""
         return len(self._desired) + len(self._elsewhere)
-
-    @staticmethod
-    def _freeze(made: int) -> None:
-        """Exclude the runners from garbage collection: they live long, and a collection delays requests."""
-        if made and not made % FREEZE_EVERY:
-            gc.freeze()
 
     def _is_stale(self, runner: TargetRunner) -> bool:
         desired = self._desired.get(runner.spec.key)

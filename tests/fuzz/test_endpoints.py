@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from prober.exposition.parse import Parser
 from prober.features.engines.page_reading import facts, recognise
+from prober.features.engines.page_reading import read_signals as read
 from prober.measure.engine_signals import EngineHistogram
 from prober.measure.engines import TABLES
 from prober.measure.payload import Malformed, json_object
 from prober.net.exchange import MAX_PAUSE_S, requested_pause_s
 from prober.net.redaction import Redactor
 from prober.probing.probe import MAX_HEADER_DIGITS, header_number
-from tests.features.engines.whole_page import read
 from tests.fuzz.hostile import FEW, TEXTS
 
 HONEST = 'vllm:num_requests_running{model_name="m"} 3\n'

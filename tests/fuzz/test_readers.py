@@ -5,7 +5,7 @@ import json
 import math
 import tempfile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from prober.config.discovery import MAX_TARGETS, FileSpec
 from prober.config.labels import Rule, relabel
-from prober.exposition.parse import Page, Parser
+from prober.exposition.parse import Parser
 from prober.features.discovery.lists import BadList, Files, targets_of
 from prober.features.experiments.result_reader import read_all
 from prober.results.comparison import Comparison
@@ -95,23 +95,13 @@ PROMPTS = (
 )
 
 
-def sliced(body: bytes, size: int) -> Page:
-    """A page read in slices."""
-    slices = Parser().slices(body, size)
-    while True:
-        try:
-            next(slices)
-        except StopIteration as ended:
-            return cast(Page, ended.value)
-
-
 @FEW
 @given(changed(PAGES, LINES), st.integers(1, 400))
 def test_any_page_is_read_the_same_in_any_slices(page: str, size: int) -> None:
     """A page of an engine, however spoilt: no exception, lines that cannot be read are counted, slices change nothing."""
     body = page.encode()
     whole = Parser().parse(body)
-    assert repr(sliced(body, size)) == repr(whole)
+    assert repr(Parser().parse(body, size)) == repr(whole)
     assert 0 <= whole.broken <= whole.lines
     assert len(whole.first_broken) <= 120
 

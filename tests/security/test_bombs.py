@@ -16,6 +16,7 @@ import pytest
 
 from prober.exposition.parse import MAX_LINE_BYTES, MAX_SAMPLES, PageTooLarge, Parser
 from prober.features.engines.page_reading import MAX_BUCKETS, recognise
+from prober.features.engines.page_reading import read_signals as read
 from prober.measure.engine_signals import EngineHistogram
 from prober.measure.engines import TABLES
 from prober.measure.outcome import Outcome
@@ -23,7 +24,6 @@ from prober.measure.payload import MAX_VALUES, Malformed, json_object
 from prober.measure.recording import Recording
 from prober.net.clock import Clock
 from prober.probing.target import Target
-from tests.features.engines.whole_page import read
 from tests.security.hostile_engine import Answers, chunk, engine, models, probe, response, stream, target_spec
 
 PEAK_MIB = 256  # of the manifests

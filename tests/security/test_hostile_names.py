@@ -16,6 +16,7 @@ from prober.exposition.families import page
 from prober.exposition.parse import Parser
 from prober.features.engines import series as engine_series
 from prober.features.engines.page_reading import facts, recognise
+from prober.features.engines.page_reading import read_signals as read
 from prober.measure.engine_signals import EngineInfo
 from prober.measure.engines import DIALECTS, TABLES
 from prober.measure.outcome import Outcome
@@ -25,7 +26,6 @@ from prober.net.clock import Clock
 from prober.probing.target import Target
 from prober.probing.target_runner import MAX_MODELS, UNNAMED
 from tests.daemon.test_fleet import QUICK, specs, watched
-from tests.features.engines.whole_page import read
 from tests.security.hostile_engine import Answers, chunk, engine, probe, response, stream, target_spec
 from tests.serving import until
 from tests.virtual import running

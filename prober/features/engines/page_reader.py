@@ -1,14 +1,13 @@
 """Reads the metrics page of an engine on its own schedule.
 
-Parsing and reading run in slices, so that they delay no request. After a few failed readings the page is reported as
-unreadable, so that old values are not shown as current.
+A page is parsed in a thread, as one of the largest size takes half a second. After a few failed readings it is reported as unreadable,
+so that old values are not shown as current.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 from urllib.parse import urlsplit
 
 import orjson
@@ -17,7 +16,7 @@ from prober.config.problems import mask_secrets
 from prober.config.serving import MetricsSpec
 from prober.exposition.parse import Page, PageTooLarge, Parser
 from prober.features.engines.continuity import Continuity
-from prober.features.engines.page_reading import MAX_VALUE, facts, in_slices, needed_metrics, recognise
+from prober.features.engines.page_reading import MAX_VALUE, facts, needed_metrics, read_signals, recognise
 from prober.measure.engine_signals import EngineChange, EngineSignals, EngineTable, PageReading
 from prober.measure.engines import TABLES, tables
 from prober.measure.printable import one_line
@@ -32,7 +31,6 @@ GAP_INTERVALS = 1.5  # between two readings, from which one is missing
 MAX_LOGGED_TEXTS = 100  # of one reader: a page may have another mistake at each reading
 MAX_FACTS_BYTES = 64 << 10  # of one document
 _SMALLER = "let `metrics.url` name the page of this engine alone, or have it write fewer series"
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -106,21 +104,20 @@ class PageReader:
         except PageTooLong as problem:
             raise UnreadablePage(f"{problem}, and nothing of it is used; {_SMALLER}") from None
         try:
-            page = await self._sliced(self._parser.slices(fetched.body))
+            page = await asyncio.to_thread(self._parser.parse, fetched.body)
         except PageTooLarge as problem:
             where = mask_secrets(self._url(candidates))
             raise UnreadablePage(f"{where}: {problem}, and nothing of it is used; {_SMALLER}") from None
         table = self._table = self._recognise(page, candidates)
         await self._read_facts(table, at_ns)
         started = fetched.headers.get(table.start_time_header or "")
-        reading = await self._sliced(
-            in_slices(
-                page,
-                table,
-                version=self._facts.get("version"),
-                model=self._facts.get("model"),
-                start_time_seconds=_number(started),
-            )
+        reading = await asyncio.to_thread(
+            read_signals,
+            page,
+            table,
+            version=self._facts.get("version"),
+            model=self._facts.get("model"),
+            start_time_seconds=_number(started),
         )
         for missing in reading.missing:
             release = f"{table.engine} {self._facts.get('version', '')}".rstrip()
@@ -199,15 +196,6 @@ class PageReader:
             except (UnreadablePage, ValueError):
                 continue  # not every server has every endpoint
         self._facts = earlier | facts(table, answers)
-
-    async def _sliced(self, slices: Generator[None, None, T]) -> T:
-        while True:
-            try:
-                next(slices)
-            except StopIteration as done:
-                result: T = done.value
-                return result
-            await asyncio.sleep(0)
 
     def _log_once(self, text: str) -> None:
         """Log a message, unless it was logged before."""

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,15 +77,15 @@ def metrics(source: Source) -> tuple[str, ...]:
     raise TypeError(source)
 
 
-def in_slices(
+def read_signals(
     page: Page,
     table: EngineTable,
     *,
     version: str | None = None,
     model: str | None = None,
     start_time_seconds: float | None = None,
-) -> Generator[None, None, Reading]:
-    """Signals of a page, in slices of one, so that other tasks can run between them. Returns the reading.
+) -> Reading:
+    """Signals of a page.
 
     version: version of the engine; if it is None every name is tried, and only signals of all releases can be missing.
     model: if series of the page have this model as a label, series of other models are left out.
@@ -95,7 +95,6 @@ def in_slices(
     release = release_of(version)
     values: dict[str, Any] = {}
     for signal, sources in table.signals.items():
-        yield
         # Sources of this release first, then the others, because a build may differ from its number.
         for source in sorted(sources, key=lambda source: not _applies(source, release)):
             value = _evaluate(view, source)

@@ -14,10 +14,10 @@ import pytest
 
 from prober.exposition.parse import Parser
 from prober.features.engines.page_reading import facts, metrics, needed_metrics, recognise, release_of
+from prober.features.engines.page_reading import read_signals as read
 from prober.measure import engine_signals
 from prober.measure.engine_signals import EngineHistogram, EngineSignals, EngineTable, Source
 from prober.measure.engines import DIALECTS, TABLES, tables
-from tests.features.engines.whole_page import read
 
 PAGES = Path(__file__).parents[2] / "pages"
 MORE = PAGES / "more"  # what another server of the same release has on it besides, and the signals of that

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from prober.exposition.parse import Page, Sample
-from prober.features.engines.page_reading import in_slices, recognise, release_of
+from prober.features.engines.page_reading import read_signals as read
+from prober.features.engines.page_reading import recognise, release_of
 from prober.measure.engine_signals import (
     Aggregation,
     ComputedSource,
@@ -19,7 +20,6 @@ from prober.measure.engine_signals import (
     SampleSource,
     Source,
 )
-from tests.features.engines.whole_page import read
 
 
 def sample(value: float, labels: Mapping[str, str] = MappingProxyType({})) -> Sample:
@@ -208,18 +208,6 @@ def test_the_start_time_may_come_from_a_header() -> None:
     start = table(SampleSource("start"), signal="start_time_seconds")
     assert read(page(), start, start_time_seconds=5.0).signals.start_time_seconds == 5.0
     assert read(page(start=6.0), start, start_time_seconds=5.0).signals.start_time_seconds == 6.0
-
-
-def test_reading_in_slices() -> None:
-    """One slice per signal, with the same result."""
-    many = EngineTable(
-        engine="x", signals={"requests_running": (SampleSource("a"),), "requests_waiting": (SampleSource("b"),)}
-    )
-    slices = in_slices(page(a=1.0, b=2.0), many)
-    assert [next(slices), next(slices)] == [None, None]
-    with pytest.raises(StopIteration) as stop:
-        next(slices)
-    assert stop.value.value == read(page(a=1.0, b=2.0), many)
 
 
 def test_pages_are_recognised_by_prefix_label_or_names() -> None:

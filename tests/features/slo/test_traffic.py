@@ -14,6 +14,7 @@ from prober.daemon.rules import groups
 from prober.exposition.alerting import RuleOptions
 from prober.exposition.parse import Parser
 from prober.features.engines.continuity import Continuity
+from prober.features.engines.page_reading import read_signals as read
 from prober.features.engines.page_reading import recognise
 from prober.features.slo import series
 from prober.features.slo.monitor import SloMonitor
@@ -22,7 +23,6 @@ from prober.measure.engine_signals import EngineSignals, PageReading
 from prober.measure.engines import TABLES
 from prober.measure.objective import Slo
 from tests.daemon.promtool import case, run_cases, traffic
-from tests.features.engines.whole_page import read
 from tests.observed import observed, reconfigured
 
 PAGES = Path(__file__).parents[2] / "pages"
