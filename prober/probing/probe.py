@@ -22,7 +22,7 @@ from prober.net.connection import Broken, cert_expiry, connect
 from prober.net.exchange import Exchange, requested_pause_s
 from prober.probing.answer_checks import CheckUnavailable, answer_checks
 from prober.probing.pacer import MIN_IDLE_NS, why_missed
-from prober.probing.target import Identity, Target
+from prober.probing.target import LISTEN_NS, Identity, Target
 from prober.workload.prompt_length import PromptCalibration
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import RequestGenerator, Workload
@@ -318,6 +318,8 @@ class LocalRun(ProbeRun):
             if exchange.status == IDLE_TIMEOUT:
                 exchange.abort()
             exchange.send(self._sent, self.request.due_ns, self._target.spec.timeouts)
+            if exchange.sent_ns is not None and not self._was_listened_to:
+                self._target.listen()
 
     async def _work(self) -> Verdict:
         target = self._target
@@ -340,7 +342,8 @@ class LocalRun(ProbeRun):
                 break
             self._sent, self._exchange = b"", Exchange(self._recording, target.clock)
             verdict = await self._connect_and_send(head + body)
-        return verdict or await self._judge(identity)
+        verdict = verdict or await self._judge(identity)
+        return (verdict.outcome in ANSWERED and await self._unasked()) or verdict
 
     async def _connect_and_send(self, request: bytes) -> Verdict | None:
         """Connect, send when due, and return at the end of the exchange. Returns a verdict if no connection could be made."""
@@ -359,6 +362,18 @@ class LocalRun(ProbeRun):
         self._send_if_ready()
         await self._exchange.ended
         return None
+
+    async def _unasked(self) -> Verdict | None:
+        """The verdict on an early answer of a server that also answers without a request; None for any other answer."""
+        exchange = self._exchange
+        is_early = (exchange.headers_ns or 0) - (exchange.sent_ns or 0) < LISTEN_NS
+        return await asyncio.shield(self._target.listen()) if is_early and not self._was_listened_to else None
+
+    @property
+    def _was_listened_to(self) -> bool:
+        """True if the connection was silent for so long before the request was sent that the server surely waits for it."""
+        assert self._connection is not None
+        return (self._exchange.sent_ns or 0) - (self._connection.ready_ns or 0) >= LISTEN_NS
 
     def _was_closed_idle(self) -> bool:
         """True if the server closed the connection because nothing had been sent on it: without a word, or with status 408.
