@@ -54,16 +54,16 @@ generated: install ## write the files that are generated from the code again (10
 bench: tools ## the measured goals; each prints one JSON object (hours; ARGS=drift runs one; chromium for `page`)
 	$(BIN)/python -m bench $(ARGS)
 
-test-clients: ## the official clients of OpenAI and Anthropic read the streams that the cases of tests/traffic are about (1 min, 80 MB)
+test-clients: ## the official clients of OpenAI and Anthropic read the streams that the cases of tests/traffic are about (1 min, 110 MB)
 	PYTHON=$(PYTHON) tests/traffic/clients/run.sh $(TOOLS)/clients
 
-test-ray: ## workers on the nodes of a real Ray cluster, of which one is killed (3 min, 1.1 GB)
+test-ray: ## workers on the nodes of a real Ray cluster, of which one is killed (3 min, 900 MB)
 	PYTHON=$(PYTHON) tests/ray/run.sh $(TOOLS)/ray $(ARGS)
 
 test-cluster: tools ## the manifests, discovery and leases against a real API server, which is built once (4 to 8 min and 3 GB, then 1 min and 130 MB; Debian)
 	tests/cluster/run.sh $(TOOLS)/cluster $(ARGS)
 
-test-image: tools ## the image, built and run for real (5 min, then 3 while nothing of it changes; 1 GB; root, Debian for Podman, runc and debootstrap)
+test-image: tools ## the image, built and run for real (5 min, then 3 while nothing of it changes; 450 MB; root, Debian for Podman, runc and debootstrap)
 	@tools/packages.sh podman runc debootstrap
 	IMAGE_DIR=$(TOOLS)/image $(BIN)/pytest -o timeout=0 tests/deploy/test_image_built.py $(ARGS)
 

@@ -4,13 +4,12 @@ Blocks of BLOCK_S at 100 rps alternate between off and page, GPUs, both; each ha
 Two comparisons, as a shared machine's other work changes from block to block: the p99 of all blocks of an arm minus that of all
 off blocks; and within its blocks that of all gaps minus that of the gaps away from any reading.
 
-The page is vLLM's of two ranks, about 1,000 lines, gzipped as vLLM sends it, its counters growing, from a process of its own.
+The page is vLLM's of two ranks, about 1,000 lines, as text, which the prober asks for, its counters growing, from a process of its own.
 The GPUs are eight of the tests' stub of the driver's library; its calls spin for CALLS_US, the longest that others have
 reported or more. The daemon reads them every 5 s, too seldom for a p99 of all gaps: `near_ms` is the p99 while it reads.
 """
 
 import contextlib
-import gzip
 import itertools
 import multiprocessing
 import os
@@ -99,9 +98,9 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def numbered(body: str, number: int) -> bytes:
-    """The page with every counter `number` times what it was: as text, gzipped."""
+    """The page with every counter `number` times what it was."""
     grown = COUNTER.sub(lambda found: f"{found[1]} {float(found[2]) * number}", body)
-    return gzip.compress(grown.encode(), 1)
+    return grown.encode()
 
 
 def serve(port: int, body: str, log: Path) -> None:
@@ -116,7 +115,6 @@ def serve(port: int, body: str, log: Path) -> None:
                 notes.write(f"{time.monotonic_ns()} {number}\n")
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-            self.send_header("Content-Encoding", "gzip")
             with contextlib.suppress(ConnectionError):  # the daemon may end meanwhile
                 self.end_headers()
                 self.wfile.write(bodies[number - 1])

@@ -18,7 +18,7 @@ from tests.processes import HANG_S
 def prober(
     *words: object, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """`prober WORDS` in `cwd`, with `env` added to the environment; an exception that no command handles is raised.
+    """`prober WORDS` in `cwd`, with `env` added to the environment.
 
     `prober run` is a process of its own, as it forks and sets signals and the log up for its whole process.
     """

@@ -22,7 +22,7 @@ from prober.net.connection import Broken, cert_expiry, connect
 from prober.net.exchange import Exchange, requested_pause_s
 from prober.probing.answer_checks import CheckUnavailable, answer_checks
 from prober.probing.pacer import BUNCHED_S, MIN_IDLE_NS, why_missed
-from prober.probing.target import Identity, Target
+from prober.probing.target import LISTEN_NS, Identity, Target
 from prober.workload.prompt_length import PromptCalibration
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import RequestGenerator, Workload
@@ -324,6 +324,8 @@ class LocalRun(ProbeRun):
                 exchange.abort()
             assert self._connection is not None
             exchange.send(self._sent, self._target.spec.timeouts, self._connection.delay_ns)
+            if exchange.is_sent and not self._was_listened_to:
+                self._target.listen()
 
     async def _work(self) -> Verdict:
         target = self._target
@@ -345,7 +347,8 @@ class LocalRun(ProbeRun):
                 break
             self._sent, self._exchange = b"", Exchange(self._recording, target.clock)
             verdict = await self._connect_and_send(head + body, self.request.due_ns - target.clock.now_ns())
-        return verdict or await self._judge(identity)
+        verdict = verdict or await self._judge(identity)
+        return (verdict.outcome in ANSWERED and await self._unasked()) or verdict
 
     async def _connect_and_send(self, request: bytes, lead_ns: int) -> Verdict | None:
         """Connect, send when due, and return at the end of the exchange. Returns a verdict if no connection could be made.
@@ -368,6 +371,24 @@ class LocalRun(ProbeRun):
         self._send_if_ready()
         await self._exchange.ended
         return None
+
+    async def _unasked(self) -> Verdict | None:
+        """The verdict on an early answer of a server that also answers without a request; None for any other answer."""
+        exchange = self._exchange
+        is_early = (exchange.headers_ns or 0) - self._sent_ns < LISTEN_NS
+        return await asyncio.shield(self._target.listen()) if is_early and not self._was_listened_to else None
+
+    @property
+    def _was_listened_to(self) -> bool:
+        """True if the connection was silent for so long before the request was sent that the server surely waits for it."""
+        assert self._connection is not None
+        return self._sent_ns - (self._connection.ready_ns or 0) >= LISTEN_NS
+
+    @property
+    def _sent_ns(self) -> int:
+        """Departure of the request; 0 before it."""
+        connection = self._exchange.connection
+        return (connection.sent_ns or 0) if connection is not None else 0
 
     def _was_closed_idle(self) -> bool:
         """True if the server closed the connection because nothing had been sent on it: without a word, or with status 408.

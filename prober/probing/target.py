@@ -39,6 +39,7 @@ HEALTH_EVERY_NS = 1_000_000_000
 HEALTH_TIMEOUT_S = 2.0
 MODELS_TIMEOUT_S = 10.0
 FIRST_PROBE_DELAY_S = 2.0  # by a look-up for the dialect only: after that a configured model is probed without it
+LISTEN_NS, LISTEN_AGAIN_NS = 20_000_000, 60 * 10**9  # within the first a server that answers without a request does so
 MIN_LOOK_UP_PAUSE_NS, MAX_LOOK_UP_PAUSE_NS = 10**9, 600 * 10**9  # between two look-ups beside the probes
 NO_LIST = (403, 404, 405, 410, 501)  # of servers that have no list of models, or show it to nobody
 SET_MODEL = "; set `model`"
@@ -135,6 +136,8 @@ class Target:
         self._is_doubtful = False  # the target did not tell the identity itself, or may have another one since
         self._looked_up_ns: int | None = None  # end of the last look-up
         self._look_up_pause_ns = MIN_LOOK_UP_PAUSE_NS
+        self._listening: asyncio.Task[Verdict | None] | None = None
+        self._listened_ns = 0  # begin of the last time
         self._identifying: asyncio.Task[Verdict | None] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._preparing: asyncio.Task[int] | None = None
@@ -227,6 +230,18 @@ class Target:
         if self.identity is not None:
             return None
         return await asyncio.shield(self._look_up())
+
+    def listen(self) -> asyncio.Task[Verdict | None]:
+        """Find out, at most every LISTEN_AGAIN_NS, whether the server answers without a request; concurrent callers share the task.
+
+        Its result is the verdict on such an answer, None if there is none. An answer on a connection that is younger than LISTEN_NS may
+        have been written before the request was read.
+        """
+        now_ns = self.clock.now_ns()
+        if self._listening is None or (self._listening.done() and now_ns - self._listened_ns >= LISTEN_AGAIN_NS):
+            self._listened_ns = now_ns
+            self._listening = asyncio.create_task(self._listen())
+        return self._listening
 
     def refresh_identity(self) -> None:
         """Look the target up while it is probed, if its identity is unknown or doubtful and the last look-up is long enough ago."""
@@ -463,6 +478,17 @@ class Target:
             self.warm_up.restarted()
         if self.state in SILENT_STATES:
             self._answers = WorkloadState("")
+
+    async def _listen(self) -> Verdict | None:
+        silent = Exchange(None, self.clock)
+        try:
+            await connect(self.endpoint, silent, self.spec.timeouts.connect)
+            await asyncio.wait([silent.ended], timeout=LISTEN_NS / 1e9)
+        except Broken:
+            return None
+        finally:
+            silent.abort()
+        return silent.broken if silent.broken is not None and silent.broken.outcome is Outcome.MALFORMED else None
 
     async def _get(self, path: str | None, timeout_s: float, max_bytes: int) -> Exchange:
         """GET a path of the server, with the target's headers, token, certificates and proxy. With `path` None it only connects.

@@ -23,7 +23,7 @@ HASH = "$2y$04$ZUvEPfAY1gSyYlcDI.F8e.yXlGKhXmT6zDzKLWF8jEMxePMsQHVYK"
 YOURS = f"tls_server_config: {{cert_file: tls.crt, key_file: tls.key}}\nbasic_auth_users: {{prometheus: '{HASH}'}}\n"
 
 
-class Started(Exception):
+class Started(BaseException):
     """The daemon has found nothing wrong and would go on."""
 
 

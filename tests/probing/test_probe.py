@@ -82,6 +82,7 @@ async def serving(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncI
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
+        await asyncio.sleep(1)  # of the loop's time: clients leave, and handlers see it
 
 
 FAULTS = [

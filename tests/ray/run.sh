@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tests/ray/run.sh FOLDER [ARGS]: the tests of workers on a real Ray cluster, in an environment of their own in FOLDER (1.1 GB), as
+# tests/ray/run.sh FOLDER [ARGS]: the tests of workers on a real Ray cluster, in an environment of their own in FOLDER (900 MB), as
 # Ray is not among the locked dependencies. It is kept until the lock changes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tests/traffic/clients/run.sh FOLDER: the streams of the cases, read by the official clients in an environment of their own in FOLDER
-# (80 MB), as the prober does not need them. What is there already is kept.
+# (110 MB), as the prober does not need them. What is there already is kept.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 folder=$1
