@@ -133,7 +133,7 @@ def test_failures_are_an_axis_and_a_reservation() -> None:
     assert any("B fails more often" in each for each in said)
 
 
-def test_unsent_and_refused_requests_are_in_no_share() -> None:
+def test_late_and_refused_requests_are_in_no_share() -> None:
     """Requests that the prober itself spoilt are counted apart from those that the server refused."""
     good, late, failed, refused = (
         RequestRow(0.0, outcome=outcome, ttft_s=0.1) for outcome in ("ok", "invalid", "http_5xx", "rejected")
