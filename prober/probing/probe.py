@@ -126,6 +126,7 @@ class ProbeRun(ABC):
     may: called when the request is due; if it returns False, the request is never sent
     answer: for the next turn of its session; None if it cannot be sent again (`Recording.message`), or is not needed
     first_ns: arrival of the first content; None before it
+    late_ns: how late the prober itself sent it, which is in no latency; 0 if that is not known yet
     """
 
     def __init__(self, target: Target, request: Request, may: Callable[[], bool] = always) -> None:
@@ -175,6 +176,10 @@ class ProbeRun(ABC):
     @property
     @abstractmethod
     def first_ns(self) -> int | None: ...
+
+    @property
+    def late_ns(self) -> int:
+        return 0
 
     @abstractmethod
     async def _exchanged(self) -> ProbeResult:
@@ -241,6 +246,12 @@ class LocalRun(ProbeRun):
     @property
     def first_ns(self) -> int | None:
         return self._recording.first_ns
+
+    @property
+    def late_ns(self) -> int:
+        connection = self._exchange.connection
+        sent_ns = connection.sent_ns if connection is not None else None
+        return Timeline(self.request.due_ns, self._connection, sent_ns).origin_ns - self.request.due_ns
 
     def delivered(self) -> Timeline:
         return self._timeline()

@@ -86,6 +86,11 @@ class Sender(asyncio.TaskGroup):
         finally:
             pacing.cancel()
 
+    def read_arrived(self) -> None:
+        """Read what has arrived, so that no answer which only waits to be read is taken for a late one."""
+        for read in list(self._target.in_flight.values()):
+            read()
+
     def cancel(self) -> None:
         """Cancel the requests under way, but not the one from whose callback this is called."""
         for task in self.under_way:

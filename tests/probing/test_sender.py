@@ -7,15 +7,21 @@ from random import Random
 
 import pytest
 
+from prober.config.target import TargetSpec
+from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome, Verdict
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
-from prober.probing.probe import ProbeRun
+from prober.mock.delays import Constant
+from prober.mock.service import Behaviour, Settings
+from prober.probing.probe import LocalRun, ProbeRun, new_request
 from prober.probing.sender import Sender, Sending
+from prober.probing.target import Identity, Target
 from prober.workload.shapes import Uniform
 from prober.workload.workloads import RequestGenerator, Workload
 from tests.probing.test_probe import known
+from tests.virtual import make_clock, running
 
 pytestmark = pytest.mark.virtual_time
 S = 10**9
@@ -122,3 +128,28 @@ async def test_a_fault_of_the_prober_ends_the_experiment() -> None:
     assert problem.group_contains(RuntimeError, match="a fault")
     assert sender.under_way == {}
     clock.close()
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.4])
+async def test_a_request_under_way_says_how_late_the_prober_sent_it(late_s: float) -> None:
+    """So that a guard counts its wait from then; what has arrived of it is read when a guard asks for it."""
+    loop = asyncio.get_running_loop()
+    async with running(Settings(behaviour=Behaviour(ttft=Constant(1.0)))) as url:
+        clock = make_clock()
+        target = Target(TargetSpec.model_validate({"url": url}), clock)
+        target.identity, target.state = Identity("mock", DIALECTS["vllm"], "/v1"), TargetState.READY
+        async with Sender(target, LocalRun) as sender:
+            due_ns = clock.now_ns() + 2 * S
+            sender.begin(new_request(target, RequestGenerator(VARIED, Random(4)), due_ns))
+            await asyncio.sleep(1.9)
+            loop.stand_still(0.1 + late_s)  # type: ignore[attr-defined]
+            await asyncio.sleep(0.5)
+            (sending,) = sender.under_way.values()
+            assert sending.run is not None
+            assert sending.run.late_ns == pytest.approx(late_s * S, abs=S / 100)
+            sender.read_arrived()
+            assert sending.run.first_ns is None
+            await asyncio.sleep(0.6)
+            sender.read_arrived()
+            assert sending.run.first_ns is not None
+            assert sending.run.first_ns - due_ns - sending.run.late_ns == pytest.approx(S, abs=S / 50)

@@ -272,9 +272,8 @@ class SweepRunner:
                 due_ns = next(due_times)
 
     def _tick(self, sweep: Sweep, now_s: float) -> None:
-        """Let the machine judge the requests in flight, after reading what has arrived: no answer is overdue that waits to be read."""
-        for read_arrived in list(self._target.in_flight.values()):
-            read_arrived()
+        """Let the machine judge the requests in flight."""
+        self._sender.read_arrived()
         for sending in self._sender.under_way.values():
             if (run := sending.run) is not None and run.first_ns is not None:
                 sweep.first_token(run.request.request_id, run.first_ns / 1e9)

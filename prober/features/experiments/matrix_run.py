@@ -294,7 +294,8 @@ class RowRun:
     def wait_s(self, sending: Sending, now_ns: int) -> float:
         """Time that a request has waited for its first token so far, in s; 0 before it counts (`as_sent`)."""
         first_ns = sending.run.first_ns if sending.run is not None else None
-        from_ns = max(sending.request.due_ns, self._latest_ns.get(sending.request.request_id, 0))
+        late_ns = sending.run.late_ns if sending.run is not None else 0
+        from_ns = max(sending.request.due_ns + late_ns, self._latest_ns.get(sending.request.request_id, 0))
         return max(0.0, ((first_ns or now_ns) - from_ns) / 1e9)
 
     def _begin_next(self, drawer: Drawer, now_ns: int, pause_s: float) -> None:
@@ -408,8 +409,9 @@ class LoadBeside:
         for at_ns, signals in self._host.session.readings[readings:]:
             self.guard.page(at_ns / 1e9, signals)
         now_ns = self._host.session.clock.now_ns()
+        self._host.sender.read_arrived()
         runs = [sending.run for sending in self._host.sender.under_way.values() if sending.run is not None]
-        waited_ns = ((run.first_ns or now_ns) - run.request.due_ns for run in runs)
+        waited_ns = ((run.first_ns or now_ns) - run.request.due_ns - run.late_ns for run in runs)
         self.guard.waited(max(waited_ns, default=0) / 1e9)
         self.guard.tick(now_ns / 1e9)
         return len(self._host.session.readings)

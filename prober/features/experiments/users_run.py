@@ -183,6 +183,7 @@ class UserSweepRun:
             while not sending.done():
                 await clock.sleep_until(clock.now_ns() + TICK_NS)
                 now_ns = clock.now_ns()
+                run.sender.read_arrived()
                 under_way = [request for request in run.sender.under_way.values() if request.is_due]
                 oldest_ns = min((request.request.due_ns for request in under_way), default=now_ns)
                 if counting_ns is None and run.begin_ns is not None and oldest_ns > run.begin_ns + run.spread_s * 1e9:

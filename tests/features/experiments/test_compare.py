@@ -158,7 +158,7 @@ def test_late_and_refused_requests_are_in_no_share() -> None:
     assert found.effect == pytest.approx(1 / 2)
     assert found.better == "a"
     said = reservations(MeasuredTarget(), MeasuredTarget(), made, [])
-    assert said == ["12 of 36 requests to A were late by the prober itself, or cut, and do not count"]
+    assert said == ["12 of 36 requests to A were not sent by the prober, or cut, and do not count"]
 
 
 def test_what_was_not_measured_is_no_axis() -> None:

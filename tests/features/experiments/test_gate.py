@@ -127,7 +127,7 @@ def test_one_bad_request_never_condemns() -> None:
 
 
 def test_at_the_budget_there_is_not_enough_data() -> None:
-    """The state says what is open, and claims no error; requests late by the prober itself are named, not counted."""
+    """The state says what is open, and claims no error; requests that the prober did not send are named, not counted."""
     gate = alone(TTFT, most=200)
     verdict = run(
         gate, lambda n: result(outcome=Outcome.INVALID) if n % 4 == 0 else result(1.0 if n % 20 == 1 else 0.1)

@@ -98,9 +98,9 @@ def test_gaps_of_one_answer_are_one_observation() -> None:
 
 def test_what_does_not_count_is_told() -> None:
     """Late requests and a loading engine are no data, and the verdict says so."""
-    late = judged(ROW, [result(outcome=Outcome.INVALID, detail="sent late")] * 80)
+    late = judged(ROW, [result(outcome=Outcome.INVALID, detail="not sent")] * 80)
     assert late.state == "not_enough_data"
-    assert "80 of 80 requests not counted, most often invalid: sent late" in late.why
+    assert "80 of 80 requests not counted, most often invalid: not sent" in late.why
     assert "7 requests not sent: the engine said" in judged(ROW, [], loading=7).why
 
 
