@@ -13,6 +13,7 @@ RetryKind = Literal["retry", "fallback"]
 RETRY_KINDS: tuple[RetryKind, ...] = get_args(RetryKind)
 MAX_STORED_FAILURE_BYTES = 2 << 10  # of memory: a sidecar of 256 MiB stores thousands of failures
 COLLECTOR_BYTES, EMPTY_TEXT_BYTES, EMPTY_ARRAY_BYTES, STAMP_BYTES, WIDE_BYTES = 16, 76, 80, 8, 4  # of 64-bit CPython
+UNSURE_STAMPS = ("first_ns", "first_answer_ns", "call_ns", "arguments_ns")
 EMPTY: dict[Any, Any] = {}  # that results share
 
 
@@ -100,17 +101,26 @@ def unsent(due_ns: int, outcome: Outcome, detail: str, workload: str = "") -> Pr
 
 def _cut(failure: ProbeResult) -> ProbeResult:
     timeline, chunks = failure.timeline, len(failure.timeline.content_ns)
+    unsure = [
+        name for name in UNSURE_STAMPS if getattr(timeline, name) in timeline.earliest_ns
+    ]  # of these the bounds are too large
+    timeline = replace(timeline, earliest_ns=EMPTY, **dict.fromkeys(unsure))
     timeline = replace(timeline, content_ns=timeline.content_ns or (), charged_tokens=(0, 0))
+    timeline = replace(timeline, read_delay_s=0.0, max_read_delay_s=0.0)  # judged when the probe ended
     failure = replace(failure, timeline=timeline, rate_limit=EMPTY, retries=failure.retries or EMPTY)
     failure = replace(failure, retry_after_s=None, cert_expiry_unix_s=None)  # nothing shows these later
     left = MAX_STORED_FAILURE_BYTES - _bare_bytes(failure) - failure.request_id.__sizeof__()
     reason, model = _fitting(timeline.finish_reason or "", left // 4), _fitting(timeline.answered_model, left // 4)
     left -= sum(name.__sizeof__() for name in (reason, model) if name)
+    if timeline.content_tokens is not None and failure.detail.__sizeof__() + 2 * STAMP_BYTES * chunks > left:
+        timeline = replace(timeline, content_tokens=None)
+        left += EMPTY_ARRAY_BYTES
     stamp_bytes = STAMP_BYTES if timeline.content_tokens is None else 2 * STAMP_BYTES
-    detail, note = _fitting(failure.detail, left), ""
+    room, note = max(left - stamp_bytes * chunks, left // 2), ""  # of the detail
+    detail = _fitting(failure.detail, room)
     if detail.__sizeof__() + stamp_bytes * chunks > left:
         note = f"; only the first of {chunks:,} chunks are stored"
-        detail = _fitting(failure.detail, left - WIDE_BYTES * len(note)) + note
+        detail = _fitting(failure.detail, room - len(note)) + note
         chunks = max(0, left - detail.__sizeof__()) // stamp_bytes
         usage = timeline.usage and timeline.usage._replace(completion_tokens=None)  # of all chunks: there is no TPOT
         tokens = timeline.content_tokens and timeline.content_tokens[:chunks]

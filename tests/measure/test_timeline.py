@@ -86,16 +86,16 @@ def test_an_answer_without_stream_has_no_ttft() -> None:
 
 LEAD = 10 * MS
 SETUPS: dict[str, tuple[Connection | None, int, float, float]] = {  # connection, sent in ms: send lag, TTFT in ms
-    "sent when due": (Connection(0, 5 * MS, LEAD), 10, 0, 90),
-    "sent late": (Connection(0, 5 * MS, LEAD), 12, 2, 88),
+    "sent when due": (Connection(0, 5 * MS, lead_ns=LEAD), 10, 0, 90),
+    "sent late": (Connection(0, 5 * MS, lead_ns=LEAD), 12, 2, 88),
     "without a connection": (None, 12, 2, 88),
-    "ready after the due time": (Connection(0, 30 * MS, LEAD), 30, 0, 90),
-    "ready after the due time, and sent late": (Connection(0, 30 * MS, LEAD), 31, 1, 89),
-    "begun late, and as quick as the lead": (Connection(20 * MS, 30 * MS, LEAD), 30, 20, 70),
-    "begun late, and slow": (Connection(20 * MS, 50 * MS, LEAD), 50, 20, 70),
-    "begun early": (Connection(-20 * MS, 0, LEAD), 10, 0, 90),
+    "ready after the due time": (Connection(0, 30 * MS, lead_ns=LEAD), 30, 0, 90),
+    "ready after the due time, and sent late": (Connection(0, 30 * MS, lead_ns=LEAD), 31, 1, 89),
+    "begun late, and as quick as the lead": (Connection(20 * MS, 30 * MS, lead_ns=LEAD), 30, 20, 70),
+    "begun late, and slow": (Connection(20 * MS, 50 * MS, lead_ns=LEAD), 50, 20, 70),
+    "begun early": (Connection(-20 * MS, 0, lead_ns=LEAD), 10, 0, 90),
     "without a lead": (Connection(0, 5 * MS), 15, 0, 90),
-    "begun again after the due time": (Connection(12 * MS, 15 * MS, -2 * MS), 15, 0, 90),
+    "begun again after the due time": (Connection(12 * MS, 15 * MS, lead_ns=-2 * MS), 15, 0, 90),
 }
 
 

@@ -33,7 +33,7 @@ from tests.traffic.verdicts import (
     turns_follow,
 )
 
-MATRIX = "matrix {url} --file {rows} --warm-up 0"
+MATRIX = "matrix {url} --file {rows} --warm-up 0 --burst 0s"
 TALKS = "matrix {url} --file {rows} --config.file {config} --warm-up 0"
 GATE = "gate {url} --slo ttft<5s:80% --failures 20% --burst 0s"
 LENGTHS = " --prompt-tokens 8 --output-tokens 3"
@@ -86,7 +86,7 @@ RUNS = [
            "", command=MATRIX + " --output {out}", then=("report {out}", (0,), "refused|rejected")),
     matrix("max_tokens is unsupported, max_completion_tokens from the next request on", "chat",
            refuses_field("max_tokens", MAX_TOKENS, SHORT), JUDGED, row(rate="100/s", requests=40), "accepted",
-           command="matrix {url} --file {rows} --warm-up 3", truth=completion_tokens_after_refusal),
+           command="matrix {url} --file {rows} --warm-up 3 --burst 0s", truth=completion_tokens_after_refusal),
     matrix("max_tokens is too large, which is no reason to rename it", "chat",
            every(4, 3, Refusal(400, TOO_LONG, "400", "max_tokens"), SHORT), NOT_JUDGED, row(rate="100/s", requests=40),
            "refused|rejected", truth=keeps_max_tokens),

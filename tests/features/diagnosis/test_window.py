@@ -31,7 +31,7 @@ def probe(
     stamps = tuple(first + round(i * step_ms * MS) for i in range(tokens))
     timeline = Timeline(
         0,
-        Connection(-1000 * MS, -997 * MS, 1000 * MS),
+        Connection(-1000 * MS, -997 * MS, lead_ns=1000 * MS),
         round(lag_ms * MS),
         first_ns=first,
         end_ns=stamps[-1],
