@@ -101,10 +101,9 @@ def unsent(due_ns: int, outcome: Outcome, detail: str, workload: str = "") -> Pr
 
 def _cut(failure: ProbeResult) -> ProbeResult:
     timeline, chunks = failure.timeline, len(failure.timeline.content_ns)
-    unsure = [
-        name for name in UNSURE_STAMPS if getattr(timeline, name) in timeline.earliest_ns
-    ]  # of these the bounds are too large
-    timeline = replace(timeline, earliest_ns=EMPTY, **dict.fromkeys(unsure))
+    # Bounds take too much.
+    unsure: dict[str, Any] = {name: None for name in UNSURE_STAMPS if getattr(timeline, name) in timeline.earliest_ns}
+    timeline = replace(timeline, earliest_ns=EMPTY, **unsure)
     timeline = replace(timeline, content_ns=timeline.content_ns or (), charged_tokens=(0, 0))
     timeline = replace(timeline, read_delay_s=0.0, max_read_delay_s=0.0)  # judged when the probe ended
     failure = replace(failure, timeline=timeline, rate_limit=EMPTY, retries=failure.retries or EMPTY)
