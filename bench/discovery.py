@@ -152,9 +152,6 @@ async def hold(format_: str) -> dict[str, Any]:
         specs = configured(
             f"discovery: [{{file: {{files: ['{path}'], interval: 1s}}, limit: 50000, target: {{rate: 1/h, metrics: {{url: none}}}}}}]"
         )
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 20)  # as the daemon has it
         turns = Turns()
         await roster.configure(specs)
         following_task = asyncio.create_task(roster.run())

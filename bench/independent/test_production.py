@@ -33,10 +33,10 @@ from bench.independent.production import (
 from bench.independent.structure import SEPARATE, Structure
 from bench.independent.workloads import Mode, Tokens, Workload
 from prober.exposition.parse import Parser
+from prober.features.engines.page_reading import read_signals as read
 from prober.features.engines.page_reading import recognise
 from prober.measure.engines import TABLES
 from tests.conftest import absent
-from tests.features.engines.whole_page import read
 from tests.serving import serving
 from tests.virtual import VirtualLoop
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import signal
 import ssl
 from dataclasses import replace
@@ -149,9 +148,6 @@ async def _serve(settings: Settings, host: str, port: int, tls: ssl.SSLContext |
         loop.add_signal_handler(number, stop.set)
     async with running(settings, port, host=host, tls=tls) as address:
         echo(f"serving {settings.model!r} on {address}/v1", flush=True)
-        gc.collect()
-        gc.freeze()  # a collection during a stream would add a delay
-        gc.set_threshold(50_000, 20, 20)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await stop.wait()

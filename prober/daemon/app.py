@@ -2,13 +2,11 @@
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
 import socket
 import sqlite3
-import sys
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -74,10 +72,8 @@ from prober.web.views import Snapshots
 from prober.web.web_config import Loaded, WebFile
 
 WATCH_INTERVAL_S = 2.0
-SWITCH_INTERVAL_S = 0.0005  # a thread that computes delays requests by as much; 5 ms otherwise
 # A file with mistakes is read again though it has not changed: what it names may be there by then, or be readable.
 RETRY_CONFIG_S, RETRY_CHANGE_S = 10.0, 60.0  # without any configuration; with an old one in use
-RETRY_READINGS = 100.0  # times as long as the reading took, which delays requests
 MIN_RETRY_LISTEN_S, MAX_RETRY_LISTEN_S = 1.0, 30.0
 MIN_RETRY_STORAGE_S, MAX_RETRY_STORAGE_S = 2.0, 60.0
 NO_STORE = (
@@ -209,10 +205,6 @@ class App:
                 await part.start()
         self._reloading.release()
         self._tasks |= {self._supervisor.start(part.name, part.work) for part in parts if part.work is not None}
-        gc.collect()
-        gc.freeze()  # the collector skips objects of the start, so that it does not delay requests
-        gc.set_threshold(50_000, 20, 20)
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._start(asyncio.create_task(self._watch_targets()))
         loop.add_signal_handler(signal.SIGUSR1, self._pod_ends)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGUSR1,))
@@ -420,8 +412,6 @@ class App:
         """Apply the configuration file. is_requested: log mistakes even if they are unchanged."""
         async with self._reloading:
             self._file.mark_read()
-            now_s = asyncio.get_running_loop().time
-            began_s = now_s()
             try:
                 options = self._options
                 read = await asyncio.to_thread(
@@ -430,10 +420,8 @@ class App:
                 specs = self._used(read)
             except ConfigError as problem:
                 self._not_taken(str(problem).splitlines(), is_requested=is_requested)
-                retry_s = (
-                    max(RETRY_CHANGE_S, RETRY_READINGS * (now_s() - began_s)) if self._configured else RETRY_CONFIG_S
-                )
-                self._next_reading_s = now_s() + retry_s
+                retry_s = RETRY_CHANGE_S if self._configured else RETRY_CONFIG_S
+                self._next_reading_s = asyncio.get_running_loop().time() + retry_s
                 return str(problem)
             self._drift.configure(specs.drift)
             self._answers.spec = specs.drift

@@ -1,7 +1,6 @@
 """A process that sends requests for the prober: `python -m prober.probing.worker NUMBER SOCKET PARENT`. See `workers`."""
 
 import asyncio
-import gc
 import logging
 import signal
 import socket
@@ -105,9 +104,6 @@ async def serve(number: int, channel_socket: socket.socket) -> None:
     clock = Clock()
     worker = Worker(number, clock)
     await asyncio.get_running_loop().create_connection(lambda: worker.channel, sock=channel_socket)
-    gc.collect()
-    gc.freeze()  # as in the daemon: the collector must not delay requests
-    gc.set_threshold(50_000, 20, 20)
     while not worker.closed.is_set():
         worker.beat()
         with suppress(TimeoutError):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from decimal import Decimal
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -16,13 +17,14 @@ class Unreadable(ValueError):
 
 
 class Reader:
-    """Reads documents of the type `kind`: a frozen dataclass, a TypedDict or anything else that pydantic knows.
-
-    Takes about 50 ms to build.
-    """
+    """Reads documents of the type `kind`: a frozen dataclass, a TypedDict or anything else that pydantic knows."""
 
     def __init__(self, kind: Any) -> None:
-        self._validator = SchemaValidator(_without_defaults(TypeAdapter(kind).core_schema))
+        self._kind = kind
+
+    @cached_property
+    def _validator(self) -> SchemaValidator:  # takes about 50 ms: most programs read no document
+        return SchemaValidator(_without_defaults(TypeAdapter(self._kind).core_schema))
 
     def read(self, document: Any, source: str, path: str = "") -> Any:
         """Converts parsed JSON to `kind`. path: where the value is in the file `source`, for messages. Raises Unreadable."""

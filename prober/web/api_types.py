@@ -21,6 +21,7 @@ class Answer(BaseModel):
     model_config = ConfigDict(
         from_attributes=True,
         frozen=True,
+        defer_build=True,  # a program that serves only metrics needs none of them
         json_schema_serialization_defaults_required=True,
         validate_by_alias=True,
         validate_by_name=True,

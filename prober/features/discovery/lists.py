@@ -1,7 +1,6 @@
 """Targets in lists in the formats of Prometheus's file_sd and http_sd, from files or an HTTP server."""
 
 import asyncio
-import gc
 import glob
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
@@ -31,12 +30,7 @@ class BadList(ValueError):
 def read_targets(
     text: bytes, form: Form, extra: Mapping[str, str], label_names: Container[str]
 ) -> dict[str, TargetLabels]:
-    """Labels of each target in the text of a list, as of `targets_of`. Raises only BadList, for any text. Call it in a thread.
-
-    Garbage collection is off while it runs, as it would stop all threads, including the one that takes timestamps.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
+    """Labels of each target in the text of a list, as of `targets_of`. Raises only BadList, for any text. Call it in a thread."""
     try:
         document = _PARSERS[form](text.decode("utf-8-sig"))
         return targets_of(document, extra, label_names)
@@ -44,9 +38,6 @@ def read_targets(
         raise
     except ValueError as problem:
         raise BadList(f"is no {form}: {problem}") from None
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def targets_of(document: Any, extra: Mapping[str, str], label_names: Container[str]) -> dict[str, TargetLabels]:

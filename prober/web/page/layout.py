@@ -68,7 +68,7 @@ def _environment() -> Environment:
     environment.filters.update(FILTERS)
     environment.globals.update(CONSTANTS)
     for name in environment.list_templates():
-        environment.get_template(name)  # compiled now, while no probe is due
+        environment.get_template(name)  # compiled now, in the thread that imports
     return environment
 
 
