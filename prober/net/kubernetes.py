@@ -5,7 +5,6 @@ only to the configured server, never through a redirect or proxy, and over plain
 messages.
 """
 
-import asyncio
 import os
 import re
 import ssl
@@ -149,7 +148,6 @@ class Api:
             for item in items or ():
                 if isinstance(item, dict):
                     take(item)
-                    await asyncio.sleep(0)
             if not metadata.get("continue"):
                 return str(metadata.get("resourceVersion") or "")
             query["continue"] = str(metadata["continue"])

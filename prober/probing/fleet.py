@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from random import Random
 from typing import TypeVar
 
@@ -17,18 +17,8 @@ from prober.probing.target_runner import RunnerContext, TargetRunner
 START_GAP_S, START_WITHIN_S = 0.02, 60.0  # many new targets: 50 begin in a second, or all of them within a minute
 DISK_WAIT_S = 2.0  # how long targets that begin wait for the disk
 FIRST_ANSWERS_S = 90.0  # from the begin of many targets until the event on those that have answered
-SLICE = 200  # targets that are compared in one turn of the event loop
-T = TypeVar("T")
 Observer = TypeVar("Observer", bound=TargetObserver)
 log = logging.getLogger(__name__)
-
-
-async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:
-    """Yields the items, and lets the event loop run after every few."""
-    for index, item in enumerate(items, 1):
-        yield item
-        if not index % SLICE:
-            await asyncio.sleep(0)
 
 
 class Fleet:
@@ -53,21 +43,20 @@ class Fleet:
     async def change(self, specs: Iterable[TargetSpec], drain_s: float) -> None:
         """Make the running targets those of `specs`. Removed and changed targets stop in the background, within `drain_s` seconds.
 
-        Only one call at a time is allowed. Each turn of the event loop makes or removes one target, however many there are, and they
-        begin one after another.
+        Only one call at a time is allowed. Each turn of the event loop makes one target, as hundreds take a second, and they begin one
+        after another.
         """
         desired: dict[str, TargetSpec] = {}
         elsewhere: set[str] = set()
-        async for spec in _in_turns(specs):
+        for spec in specs:
             if self.shard.has(spec.key):
                 desired[spec.key] = spec
             else:
                 elsewhere.add(spec.key)
         self._desired, self._elsewhere = desired, elsewhere
-        async for key, runner in _in_turns(list(self.runners.items())):
+        for key, runner in list(self.runners.items()):
             if key not in self._changing and self._is_stale(runner):
                 self._changing[key] = asyncio.create_task(self._change_one(key, drain_s))
-                await asyncio.sleep(0)
         new = [spec for key, spec in desired.items() if key not in self.runners]
         made: list[TargetRunner] = []
         for spec in new:
@@ -80,7 +69,7 @@ class Fleet:
         if len(made) > MAX_TOLD_APART:
             first_answers = FirstAnswers([runner.spec.key for runner in made], self._tell)
             asyncio.get_running_loop().call_later(FIRST_ANSWERS_S, first_answers.end)
-        async for runner in _in_turns(made):
+        for runner in made:
             runner.first_answers = first_answers
             runner.start(self._pause_s(len(made)))
 
@@ -93,7 +82,7 @@ class Fleet:
         await asyncio.gather(*(runner.stop(drain_s) for runner in list(self.runners.values())))
 
     def find(self, name: str) -> TargetRunner | None:
-        """The target whose series have the label `name`; a target without a name is found by its key. Thread-safe."""
+        """The target whose series have the label `name`; a target without a name is found by its key."""
         named = next(filter(None, map(self.runners.get, list(self.context.keys.get(name, ())))), None)
         if named is not None:
             return named

@@ -75,7 +75,7 @@ def estimate_capacity(
 ) -> CapacityEstimate:
     """Capacity for each SLO of the record; the same for the same arguments.
 
-    It takes seconds of CPU: call it in another process than the one that takes timestamps (arguments and result can be pickled).
+    It takes seconds of CPU: call it in another process than the one that sends (arguments and result can be pickled).
     effort: as in `CapacityModel`.
     """
     rng = Random(seed)

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Sweeps:
-    """Sweeps of all targets, and the parts that they share. Two at a time would spoil each other's timestamps.
+    """Sweeps of all targets, and the parts that they share. Two at a time would load the same machine.
 
     headroom: observes the demand of the targets; its Prometheus is also queried for firing alerts
     store: keeps results and start times; None: in memory only

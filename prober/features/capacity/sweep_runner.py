@@ -280,7 +280,7 @@ class SweepRunner:
         sweep.tick(now_s)
 
     async def _estimate(self, sweep: Sweep, record: Record) -> None:
-        """Estimate the capacities in another process, as it takes seconds of a processor that timestamps need."""
+        """Estimate the capacities in another process, as it takes seconds of a processor."""
         try:
             capacities, self._model = await estimate_in_process(record, self._rng.getrandbits(32), self._prior)
         except EstimateFailed as problem:

@@ -1,7 +1,6 @@
 """Desired targets: the configured ones and the discovered ones in one list, to which the fleet is reconciled.
 
-A burst of changes is applied once. Discovered targets are processed in slices, and only if changed, so that timestamps of
-probes are not delayed.
+A burst of changes is applied once, and only what has changed is evaluated.
 """
 
 import asyncio
@@ -78,10 +77,8 @@ class _Group:
             problems += fit.problems
             if not index % MAX_EVALUATED:
                 await asyncio.sleep(0)
-        for index, fit in enumerate(self.fits.values(), 1):  # owners that no longer exist
+        for fit in self.fits.values():  # owners that no longer exist
             self._unrank(fit)
-            if not index % MAX_EVALUATED:
-                await asyncio.sleep(0)
         self.fits = fits
         return list(self.ranked), problems
 
@@ -120,7 +117,7 @@ class DesiredTargets:
 
     @property
     def is_applied(self) -> bool:
-        """True if every source has answered and the fleet has its targets. May be called by another thread."""
+        """True if every source has answered and the fleet has its targets."""
         has_answered = all(group.before or group.discovered.complete for group in list(self._groups.values()))
         return has_answered and not (self._changed.is_set() or self._changing.locked())
 
@@ -169,9 +166,7 @@ class DesiredTargets:
             refused = dict.fromkeys(discovery_series.DISCOVERY_REFUSALS, 0) | {"unfit": len(unfit)}
             reasons = list(unfit)
             fine: list[TargetSpec] = []
-            for index, spec in enumerate(specs, 1):
-                if not index % MAX_EVALUATED:
-                    await asyncio.sleep(0)
+            for spec in specs:
                 if spec.key in names or (spec.url, spec.model) in places:
                     if fine and _order(fine[-1]) == _order(spec):
                         continue  # the same target again, as in two endpoint slices of a service

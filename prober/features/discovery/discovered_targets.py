@@ -1,6 +1,5 @@
 """Targets that a source has discovered, and its failures. The last known targets are kept while the source fails."""
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
@@ -9,7 +8,6 @@ from prober.config.labels import Labels
 
 TargetLabels = tuple[Labels, ...]  # of all targets of one owner
 MAX_OWNERS = 100_000  # of a scope
-MAX_COMPARED = 500  # owners per turn of the event loop
 log = logging.getLogger(__name__)
 
 
@@ -66,18 +64,16 @@ class DiscoveredTargets:
         if removed or first:
             self._changed()
 
-    async def replace(self, scope: str, targets: Mapping[str, TargetLabels]) -> None:
-        """Set all targets of a scope, in slices. Until it returns, nothing else may change the scope."""
+    def replace(self, scope: str, targets: Mapping[str, TargetLabels]) -> None:
+        """Set all targets of a scope."""
         self.answered(scope)
         before = self._scopes.get(scope)
         known = before or {}
         now: dict[str, TargetLabels] = {}
         changed = before is None or len(known) != len(targets)
-        for index, (owner, labels) in enumerate(targets.items(), 1):
+        for owner, labels in targets.items():
             now[owner] = known[owner] if known.get(owner) == labels else labels
             changed = changed or now[owner] is labels
-            if not index % MAX_COMPARED:
-                await asyncio.sleep(0)
         self._scopes[scope] = now
         if changed:
             self._changed()

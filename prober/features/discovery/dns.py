@@ -46,7 +46,7 @@ class Dns:
         try:
             answer = await resolver.resolve(name, self._spec.type, search=True)
         except (NXDOMAIN, NoAnswer):
-            await self._discovered.replace(name, {})
+            self._discovered.replace(name, {})
             return
         except LifetimeTimeout:
             self._discovered.failed(name, f"{name} {self._spec.type}: no answer within {TIMEOUT_S:g} s")
@@ -67,4 +67,4 @@ class Dns:
             address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             labels = {label: value for label, value in labels.items() if label in self._label_names}
             targets[address] = ({**labels, "__address__": address},)
-        await self._discovered.replace(name, targets)
+        self._discovered.replace(name, targets)

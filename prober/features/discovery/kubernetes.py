@@ -115,7 +115,7 @@ class Kubernetes:
                 targets[owner] = labels
 
         version = await api.list(scope, take, self._params)
-        await self._discovered.replace(scope, targets)
+        self._discovered.replace(scope, targets)
         return version
 
     def _targets_of(self, scope: str, owner: str, item: dict[str, Any]) -> TargetLabels:

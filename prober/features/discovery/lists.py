@@ -116,7 +116,7 @@ class Files:
                     why = problem.strerror if isinstance(problem, OSError) else problem
                     self._discovered.failed(path, f"{path}: {why}")
                     continue  # read again next time: it may be half written
-                await self._discovered.replace(path, targets)
+                self._discovered.replace(path, targets)
             self._stamps[path] = now
         self._stamps = {path: self._stamps.get(path) for path in stamps}
 
@@ -183,4 +183,4 @@ class Http:
                 self._where, f"{self._where}: {self._redactor.redact(str(problem)[:MAX_MESSAGE_CHARS])}"
             )
         else:
-            await self._discovered.replace(self._where, targets)
+            self._discovered.replace(self._where, targets)

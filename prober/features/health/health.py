@@ -47,7 +47,7 @@ class HealthState:
     earlier and times out later.
 
     max_age_s: age of the evidence above which there is no verdict
-    verdict: by all evidence, whatever its age. The object is replaced and not changed, so that another thread may read it.
+    verdict: by all evidence, whatever its age.
     uncounted: how the last probe ended, if it does not count; else ""
     """
 

@@ -35,7 +35,7 @@ class TargetHealth(TargetObserver):
 
     @property
     def verdict(self) -> HealthVerdict:
-        """The present verdict. May be called by another thread."""
+        """The present verdict."""
         target = self._observed.target
         is_paused = target.paused_unix_s is not None
         return self._state.at(target.clock.now_ns(), target.state, target.reason, is_paused=is_paused)
