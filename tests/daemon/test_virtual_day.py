@@ -175,8 +175,8 @@ async def test_one_day(tmp_path: Path, promtool: Path) -> None:
 
 def check_probes(before: dict[str, float], at_end: dict[str, float], expected: float, tolerance: float) -> None:
     """Check number and results of the probes: as many as were to be sent, and slow only where the engine is, as often as it must be."""
-    assert at_end["llmslo_trusted"] == 1
     for name in ("slows", "swept"):
+        assert at_end[f'llmslo_trusted{{target="{name}"}}'] == 1
         count = at_end[f'llmslo_probes_total{{target="{name}",{SHORT}}}']
         assert count == pytest.approx(expected, abs=4 * expected**0.5), name
         assert before[f'llmslo_slo_bad_events_total{{target="{name}",{SHORT},slo="ttft"}}'] <= 0.02 * count

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from random import Random
 
 import orjson
@@ -52,21 +52,31 @@ def models(*names: str) -> bytes:
 async def engine(answers: Answers, pause_s: float = 0.0) -> AsyncIterator[str]:
     """The base URL of the engine. pause_s: before each answer"""
 
+    handlers: set[asyncio.Task[None]] = set()
+
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        handlers.add(task)
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             await asyncio.sleep(pause_s)
             writer.write(answers(head.split()[1].decode(), head))
             await writer.drain()
-            writer.close()
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
+        finally:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+            handlers.discard(task)
 
     server = await asyncio.start_server(handle, "127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
+        await asyncio.gather(*handlers)
 
 
 def target_spec(url: str, keys: str = "") -> TargetSpec:

@@ -448,13 +448,14 @@ def test_a_probe_shows_its_way_and_why_it_has_no_ttft() -> None:
         0,
         sent_ns=0,
         acknowledged_ns=12 * ms,
+        round_trip_s=0.005,
         retransmitted=2,
         first_ns=90 * ms,
         content_ns=(90 * ms,),
         earliest_ns={90 * ms: 60 * ms},
     )
     text = Read(rows([replace(one, timeline=merged)])).text.replace("\xa0", " ")
-    assert "acknowledged 12 ms after it left; segments sent again: 2" in text
+    assert "12 ms until its host, or a proxy, had the request (round trip 5 ms, 2 segments sent again)" in text
     assert "the first content came 60 ms to 90 ms after the request: it was read together with later chunks" in text
     text = Read(rows([replace(one, timeline=replace(merged, acknowledged_ns=None, earliest_ns={}))])).text
     assert "after it left" not in text
