@@ -157,8 +157,8 @@ def test_a_request_of_another_size_takes_what_it_takes_of_the_engine(
 ) -> None:
     """The truth is of 30,000 requests of that size on the simulated engine, one in twenty of the sweep's, by bisection.
 
-    The error that is stated holds. How large it is depends on the processor, whose rounding leads the fit to other minima: four times the
-    prompt was less than 0.3 off on one and is 0.41 off on another.
+    The error that is stated holds. How large it is depends on the processor, whose rounding leads the fit to other minima: four times
+    the prompt was less than 0.3 off on one and is 0.41 off on another.
     """
     (found,) = estimated().capacities
     of_size = found.at(429 * prompts, 44 * outputs)
