@@ -29,6 +29,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.probing import series as probe_series
 from prober.probing.recorder import TargetProbes
+from prober.web.answers import complete
 from prober.web.site import Site
 from tests import processes
 from tests.conftest import newer
@@ -90,7 +91,7 @@ async def prober() -> AsyncIterator[Prober]:
     async def metrics(request: web.Request) -> web.StreamResponse:
         if prober_.is_full:
             registry.update(prober_.families)
-        answer = await site.metrics(request)
+        answer = await complete(await site.metrics(request))
         prober_.forms.append(answer.headers["Content-Type"])
         return answer
 
