@@ -1,7 +1,6 @@
 """`prober`: finds the command and runs it. A command's module is imported only when it is called, which keeps the daemon small."""
 
 import gc
-import os
 import signal
 import sys
 import traceback
@@ -49,24 +48,6 @@ def hold_signals() -> None:
         )  # they have no meaning here, and by default end a process that has not saved
 
 
-def be_init() -> None:
-    """Continue in a child, for which this process passes signals on and reaps orphans, as process 1 has to, until it ends."""
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    child = os.fork()
-    if not child:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
-        return
-    while True:
-        if (number := signal.sigwait(signal.valid_signals())) != signal.SIGCHLD:
-            os.kill(child, number)
-            continue
-        with suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                if ended[0] == child:
-                    code = os.waitstatus_to_exitcode(ended[1])
-                    os._exit(code if code >= 0 else 128 - code)
-
-
 def main() -> None:
     """Entry point of all commands; `exit_codes` lists what they exit with."""
     open_closed_outputs()
@@ -108,8 +89,6 @@ def _run() -> None:
     gc.disable()  # it takes a seventh of the imports' time, and nearly all that they make stays
     if name == "run":
         hold_signals()
-        if os.getpid() == 1:
-            be_init()
     else:
         log_to_stderr()
     import typer

@@ -91,38 +91,3 @@ def _answers(port: int) -> bool:
         return bool(get(f"http://127.0.0.1:{port}/-/healthy"))
     except OSError:
         return False
-
-
-INIT = f"""
-import ctypes, os, signal, time
-from prober.cli.main import be_init
-ctypes.CDLL(None).prctl({SUBREAPER}, 1)
-be_init()
-ended = []
-signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
-if not os.fork():
-    if not os.fork():
-        time.sleep(0.1)  # an orphan of the process below
-    os._exit(0)
-os.wait()
-print(os.getppid(), flush=True)
-while not ended:
-    time.sleep(0.01)
-os._exit(5)
-"""
-
-
-def test_an_init_reaps_orphans_and_ends_as_its_child_does() -> None:
-    """As process 1 of a container: signals reach the daemon, and no zombie stays."""
-    with subprocess.Popen([sys.executable, "-c", INIT], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        init = int(process.stdout.readline())
-        assert init == process.pid
-
-        def is_reaped() -> bool:
-            children = Path(f"/proc/{init}/task/{init}/children").read_text().split()
-            return len(children) == 1
-
-        until(is_reaped, "the orphan's end")
-        process.terminate()
-        assert process.wait(HANG_S) == 5
