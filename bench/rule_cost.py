@@ -1,143 +1,132 @@
-"""What do the rules cost a Prometheus? Seconds of one evaluation of each group of one SLO and of latencies, by targets.
+"""What do the rules cost a Prometheus in an outage? Seconds of one evaluation of each group, while every SLO of every target burns.
 
-A real Prometheus reads a block of counters that grow at a sample every 15 s, made with `promtool tsdb create-blocks-from openmetrics`,
-and answers each expression of a group as the rule manager would, one after the other; the sum is the group's evaluation. Recorded
-series that other rules of the group read are made as well. What pages is also measured with labels of targets and clusters apart
-(`prober rules --group-label`), which make keys and joins longer. A block holds no more than its group reaches back: six hours for what
-pages, 30 days of tiles for what can wait, two hours of the buckets of latencies. At 1,000 targets the slow groups are
-reckoned from 100, as their cost is proportional to targets: at 20 and 100 that is measured.
+A real Prometheus loads the rules of `prober rules` and a block of series, made with `promtool tsdb create-blocks-from openmetrics`, that
+ends now: counters at a sample every 15 s for as long as a group reads them, the tiles that three days of evaluations would have
+recorded, and the facts that alerts quote. Half of all events are bad, so each target has an alert for each of its four SLOs, whose texts
+are evaluated too. Reported is what Prometheus measures (`prometheus_rule_group_last_duration_seconds`), the median of three rounds.
 """
 
+import argparse
 import json
-import os
-import re
+import statistics
 import subprocess
 import tempfile
 import time
-import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
-from decimal import Decimal
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
-from bench.report import goal, part, require, show
+from bench.report import goal, require, show
+from bench.stage import free_port
+from prober.cli.rules import as_yaml
 from prober.daemon.rules import groups
-from prober.exposition.alerting import Rule, RuleOptions
+from prober.exposition.alerting import RuleOptions
 from prober.exposition.buckets import bounds
-from prober.measure.objective import JudgedStream, Slo
-from tests.processes import free_port
 
-END_S = 1_700_000_000
-SCRAPE_S = 15
-SLO = Slo("ok", "success", None, Decimal("0.99"), 30 * 86_400.0)
-REACHES_S = {"llm-slo-ok": 6 * 3_600}
-LATENCY, LATENCY_REACH_S = "llm-slo-latency", 2 * 3_600
-TILE_STEP_S = 240
-REPEATS = 3
+SCRAPE_S, TILE_S, ROUNDS = 15, 240, 3
+WITH_HISTOGRAMS = 100  # targets; the cost of the group of latencies is proportional to them
+SLOS = ("ttft", "tpot", "e2e", "success")
 LABELS = {"cluster": "eu-west-1", "env": "prod", "team": "search", "tier": "gold"}
 LABELLED = RuleOptions(group_labels=("cluster",), target_labels=("env", "team", "tier"))
-MEASURED = {
-    "llm-slo-ok": (20, 100, 1_000),
-    "llm-slo-ok-slow": (20, 100),
-    LATENCY: (20, 100),
-}
 
 
 def main() -> None:
     """Print the seconds of each group, and the goals."""
-    uses = {SLO: [JudgedStream("t", "w", 0.2, 32.0, 48)]}
-    rules = groups(uses, RuleOptions())
-    seconds: dict[str, dict[int, float]] = {}
-    for group in rules:
-        for targets in MEASURED.get(group["name"], ()):
-            name = group["name"]
-            seconds.setdefault(name, {})[targets] = part(f"{name}, {targets}", _evaluation_s(group, targets))
-    reckoned = {name: round(of[100] * 10, 3) for name, of in seconds.items() if 1_000 not in of}
-    pages = seconds["llm-slo-ok"][1_000]
-    (paging,) = (group for group in groups(uses, LABELLED) if group["name"] == "llm-slo-ok")
-    labelled = _evaluation_s(paging, 1_000, "".join(f',{name}="{value}"' for name, value in LABELS.items()))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--targets", type=int, default=1_000)
+    targets = parser.parse_args().targets
+    plain, alerts = _evaluation_s(targets, RuleOptions(), "")
+    labelled, _ = _evaluation_s(targets, LABELLED, "".join(f',{name}="{value}"' for name, value in LABELS.items()))
     show(
         "rule_cost",
         [
-            goal("evaluation of the group that pages, 1,000 targets", pages, 1.0, "s"),
-            goal("the same with three labels of targets, and clusters apart", labelled, 1.0, "s"),
-            goal("evaluation of the dearest slow group, 1,000 targets, reckoned", max(reckoned.values()), 60.0, "s"),
+            goal("all groups once, every SLO of every target burning", sum(plain.values()), 2.0, "s"),
+            goal("the group that pages", plain["llm-slo-probes"], 1.0, "s"),
+            goal("the same with three labels of targets, and clusters apart", labelled["llm-slo-probes"], 1.5, "s"),
         ],
-        seconds={name: {targets: round(value, 3) for targets, value in of.items()} for name, of in seconds.items()},
-        reckoned_s=reckoned,
+        targets=targets,
+        slos=len(SLOS),
+        alerts=alerts,
+        seconds=plain,
+        with_labels=labelled,
     )
 
 
-def _evaluation_s(group: Rule, targets: int, labels: str = "") -> float:
-    """Sum over the rules of the group of the median time of their query. labels: of every series, beside its own"""
+def _evaluation_s(targets: int, options: RuleOptions, labels: str) -> tuple[dict[str, float], int]:
+    """(seconds of each group, active alerts). labels: of every series, beside its own"""
     with tempfile.TemporaryDirectory(prefix="rule-cost-") as folder:
-        text = Path(folder) / "series.om"
+        rules = groups(None, options)
+        (Path(folder) / "rules.yaml").write_text(as_yaml({"groups": rules}))
+        text, end_s = Path(folder) / "series.om", round(time.time()) + 60 + targets // 10
         with text.open("w") as file:
-            _write(file, group["name"], targets, labels)
+            _write(file, targets, labels, end_s)
         create_block(text, folder)
-        with prometheus(folder) as url:
-            return sum(
-                _median_s(url, rule["expr"], targets if _reads_counters(rule) else None) for rule in group["rules"]
-            )
+        with prometheus(folder, f"rule_files: [{folder}/rules.yaml]\nglobal: {{evaluation_interval: 15s}}\n") as url:
+            return _measured(url, len(rules))
 
 
-def _write(file: TextIO, group: str, targets: int, more: str) -> None:
-    """The series that the group reads."""
-    begin_s = END_S - REACHES_S.get(group, 900)
-    for kind in ("events", "bad_events"):
+def _measured(url: str, count: int) -> tuple[dict[str, float], int]:
+    """Medians of the durations of each group's evaluations; those of the first, which finds nothing recorded, are left out."""
+    durations: dict[str, list[float]] = {}
+    last: dict[str, float] = {}
+    for _ in range(3_000):
+        found = json.load(urllib.request.urlopen(f"{url}/api/v1/rules", timeout=60))["data"]["groups"]
+        for group in found:
+            at, name = group["lastEvaluation"], group["name"]
+            if group["evaluationTime"] and last.get(name) != at:
+                last[name] = at
+                durations.setdefault(name, []).append(group["evaluationTime"])
+        quick = [name for name, times in durations.items() if len(times) >= ROUNDS + 1]
+        if len(durations) == count and "llm-slo-probes" in quick:
+            break
+        time.sleep(0.5)
+    active = json.load(urllib.request.urlopen(f"{url}/api/v1/alerts", timeout=60))["data"]["alerts"]
+    burning = sum(alert["labels"]["alertname"] == "LLMErrorBudgetBurn" for alert in active)
+    return {name: round(statistics.median(times[1:] or times), 3) for name, times in durations.items()}, burning
+
+
+def _write(file: TextIO, targets: int, more: str, end_s: int) -> None:
+    """The series that the rules read, until `end_s`."""
+
+    def gauge(name: str, labels: str, values: Iterator[tuple[str, float]]) -> None:
+        file.write(f"# TYPE {name} gauge\n")
+        for own, value in values:
+            for at_s in range(end_s - 900, end_s, SCRAPE_S):
+                file.write(f"{name}{{{own}{more}{labels}}} {value} {at_s}\n")
+
+    names = [f'job="llm-slo-prober",instance="{target}",target="{target}"' for target in range(targets)]
+    for kind, growth in (("events", 3.0), ("bad_events", 1.5)):
         file.write(f"# TYPE llmslo_slo_{kind} counter\n")
-        growth = 3 if kind == "events" else 0.02
+        for own in names:
+            for slo in SLOS:
+                for count, at_s in enumerate(range(end_s - 3_660, end_s, SCRAPE_S)):
+                    file.write(
+                        f'llmslo_slo_{kind}_total{{{own}{more},workload="w",slo="{slo}"}} {growth * count:g} {at_s}\n'
+                    )
+    declared = (f'{own},workload="w",slo="{slo}"' for own in names for slo in SLOS)
+    gauge("llmslo_slo_objective_ratio", "", ((own, 0.99) for own in declared))
+    gauge("llmslo_target_state", ',state="failing"', ((own, 0) for own in names))
+    gauge("llmslo_cause_info", ',cause="queueing",state="confirmed",since="t",text="x"', ((own, 1) for own in names))
+    gauge("llmslo_failure_info", ',reason="http_5xx",text="no backend"', ((own, 1) for own in names))
+    gauge("llmslo_build_info", "", ((own.rpartition(",")[0], 1) for own in names))
+    for name, growth in (("events", 48.0), ("bad_events", 24.0)):
+        file.write(f"# TYPE slo:llmslo_{name}:increase4m gauge\n")
         for target in range(targets):
-            name = f'llmslo_slo_{kind}_total{{{_labels(target)}{more},slo="ok"}}'
-            for count, at_s in enumerate(range(begin_s, END_S + 1, SCRAPE_S)):
-                file.write(f"{name} {growth * count:g} {at_s}\n")
-    gauges = {"llmslo_slo_objective_ratio": (',slo="ok"', 0.99), "up": ("", 1), "llmslo_trusted": ("", 1)}
-    for gauge, (labels, value) in gauges.items():
-        file.write(f"# TYPE {gauge} gauge\n")
-        for target in range(targets):
-            own = _labels(target) if gauge != "up" else f'job="llm-slo-prober",instance="{target}"'
-            for at_s in range(END_S - 900, END_S + 1, SCRAPE_S):
-                file.write(f"{gauge}{{{own}{more}{labels}}} {value} {at_s}\n")
-    _write_recorded(file, group, targets, more)
-    if group == LATENCY:
-        _write_latencies(file, targets)
-    file.write("# EOF\n")
-
-
-def _write_recorded(file: TextIO, group: str, targets: int, more: str) -> None:
-    """What other rules of the group have recorded."""
-    for target in range(targets):
-        for window in ("1h", "6h", "1d", "3d"):
-            labels = f'target="{target}",workload="w"{more},slo="ok",long="{window}"'
-            file.write(f"target_workload_slo:llmslo_slo_burn_rate:min{{{labels}}} 0.7 {END_S}\n")
-    for kind in ("events", "bad_events") if group.endswith("-slow") else ():
-        for target in range(targets):
-            name = f'target_workload_slo:llmslo_slo_{kind}:tile4m{{target="{target}",workload="w"{more},slo="ok"}}'
-            for at_s in range(END_S - 30 * 86_400, END_S + 1, TILE_STEP_S):
-                file.write(f"{name} 48 {at_s}\n")
-
-
-def _write_latencies(file: TextIO, targets: int) -> None:
-    """Classic histograms of TTFT and ITL with the prober's bounds."""
-    times = range(END_S - LATENCY_REACH_S, END_S + 1, SCRAPE_S)
-    for name, kind in (("ttft", "request"), ("itl", "token")):
+            for slo in SLOS:
+                labels = f'target="{target}",workload="w",slo="{slo}"{more}'
+                for at_s in range(end_s - 3 * 86_400, end_s, TILE_S):
+                    file.write(f"slo:llmslo_{name}:increase4m{{{labels}}} {growth} {at_s}\n")
+    for name, kind, threshold_s in (("ttft", "request", 0.5), ("itl", "token", 0.05)):
         file.write(f"# TYPE llmslo_{name}_seconds histogram\n")
-        for target in range(targets):
-            for le in (*bounds(kind, (0.5 if kind == "request" else 0.05,)), "+Inf"):
-                for count, at_s in enumerate(times):
-                    file.write(f'llmslo_{name}_seconds_bucket{{{_labels(target)},le="{le}"}} {3 * count} {at_s}\n')
-            for count, at_s in enumerate(times):
-                file.write(f"llmslo_{name}_seconds_count{{{_labels(target)}}} {3 * count} {at_s}\n")
-    file.write("# TYPE llmslo_probes counter\n")
-    for target in range(targets):
-        for at_s in range(END_S - 900, END_S + 1, SCRAPE_S):
-            file.write(f"llmslo_probes_total{{{_labels(target)}}} 1 {at_s}\n")
-
-
-def _labels(target: int) -> str:
-    return f'job="llm-slo-prober",instance="{target}",target="{target}",workload="w"'
+        for own in names[:WITH_HISTOGRAMS]:
+            for le in (*bounds(kind, (threshold_s,)), "+Inf"):
+                for count, at_s in enumerate(range(end_s - 7_200, end_s, SCRAPE_S)):
+                    file.write(
+                        f'llmslo_{name}_seconds_bucket{{{own}{more},workload="w",le="{le}"}} {3 * count} {at_s}\n'
+                    )
+    file.write("# EOF\n")
 
 
 def create_block(text: Path, folder: str) -> None:
@@ -149,48 +138,28 @@ def create_block(text: Path, folder: str) -> None:
 
 
 @contextmanager
-def prometheus(folder: str) -> Iterator[str]:
+def prometheus(folder: str, configuration: str = "global: {}\n") -> Iterator[str]:
     """Address of a Prometheus that serves the folder's block."""
     address = f"127.0.0.1:{free_port()}"
     config = Path(folder) / "prometheus.yml"
-    config.write_text("global: {}\n")
+    config.write_text(configuration)
     options = [
         "--storage.tsdb.retention.time=100y",
         f"--storage.tsdb.path={folder}/data",
         f"--web.listen-address={address}",
     ]
-    with open(os.devnull, "wb") as nothing, subprocess.Popen(
-        ["prometheus", f"--config.file={config}", "--query.max-samples=500000000", *options], stdout=nothing, stderr=nothing
+    with open(f"{folder}/log", "wb") as log, subprocess.Popen(
+        ["prometheus", f"--config.file={config}", "--query.max-samples=500000000", *options], stdout=log, stderr=log
     ) as process:  # fmt: skip
         try:
             for _ in range(600):
-                try:
+                with suppress(OSError):
                     urllib.request.urlopen(f"http://{address}/-/ready", timeout=1).close()
                     break
-                except OSError:
-                    time.sleep(0.1)
+                time.sleep(0.1)
             yield f"http://{address}"
         finally:
             process.terminate()
-
-
-def _reads_counters(rule: Rule) -> bool:
-    return "vantage" not in rule["expr"] and any(
-        part in rule.get("record", "") for part in (":burn_rate", ":tile", "_2h")
-    )
-
-
-def _median_s(url: str, expr: str, series: int | None) -> float:
-    """series: that must be found; None: any number."""
-    times = []
-    for _ in range(REPEATS):
-        query = urllib.parse.urlencode({"query": re.sub(r"\s+", " ", expr), "time": END_S})
-        begin_s = time.perf_counter()
-        with urllib.request.urlopen(f"{url}/api/v1/query?{query}", timeout=600) as answer:
-            found: dict[str, Any] = json.load(answer)
-        times.append(time.perf_counter() - begin_s)
-        assert series in (None, len(found["data"]["result"])), (expr, len(found["data"]["result"]))
-    return sorted(times)[REPEATS // 2]
 
 
 if __name__ == "__main__":

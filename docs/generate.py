@@ -190,15 +190,15 @@ def files() -> dict[Path, str]:
     kustomize = DEPLOY / "kustomize"
     for config, rules, operators in (
         (DEPLOY / "prober.yaml", DEPLOY / "prometheus/rules.yaml", DEPLOY / "prometheus/prometheusrule.yaml"),
-        (
-            kustomize / "base/prober.yaml",
+        (  # one set for every prober of a cluster
+            None,
             DEPLOY / "chart/rules.yaml",
             kustomize / "components/prometheus-operator/rules/prometheusrule.yaml",
         ),
         (DEPLOY / "compose/prober.yaml", DEPLOY / "compose/rules.yaml", None),
     ):
-        configuration = read_config(str(config))
-        found = groups(configuration.uses(), RuleOptions(), configuration.traffic_slos())
+        configuration = read_config(str(config)) if config else None
+        found = groups(configuration, RuleOptions(has_several_probers=config is None))
         wanted[rules] = HEAD + as_yaml({"groups": found})
         if operators:
             wanted[operators] = HEAD + as_yaml(as_operator(found))

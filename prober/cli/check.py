@@ -340,7 +340,7 @@ class _Cost(NamedTuple):
 def _alerts(specs: Configuration) -> list[tuple[str, str]]:
     """Print how many bad probes fire each pair of burn-rate windows. Returns (path, message) for each alert that cannot fire."""
     from prober.features.slo.compliance import percentile_events
-    from prober.features.slo.firing import firing_checks, percentile_window
+    from prober.features.slo.firing import firing_checks
     from prober.measure.objective import format_percent, promql
 
     mistakes = []
@@ -362,22 +362,8 @@ def _alerts(specs: Configuration) -> list[tuple[str, str]]:
                 mistakes.append((check.place, f"{where}: its alert cannot fire: {check.problem}"))
                 echo(f"{'':12} CANNOT FIRE: {check.problem}")
     echo()
-    for slo, uses in specs.uses().items():
-        judged, needed, window = percentile_window(slo, uses), percentile_events(slo), promql(slo.window_s)
-        if judged:
-            echo(
-                f"slos.{slo.name}: its percentile is judged over {promql(judged[0])}, where {needed:,} events or more are due"
-            )
-        else:
-            echo(
-                f"slos.{slo.name}: no percentile alert: to judge {format_percent(slo.objective)} takes {needed:,} events, more than "
-                f"{window} hold; the burn-rate alerts do without"
-            )
-        if slo.window_s > DEFAULT_RETENTION_S:
-            echo(
-                f"slos.{slo.name}: warning: its window of {window} is longer than the {promql(DEFAULT_RETENTION_S)} that Prometheus "
-                "keeps by default; raise --storage.tsdb.retention.time, or its budget is that of what is kept"
-            )
+    for slo in specs.uses():
+        echo(f"slos.{slo.name}: to judge {format_percent(slo.objective)} takes {percentile_events(slo):,} events")
     return mistakes
 
 

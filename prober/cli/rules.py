@@ -1,4 +1,4 @@
-"""`prober rules`: writes recording rules and alerts for the SLOs of a configuration, after checking that each can fire."""
+"""`prober rules`: writes the recording rules and alerts that a configuration needs, after checking that each can fire."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 import yaml
 
 from prober.cli.exit_codes import ExitCode, exit_on, fail, saved
-from prober.cli.options import ConfigFile
+from prober.cli.options import ConfigFile, split_file
 from prober.cli.output import echo
 from prober.config.labels import LABEL_NAME, OWN_LABELS
 from prober.config.problems import ConfigError
@@ -29,15 +29,25 @@ class Format(StrEnum):
 
 
 def rules(
-    config_file: ConfigFile = "prober.yaml",
+    file: Annotated[
+        str, typer.Argument(metavar="[FILE]", help="YAML configuration; default: prober.yaml.", show_default=False)
+    ] = "",
+    config_file: ConfigFile = "",
     form: Annotated[
         Format, typer.Option("--format", help="prometheus: a rule file; operator: a PrometheusRule.")
     ] = Format.PROMETHEUS,
     output: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
     compare: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 if --output differs.")] = False,
     selector: Annotated[
-        str, typer.Option("--job-selector", help="Label matchers of the prober's series.")
+        str, typer.Option(help="Label matchers that narrow the prober's series, such as 'job=\"a\"'; default: none.")
     ] = DEFAULT.selector,
+    several_probers: Annotated[
+        bool,
+        typer.Option(
+            "--several-probers",
+            help="Several probers send to one target, as replicas or from several vantages: what most see pages, the rest warns.",
+        ),
+    ] = False,
     label: Annotated[list[str] | None, typer.Option(help="Label NAME=VALUE for every alert; repeatable.")] = None,
     group_label: Annotated[
         list[str] | None,
@@ -54,10 +64,14 @@ def rules(
         str, typer.Option(help="Between evaluations of long windows and budgets; less than 5m.")
     ] = f"{DEFAULT.slow_s}s",
 ) -> None:
-    """Write rules whose alerts can all fire, but not on one bad probe; otherwise print what to change."""
+    """Write rules whose alerts can all fire, but not on one bad probe; otherwise print what to change.
+
+    They serve every SLO of every prober that a Prometheus scrapes: load them once. They change only with the features that are used.
+    """
     from prober.daemon.configuration_file import read_config
     from prober.features.slo.firing import firing_checks
 
+    config_file = split_file("rules", [*filter(None, [file])], config_file)[1] or "prober.yaml"
     with exit_on(ConfigError, command="rules", code=ExitCode.FAILED):
         configuration = read_config(config_file)
         uses = configuration.uses()
@@ -94,8 +108,9 @@ def rules(
         int(seconds),
         tuple(dict.fromkeys(group_label or ())),
         configuration.label_names,
+        several_probers,
     )
-    rule_groups = groups(uses, options, configuration.traffic_slos())
+    rule_groups = groups(configuration, options)
     document = as_operator(rule_groups) if form is Format.OPERATOR else {"groups": rule_groups}
     text = HEAD + as_yaml(document)
     if output is None:

@@ -18,10 +18,7 @@ _OBJECTIVE = re.compile(r"\s*(\w+)\s*(?:<=?\s*([^:<]+?))?\s*:\s*(\S.*?)\s*")
 
 
 _ALL = "{:.0%} leaves nothing to judge; use 0% < objective < 100%"
-_TOO_SHORT = (
-    "is too short for its burn-rate windows, which are 5m/1h to 6h/3d of 30d and shrink with it to less than a scrape or two; use "
-    f"at least {promql(MIN_SLO_WINDOW_S)}"
-)
+_TOO_SHORT = f"is too short for its burn-rate alerts, which look back up to 3d; use at least {promql(MIN_SLO_WINDOW_S)}"
 
 
 class SloSpec(Block):

@@ -55,6 +55,7 @@ from prober.features.replicas.leadership import LeaseOptions, leadership
 from prober.features.slo.firing import firing_checks
 from prober.features.slo.monitor import SloMonitor
 from prober.net.clock import Clock
+from prober.probing import series as probe_series
 from prober.probing.fleet import Fleet
 from prober.probing.history import EventLog, ProbeHistory
 from prober.probing.recorder import TargetBuffering, TargetCaching, TargetProbes, TargetTrust
@@ -263,7 +264,13 @@ class App:
         engines = EngineMonitor(families, events, rows[ENGINE])
         headroom = self._headroom = Headroom(families, rows[DEMAND])
         headroom.prometheus_url = specs.prometheus_url
-        slos = self._slos = SloMonitor(families, lambda: moment(clock.now_ns(), clock.unix_s()), rows[SLO], events)
+        slos = self._slos = SloMonitor(
+            families,
+            lambda: moment(clock.now_ns(), clock.unix_s()),
+            rows[SLO],
+            events,
+            lambda target: families.value(probe_series.TRUSTED, target).value > 0,
+        )
         self._drift = DriftMonitor(families, events, specs.drift, rows[DRIFT], has_store=store is not None)
         self._answers = AnswersMonitor(families, events, specs.drift, rows[ANSWERS])
         self._sweeps = Sweeps(families, events, headroom, clock, store, PageReader, leading, read_facts, instance)
@@ -367,6 +374,7 @@ class App:
             Part("baselines", work=self._persistence.recall),
             Part("gpus", work=gpus.run),
             Part("diagnosis", work=diagnosis.run),
+            Part("slos", work=slos.run),
             Part("grafana", work=self._grafana.run),
         ]
 

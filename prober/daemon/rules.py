@@ -1,10 +1,10 @@
 """All recording rules and alerts, in the order of the rule files."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from decimal import Decimal
+from collections.abc import Iterator
 
+from prober.config.configuration import Configuration
 from prober.daemon import series as own
-from prober.exposition.alerting import Rule, RuleOptions, with_group_labels
+from prober.exposition.alerting import Alert, Rule, RuleOptions, with_options
 from prober.features.answers import series as answers
 from prober.features.budget import series as budget
 from prober.features.capacity import series as capacity
@@ -13,31 +13,42 @@ from prober.features.drift import series as drift
 from prober.features.engines import series as engines
 from prober.features.gpu import series as gpu
 from prober.features.slo import rules as slo_rules
-from prober.measure.objective import JudgedStream, Slo
 from prober.probing import series as probes
 
 
-def groups(
-    uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions, of_all_requests: Collection[Slo] = ()
-) -> list[Rule]:
-    """All rule groups, in the format of Prometheus rule files: those of each SLO, one of latencies, and one of everything else."""
-    selector = options.selector
-    alerts = [
-        *probes.alerts(selector),
-        *budget.alerts(selector),
-        *own.alerts(selector),
-        *discovery.alerts(selector),
-        *drift.alerts(selector),
-        *answers.alerts(selector),
-        *engines.alerts(selector),
-        *gpu.alerts(selector),
-        *capacity.alerts(selector),
-        slo_rules.stale_alert(selector),
-    ]
-    rules = [*(alert.as_rule(options) for alert in alerts), *gpu.records(selector)]
-    latency = {"name": "llm-slo-latency", "interval": options.slow, "rules": list(probes.records(selector))}
-    found = [*slo_rules.groups(uses, options, of_all_requests), latency, {"name": "llm-slo-prober", "rules": rules}]
-    return [group | {"rules": [with_group_labels(rule, options) for rule in group["rules"]]} for group in found]
+def groups(configuration: Configuration | None, options: RuleOptions) -> list[Rule]:
+    """The rule groups that a configuration needs, in the format of Prometheus rule files; without a configuration all of them.
+
+    SLOs need no rules of their own. What is written depends on the features that targets use: checked answers, budgets, sweeps,
+    discovery, SLOs of all requests.
+    """
+    kinds = configuration.kinds if configuration else ()
+    workloads = [workload for kind in kinds for probe in kind.probes for _, workload, *_ in probe.judged()]
+
+    def alerts() -> Iterator[Alert]:
+        found = probes.alerts()
+        several = probes.alerts_of_several_probers() if options.has_several_probers else ()
+        replaced = {alert.name for alert in several}
+        yield from (*several, *(alert for alert in found if alert.name not in replaced))
+        yield from own.alerts(has_several=options.has_several_probers)
+        yield from drift.alerts()
+        yield from engines.alerts()
+        yield from gpu.alerts()
+        if configuration is None or any(workload.checks for workload in workloads):
+            yield probes.quality_alert()
+            yield from answers.alerts()
+        if configuration is None or any(kind.budget for kind in kinds):
+            yield from budget.alerts()
+        if configuration is None or configuration.discovery:
+            yield from discovery.alerts()
+        if configuration is None or any(kind.sweep for kind in kinds):
+            yield from capacity.alerts()
+
+    has_traffic = configuration is None or bool(configuration.traffic_slos())
+    latency: Rule = {"name": "llm-slo-latency", "interval": options.slow, "rules": [probes.record()]}
+    prober: Rule = {"name": "llm-slo-prober", "rules": [alert.as_rule(options) for alert in alerts()]}
+    found = [*slo_rules.groups(options, has_traffic=has_traffic), latency, prober]
+    return [group | {"rules": [with_options(rule, options) for rule in group["rules"]]} for group in found]
 
 
 def as_operator(rule_groups: list[Rule], name: str = "llm-slo-prober") -> Rule:
@@ -51,7 +62,6 @@ def as_operator(rule_groups: list[Rule], name: str = "llm-slo-prober") -> Rule:
 
 
 def example_rules() -> Iterator[Rule]:
-    """Rules of one SLO, its traffic and everything else: every recorded name with its labels, and every alert."""
-    slo = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 30 * 86_400.0)
-    for group in groups({slo: [JudgedStream("t", "w", 0.2, 32.0, 48)]}, RuleOptions(), [slo]):
+    """Every recorded name with its labels, and every alert."""
+    for group in groups(None, RuleOptions(has_several_probers=True)):
         yield from group["rules"]

@@ -9,25 +9,36 @@ from urllib.parse import quote
 from prober.exposition.dashboards.board import PLACE, UIDS
 
 Rule = dict[str, Any]
-Severity = Literal["critical", "warning"]
+Severity = Literal["critical", "warning", "none"]  # none: only inhibits others
 _GROUPING = re.compile(r"\b((?:by|on) )\(([^()]*)\)")
 _UNGROUPED = re.compile(r"\b(sum|min|max|avg|count|group)\(")
 _LOOKUP = re.compile(r'printf "((?:[^"\\]|\\.)*)"((?: [$.][\w.]+)+)')
+# A series of the prober or of its scrapes, with the brace of its matchers if it has some. Recorded names contain a colon.
+_EXPORTED = re.compile(r"(?<![\w:$\"])(llmslo_[a-z0-9_]+|up|process_start_time_seconds)(?![\w:(])(\{)?")
+# What happens, and the server's own words about the last failure: at most one sentence of each.
+NOW = (
+    '{{ range printf "llmslo_cause_info{target=%[1]q} or llmslo_failure_info{target=%[1]q}" $labels.target | query }} '
+    "{{ or .Labels.state .Labels.reason }}: {{ .Labels.text }}{{ with .Labels.since }} (since {{ . }}){{ end }}.{{ end }}"
+)
+# Targets that are probed. One counts for 5 minutes after the last scrape of its prober, so that a restart resolves no alert, and no
+# longer once it is removed from a prober that is scraped.
+PRESENT = "llmslo_target_state or (last_over_time(llmslo_target_state[5m]) unless on (job, instance) up == 1)"
 
 
 @dataclass(frozen=True, slots=True)
 class RuleOptions:
     """Options of `prober rules`.
 
-    selector: label matchers for the prober's series
+    selector: label matchers that narrow the prober's series; empty for none, as no other program has series of these names
     labels: (name, value) of labels added to every alert
     runbook_url, dashboard_url, prober_url: base URLs without a trailing slash
     slow_s: seconds between evaluations of rules that can wait: under the five minutes for which Prometheus looks back for a value
     group_labels: labels that distinguish probers of different places, such as cluster; nothing is summed or joined across them
     target_labels: labels that the configuration gives targets; their alerts have them too
+    has_several_probers: several probers send to one target: replicas, or probers at different places (label `vantage`)
     """
 
-    selector: str = 'job="llm-slo-prober"'
+    selector: str = ""
     labels: tuple[tuple[str, str], ...] = ()
     runbook_url: str = "http://llm-slo-prober:9742/runbooks"
     dashboard_url: str = "http://grafana:3000"
@@ -35,6 +46,7 @@ class RuleOptions:
     slow_s: int = 240
     group_labels: tuple[str, ...] = ()
     target_labels: tuple[str, ...] = ()
+    has_several_probers: bool = False
 
     @property
     def slow(self) -> str:
@@ -59,7 +71,7 @@ class Link:
         """URL path of the dashboard, with a query template that sets its variables, and those of the place, from the alert's labels."""
         names = (*self.variables, *(name for name in PLACE if name in group_labels))
         chosen = "".join(f"var-{name}={{{{ $labels.{name} | urlquery }}}}&" for name in names)
-        return f"/d/{UIDS[self.board]}?{chosen}from=now-{self.span}&to=now"
+        return f"/d/{UIDS[self.board]}?{chosen}from=now-{self.span}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +80,7 @@ class Alert:
 
     wait_for: `for` of the rule, a PromQL duration; empty for none
     labels: (name, value) of labels in addition to `severity`
-    link: the dashboard; None: that of the alert's target, or that of drift for an alert without a target
+    link: the dashboard; None: that of the alert's target, if it has one
     """
 
     name: str
@@ -83,28 +95,27 @@ class Alert:
     def as_rule(self, options: RuleOptions) -> Rule:
         """The rule as in a rule file, with links to its runbook, to a dashboard and to the prober's own page."""
         has_target = "$labels.target" in self.summary
-        link = self.link or (Link("target", ("target",)) if has_target else Link("drift"))
-        page = "?target={{ $labels.target | urlquery }}" if has_target else ""
+        link = self.link or (Link("target", ("target",)) if has_target else None)
+        notes = {"summary": self.summary, "description": self.description}
+        notes["runbook_url"] = f"{options.runbook_url}/{quote(self.name)}"
+        if link:
+            notes["dashboard_url"] = f"{options.dashboard_url}{link.path(options.group_labels)}"
+        if (
+            has_target and link and link.board in ("target", "slo")
+        ):  # what else an alert is about, its dashboard shows better
+            notes["prober_url"] = f"{options.prober_url}/?target={{{{ $labels.target | urlquery }}}}"
         return {
             "alert": self.name,
             "expr": self.expr,
             **({"for": self.wait_for} if self.wait_for else {}),
             "labels": {"severity": self.severity, **dict(self.labels), **dict(options.labels)},
-            "annotations": {
-                "summary": self.summary,
-                "description": self.description,
-                "runbook_url": f"{options.runbook_url}/{quote(self.name)}",
-                "dashboard_url": f"{options.dashboard_url}{link.path(options.group_labels)}",
-                "prober_url": f"{options.prober_url}/{page}",
-            },
+            "annotations": {"summary": self.summary} if self.severity == "none" else notes,
         }
 
 
-def with_group_labels(rule: Rule, options: RuleOptions) -> Rule:
-    """Returns the rule with `group_labels` in each grouping and join of its expression and of the queries in its texts."""
+def with_options(rule: Rule, options: RuleOptions) -> Rule:
+    """Returns the rule with `group_labels` in each grouping and join, and `selector` at each series that probers export."""
     apart, of_target = options.group_labels, options.target_labels
-    if not (apart or of_target):
-        return rule
 
     def grouped(match: re.Match[str]) -> str:
         own = [name.strip() for name in match[2].split(",") if name.strip()]
@@ -114,61 +125,39 @@ def with_group_labels(rule: Rule, options: RuleOptions) -> Rule:
     def looked_up(match: re.Match[str]) -> str:
         text, values = match[1], match[2].split()
         for name in apart:
-            if "target=%[1]q" in text:
-                values.append(f"$labels.{name}")
-                text = text.replace("target=%[1]q", f"target=%[1]q,{name}=%[{len(values)}]q")
-            elif "target=%q" in text:
-                values.insert(values.index("$labels.target") + 1, f"$labels.{name}")
-                text = text.replace("target=%q", f"target=%q,{name}=%q")
+            values.append(f"$labels.{name}")
+            text = text.replace("target=%[1]q", f"target=%[1]q,{name}=%[{len(values)}]q")
+        text = _narrowed(text, options.selector.replace('"', '\\"'))
         return " ".join((f'printf "{text}"', *values))
 
-    expr = _GROUPING.sub(grouped, _UNGROUPED.sub(r"\1 by () (", rule["expr"]) if apart else rule["expr"])
+    expr = rule["expr"]
+    if apart or of_target:
+        expr = _GROUPING.sub(grouped, _UNGROUPED.sub(r"\1 by () (", expr) if apart else expr)
     notes = {key: _LOOKUP.sub(looked_up, text) for key, text in rule.get("annotations", {}).items()}
-    return rule | {"expr": expr} | ({"annotations": notes} if notes else {})
+    return rule | {"expr": _narrowed(expr, options.selector)} | ({"annotations": notes} if notes else {})
 
 
-def escaped(selector: str) -> str:
-    """`selector`, escaped for a quoted string in a template."""
-    return selector.replace('"', '\\"')
+def _narrowed(expr: str, selector: str) -> str:
+    """Returns the PromQL expression with the matchers of `selector` at each series that probers export."""
+    if not selector:
+        return expr
+    return _EXPORTED.sub(lambda found: f"{found[1]}{{{selector}" + ("," if found[2] else "}"), expr)
 
 
-def firing(alert: str, more: str = "") -> str:
-    """Selector of firing alerts. alert: name, or several names joined by `|`; more: further label matchers"""
-    return f'ALERTS{{alertname{"=~" if "|" in alert else "="}"{alert}",alertstate="firing"{more}}}'
+def query(expr: str, *labels: str) -> str:
+    """Template pipeline that runs PromQL. `expr` contains the values of these labels of the alert as %[1]q, %[2]q and so on."""
+    text = expr.replace('"', '\\"')
+    return f'printf "{text}" {" ".join(f"$labels.{label}" for label in labels)} | query'
 
 
-def what_happens_template(selector: str) -> str:
-    """Template of a sentence that names the current diagnosis as confirmed (1) or probable (less); no text without a diagnosis."""
-    matchers = escaped(selector)
-    active = f'llmslo_regime_active{{{matchers},target=%q,regime!=\\"unknown\\"}}'
-    regimes = f'printf "max by (regime) ({active}) > 0" $labels.target'
-    name = '{{ .Labels.regime | reReplaceAll "_" " " }}'
-    words = f"{{{{ if eq .Value 1.0 }}}} What happens: {name}.{{{{ else }}}} Probably {name}, confirming.{{{{ end }}}}"
-    return f"{{{{ range {regimes} | query }}}}{words}{{{{ end }}}}"
-
-
-def top_failure_template(selector: str, *labels: str) -> str:
-    """Template of a sentence with the most frequent failure of the alert's target in the last 15 minutes; no text without one.
-
-    labels: labels of the alert that select the probes, in addition to `target`
-    """
-    chosen = "".join(f",{label}=%q" for label in ("target", *labels))
-    failures = f"increase(llmslo_probe_failures_total{{{escaped(selector)}{chosen}}}[15m])"
-    values = " ".join(f"$labels.{label}" for label in ("target", *labels))
-    query = f'printf "topk(1, sum by (reason) ({failures}) > 0.5)" {values}'
-    words = '{{ .Labels.reason | reReplaceAll "^http_" "HTTP " | reReplaceAll "_" " " }}'
-    sentence = f"Most frequent failure in 15 minutes: {words} ({{{{ printf `%.0f` .Value }}}})."
-    return f"{{{{ range {query} | query }}}} {sentence}{{{{ end }}}}"
-
-
-def probe_increase(counter: str, window: str, selector: str) -> str:
+def probe_increase(counter: str, window: str, matchers: str = "") -> str:
     """PromQL: increase of a counter per target and workload, summed over all replicas of the prober."""
-    return f"sum by (target, workload) (increase({counter}{{{selector}}}[{window}]))"
+    return f"sum by (target, workload) (increase({counter}{f'{{{matchers}}}' if matchers else ''}[{window}]))"
 
 
-def no_data(reason: str, selector: str) -> str:
+def no_data(reason: str) -> str:
     """PromQL: workloads that have no data for this reason, whatever their probe rate."""
-    return f'max by (target, workload) (llmslo_no_data{{{selector},reason="{reason}"}}) == 1'
+    return f'max by (target, workload) (llmslo_no_data{{reason="{reason}"}}) == 1'
 
 
 def of_present(expr: str, series: str) -> str:

@@ -9,9 +9,9 @@ Neutral outcomes contribute nothing. Some successes contribute to `success` and 
 those during warm-up, and those whose cold prompt was in the prefix cache. A latency that is only known to lie between two bounds is an
 event unless the threshold lies between them.
 
-Window pairs and burn rates are those of the Google SRE workbook, chapter 5, table 5-8, https://sre.google/workbook/alerting-on-slos/:
-an alert fires when a long window and a short one of a twelfth of it both burn the budget faster than `burn`. The long window makes sure
-that the burn matters, the short one ends the alert soon after its cause.
+Window pairs and burn rates are those of the Google SRE workbook, chapter 5, table 5-8, https://sre.google/workbook/alerting-on-slos/,
+whatever the window of the SLO: an alert fires when a long window and a short one of a twelfth of it both burn the budget faster than
+`burn`. The long window makes sure that the burn matters, the short one ends the alert soon after its cause.
 """
 
 import math
@@ -86,8 +86,7 @@ def format_rate(per_s: float) -> str:
 
 
 DAY_S = 86_400
-WORKBOOK_WINDOW_S = 30 * DAY_S
-MIN_RATE_WINDOW_S = 60  # a shorter rate window has too few scrapes
+MIN_SLO_WINDOW_S = 6 * DAY_S  # twice the longest window of the alerts
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,35 +94,20 @@ class Pair:
     """A long and a short window, and the burn rate in both at which an alert fires.
 
     burn: burn rate, a multiple of the rate that just uses up the budget
-    spent: share of the budget that burning at this rate uses in the long window
     """
 
     severity: Literal["critical", "warning"]
     short_s: int
     long_s: int
     burn: Decimal
-    spent: Decimal
 
 
-WORKBOOK_PAIRS = (
-    Pair("critical", 300, 3_600, Decimal("14.4"), Decimal("0.02")),
-    Pair("critical", 1_800, 6 * 3_600, Decimal(6), Decimal("0.05")),
-    Pair("warning", 2 * 3_600, DAY_S, Decimal(3), Decimal("0.10")),
-    Pair("warning", 6 * 3_600, 3 * DAY_S, Decimal(1), Decimal("0.10")),
+PAIRS = (
+    Pair("critical", 300, 3_600, Decimal("14.4")),
+    Pair("critical", 1_800, 6 * 3_600, Decimal(6)),
+    Pair("warning", 2 * 3_600, DAY_S, Decimal(3)),
+    Pair("warning", 6 * 3_600, 3 * DAY_S, Decimal(1)),
 )
-MIN_SLO_WINDOW_S = MIN_RATE_WINDOW_S * WORKBOOK_WINDOW_S / min(pair.short_s for pair in WORKBOOK_PAIRS)
-
-
-def pairs(slo_window_s: float) -> tuple[Pair, ...]:
-    """Window pairs for an SLO window of `slo_window_s`. The workbook's windows are for 30 days and are scaled; burn rates stay.
-
-    Windows are whole seconds. Below MIN_SLO_WINDOW_S the shortest would be under a minute.
-    """
-    scale = slo_window_s / WORKBOOK_WINDOW_S
-    return tuple(
-        Pair(pair.severity, round(pair.short_s * scale), round(pair.long_s * scale), pair.burn, pair.spent)
-        for pair in WORKBOOK_PAIRS
-    )
 
 
 def promql(seconds: float) -> str:

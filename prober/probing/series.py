@@ -1,18 +1,7 @@
-"""Series, alerts and recording rules of the probes."""
+"""Series, alerts and the recording rule of the probes."""
 
-from collections.abc import Iterator
-
-from prober.exposition.alerting import Alert, Link, Rule, no_data, of_present, probe_increase, top_failure_template
-from prober.exposition.dashboards.queries import (
-    LEVEL,
-    RECORDED_QUANTILES,
-    RECORDED_SIGNALS,
-    quantile,
-    recorded_quantile,
-    recorded_samples,
-    samples,
-)
-from prober.exposition.dashboards.queries import RECORDED_WINDOW as WINDOW
+from prober.exposition.alerting import NOW, Alert, Link, Rule, no_data, of_present, probe_increase
+from prober.exposition.dashboards.queries import LEVEL, RECORDED_P99, RECORDED_SIGNALS, RECORDED_WINDOW, quantile
 from prober.exposition.families import counter, gauge, histogram
 
 _PROBE = ("target", "workload")
@@ -112,104 +101,127 @@ PHASES = ("dns", "tcp", "proxy", "tls")
 TOKEN_KINDS = ("prompt", "completion", "cached")
 
 
-VANTAGE = "{{ with $labels.vantage }}vantage {{ . }}{{ else }}the prober without a vantage{{ end }}"
 OF_WORKLOAD = Link("target", ("target", "workload"))
+# By prober and reason: all of its targets, more than one, fail every probe with that reason.
+ALL_FAIL = (
+    "count by (instance, reason) (llmslo_failure_info) > 1\n"
+    '== on (instance) group_left () count by (instance) (llmslo_target_state{state="failing"})\n'
+    'and on (instance) min by (instance) (llmslo_target_state{state="failing"}) == 1\n'
+)
 
 
-def alerts(selector: str) -> tuple[Alert, ...]:
-    """Alerts on failing targets, rejected probes and wrong answers."""
-    checks, wrong = (probe_increase(f"llmslo_quality_{kind}_total", "1h", selector) for kind in ("checks", "failures"))
-    rejected = probe_increase("llmslo_probes_neutral_total", "15m", f'{selector},reason="rejected"')
+def alerts() -> tuple[Alert, ...]:
+    """Alerts on failing targets and rejected probes."""
+    rejected = probe_increase("llmslo_probes_neutral_total", "15m", 'reason="rejected"')
     return (
+        _failing('max by (target) (llmslo_target_state{state="failing"}) == 1\n'),
         Alert(
-            "LLMTargetFailing",
+            "LLMAllTargetsFailing",
             "critical",
-            f"{fails(selector)}\n",
+            ALL_FAIL,
             "2m",
-            "{{ $labels.target }} fails every probe",
-            "At least three probes in a row failed, and none has succeeded for 2 minutes, as every prober of the target says; if it is "
-            "probed from several vantages, more than half of them. The target may never have answered."
-            f"{top_failure_template(selector)}",
+            "All {{ $value }} targets of the prober {{ $labels.instance }} fail every probe: {{ $labels.reason }}",
+            "Look at what they share: network, name resolution, proxy, token.",
         ),
         Alert(
-            "LLMTargetFailingFromVantage",
-            "warning",
-            f"{_by_vantage(selector)} == 1\nunless on (target)\n({fails(selector)})\n",
-            "5m",  # an outage is not noticed at the same time everywhere, and is a page
-            f"{{{{ $labels.target }}}} fails every probe from {VANTAGE}",
-            "At least three probes in a row failed, and none has succeeded for 5 minutes. From at least half of the vantages the "
-            f"target answers: look at the way from this one first.{top_failure_template(selector, 'vantage')}",
-        ),
-        Alert(
-            "LLMProbersDisagree",
-            "warning",
-            f"{_by_prober(selector)} == 1\nunless on (target, vantage)\n({_by_vantage(selector)} == 1)\n",
-            "5m",
-            "{{ $labels.target }} fails every probe of prober {{ $labels.instance }}, and answers another",
-            "For 5 minutes the probers of this target have disagreed. The likely reason is between this prober and the target: its "
-            f"network, name resolution, certificates or token.{top_failure_template(selector, 'instance')}",
+            "LLMTargetFailsWithAll",
+            "none",
+            f"max by (target) (llmslo_failure_info and on (instance, reason) (\n{ALL_FAIL}))\n",
+            "2m",
+            "{{ $labels.target }} fails like all targets of its prober",
+            "",  # sent to nobody: it inhibits the alerts about the target in favour of LLMAllTargetsFailing
         ),
         Alert(
             "LLMProbeRejected",
             "warning",
-            of_present(
-                f"({rejected} >= 3\nor\n{no_data('rejected', selector)})", f"llmslo_probes_neutral_total{{{selector}}}"
-            ),
+            of_present(f"({rejected} >= 3\nor\n{no_data('rejected')})", "llmslo_probes_neutral_total"),
             "5m",
             "{{ $labels.target }} rejects the probes",
-            "Every probe of workload {{ $labels.workload }} is rejected, or three in 15 minutes were: the server does not accept the "
-            "token, the model name or the request. Rejected probes count in no SLO, so they measure nothing.",
-            link=OF_WORKLOAD,
-        ),
-        Alert(
-            "LLMQualityDegraded",
-            "warning",
-            of_present(
-                f"{wrong} / ({checks} > 0) > 0.05\nand\n{wrong} >= 2.5",  # more than two; increase() extrapolates
-                f"llmslo_quality_checks_total{{{selector}}}",
-            ),
-            "5m",
-            "{{ $labels.target }} gives wrong answers",
-            "{{ $value | humanizePercentage }} of the checked answers of workload {{ $labels.workload }} were wrong in "
-            "the last hour. The alert fires above 5%, from three wrong answers on.",
+            "Of workload {{ $labels.workload }} every probe, or three in 15 minutes: the server does not accept the token, the model "
+            "or the request. Rejected probes measure nothing.",
             link=OF_WORKLOAD,
         ),
     )
 
 
-def fails(selector: str) -> str:
-    """PromQL: targets that fail from more than half of the vantages with recent data. Probers without a vantage are one vantage."""
-    return f"avg by (target) ({_by_vantage(selector)}) > 0.5"
+def quality_alert() -> Alert:
+    """Alert on wrong answers to prompts that are checked."""
+    checks, wrong = (probe_increase(f"llmslo_quality_{kind}_total", "1h") for kind in ("checks", "failures"))
+    return Alert(
+        "LLMQualityDegraded",
+        "warning",
+        of_present(
+            f"{wrong} / ({checks} > 0) > 0.05\nand\n{wrong} >= 2.5",  # more than two; increase() extrapolates
+            "llmslo_quality_checks_total",
+        ),
+        "5m",
+        "{{ $labels.target }} gives wrong answers",
+        "{{ $value | humanizePercentage }} of the checked answers of workload {{ $labels.workload }} were wrong in "
+        "the last hour. The alert fires above 5%, from three wrong answers on.",
+        link=OF_WORKLOAD,
+    )
 
 
-def _by_vantage(selector: str) -> str:
-    """PromQL: 1 if the target fails for all probers of a vantage that have recent data, else 0."""
-    return f"min by (target, vantage) ({_by_prober(selector)})"
+def alerts_of_several_probers() -> tuple[Alert, ...]:
+    """Alerts where several probers send to one target: on what most of their places see, one place, and one prober."""
+    fails = f"avg by (target) ({_by_vantage()}) > 0.5"
+    return (
+        _failing(f"{fails}\n"),
+        Alert(
+            "LLMTargetFailingFromVantage",
+            "warning",
+            f"{_by_vantage()} == 1\nunless on (target)\n({fails})\n",
+            "5m",  # an outage is not noticed at the same time everywhere, and is a page
+            "{{ $labels.target }} fails every probe from "
+            "{{ with $labels.vantage }}vantage {{ . }}{{ else }}the prober without a vantage{{ end }}",
+            "At least half of the vantages have an answer, so it is no page: look at the way from this one first.",
+        ),
+        Alert(
+            "LLMProbersDisagree",
+            "warning",
+            f"{_by_prober()} == 1\nunless on (target, vantage)\n({_by_vantage()} == 1)\n",
+            "5m",
+            "{{ $labels.target }} fails every probe of prober {{ $labels.instance }}, and answers another",
+            "Look at what is between this prober and the target: its network, name resolution, certificates or token.",
+        ),
+    )
 
 
-def _by_prober(selector: str) -> str:
+def _failing(expr: str) -> Alert:
+    return Alert(
+        "LLMTargetFailing",
+        "critical",
+        expr,
+        "2m",
+        "{{ $labels.target }} fails every probe",
+        f"At least three probes in a row failed, none succeeded in 2 minutes.{NOW}",
+    )
+
+
+def _by_vantage() -> str:
+    """PromQL: 1 if the target fails for all probers of a vantage that have recent data, else 0. No vantage counts as one."""
+    return f"min by (target, vantage) ({_by_prober()})"
+
+
+def _by_prober() -> str:
     """PromQL: 1 if the target fails, else 0, for each prober with recent data.
 
     A prober for which the target is ready counts only if it has probed it recently, as a paused target keeps its old state.
     """
     by = "by (target, vantage, instance)"
-    failing, ready = (
-        f'max {by} (llmslo_target_state{{{selector},state="{state}"}}) == 1' for state in ("failing", "ready")
-    )
-    probed = f"sum {by} (increase(llmslo_probes_total{{{selector}}}[10m])) > 0"
+    failing, ready = (f'max {by} (llmslo_target_state{{state="{state}"}}) == 1' for state in ("failing", "ready"))
+    probed = f"sum {by} (increase(llmslo_probes_total[10m])) > 0"
     return f"({failing}\nor\n0 * (({ready}) and {probed}))"
 
 
-def records(selector: str) -> Iterator[Rule]:
-    """Yields recording rules for quantiles and sample counts of each workload, for targets that are still probed.
+def record() -> Rule:
+    """Recording rule for the p99 of TTFT and ITL of each workload, for targets that are still probed.
 
-    Without these rules, dashboards of many targets would read all buckets over hours at each refresh.
+    Without it dashboards of many targets would read all buckets over hours at each refresh.
     """
-    probed = f"and on ({LEVEL})\ngroup by ({LEVEL}) (llmslo_probes_total{{{selector}}})\n"
-    for signal in RECORDED_SIGNALS:
-        histogram = f"llmslo_{signal}_seconds"
-        for q in RECORDED_QUANTILES:
-            expr = quantile(q, histogram, select=selector, window=WINDOW)
-            yield {"record": recorded_quantile(q, signal), "expr": f"{expr}\n{probed}"}
-        count = samples(histogram, select=selector, window=WINDOW)
-        yield {"record": recorded_samples(signal), "expr": f"({count} > 0)\n{probed}"}
+    quantiles = "\nor\n".join(
+        f'label_replace({quantile(0.99, f"llmslo_{signal}_seconds", select="", window=RECORDED_WINDOW)}, "signal", "{signal}", "", "")'
+        for signal in RECORDED_SIGNALS
+    ).replace("{}", "")
+    probed = f"group by ({LEVEL}) (llmslo_probes_total)"
+    return {"record": RECORDED_P99, "expr": f"({quantiles})\nand on ({LEVEL})\n{probed}\n"}

@@ -166,7 +166,6 @@ STARTING = series_of("target_starting_until_timestamp_seconds", "1200+0x19 _x60"
 )
 REFUSED = STARTING | failing("0+0x20 1+0x60") | slo("ttft", "0+0x19 0+12x60", "0+0x19 0+12x60")
 QUARTER_BAD = slo("ttft", "0+12x120", "0+0x44 0+12x75")
-QUARTER_BAD_LONG = slo("ttft", "0+12x200", "0+3x200")
 # A second prober, `b`, takes the sweep of the first for demand; the first states the demand of before it.
 SWEEP_SEEN_BY_ANOTHER = {
     name.replace('instance="a"', 'instance="b"'): values
@@ -186,6 +185,8 @@ ANSWERS, PAUSED = (READY | series_of("probes_total", probes, PROBE) for probes i
 PENDING = failing("0+0x50") | series_of("target_state", "1+0x50", state="pending")
 HALF_BAD_AN_HOUR = slo("ttft", "0+12x180", "0+6x60 360+0x120")
 BAD, GOOD = QUARTER_BAD, slo("ttft", "0+12x120", "0+0x120")
+# A probe a minute; half of them are bad for four hours.
+SELDOM_BAD = slo("ttft", "0+1x400", "0+0.5x240 120+0x160")
 OUTAGE = slo("ttft", "0+12x120", "0+0x44 0+12x75")  # every event is bad from the 45th minute on
 RECOVERED = slo("ttft", "0+12x200", "0+12x60 720+0x140")  # an hour of outage, then none
 NEW_OUTAGE = slo("ttft", "0+12x200", "0+12x60 720+0x90 720+12x48")  # and another one from the 151st minute on
@@ -228,7 +229,7 @@ MOST_SLOW = traffic("ttft", "0+30x200", "0+0x200") | other_instance(USERS_SLOW)
 SLOW_GONE = traffic("ttft", "0+600x59 stale", "0+300x59 stale") | other_instance(USERS_GOOD)
 GOOD_GONE = traffic("ttft", "0+600x59 stale", "0+0x59 stale") | other_instance(USERS_SLOW)
 # Two probers that read the same page count every request twice.
-SEVEN, TWELVE = (traffic("ttft", f"0+1x{count} {count}+0x30", f"0+1x{count} {count}+0x30") for count in (7, 12))
+THREE, TWELVE = (traffic("ttft", f"0+1x{count} {count}+0x30", f"0+1x{count} {count}+0x30") for count in (3, 12))
 
 
 def _flapping_bad(times: int) -> Iterator[str]:
@@ -264,18 +265,30 @@ def FEW_EVENTS(bad: int) -> Series:  # noqa: N802 - a scene with a figure in it
 
 def started(values: str) -> Series:
     """Times at which the process of the prober was started."""
-    return {f"process_start_time_seconds{{{JOB}}}": values}
+    return {f"process_start_time_seconds{{{JOB}}}": values} | up("1+0x60", "1+0x60")
 
 
-def declared(name: str, objective: str) -> Series:
-    """An SLO with events and this objective."""
-    return slo(name, "0+12x80", "0+0x80") | {f'llmslo_slo_objective_ratio{{{PROBE},slo="{name}"}}': objective}
+def as_job(name: str, series: Series) -> Series:
+    """The series as a scrape job of another name has them."""
+    return {key.replace('job="llm-slo-prober"', f'job="{name}"'): values for key, values in series.items()}
 
 
-def unruled_traffic(name: str, objective: str) -> Series:
-    """An SLO that judges all requests, with this objective."""
-    return {f'llmslo_slo_traffic_objective_ratio{{{TARGET},slo="{name}",signal="ttft"}}': objective}
+def silence(values: str) -> Series:
+    """Whether the SLO has had no event for long."""
+    return series_of("slo_silent", values, PROBE, slo="ttft")
 
+
+def failure(reason: str, values: str = "_x9 1+0x40") -> Series:
+    """The latest failures of a target."""
+    return series_of("failure_info", values, reason=reason, text="packets are dropped")
+
+
+OTHER_PROGRAM = as_job("x", started("0 0 0 240 240 480 480 660 660+0x60"))
+del OTHER_PROGRAM[next(name for name in OTHER_PROGRAM if "build_info" in name)]
+LOW_BY_THE_OTHER_BOUNDS = headroom("0.1+0x60", "lower") | headroom("0.15+0x60", "estimate") | headroom("0.3+0x60")
+# Every probe of both targets of a prober fails, until minute 50.
+ALL_ALIKE = failing("0+0x9 1+0x40 0+0x60") | failure("connect_timeout")
+ALL_ALIKE |= beside(ALL_ALIKE)
 
 SCENES: dict[str, list[Scene]] = {
     BURN: [
@@ -286,12 +299,15 @@ SCENES: dict[str, list[Scene]] = {
         fires("4% bad for a day", DAY + 60, slo("ttft", "0+12x2000", "0+0.48x2000"), **burn("warning")),
         fires("1.2% bad for three days", 3 * DAY + 60, slo("ttft", "0+12x5000", "0+0.144x5000"), **burn("warning")),
         silent("0.96% bad permanently, within a budget of 1%", 3 * DAY + 60, slo("ttft", "0+12x5000", "0+0.115x5000")),
-        fires("good again for ten minutes: the next pair of windows goes on", 75, HALF_BAD_AN_HOUR, **burn("critical")),
-        silent("good again for half an hour: the short windows end it", 95, HALF_BAD_AN_HOUR, severity="critical"),
-        # A page needs no ticket: neither while it fires, nor while the short window of the ticket reaches back to it.
-        *(silent(f"and no ticket, {minute} minutes in", minute, HALF_BAD_AN_HOUR, severity="warning") for minute in (30, 60, 96, 178)),
-        fires("all of eight events bad, the minimum", 11, slo("ttft", "0+1x8 8+0x30", "0+1x8 8+0x30"), **burn("critical")),
-        silent("all of seven events bad, one below the minimum", 11, slo("ttft", "0+1x7 7+0x30", "0+1x7 7+0x30")),
+        fires("good again for three minutes", 63, HALF_BAD_AN_HOUR, **burn("critical")),
+        *(silent(f"good again, minute {minute}", minute, HALF_BAD_AN_HOUR, severity="critical") for minute in (66, 75, 95)),
+        fires("the ticket that remains: a day's budget is spent", 100, HALF_BAD_AN_HOUR, **burn("warning")),
+        silent("and it ends with its short window", 190, HALF_BAD_AN_HOUR, severity="warning"),
+        # At a low rate five minutes without a bad event prove nothing: the window of half an hour ends the page.
+        fires("a probe a minute, half bad for hours, none for five minutes", 246, SELDOM_BAD, **burn("critical")),
+        silent("none for half an hour", 272, SELDOM_BAD, severity="critical"),
+        fires("all of eight events bad, the minimum", 20, slo("ttft", "0+0.5x16 8+0x30", "0+0.5x16 8+0x30"), **burn("critical")),
+        silent("all of seven events bad, one below the minimum", 20, slo("ttft", "0+0.5x14 7+0x30", "0+0.5x14 7+0x30")),
         *(
             silent(f"the first probe of a slow schedule is bad, {minute} minutes in", minute, slo("ttft", "0+0.5x120", "0 1+0x119"))
             for minute in (1, 2, 5, 9, 13, 15, 16, 17, 18, 20, 30, 60)
@@ -305,8 +321,8 @@ SCENES: dict[str, list[Scene]] = {
         silent("one place that sends ten times as much", 60, BAD_FROM_A_LARGE_PLACE, severity="critical"),
         fires("a quarter of two places of three", 63, QUARTER_BAD_FROM_2_OF_3, **burn("critical")),
         fires("one place of one", 60, at("paris", OUTAGE), **burn("critical")),
-        fires("the prober of the other place is gone", 63, BAD_AND_THE_OTHER_GONE, **burn("critical")),
-        fires("the other place is paused", 63, BAD_AND_THE_OTHER_PAUSED, **burn("critical")),
+        fires("the prober of the other place is gone", 68, BAD_AND_THE_OTHER_GONE, **burn("critical")),
+        fires("the other place is paused", 68, BAD_AND_THE_OTHER_PAUSED, **burn("critical")),
         silent("an outage everywhere is over, and one place fails again", 190, BAD_AGAIN_FROM_1_OF_3, severity="critical"),
         # A target that is removed while its prober lives, and one whose prober is away for three minutes.
         silent("removed a minute ago", 62, REMOVED | up("1+0x120", "1+0x120"), severity="critical"),
@@ -333,15 +349,9 @@ SCENES: dict[str, list[Scene]] = {
             silent(f"one of two replicas, {minute} minutes in", minute, ONE_REPLICA_FAILS, severity="critical")
             for minute in (50, 55, 62, 65, 70)
         ),
-        fires("one of two, and a third of the other's events", 65, ONE_REPLICA_FAILS_THE_OTHER_BURNS, severity="critical"),
-        fires("both", 57, BOTH_REPLICAS_BURN, severity="critical"),
+        fires("one of two, and a third of the other's events", 60, ONE_REPLICA_FAILS_THE_OTHER_BURNS, severity="critical"),
+        fires("both", 60, BOTH_REPLICAS_BURN, severity="critical"),
         fires("two of three probes fail", 20, slo("success", "0+12x60", "0+8x60"), slo="success", severity="critical"),
-        # Users' requests, all of which are slow from the start on, are paged for; the probes join an hour later.
-        *(
-            silent(f"all requests are paged for already, {minute} minutes in", minute, BAD | traffic("ttft", "0+600x200", "0+600x200"))
-            for minute in (50, 60, 100)
-        ),
-        fires("those of another target are", 60, BAD | beside(traffic("ttft", "0+600x200", "0+600x200")), **burn("critical")),
         # Near the budget, chance is not enough.
         silent("5 bad of 419", DAY + 60, FEW_EVENTS(5)),
         silent("8 bad of 419", DAY + 60, FEW_EVENTS(8)),
@@ -354,49 +364,34 @@ SCENES: dict[str, list[Scene]] = {
         silent("for three minutes", 55, ONLY_USERS),
         silent("nor another target's", 65, ONLY_USERS | beside(GOOD | USERS_GOOD), target="other"),
         silent("all requests within the budget, a quarter of the probes not", 70, BAD | USERS_GOOD),
-        *(silent(f"the probes see it too, minute {minute}", minute, BAD | USERS_SLOW) for minute in (56, 60, 70, 100)),
-        silent("the target fails every probe: that is the page", 70, ONLY_USERS | failing("0+0x44 1+0x155")),
+        silent("the target fails every probe: that is the page", 70, ONLY_USERS | failing("0+0x44 1+0x155"), severity="critical"),
         fires("4% slow for a day", DAY + 120, traffic("ttft", "0+600x2000", "0+24x2000"), source="traffic", **burn("warning")),
         silent("0.9% slow for three days", 3 * DAY + 60, traffic("ttft", "0+600x5000", "0+5.4x5000")),
         silent("no requests", 60, traffic("ttft", "0+0x120", "0+0x120")),
-        silent("the page cannot be read since minute 10", 60, traffic("ttft", "0+600x10 6000+0x90", "0+300x10 3000+0x90")),
+        silent(
+            "the page cannot be read since minute 10",
+            60,
+            traffic("ttft", "0+600x10 6000+0x90", "0+300x10 3000+0x90"),
+            severity="critical",
+        ),
         silent("its prober restarts", 75, RESET_GOOD),
         fires("and half are slow before and after", 75, RESET_SLOW, **burn("critical")),
         silent("all slow on one engine with few requests", 70, FEW_SLOW, severity="critical"),
         fires("half slow on one with most of them", 70, MOST_SLOW, **burn("critical")),
         silent("the slow engine is gone for longer than the short windows", 100, SLOW_GONE, severity="critical"),
         fires("the fast engine is gone", 70, GOOD_GONE, **burn("critical")),
-        silent("seven slow requests, one below the minimum, read by two probers", 12, SEVEN | other_instance(SEVEN)),
+        silent("three slow requests, one below the minimum, counted by two probers", 12, THREE | other_instance(THREE)),
         fires("twelve", 14, TWELVE | other_instance(TWELVE), **burn("critical")),
     ],
-    "LLMPercentileSLOBreach": [
-        fires("1.4% bad in two hours of 1,440", 140, slo("ttft", "0+12x200", "0+0.168x200"), slo="ttft"),
-        silent("for less than a quarter of an hour", 130, slo("ttft", "0+12x200", "0+0x119 20+0x80")),
-        silent("0.9% bad", 140, slo("ttft", "0+12x200", "0+0.1x200")),
-        silent("a quarter bad: a page", 140, QUARTER_BAD_LONG),
-        silent("which is over, and all of its bad events are in this window", 150, slo("ttft", "0+12x200", "0+0x60 0+12x30 360+0x109")),
-        silent("2% bad: a ticket", 140, slo("ttft", "0+12x200", "0+0.24x200")),
-        fires("1,000 events, the minimum", 118, slo("ttft", "0+10x100 1000+0x40", "0+0.125x100 12.5+0x40"), slo="ttft"),
-        silent("980 events", 118, slo("ttft", "0+10x98 980+0x40", "0+0.125x98 12.25+0x40")),
-        silent("no traffic", 125, slo("ttft", "0+0x200", "0+0x200")),
-        silent("prober down", 250, slo("ttft", "0+12x60", "0+6x60")),
-    ],
     "LLMSLONoData": [
-        fires("declared, no events for over ten minutes", 30, slo("ttft", "0+12x10 120+0x60", "0+0x70"), slo="ttft"),
-        silent("no events for five minutes", 15, slo("ttft", "0+12x10 120+0x60", "0+0x70")),
-        fires("declared, never an event", 20, slo("ttft", "0+0x60", "0+0x60"), slo="ttft"),
-        silent("events", 60, QUIET),
+        fires("silent for ten due times", 16, silence("0+0x9 1+0x60"), slo="ttft"),
+        silent("for four minutes", 14, silence("0+0x9 1+0x60")),
+        silent("events again", 30, silence("0+0x9 1+0x9 0+0x60")),
+        silent("another replica has events", 30, silence("1+0x60") | other_instance(silence("0+0x60"))),
         # An SLO without events on a target that has refused connections since the start: no alert for 20 minutes.
-        *(silent(f"refused for {minute} minutes since the start", minute, REFUSED) for minute in (6, 12, 19)),
-        fires("refused since the start, then paused: no events", 27, STARTING | slo("ttft", "0+0x60", "0+0x60"), slo="ttft"),
-        fires(
-            "loading, as its health page says, beside another target that refuses",
-            12,
-            {name.replace("llama", "other"): values for name, values in STARTING.items()} | slo("ttft", "0+0x60", "0+0x60"),
-            slo="ttft",
-        ),
-        silent("it fails every probe: a page", 40, failing("0+0x9 1+0x60") | slo("ttft", "0+12x10 120+0x60", "0+0x70")),
-        silent("its probes are rejected", 40, neutral("rejected", "0+0x9 0+12x60") | slo("ttft", "0+12x10 120+0x60", "0+0x70")),
+        *(silent(f"refused for {minute} minutes since the start", minute, REFUSED | silence("1+0x60")) for minute in (6, 12, 19)),
+        fires("refused since the start, then paused: no events", 27, STARTING | silence("1+0x60"), slo="ttft"),
+        fires("loading, beside another target that refuses", 12, beside(STARTING) | silence("1+0x60"), slo="ttft"),
         silent("prober gone: another alert's subject", 120, QUIET),
     ],
     "LLMTargetFailing": [
@@ -446,6 +441,21 @@ SCENES: dict[str, list[Scene]] = {
         fires("most, with too few events for a page", 60, BAD_FROM_2_SMALL_PLACES, vantage="tokyo", **burn("warning")),
         silent("no events from anywhere", 30, SILENT_FROM_2),
     ],
+    "LLMAllTargetsFailing": [
+        fires("both targets, for one reason", 20, ALL_ALIKE, instance="a", reason="connect_timeout"),
+        silent("for a minute", 11, ALL_ALIKE),
+        silent("for two reasons", 20, FAILS | failure("dns") | beside(FAILS | failure("connect_timeout"))),
+        silent("one of them answers", 20, FAILS | failure("dns") | beside(READY)),
+        silent("one of them fails now and then", 20, FAILS | failure("dns") | beside(READY | failure("dns"))),
+        silent("the only target", 20, FAILS | failure("dns")),
+        silent("the targets of another prober", 20, ALL_ALIKE | other_instance(beside(READY)), instance="z"),
+        silent("over", 60, ALL_ALIKE),
+    ],
+    "LLMTargetFailsWithAll": [
+        *(fires("of both targets, for one reason", 20, ALL_ALIKE, target=name, severity="none") for name in ("llama", "other")),
+        silent("for two reasons", 20, FAILS | failure("dns") | beside(FAILS | failure("connect_timeout"))),
+        silent("the only target", 20, FAILS | failure("dns")),
+    ],
     "LLMProbeRejected": [
         fires("rejected all the time", 30, neutral("rejected", "0+12x60"), workload="probe"),
         silent("removed a minute ago", 22, neutral("rejected", "0+12x20 stale")),
@@ -470,6 +480,8 @@ SCENES: dict[str, list[Scene]] = {
         fires("unknown to Prometheus", 8, {"other": "0+0x20"}, severity="critical"),
         fires("the pod of one shard is gone, with its up series", 16, shards("1+0x9 stale"), severity="critical"),
         silent("both shards exist", 40, shards("1+0x50")),
+        fires("whatever its scrape job is called", 16, as_job("llm", up("1+0x9 0+0x20", "1+0x9 stale")), instance="a", job="llm"),
+        silent("another program is down", 40, {'up{job="x",instance="x"}': "0+0x60"} | up("1+0x60", "1+0x60")),
         silent("down for four minutes", 14, up("1+0x9 0+0x20", "1+0x40")),
         silent("no longer scraped soon after it ended", 15, up("1+0x9 0 0 _x30", "1+0x40"), instance="a"),
     ],
@@ -481,6 +493,8 @@ SCENES: dict[str, list[Scene]] = {
     ],
     "LLMProberRestarting": [
         fires("started three times in ten minutes", 14, started("0 0 0 240 240 480 480 660 660+0x60"), instance="a"),
+        fires("under another name of the scrape job", 14, as_job("llm", started("0 0 0 240 240 480 480 660 660+0x60")), job="llm"),
+        silent("another program", 14, OTHER_PROGRAM),
         silent("started twice", 14, started("0 0 0 240 240 480+0x60")),
         silent("an hour ago", 60, started("0 0 0 240 240 480 480 660 660+0x60")),
         silent("scraped only now and then, twice", 20, up("1 0 1 0 1+0x20", "1+0x40")),
@@ -494,15 +508,6 @@ SCENES: dict[str, list[Scene]] = {
         silent("two places are no replicas", 20, FAIL_FROM_1_OF_2),
         fires("replicas in one place", 20, at("paris", FAILS) | other_instance(at("paris", ANSWERS)), instance="paris"),
         silent("the other one does not know yet", 20, FAILS | other_instance(PENDING)),
-    ],
-    "LLMRulesStale": [
-        fires("no rules for this SLO", 20, slo("added", "0+12x60", "0+0x60"), slo="added", workload="probe"),
-        fires("rules for another objective", 20, declared("ttft", "0.999+0x60"), slo="ttft"),
-        fires("no rules for all its requests", 20, unruled_traffic("added", "0.99+0x60"), slo="added", workload=""),
-        silent("within the first ten minutes", 10, unruled_traffic("added", "0.99+0x60")),
-        fires("rules for another objective of them", 20, unruled_traffic("ttft", "0.999+0x60"), slo="ttft", workload=""),
-        silent("rules written and loaded within ten minutes", 14, declared("ttft", "0.999+0x9 0.99+0x60")),
-        silent("as declared", 30, slo("ttft", "0+12x60", "0+0x60")),
     ],
     "LLMProberTaskFailed": [
         fires("a task failed once", 12, task_failures("0+0x9 1+0x80"), instance="a", task="diagnosis"),
@@ -546,7 +551,6 @@ SCENES: dict[str, list[Scene]] = {
         fires("full for two of ten minutes", 20, kv_cache(" ".join(["0.4 0.4 0.4 0.97 0.97"] * 12), "0+1x60"), target="llama"),
         silent("removed", 24, kv_cache("0.95+0x20 stale", "0+1x20 stale")),
         fires("full, with preemptions", 20, kv_cache("0.95+0x60", "0+1x60"), target="llama"),
-        silent("a budget burns by it, and that alert names it", 20, kv_cache("0.95+0x60", "0+1x60") | slo("ttft", "0+12x60", "0+6x60")),
         silent("full, without preemptions", 40, kv_cache("0.95+0x60", "9+0x60")),
         silent("at the threshold", 40, kv_cache("0.9+0x60", "0+1x60")),
     ],
@@ -560,8 +564,7 @@ SCENES: dict[str, list[Scene]] = {
         fires("load above capacity", 17, headroom("-0.3+0x60"), target="llama"),
         fires("low headroom, no sweep running", 17, headroom("0.15+0x60") | sweeping("0+0x60")),
         silent("at the threshold", 40, headroom("0.2+0x60")),
-        fires("only an upper bound is known, and it is low", 17, headroom("0.15+0x60", "upper"), target="llama"),
-        silent("low by the lower bound only", 40, headroom("0.1+0x60", "lower") | headroom("0.3+0x60")),
+        silent("low by the lower bound and the estimate only", 40, LOW_BY_THE_OTHER_BOUNDS),
         silent("low for 14 minutes", 25, headroom("0.5+0x9 0.15+0x13 0.5+0x40")),
         *(
             silent("low only for another prober, by a sweep of 25 minutes and the 5 minutes after it", minute, SWEEP_LOAD)
@@ -576,8 +579,8 @@ SCENES: dict[str, list[Scene]] = {
             for minute in (16, 29, 44, 70)
         ),
         silent("enough, with a sweep every 15 minutes", 60, headroom("0.5+0x99") | EVERY_15_MINUTES | SWEEP_SEEN_BY_ANOTHER),
-        fires("headroom back for 20 minutes", 50, HEADROOM_BACK, target="llama"),
-        silent("headroom back for over 30 minutes", 62, HEADROOM_BACK),
+        fires("a minute before it is back", 29, HEADROOM_BACK, target="llama"),
+        silent("headroom back", 32, HEADROOM_BACK),
         silent("low for 13 minutes, 25 minutes ago", 48, headroom("0.5+0x9 0.15+0x13 0.5+0x40") | failing("0+0x100")),
         silent("removed a minute ago", 31, HEADROOM_GONE | up("1+0x60", "1+0x60")),
         fires("the prober restarts", 32, HEADROOM_GONE | up("1+0x29 0+0x30", "1+0x29 stale"), target="llama"),

@@ -22,11 +22,14 @@ def slo(name: str, events: str, bad: str) -> Series:
     """Counters and declaration of one SLO."""
     values, stale, _ = events.partition(" stale")
     count = sum(int(part.rsplit("x", 1)[1]) + 1 if "x" in part else 1 for part in values.split())
-    return {
+    found = {
         f'llmslo_slo_events_total{{{PROBE},slo="{name}"}}': events,
         f'llmslo_slo_bad_events_total{{{PROBE},slo="{name}"}}': bad,
         f'llmslo_slo_objective_ratio{{{PROBE},slo="{name}"}}': f"0.99+0x{count - 1}{stale}",
     }
+    if name == "itl":
+        found[f'llmslo_slo_events_per_probe{{{PROBE},slo="itl"}}'] = f"48+0x{count - 1}{stale}"
+    return found
 
 
 def traffic(name: str, events: str, bad: str) -> Series:
@@ -37,8 +40,11 @@ def traffic(name: str, events: str, bad: str) -> Series:
     return found | {f'llmslo_slo_traffic_threshold_seconds{{{TARGET},slo="{name}"}}': bound}
 
 
-def headroom(values: str, bound: str = "estimate") -> Series:
-    return {f'llmslo_headroom_ratio{{{TARGET},bound="{bound}"}}': values}
+def headroom(values: str, bound: str = "upper") -> Series:
+    return {
+        f'llmslo_headroom_ratio{{{TARGET},bound="{bound}"}}': values,
+        f'llmslo_target_state{{{TARGET},state="failing"}}': "0+0x300",
+    }
 
 
 def sweeping(values: str) -> Series:

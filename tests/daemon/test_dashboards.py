@@ -12,7 +12,7 @@ from prober.daemon.dashboards import files
 from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.rules import example_rules
 from prober.exposition.dashboards.board import UIDS, in_place
-from prober.exposition.dashboards.queries import RECORDED, STATES
+from prober.exposition.dashboards.queries import BUDGET_LEFT, STATES
 from tests.commands import prober
 from tests.daemon.promtool import PROBE, case, check_expressions, run_cases
 from tools.dashboard_lint.promql import parse
@@ -24,13 +24,13 @@ FILES = files()
 CHOSEN = {"$__rate_interval": "5m", "$__range": "3h", "$window": "2h", "$1": "one"}
 # Series that no panel shows, and why.
 NOT_SHOWN = {
-    "llmslo_gpus": "in tokens and cost per GPU, by the rules",
-    "llmslo_gpu_price_dollars_per_hour": "in the cost of 1,000 tokens, by the rules",
-    "llmslo_gpu_energy_joules_total": "in the energy of 1,000 tokens, by the rules",
     "llmslo_chunk_gap_seconds": "ITL is the same divided by the tokens of a chunk; gaps differ only with large chunks",
     "llmslo_sweep_requests_total": "the rate that a sweep adds shows when and how much",
     "llmslo_sweep_tokens_total": "as above",
     "llmslo_sweep_period_seconds": "for an alert",
+    "llmslo_shards": "for an alert",
+    "llmslo_answers_engine_change_timestamp_seconds": "changes of the engine are annotations",
+    "llmslo_drift_load": "the status page says what the load tells of a drift",
 }
 
 
@@ -200,9 +200,9 @@ def of_target(name: str, labels: str, values: str) -> dict[str, str]:
 
 
 def test_targets_of_one_name_in_two_clusters_are_shown_apart(promtool: Path, tmp_path: Path) -> None:
-    """State, latency and budget are those of the chosen cluster, or of probers without one; what rules recorded without the label is
+    """State, latency and shares are those of the chosen cluster, or of probers without one; what rules recorded without the label is
     what they judged and alert on, so it is shown in each."""
-    budget = "target_workload_slo:llmslo_slo_error_budget_remaining:ratio"
+    budget = "slo:llmslo_bad:ratio1h"
     of_rules = 'target="llama",workload="w",slo="{slo}"'
     scenes = {"berlin": ("failing", 0.7, 0.1), "delhi": ("ready", 0.2, 0.9), "": ("draining", 0.4, None)}
     series: dict[str, str] = {f"{budget}{{{of_rules.format(slo='merged')}}}": "0.5x130"}
@@ -524,8 +524,8 @@ def test_a_budget_that_is_never_gone_has_no_time(promtool: Path, tmp_path: Path)
         series[f"llmslo_slo_objective_ratio{{{labels}}}"] = "0.75x150"
         series[f"llmslo_slo_events_total{{{labels}}}"] = "0+60x150"
         series[f"llmslo_slo_bad_events_total{{{labels}}}"] = f"0+{bad_a_minute}x150"
-        series[f"{RECORDED}_events:window{{{labels}}}"] = "400x150"
-        series[f"{RECORDED}_bad_events:window{{{labels}}}"] = "50x150"
+        series[f"llmslo_slo_window_events{{{labels}}}"] = "400x150"
+        series[f"{BUDGET_LEFT}{{{labels}}}"] = "0.5x150"
     expected = {
         "expr": without_variables(query),
         "eval_time": "130m",

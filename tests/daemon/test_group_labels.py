@@ -10,20 +10,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from prober.daemon.configuration_file import read_config
 from prober.daemon.rules import example_rules, groups
-from prober.exposition.alerting import RuleOptions, with_group_labels
-from prober.features.slo import messages
+from prober.exposition.alerting import RuleOptions, with_options
 from tests.daemon.alert_scenes import BURN, QUIET, SCENES, Scene, failing, series_of, silent
 from tests.daemon.promtool import Rules, Series, case, run_cases, slo
 from tests.daemon.test_alerts import play
 
-SELECTOR = RuleOptions().selector
 OPTIONS = RuleOptions(group_labels=("cluster",), target_labels=("team",))
-CONFIGURATION = read_config(str(Path(__file__).parents[2] / "deploy/prober.yaml"))
-USES, TRAFFIC = CONFIGURATION.uses(), CONFIGURATION.traffic_slos()
+WITH_PLACES = replace(OPTIONS, has_several_probers=True)
 BAD = slo("ttft", "0+12x120", "0+6x120")  # half of the events
 GOOD = slo("ttft", "0+1200x120", "0+0x120")  # a hundred times as many
 FAILING = {"berlin": failing("1+0x120"), "delhi": failing("0+0x120")}
@@ -50,7 +44,7 @@ def count_firing(name: str, minute: int, expected: dict[str, int]) -> list[dict[
 
 
 def rules_of(options: RuleOptions) -> list[Rules]:
-    return [group for group in groups(USES, options) if group["name"] in ("llm-slo-ttft", "llm-slo-prober")]
+    return [group for group in groups(None, options) if group["name"] in ("llm-slo-probes", "llm-slo-prober")]
 
 
 def test_equal_names_of_two_clusters_never_merge_and_alerts_bear_the_team(promtool: Path, tmp_path: Path) -> None:
@@ -87,12 +81,12 @@ def test_every_alert_fires_for_its_own_cluster_only(promtool: Path, tmp_path: Pa
     played: dict[str, list[Scene]] = {}
     for alert, scenes in SCENES.items():
         firing = (scene for scene in scenes if scene.is_firing and scene.minute <= 60)
-        for scene in islice((scene for scene in firing if scene.labels.get("slo") != "added"), 1):
+        for scene in islice(firing, 1):
             series = of("berlin", "search", scene.series) | quiet
             own = replace(scene, series=series, labels=scene.labels | {"cluster": "berlin"})
             played[alert] = [own, silent(scene.text, scene.minute, series, cluster="delhi")]
     assert len(played) >= 22
-    play(promtool, tmp_path, lambda minutes: groups(USES, replace(OPTIONS, slow_s=60 * minutes), TRAFFIC), played)
+    play(promtool, tmp_path, lambda minutes: groups(None, replace(WITH_PLACES, slow_s=60 * minutes)), played)
 
 
 def test_without_the_labels_they_merge(promtool: Path, tmp_path: Path) -> None:
@@ -113,41 +107,22 @@ def test_a_target_without_the_label_is_paged_for_as_well(promtool: Path, tmp_pat
 
 
 def test_an_alert_speaks_of_its_own_cluster(promtool: Path, tmp_path: Path) -> None:
-    """What it looks up about the target is not its namesake's: engine, failures and latency."""
-    reasons = {"berlin": "http_503", "delhi": "timeout"}
+    """Its events, what happens and the server's words are not those of its namesake with a hundred times the probes."""
     series: Series = {}
-    for cluster, engine in (("berlin", "vllm"), ("delhi", "sglang")):
-        known = series_of("engine_info", "1+0x60", engine=engine, version="1")
-        known |= series_of("probe_failures_total", "0+60x60", workload="w", reason=reasons[cluster])
-        series |= of(cluster, "search", FAILING[cluster] | known)
-    rule = {
-        "alert": "A",
-        "expr": 'llmslo_target_state{state="failing"} == 1',
-        "annotations": {"says": messages.engine(SELECTOR)},
-    }
-    rules = [{"name": "all", "rules": [with_group_labels(rule, OPTIONS)]}]
-    labels = {"job": "llm-slo-prober", "instance": "a", "target": "llama", "state": "failing"}
-    expected = {
-        "eval_time": "30m",
-        "alertname": "A",
-        "exp_alerts": [
-            {
-                "exp_labels": labels | {"cluster": "berlin", "team": "search"},
-                "exp_annotations": {"says": " Engine: vllm 1."},
-            }
-        ],
-    }
-    run_cases(promtool, tmp_path, rules, [case(series, alert_rule_test=[expected])])
-
-
-def test_a_burn_speaks_of_its_own_cluster(promtool: Path, tmp_path: Path) -> None:
-    """Its share, number of events and window are not those of its namesake with more data and a hundred times the probes."""
-    series = of("berlin", "search", slo("ttft", "_x48 0+12x72", "_x48 0+6x72")) | of("delhi", "chat", GOOD)
+    for cluster, team, events in (("berlin", "search", BAD), ("delhi", "chat", GOOD)):
+        cause = series_of("cause_info", "1+0x120", cause="c", state="confirmed", text=f"words of {cluster}")
+        series |= of(cluster, team, events | cause)
     rules = [rule for group in rules_of(OPTIONS) for rule in group["rules"]]
     (rule,) = (rule for rule in rules if rule.get("alert") == BURN)
-    rule["annotations"] = {"says": rule["annotations"]["description"].partition(" (TTFT")[0] + "{{ end }}"}
-    labels = rule["labels"] | {"target": "llama", "workload": "probe", "cluster": "berlin", "team": "search"}
-    text = "50% of about 144 events of workload probe in the last 12m 0s were bad, and 50% of those in the last 5m"
+    rule["annotations"] = {"says": rule["annotations"]["description"].partition(" Burns")[0]}
+    labels = rule["labels"] | {
+        "target": "llama",
+        "workload": "probe",
+        "slo": "ttft",
+        "cluster": "berlin",
+        "team": "search",
+    }
+    text = "Last 5 min: 30 of 60 events bad. confirmed: words of berlin."
     expected = {
         "eval_time": "60m",
         "alertname": BURN,
@@ -156,25 +131,20 @@ def test_a_burn_speaks_of_its_own_cluster(promtool: Path, tmp_path: Path) -> Non
     run_cases(promtool, tmp_path, [{"name": "all", "rules": rules}], [case(series, alert_rule_test=[expected])])
 
 
-@pytest.mark.parametrize("indexed", [True, False])
-def test_every_look_up_is_of_one_cluster(indexed: bool) -> None:
+def test_every_look_up_is_of_one_cluster() -> None:
     """The values stay in the order of their places."""
-    of_target = "target=%[1]q,workload=%[2]q" if indexed else "target=%q,workload=%q"
-    rule = {
-        "expr": "x",
-        "annotations": {"d": f'{{{{ printf "x{{{of_target}}}" $labels.target $labels.workload | query }}}}'},
-    }
-    text = with_group_labels(rule, RuleOptions(group_labels=("a", "b")))["annotations"]["d"]
+    query = '{{ printf "x{target=%[1]q,workload=%[2]q} or y{target=%[1]q}" $labels.target $labels.workload | query }}'
+    rule = {"expr": "x", "annotations": {"d": query}}
+    text = with_options(rule, RuleOptions(group_labels=("a", "b")))["annotations"]["d"]
     assert text == (
-        '{{ printf "x{target=%[1]q,b=%[4]q,a=%[3]q,workload=%[2]q}" $labels.target $labels.workload $labels.a $labels.b | query }}'
-        if indexed
-        else '{{ printf "x{target=%q,b=%q,a=%q,workload=%q}" $labels.target $labels.b $labels.a $labels.workload | query }}'
+        '{{ printf "x{target=%[1]q,b=%[4]q,a=%[3]q,workload=%[2]q} or y{target=%[1]q,b=%[4]q,a=%[3]q}" '
+        "$labels.target $labels.workload $labels.a $labels.b | query }}"
     )
 
 
 def test_no_rule_sums_over_clusters() -> None:
     """Neither in an expression, nor in what a text looks up by the target's name."""
-    for rule in [with_group_labels(each, OPTIONS) for each in example_rules()]:
+    for rule in [with_options(each, OPTIONS) for each in example_rules()]:
         clauses = re.findall(r"\b(?:by|on) \(([^()]*)\)", rule["expr"])
         assert all("cluster" in clause for clause in clauses), rule["expr"]
         assert all("team" in clause for clause in clauses if "target" in clause), rule["expr"]
@@ -184,10 +154,10 @@ def test_no_rule_sums_over_clusters() -> None:
 
 
 def test_the_dashboard_opens_with_the_alerts_own_cluster() -> None:
-    """Also of alerts without a target; of labels that no dashboard chooses by there is nothing in the link."""
-    for group in groups(USES, RuleOptions(group_labels=("cluster", "region")), TRAFFIC):
+    """Of labels that no dashboard chooses by there is nothing in the link."""
+    for group in groups(None, RuleOptions(group_labels=("cluster", "region"))):
         for rule in group["rules"]:
-            if "alert" in rule:
+            if "dashboard_url" in rule.get("annotations", {}):
                 url = rule["annotations"]["dashboard_url"]
                 assert url.count("var-cluster={{ $labels.cluster | urlquery }}&") == 1, url
                 assert "region" not in url
@@ -196,4 +166,4 @@ def test_the_dashboard_opens_with_the_alerts_own_cluster() -> None:
 def test_rules_without_labels_are_as_they_were() -> None:
     """Not a character changes for those who need none."""
     for rule in example_rules():
-        assert with_group_labels(rule, RuleOptions()) is rule
+        assert with_options(rule, RuleOptions()) == rule

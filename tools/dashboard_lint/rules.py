@@ -14,7 +14,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from prober.exposition.dashboards.board import PLACE
-from prober.exposition.dashboards.queries import NOW, RECENTLY
+from prober.exposition.dashboards.queries import NOW, RECENTLY, RECORDED_WINDOW
 from prober.exposition.families import AnySeries
 from tools.dashboard_lint.promql import Expression, InvalidExpression, Selector, parse
 from tools.dashboard_lint.schema import DASHBOARD
@@ -22,7 +22,7 @@ from tools.dashboard_lint.schema import DASHBOARD
 Json = dict[str, Any]
 SeriesLabels = Mapping[str, frozenset[str]]
 SCRAPE_LABELS = frozenset({"instance", *PLACE})
-RANGES = {"$__rate_interval", "$window", "$__range", NOW, RECENTLY}
+RANGES = {"$__rate_interval", "$window", "$__range", NOW, RECENTLY, RECORDED_WINDOW}
 # Added by functions in an expression, or by Prometheus itself.
 ADDED_LABELS = frozenset(
     {
@@ -65,6 +65,9 @@ MIN_DESCRIPTION_WORDS = 6
 _VALIDATOR = Draft202012Validator(DASHBOARD)
 
 
+LEVELS = {"slo": "target workload slo", "workload": "target workload signal"}  # of recorded names: their labels
+
+
 def labels_of_series(series: Iterable[AnySeries], rules: Iterable[Json]) -> SeriesLabels:
     """Labels of every series that a query may name: declared in `series`, recorded by `rules`, of Prometheus or the DCGM exporter."""
     of_alerts = ADDED_LABELS | {"target", "workload"} | SCRAPE_LABELS
@@ -81,7 +84,7 @@ def labels_of_series(series: Iterable[AnySeries], rules: Iterable[Json]) -> Seri
             }
     for rule in rules:
         if "record" in rule:
-            by = rule["record"].partition(":")[0].split("_")
+            by = LEVELS[rule["record"].partition(":")[0]].split()
             if aggregated := re.match(r"\w+ by \(([^)]*)\)", rule["expr"]):
                 by += aggregated[1].split(", ")
             labels_of[rule["record"]] = frozenset(by) | frozenset(rule.get("labels", ())) | frozenset(PLACE)

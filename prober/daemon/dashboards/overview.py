@@ -27,13 +27,13 @@ from prober.exposition.dashboards.panels import (
 from prober.exposition.dashboards.queries import (
     ALERTING,
     BUDGET_LEFT,
-    DECLARED,
+    BUDGET_RATIO,
     FIRING,
     MIN_P99_SAMPLES,
     NOW,
     PROBES,
     RECENTLY,
-    RECORDED,
+    RECORDED_P99,
     RECORDED_WINDOW,
     SLO_STATE,
     STEP,
@@ -44,8 +44,7 @@ from prober.exposition.dashboards.queries import (
     judged,
     limit,
     quantile,
-    recorded_quantile,
-    recorded_samples,
+    samples,
     slo_state,
     target_state,
     tiles,
@@ -82,7 +81,7 @@ TREND = ((None, "transparent"), (1.5, YELLOW))
 # 0 left is no overdraft: there may be too few events to allow one bad event.
 LEFT_STEPS = ((None, RED), (0, ORANGE), (1, "transparent"))
 SOON = ((None, RED), (6 * 3_600, ORANGE), (3 * 86_400, "transparent"))
-SLO_NAMES = (("met", "met"), ("no_data", "no data"), ("missed", "missed"))
+SLO_NAMES = ("met", "no data", "missed")  # in the order of the codes of `slo_state`
 SLOW_STEP = "4m"  # of what the rules record every few minutes
 STATE_STEP = "2m"
 EACH_SLO = "target, workload, slo"
@@ -90,7 +89,8 @@ FEW = ((None, ORANGE), (MIN_P99_SAMPLES, "transparent"))
 ALERT = "severity, alertname, target, workload, slo, cause"
 # 0 wherever there is a target, and wherever rules are loaded: a band without events. Of few series, as they are read at each step.
 KNOWN = f'0 * group({probe_series.STATE}{{{TARGET},state="ready"}})'
-RULES = f"0 * group({DECLARED}{{{TARGET}}})"
+RULES = f"0 * group({BUDGET_RATIO}{{{TARGET}}})"
+JUDGED = f"0 * group({SLO_STATE}{{{TARGET}}})"
 PROBER = 'ALERTS{alertname=~"LLMProber.+",alertstate="firing"}'
 
 
@@ -112,8 +112,8 @@ def board() -> Board:
                 "or the prober's measurements are not reliable.",
                 "none",
                 *(
-                    now(f'count({SLO_STATE}{{{PROBES},state="{state}"}} == 1) or {RULES}', name)
-                    for state, name in SLO_NAMES
+                    now(f"count({slo_state(EACH_SLO)} == {code}) or {JUDGED}", name)
+                    for code, name in enumerate(SLO_NAMES)
                 ),
                 overrides=[
                     named(name, ("thresholds", {"mode": "absolute", "steps": as_steps(steps)}))
@@ -229,7 +229,7 @@ def _burn(signal: str = "") -> str:
 
 
 def _p99_of(signal: str, offset: str = "") -> str:
-    return f"max by (target, workload) ({recorded_quantile(0.99, signal)}{{{PROBES}}}{offset})"
+    return f'max by (target, workload) ({RECORDED_P99}{{{PROBES},signal="{signal}"}}{offset})'
 
 
 def _trend(signal: str) -> str:
@@ -252,8 +252,10 @@ def _of_worst(expr: str) -> str:
 
 def _targets() -> Panel:
     objective = f"max by ({EACH_SLO}) ({slo_series.SLO_OBJECTIVE}{{{PROBES}}})"
-    events, bad = (f"max by ({EACH_SLO}) ({RECORDED}_{kind}:window{{{PROBES}}})" for kind in ("events", "bad_events"))
-    left = f"(1 - {objective}) * {events} - {bad}"
+    events, budget = (
+        f"min by ({EACH_SLO}) ({name}{{{PROBES}}})" for name in (slo_series.SLO_WINDOW_EVENTS, BUDGET_LEFT)
+    )
+    left = f"(1 - {objective}) * {events} * {budget}"  # events that may still be bad
     bad_now, events_now = (
         increase(declared, EACH_SLO, window=NOW) for declared in (slo_series.SLO_BAD_EVENTS, slo_series.SLO_EVENTS)
     )
@@ -272,7 +274,7 @@ def _targets() -> Panel:
         "Since": row(f"1000 * min by (target) ({begun})"),
         "": row(f"topk by (target) (1, {failures} > 0.5)"),
         "Cause": row(_happening()),
-        "Good": row(_of_worst(f"(1 - {bad} / ({events} > 0))")),
+        "Good": row(_of_worst(f"(1 - (1 - {objective}) * (1 - {budget}))")),
         "Good now": row(_of_worst(f"(1 - {bad_now} / ({events_now} > 0))")),
         "Objective": row(_of_worst(objective)),
         "Budget": row(_of_worst(f"min by ({EACH_SLO}) ({BUDGET_LEFT}{{{PROBES}}})")),
@@ -399,11 +401,9 @@ def _latencies() -> Panel:
     trend: Json = {"unit": "none", "steps": TREND, "width": 120, "decimals": 2, "empty": "–"}
     figures: dict[str, tuple[Query, Json]] = {}
     for signal, name in signals.items():
-        p95 = f"max by (target, workload) ({recorded_quantile(0.95, signal)}{{{PROBES}}})"
         p50 = quantile(0.5, f"llmslo_{signal}_seconds", window=NOW)
         figures |= {
             f"{name} p50, {NOW}": (row(answering(f"max by (target) ({p50})")), {"unit": "s", "width": 114}),
-            f"{name} p95": (row(answering(f"max by (target) ({p95})")), {"unit": "s", "width": 84}),
             f"{name} p99": (row(answering(f"max by (target) ({_p99_of(signal)})")), {"unit": "s", "width": 84}),
             f"{name} ÷ before": (row(_trend(signal)), trend),
             f"{name} burn": (
@@ -412,7 +412,7 @@ def _latencies() -> Panel:
             ),
         }
     figures["Samples"] = (
-        row(f"min by (target) ({recorded_samples('ttft')}{{{PROBES}}})"),
+        row(f"min by (target) ({samples(probe_series.TTFT, window=RECORDED_WINDOW)})"),
         {"unit": "none", "steps": FEW, "decimals": 0, "width": 90},
     )
     columns = [target_column(width=150)]
@@ -422,8 +422,8 @@ def _latencies() -> Panel:
     ]
     return table(
         "Latencies",
-        f"Of the slowest workload of each target: the median of the last 5 minutes, and p95 and p99 of {RECORDED_WINDOW} as the rules "
-        "record them every few minutes. ÷ before: that p99 relative to the one a selected window earlier. Burn: how fast the worst "
+        f"Of the slowest workload of each target: the median of the last 5 minutes, and p99 of {RECORDED_WINDOW} as the rules "
+        "record it every few minutes. ÷ before: that p99 relative to the one a selected window earlier. Burn: how fast the worst "
         "TTFT and ITL SLO spent their budgets over the selected window. Bad: ÷ before or a burn above 1. A failing target has no "
         "latency. Orange samples: fewer than 1,000, too few for a p99.",
         columns,
@@ -434,7 +434,7 @@ def _latencies() -> Panel:
 
 def _p99(signal: str, name: str, description: str) -> Panel:
     p99 = _p99_of(signal)
-    enough = f"max by (target, workload) ({recorded_samples(signal)}{{{PROBES}}}) >= {MIN_P99_SAMPLES}"
+    enough = f"{samples(f'llmslo_{signal}_seconds', window=RECORDED_WINDOW)} >= {MIN_P99_SAMPLES}"
     # A threshold for 95% is no limit. Of now, so that Prometheus looks it up once and not at each step.
     of_p99 = f"max by ({EACH_SLO}) ({slo_series.SLO_OBJECTIVE}{{{PROBES}}} @ end()) > 0.9895 < 0.9905"
     return series(

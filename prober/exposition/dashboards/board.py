@@ -347,7 +347,7 @@ def _query_result(name: str, title: str, expr: str, label: str, *, is_single: bo
 
 # States, thresholds and columns that several dashboards show alike. In the order of queries.target_state and queries.slo_state.
 TARGET_STATES = index_mapping(*zip(STATES, (GREEN, GREY, YELLOW, YELLOW, ORANGE, ORANGE, RED), strict=True))
-SLO_STATES = index_mapping(("met", GREEN), ("no data", GREY), ("no rules", ORANGE), ("missed", RED))
+SLO_STATES = index_mapping(("met", GREEN), ("no data", GREY), ("missed", RED))
 YES_NO = index_mapping(("no", RED), ("yes", GREEN))
 SEVERITIES = {"critical": RED, "warning": ORANGE, "info": GREY}
 GOOD_AT_ONE: Steps = ((None, RED), (1, GREEN))

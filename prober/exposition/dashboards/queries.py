@@ -16,14 +16,14 @@ STEP = "$__rate_interval"
 NOW = "5m"  # of what is shown as it is now: some probes at the default rate
 RECENTLY = "15m"  # in which the most frequent failure is looked for, as in alerts
 RECORDED_WINDOW = "2h"  # of the recorded quantiles: a thousand samples at the default rate
-RECORDED_QUANTILES = (0.95, 0.99)
 RECORDED_SIGNALS = ("ttft", "itl")
-RECORDED = "target_workload_slo:llmslo_slo"
-BUDGET_LEFT = f"{RECORDED}_error_budget_remaining:ratio"
-SLO_STATE = f"{RECORDED}_state:window"
-BURN_RATE = f"{RECORDED}_burn_rate:min"  # of the two windows of a pair, which its labels name
-DECLARED = f"{RECORDED}_objective:ratio"
-TRAFFIC = "target_slo:llmslo_slo_traffic"
+RECORDED_P99 = f"workload:llmslo_latency_seconds:p99_{RECORDED_WINDOW}"  # by target, workload and signal
+RECORDED = "slo:llmslo"  # by target, workload and slo
+BAD_RATIO = f"{RECORDED}_bad:ratio"  # and a window, such as 1h
+BUDGET_RATIO = f"{RECORDED}_budget:ratio"
+BUDGET_LEFT = "llmslo_slo_error_budget_remaining_ratio"
+SLO_STATE = "llmslo_slo_state"
+TRAFFIC = "slo:llmslo_traffic"  # by target and slo
 # Of targets, by increasing severity.
 STATES = ("ready", "pending", "starting", "draining", "over_budget", "rejected", "failing")
 MIN_P99_SAMPLES = 1000
@@ -63,24 +63,14 @@ def samples(histogram: Name, by: str = LEVEL, select: str = PROBES, window: str 
     return f"({classic} or histogram_count({increase(histogram, by, select=select, window=window)}))"
 
 
-def recorded_quantile(q: float, signal: str) -> str:
-    """Name of the recording rule for a quantile over RECORDED_WINDOW, by target and workload."""
-    return f"target_workload:llmslo_{signal}_seconds:p{q * 100:g}_{RECORDED_WINDOW}"
-
-
-def recorded_samples(signal: str) -> str:
-    """Name of the recording rule for the number of observations behind the recorded quantiles."""
-    return f"target_workload:llmslo_{signal}_seconds:samples_{RECORDED_WINDOW}"
-
-
 def of_traffic(recorded: str) -> str:
-    """Name of a recorded series of an SLO, such as BURN_RATE, for all requests of the engine instead of the probes."""
+    """Name of a recorded series of an SLO, such as BUDGET_RATIO, for all requests of the engine instead of the probes."""
     return recorded.replace(RECORDED, TRAFFIC)
 
 
 def tiles(kind: str, by: str) -> str:
     """Sum of the SLOs' recorded events over the selected time range, from recordings per few minutes. kind: `events` or `bad_events`"""
-    return f'sum by ({by}) (sum_over_time({{__name__=~"{RECORDED}_{kind}:tile.+",{PROBES}}}[{WINDOW}]))'
+    return f'sum by ({by}) (sum_over_time({{__name__=~"{RECORDED}_{kind}:increase.+",{PROBES}}}[{WINDOW}]))'
 
 
 def answering(expr: str) -> str:
@@ -117,11 +107,13 @@ def judged(select: str = PROBES) -> str:
     return f'max by (target, workload, signal) (llmslo_drift_phase{{{select},phase!="learning"}}) == 1'
 
 
-def slo_state(by: str, select: str = TARGET) -> str:
-    """Worst state of the declared SLOs: 0 met, 1 no data, 2 no rules loaded that could judge it, 3 missed."""
-    states = worst(SLO_STATE, ("met", "no_data", "no_rules", "missed"), "state", f"{LEVEL}, slo", select)
-    declared = f"group by ({LEVEL}, slo) (llmslo_slo_objective_ratio{{{select}}})"
-    return f"max by ({by}) ({states} or 2 * {declared})"
+def slo_state(by: str, select: str = PROBES) -> str:
+    """Worst state of the declared SLOs: 0 met, 1 no data, 2 missed. Of an SLO, what a prober can say counts before no data."""
+    missed, met, no_data = (
+        f'(max by ({LEVEL}, slo) ({SLO_STATE}{{{select},state="{state}"}}) == 1)'
+        for state in ("missed", "met", "no_data")
+    )
+    return f"max by ({by}) (2 * {missed} or 0 * {met} or {no_data})"
 
 
 def target_state() -> str:

@@ -2,7 +2,7 @@
 
 from typing import get_args
 
-from prober.exposition.alerting import Alert, Link, escaped
+from prober.exposition.alerting import Alert, Link, query
 from prober.exposition.dashboards.board import annotation
 from prober.exposition.dashboards.panels import Panel, Query, series
 from prober.exposition.dashboards.queries import PROBES, TARGET, WINDOW, increase
@@ -72,27 +72,27 @@ def right_answers() -> Panel:
     )
 
 
-def alerts(selector: str) -> tuple[Alert, ...]:
+def alerts() -> tuple[Alert, ...]:
     """Alert on checked answers that are wrong more often than in their own baseline, by the prober's sequential test."""
 
-    def query(name: str, more: str = "") -> str:
-        matchers = f"{escaped(selector)},target=%q,workload=%q,check=%q{more}"
-        return f'printf "max({name}{{{matchers}}})" $labels.target $labels.workload $labels.check | query'
-
-    now, before = (query(ANSWERS_WRONG.name, f',period=\\"{period}\\"') for period in ("since", "baseline"))
+    chosen = "target=%[1]q,workload=%[2]q,check=%[3]q"
+    labels = "target", "workload", "check"
+    # Both in one query: the share since the change is the value without `is`.
+    before, since_then = (
+        f'max(llmslo_answers_wrong_ratio{{{chosen},period="{period}"}})' for period in ("baseline", "since")
+    )
+    shares = query(f'label_replace({before}, "is", "before", "", "") or {since_then}', *labels)
+    since = query(f"max(llmslo_answers_changed_since_timestamp_seconds{{{chosen}}})", *labels)
     return (
         Alert(
             "LLMAnswersChanged",
             "warning",
-            f"max by (target, workload, check) (llmslo_answers_changed{{{selector}}}) == 1\n",
+            "max by (target, workload, check) (llmslo_answers_changed) == 1\n",
             "",
             "{{ $labels.target }}: answers are wrong more often than before",
             "Answers of workload {{ $labels.workload }} checked by {{ $labels.check }} are wrong more often than in their baseline"
-            f"{{{{ range {query(ANSWERS_SINCE.name)} }}}} since {{{{ .Value | humanizeTimestamp }}}}{{{{ end }}}}."
-            f"{{{{ range {now} }}}} Wrong since then: {{{{ .Value | humanizePercentage }}}}.{{{{ end }}}}"
-            f"{{{{ range {before} }}}} In the baseline: {{{{ .Value | humanizePercentage }}}}.{{{{ end }}}}"
-            f"{{{{ range {query(ANSWERS_ENGINE_CHANGE.name)} }}}} It began about when the engine changed at "
-            "{{ .Value | humanizeTimestamp }}.{{ end }}",
+            f"{{{{ range {since} }}}} since {{{{ .Value | humanizeTimestamp }}}}{{{{ end }}}}:{{{{ range {shares} }}}} "
+            "{{ .Value | humanizePercentage }}{{ if .Labels.is }} before,{{ else }} since{{ end }}{{ end }}.",
             link=Link("drift", ("target", "workload"), "1d"),
         ),
     )

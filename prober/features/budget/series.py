@@ -10,16 +10,16 @@ from prober.exposition.families import gauge
 BUDGET = gauge("llmslo_budget_remaining_ratio", "Share of the 24-hour budget that is left.", "target", "budget")
 
 
-def alerts(selector: str) -> tuple[Alert, ...]:
+def alerts() -> tuple[Alert, ...]:
     """Alert on probes that are not sent because the budget is used up."""
-    refused = probe_increase("llmslo_probes_neutral_total", "15m", f'{selector},reason="over_budget"')
+    refused = probe_increase("llmslo_probes_neutral_total", "15m", 'reason="over_budget"')
     return (
         Alert(
             "LLMProbeBudgetExhausted",
             "warning",
             of_present(
-                f"({refused} > 0\nor\n{no_data('over_budget', selector)})",
-                f"llmslo_probes_neutral_total{{{selector}}}",
+                f"({refused} > 0\nor\n{no_data('over_budget')})",
+                "llmslo_probes_neutral_total",
             ),
             "5m",
             "The probing budget of {{ $labels.target }} is used up",

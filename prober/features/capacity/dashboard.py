@@ -4,7 +4,7 @@ from typing import Any
 
 from prober.exposition.dashboards.board import HEADROOM_STEPS, Board, annotation
 from prober.exposition.dashboards.panels import Panel, Query, counts, now, row, series, stat
-from prober.exposition.dashboards.queries import STEP, TARGET, WHOLE_GPUS, gauge, increase, rate
+from prober.exposition.dashboards.queries import NOW, STEP, TARGET, WHOLE_GPUS, gauge, increase, rate
 from prober.exposition.dashboards.style import (
     BLUE,
     NEUTRAL,
@@ -398,21 +398,29 @@ def _ended() -> Panel:
 
 def _gpus() -> list[Panel]:
     swept = f"max by (target) (max_over_time({capacity_series.SWEEP_RATE}{{{TARGET}}}[{STEP}])) > 0"
-    energy = f"target:llmslo_gpu_energy_joules_per_1k_tokens:rate5m{{{TARGET}}}"
+    tokens = rate("llmslo_engine_generation_tokens_total", window=NOW)
+    # A configured number has precedence over the visible GPUs; a partition is listed in addition to its GPU.
+    visible = (
+        f"count by (target) (group by (target, gpu) (llmslo_gpu_info{{{TARGET}{more}}}))"
+        for more in (',gpu!~".+:.+"', "")
+    )
+    gpus = f"({' or '.join((gauge('llmslo_gpus'), *visible))})"
+    joules = f"sum by (target) ({rate('llmslo_gpu_energy_joules_total', 'target, gpu', window=NOW)})"
+    dollars = f"{gauge('llmslo_gpu_price_dollars_per_hour')} / 3600 * {gpus}"
     return [
         series(
             "Output tokens per GPU",
             "Output tokens per second per GPU. Bad: lower at the same demand. No data: no GPUs are read.",
             "short",
-            Query(f"max(target:llmslo_engine_generation_tokens_per_gpu:rate5m{{{TARGET}}})", "per GPU"),
+            Query(f"max({tokens} / {gpus})", "per GPU"),
         ),
         series(
             "Cost and energy of 1,000 output tokens",
             "Dollars at the configured price, and joules, per 1,000 output tokens. Bad: rising: GPUs are idle or slower. "
             "No data: no price, or no GPUs are read.",
             "currencyUSD",
-            Query(f"max(target:llmslo_gpu_cost_dollars_per_1k_tokens:rate5m{{{TARGET}}})", "dollars"),
-            Query(f"max({energy})", "joules"),
+            Query(f"1000 * max({dollars} / ({tokens} > 0))", "dollars"),
+            Query(f"1000 * max({joules} / ({tokens} > 0))", "joules"),
             overrides=[on_the_right("joules", "joule")],
         ),
         series(

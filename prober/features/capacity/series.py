@@ -2,7 +2,7 @@
 
 from typing import get_args
 
-from prober.exposition.alerting import Alert, Link, escaped, of_present
+from prober.exposition.alerting import PRESENT, Alert, Link, query
 from prober.exposition.families import counter, gauge
 from prober.features.capacity.actions import RefusalReason
 from prober.results.capacity import Verdict
@@ -99,67 +99,53 @@ SWEEP_VERDICTS: tuple[str, ...] = (*get_args(Verdict), "not_judged", "no_estimat
 SWEEP_REFUSALS: tuple[str, ...] = get_args(RefusalReason)
 
 
-def alerts(selector: str) -> tuple[Alert, ...]:
+def alerts() -> tuple[Alert, ...]:
     """Alerts about headroom, forecast and sweeps."""
-    return _headroom(selector), _exhaustion(selector), _stale(selector)
+    return _headroom(), _exhaustion(), _stale()
 
 
-def _headroom(selector: str) -> Alert:
-    """Alert on low headroom. During a sweep and 5 minutes after it (window of the demand rate), only the sweeping prober counts.
+def _headroom() -> Alert:
+    """Alert where even the upper bound of the free share is low, so that the error of the figure cannot be the reason.
 
-    It excludes its own load and keeps the demand from before the sweep; another prober counts the sweep as demand. So the alert
-    also fires where sweeps are less than 15 minutes apart. The minimum is the estimate, or the upper bound where only that is known.
+    The largest of several probers counts: during a sweep the others take its load for demand. A sweep or a restart of the prober, in
+    which the figure is missing for minutes, does not end the alert.
     """
-    name = "LLMHeadroomLow"
-    free = f'llmslo_headroom_ratio{{{selector},bound=~"estimate|upper"}}'
-    swept = f"max by (target, instance) (max_over_time(llmslo_sweep_rate_per_second{{{selector}}}[6m])) > 0"
-
-    def ratio_template(word: str, more: str) -> str:
-        query = _about_the_target(f"min by (target) (llmslo_headroom_ratio{{%s{more}}})", selector)
-        return f"{{{{ range {query} }}}}{word} {{{{ .Value | humanizePercentage }}}}{{{{ end }}}}"
-
-    low = (
-        f"min by (target) (\n  ({free} unless on (target) {swept})\n"
-        f"  or\n  ({free} and on (target, instance) {swept})\n) < 0.2"
-    )
+    free = 'max by (target) (last_over_time(llmslo_headroom_ratio{bound="upper"}[30m]))'
+    lower = query('min(llmslo_headroom_ratio{target=%[1]q,bound="lower"})', "target")
     return Alert(
-        name,
+        "LLMHeadroomLow",
         "warning",
-        f'{low}\nor\n{_latest(low, "30m:5m", selector)}and on (target)\nALERTS{{alertname="{name}",alertstate="firing"}}\n',
+        f"{free} < 0.2\nand on (target)\n({PRESENT})\n",
         "15m",
         "{{ $labels.target }} has little capacity left",
-        "{{ $value | humanizePercentage }} of the capacity that sweeps found is free for traffic like that of now, by its estimate, or "
-        "by its upper bound where only that is known (below 0%: the load is higher than that capacity)"
-        + ratio_template(", by the lower bound of the capacity", ',bound=\\"lower\\"')
-        + ".",
+        "At most {{ $value | humanizePercentage }} of the capacity that sweeps found is free for traffic like that of now"
+        f"{{{{ range {lower} }}}}, at least {{{{ .Value | humanizePercentage }}}}{{{{ end }}}} (below 0%: the load is higher than the "
+        "capacity).",
         link=Link("capacity", ("target",)),
     )
 
 
-def _exhaustion(selector: str) -> Alert:
-    def date_template(bound: str) -> str:
-        query = f'min by (target) (llmslo_capacity_exhaustion_timestamp_seconds{{%s,bound=\\"{bound}\\"}})'
-        return f"{{{{ range {_about_the_target(query, selector)} }}}}, {bound} {{{{ .Value | humanizeTimestamp }}}}{{{{ end }}}}"
-
-    near = (
-        f'min by (target) (llmslo_capacity_exhaustion_timestamp_seconds{{{selector},bound="estimate"}})\n'
-        "< time() + 14 * 86400"
+def _exhaustion() -> Alert:
+    name = "llmslo_capacity_exhaustion_timestamp_seconds"
+    near = f'min by (target) ({name}{{bound="estimate"}})\n< time() + 14 * 86400'
+    earliest, latest = (
+        query(f'min by (target) ({name}{{target=%[1]q,bound="{bound}"}})', "target") for bound in ("earliest", "latest")
     )
     return Alert(
         "LLMCapacityExhaustionForecast",
         "warning",
         # The forecast is computed once a day; one missing day does not end the alert.
-        f"{near}\nor\n{_latest(near, '26h:1h', selector)}",
+        f"{near}\nor\nlast_over_time((\n{near}\n)[26h:1h])\nand on (target)\n({PRESENT})\n",
         "1h",
         "{{ $labels.target }} is forecast to reach its capacity within 14 days",
-        "The daily peaks of demand grow towards the capacity that the last successful sweep found. They are expected to reach it on "
-        f"{{{{ $value | humanizeTimestamp }}}}{date_template('earliest')}{date_template('latest')}. "
-        "Method: a straight line through at most 35 days.",
+        "The daily peaks of demand grow towards the capacity that the last successful sweep found, and reach it on "
+        f"{{{{ $value | humanizeTimestamp }}}}{{{{ range {earliest} }}}}, earliest {{{{ .Value | humanizeTimestamp }}}}{{{{ end }}}}"
+        f"{{{{ range {latest} }}}}, latest {{{{ .Value | humanizeTimestamp }}}}{{{{ end }}}}, by a line through at most 35 days.",
         link=Link("capacity", ("target",), "35d"),
     )
 
 
-def _stale(selector: str) -> Alert:
+def _stale() -> Alert:
     """Alert if the last capacity is older than three periods of the schedule.
 
     The capacity's time comes from the prober, else from its history in Prometheus (a restart without storage loses it), else
@@ -167,10 +153,10 @@ def _stale(selector: str) -> Alert:
     rarer than every ten days is not judged before its first capacity.
     """
     success, period = (
-        f"max by (target) (llmslo_sweep_{name}_seconds{{{selector}}})" for name in ("last_success_timestamp", "period")
+        f"max by (target) (llmslo_sweep_{name}_seconds)" for name in ("last_success_timestamp", "period")
     )
     verdicts, refusals = (
-        _about_the_target(f"sum by ({label}) (llmslo_{series}_total{{%s}}) > 0", selector)
+        query(f"sum by ({label}) (llmslo_{series}_total{{target=%[1]q}}) > 0", "target")
         for label, series in (("verdict", "sweeps"), ("reason", "sweeps_refused"))
     )
     return Alert(
@@ -188,19 +174,3 @@ def _stale(selector: str) -> Alert:
         f"{{{{ range {refusals} }}}} {{{{ .Labels.reason }}}} {{{{ .Value | humanize }}}}{{{{ else }}}} none{{{{ end }}}}.",
         link=Link("capacity", ("target",), "7d"),
     )
-
-
-def _latest(expr: str, window: str, selector: str) -> str:
-    """PromQL for the latest value of `expr` in the window, for existing targets only. `keep_firing_for` would keep alerts on removed
-    targets.
-
-    A target counts as existing for 5 minutes after the last scrape of its prober, so that a restart resolves no alert.
-    """
-    state = f"llmslo_target_state{{{selector}}}"
-    present = f"{state} or (last_over_time({state}[5m]) unless on (instance) up{{{selector}}} == 1)"
-    return of_present(f"last_over_time((\n{expr}\n)[{window}])", present)
-
-
-def _about_the_target(query: str, selector: str) -> str:
-    """Template that runs a PromQL query for the alert's target: its label matchers replace the %s of `query`."""
-    return f'printf "{query.replace("%s", f"{escaped(selector)},target=%q")}" $labels.target | query'

@@ -2,9 +2,9 @@
 
 from typing import get_args
 
-from prober.exposition.alerting import Alert, Link, escaped, what_happens_template
+from prober.exposition.alerting import Alert, Link, query
 from prober.exposition.families import counter, gauge
-from prober.features.drift.state import CAUSES, Cause, Event, LoadState, Phase
+from prober.features.drift.state import Cause, Event, LoadState, Phase
 
 _PROBE = ("target", "workload")
 _SIGNAL = (*_PROBE, "signal")
@@ -43,42 +43,28 @@ DRIFT_PHASES: tuple[Phase, ...] = get_args(Phase)
 DRIFT_EVENT_KINDS: tuple[Event, ...] = get_args(Event)
 
 
-def alerts(selector: str) -> tuple[Alert, ...]:
+def alerts() -> tuple[Alert, ...]:
     """Alerts on the result of drift detection: a sequential test of each latency against its own baseline."""
-    return tuple(_drift(signal, name, selector) for signal, name in (("ttft", "TTFT"), ("itl", "ITL")))
+    return tuple(_drift(signal, name) for signal, name in (("ttft", "TTFT"), ("itl", "ITL")))
 
 
-def _drift(signal: str, name: str, selector: str) -> Alert:
-    def query(expression: str, more: str = "") -> str:
-        matchers = f'{escaped(selector)},target=%q,workload=%q,signal=\\"{signal}\\"{more}'
-        return f'printf "{expression.format(f"{{{matchers}}}")}" $labels.target $labels.workload | query'
-
-    since = query("max(llmslo_drift_since_timestamp_seconds{})")
-    estimate, lower, upper = (
-        query("max by (percentile) (llmslo_drift_shift_ratio{})", f',bound=\\"{b}\\"')
-        for b in ("estimate", "lower", "upper")
+def _drift(signal: str, name: str) -> Alert:
+    chosen = f'target=%[1]q,workload=%[2]q,signal="{signal}"'
+    # The start is the value without `percentile`.
+    facts = query(
+        f"max(llmslo_drift_since_timestamp_seconds{{{chosen}}}) or "
+        f'max by (percentile) (llmslo_drift_shift_ratio{{{chosen},bound="estimate"}})',
+        "target",
+        "workload",
     )
-    load = query("topk(1, sum by (load) (llmslo_drift_load{} == 1))")
-    causes = "".join(
-        f'{{{{ if eq .Labels.load "{state}" }}}} {why[0].upper()}{why[1:]}.{{{{ end }}}}'
-        for state, why in CAUSES.items()
-    )
-    bounds = "".join(
-        f"{{{{ $p := .Labels.percentile }}}}{{{{ range {bound} }}}}{{{{ if eq .Labels.percentile $p }}}}{word} "
-        "×{{ printf `%.2f` .Value }}{{ end }}{{ end }}"
-        for bound, word in ((lower, " (95% interval"), (upper, " to"))
-    )
-    of_answers = " (the p99 of each answer)" if signal == "itl" else ""
+    of_answers = " (p99 of each answer)" if signal == "itl" else ""
     return Alert(
         f"LLM{name}P99Drift",
         "warning",
-        f'max by (target, workload, signal) (llmslo_drift_active{{{selector},signal="{signal}",cause!="unusual"}}) == 1\n',
+        f'max by (target, workload, signal) (llmslo_drift_active{{signal="{signal}",cause!="unusual"}}) == 1\n',
         "",
         f"{{{{ $labels.target }}}}: {name} has drifted from its baseline",
-        f"{name}{of_answers} of workload {{{{ $labels.workload }}}} is slower than its own baseline"
-        f"{{{{ range {since} }}}} since {{{{ .Value | humanizeTimestamp }}}}{{{{ end }}}}."
-        f"{{{{ range {estimate} }}}} {{{{ .Labels.percentile }}}}: ×{{{{ printf `%.2f` .Value }}}}{bounds})."
-        "{{ end }}"
-        f"{{{{ range {load} }}}}{causes}{{{{ end }}}}" + what_happens_template(selector),
+        f"{name}{of_answers} of workload {{{{ $labels.workload }}}} is slower{{{{ range {facts} }}}}{{{{ if .Labels.percentile }}}}, "
+        "{{ .Labels.percentile }} ×{{ .Value | printf `%.2f` }}{{ else }} since {{ .Value | humanizeTimestamp }}{{ end }}{{ end }}.",
         link=Link("drift", ("target", "workload"), "1d"),
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from prober.exposition.alerting import Alert, Link, firing, of_present
+from prober.exposition.alerting import Alert, Link, of_present
 from prober.exposition.families import Series, counter, gauge, histogram
 
 SIGNALS: dict[str, Series[str]] = {}  # by the field of EngineSignals that they show
@@ -118,12 +118,12 @@ ENGINE_LAST_CHANGE = gauge(
 ENGINE_CHANGE_KINDS = ("engine", "version", "model", "flags", "driver", "restart")
 
 
-def alerts(selector: str) -> tuple[Alert, ...]:
-    """Alert on a full KV cache. It does not fire while an SLO's budget burns, as that alert names the cause."""
-    usage, preempted = (f"llmslo_engine_{name}{{{selector}}}" for name in ("kv_cache_usage_ratio", "preemptions_total"))
+def alerts() -> tuple[Alert, ...]:
+    """Alert on a full KV cache. While an SLO's budget burns Alertmanager inhibits it, as that alert names the cause."""
+    usage = "llmslo_engine_kv_cache_usage_ratio"
     full = (
         f"max by (target) (quantile_over_time(0.9, {usage}[10m])) > 0.9\nand\n"
-        f"max by (target) (increase({preempted}[10m])) > 0\nunless on (target)\n{firing('LLMErrorBudgetBurn')}"
+        "max by (target) (increase(llmslo_engine_preemptions_total[10m])) > 0"
     )
     return (
         Alert(
@@ -132,8 +132,7 @@ def alerts(selector: str) -> tuple[Alert, ...]:
             of_present(full, usage),
             "5m",
             "The KV cache of {{ $labels.target }} is nearly full and requests are preempted",
-            "For a minute of the last 10 at least {{ $value | humanizePercentage }} of the KV cache was in use, and requests were "
-            "preempted. A preempted request stalls and repeats its prefill.",
+            "{{ $value | humanizePercentage }} were in use for a minute of the last 10. A preempted request repeats its prefill.",
             link=Link("engine", ("target",)),
         ),
     )

@@ -1,6 +1,6 @@
-"""Series, alerts and recording rules of the GPUs."""
+"""Series and alert of the GPUs."""
 
-from prober.exposition.alerting import Alert, Link, Rule, of_present
+from prober.exposition.alerting import Alert, Link, of_present
 from prober.exposition.families import counter, gauge
 
 _GPU = ("target", "gpu")
@@ -29,10 +29,10 @@ GPU_PRICE = gauge("llmslo_gpu_price_dollars_per_hour", "Configured price of one 
 GPUS = gauge("llmslo_gpus", "Configured number of GPUs that serve the target.", "target")
 
 
-def alerts(selector: str) -> tuple[Alert, ...]:
+def alerts() -> tuple[Alert, ...]:
     """Alert on GPUs that are throttled."""
     reasons = "thermal|thermal_hardware|hardware|power_brake"  # a busy GPU at its power cap is normal
-    throttled = f'llmslo_gpu_throttle_active{{{selector},reason=~"{reasons}"}}'
+    throttled = f'llmslo_gpu_throttle_active{{reason=~"{reasons}"}}'
     return (
         Alert(
             "LLMGPUThrottling",
@@ -45,29 +45,3 @@ def alerts(selector: str) -> tuple[Alert, ...]:
             link=Link("engine", ("target",)),
         ),
     )
-
-
-def records(selector: str) -> list[Rule]:
-    """Recording rules for tokens, energy and cost per GPU. They use max and not sum, as replicas of the prober see the same engine. A
-    configured number of GPUs has precedence over the number of visible ones.
-    """
-    tokens = f"max by (target) (rate(llmslo_engine_generation_tokens_total{{{selector}}}[5m]))"
-    no_partitions = ',gpu!~".+:.+"'  # a partition is listed in addition to its GPU
-    visible = (
-        f"count by (target) (group by (target, gpu) (llmslo_gpu_info{{{selector}{more}}}))"
-        for more in (no_partitions, "")
-    )
-    gpus = " or ".join([f"max by (target) (llmslo_gpus{{{selector}}})", *visible])
-    price = f"max by (target) (llmslo_gpu_price_dollars_per_hour{{{selector}}})"
-    power = f"max by (target, gpu) (rate(llmslo_gpu_energy_joules_total{{{selector}}}[5m]))"
-    return [
-        {"record": "target:llmslo_engine_generation_tokens_per_gpu:rate5m", "expr": f"{tokens}\n/\n({gpus})\n"},
-        {
-            "record": "target:llmslo_gpu_energy_joules_per_1k_tokens:rate5m",
-            "expr": f"1000 * sum by (target) ({power})\n/\n({tokens} > 0)\n",
-        },
-        {
-            "record": "target:llmslo_gpu_cost_dollars_per_1k_tokens:rate5m",
-            "expr": f"1000 / 3600 * {price} * ({gpus})\n/\n({tokens} > 0)\n",
-        },
-    ]

@@ -1,7 +1,6 @@
 """Compliance of a window with an SLO: met or missed by the share of bad events, or no_data if there are too few events.
 
-Page, API and `watch` judge the events of one prober by `slo_status`. The rules, and so the dashboards, judge the events of all probers
-of a target by `compliance_queries`. Missing data is never met.
+Page, API, `watch` and the exported series judge the events of one prober. Missing data is never met.
 """
 
 import math
@@ -88,10 +87,3 @@ def slo_status(
         why = UNTRUSTED
     state: Compliance = "no_data" if why else "missed" if bad > slo.error_budget_ratio * events else "met"
     return SloStatus(slo, use.workload, events, bad, since_unix_s, state, why)
-
-
-def compliance_queries(slo: Slo, uses: Sequence[JudgedStream], events: str, bad: str) -> dict[Compliance, str]:
-    """PromQL by compliance: a query has a value where the SLO is met, or missed. events, bad: PromQL for the numbers of events"""
-    needed = min_events(slo, uses)
-    missed = f"{bad} > {slo.error_budget_ratio.normalize():f} * clamp_min({events}, {needed})"
-    return {"met": f"{events} >= {needed} unless ({missed})", "missed": missed}

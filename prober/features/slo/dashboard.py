@@ -11,22 +11,23 @@ from prober.exposition.dashboards.board import (
 )
 from prober.exposition.dashboards.panels import Column, Panel, Query, now, row, series, stat, states, table
 from prober.exposition.dashboards.queries import (
+    BAD_RATIO,
     BUDGET_LEFT,
-    BURN_RATE,
+    BUDGET_RATIO,
     FIRING,
     PROBES,
     TARGET,
     increase,
-    of_traffic,
     slo_state,
 )
 from prober.exposition.dashboards.style import GREEN, ORANGE, RED, SYMLOG, YELLOW, dashed, index_mapping, text_mapping
 from prober.exposition.families import AnySeries
 from prober.features.slo import series as slo_series
-from prober.measure.objective import WORKBOOK_PAIRS
+from prober.measure.objective import PAIRS, promql
 
 SLOS = f'{PROBES},slo=~"$slo"'
 LEVEL = "target, workload, slo"
+WINDOWS = sorted({window_s for pair in PAIRS for window_s in (pair.short_s, pair.long_s)})
 TRAFFIC = f'{TARGET},slo=~"$slo"'
 TRAFFIC_LEVEL = "target, slo"
 AGREEMENT = index_mapping(
@@ -40,7 +41,7 @@ AGREEMENT = index_mapping(
 )
 BURNS = (
     (None, GREEN),
-    *zip(sorted(float(pair.burn) for pair in WORKBOOK_PAIRS), (YELLOW, ORANGE, RED, "dark-red"), strict=True),
+    *zip(sorted(float(pair.burn) for pair in PAIRS), (YELLOW, ORANGE, RED, "dark-red"), strict=True),
 )
 
 
@@ -62,11 +63,10 @@ def board() -> Board:
         "Burn rates": [
             series(
                 "Burn rate of $slo, by window",
-                "Burn rate of the worst selected target over each window, or over its short one (5m of 1h, 30m of 6h, 2h of 1d, 6h of "
-                "3d) where that is lower; no line: too few events. Bad: 1h above 14.4 or 6h above 6, which page, 1d above 3 or 3d "
-                "above 1 (of an SLO of 30 days).",
+                "Burn rate of the worst selected target over each window; no line: too few events. Bad: 1h and 5m above 14.4 or 6h and "
+                "30m above 6, which page, 1d and 2h above 3 or 3d and 6h above 1.",
                 "none",
-                Query(f"max by (long) ({BURN_RATE}{{{SLOS}}})", "{{long}}"),
+                *(Query(f"max({_burn_rate(window_s)})", promql(window_s)) for window_s in WINDOWS),
                 low=None,
                 decimals=1,
                 steps=BURNS,
@@ -90,6 +90,11 @@ def board() -> Board:
     }
     text = "Error budgets: remaining budget, burn rates against the alert thresholds, and the sources of bad events."
     return Board("slo", text, rows, variables=("target", "workload", "slo", "window"))
+
+
+def _burn_rate(window_s: int) -> str:
+    """PromQL: the burn rate of each SLO over a window of the alerts."""
+    return f"{BAD_RATIO}{promql(window_s)}{{{SLOS}}} / {BUDGET_RATIO}{{{SLOS}}}"
 
 
 def stats() -> list[Panel]:
@@ -173,11 +178,15 @@ def _fastest() -> Panel:
         "The twenty highest burn rates over any window. Bad: above 1, the budget does not last for the SLO window; "
         "above 6, a critical alert may follow.",
         columns,
-        row(f"topk(20, max by ({LEVEL}, long) ({BURN_RATE}{{{SLOS}}}))"),
+        row(f"topk(20, {' or '.join(_named(window_s) for window_s in WINDOWS)})"),
         sort="-Burn rate",
         width=12,
         height=9,
     )
+
+
+def _named(window_s: int) -> str:
+    return f'label_replace(max by ({LEVEL}) ({_burn_rate(window_s)}), "long", "{promql(window_s)}", "", "")'
 
 
 def _firing() -> Panel:
@@ -189,12 +198,10 @@ def _firing() -> Panel:
         Column(source="slo", name="SLO", width=80, empty="–"),
     ]
     labels = ", ".join(column.source for column in columns)
-    budgets = FIRING.replace(
-        "LLM.+", "LLMErrorBudgetBurn|LLMErrorBudgetBurnOfTraffic|LLMPercentileSLOBreach|LLMSLONoData"
-    )
+    budgets = FIRING.replace("LLM.+", "LLMErrorBudgetBurn|LLMErrorBudgetBurnOfTraffic|LLMSLONoData")
     return table(
         "Firing SLO alerts",
-        "Firing alerts on error budgets, percentiles and missing data. Bad: any; critical ones first.",
+        "Firing alerts on error budgets and missing data. Bad: any; critical ones first.",
         columns,
         row(f"group by ({labels}) ({budgets})"),
         sort="Severity",
@@ -276,7 +283,7 @@ def _users() -> Collapsed:
             row(f"{probes} and {allowed}"),
             row(users),
             row(f"max by ({TRAFFIC_LEVEL}) ({slo_series.TRAFFIC_THRESHOLD}{{{TRAFFIC}}})"),
-            row(f"min by ({TRAFFIC_LEVEL}) ({of_traffic(BUDGET_LEFT)}{{{TRAFFIC}}})"),
+            row(f"min by ({TRAFFIC_LEVEL}) ({slo_series.TRAFFIC_BUDGET_LEFT}{{{TRAFFIC}}})"),
             row(allowed),
             sort="Users' budget left",
         ),

@@ -1,27 +1,37 @@
 """Counts the good and bad events of every SLO: for its series, and over its window for the page."""
 
+import asyncio
 import json
 import logging
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from prober.config.units import counted, duration_text, first_names
 from prober.exposition.families import Registry
 from prober.features.slo import series
-from prober.features.slo.compliance import SloStatus, slo_status
-from prober.features.slo.traffic import bound_text, histogram_of, nearest_bound
+from prober.features.slo.compliance import Compliance, SloStatus, silence_s, slo_status
+from prober.features.slo.traffic import STREAM, bound_text, histogram_of, nearest_bound
 from prober.measure.engine_signals import PageReading
-from prober.measure.objective import BOUNDED_SIGNALS, JudgedStream, Slo, count_events, format_percent, is_undecided
-from prober.measure.outcome import ANSWERED
+from prober.measure.objective import (
+    BOUNDED_SIGNALS,
+    JudgedStream,
+    Slo,
+    count_events,
+    format_percent,
+    is_undecided,
+    max_events_per_probe,
+)
+from prober.measure.outcome import ANSWERED, BAD
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, STATE_OF_OUTCOME, TargetEvent
 from prober.probing.history import MAX_NAMES, MAX_TOLD_APART, EventLog
 from prober.probing.observer import NamedSpec, TargetObserver
 from prober.storage.saved_rows import Moment, SavedRows, moment_now, moment_of
 
+SHOW_EVERY_S = 15.0
 SPANS = 60  # of a window: what is counted is up to a 60th shorter than it
 log = logging.getLogger(__name__)
 
@@ -100,6 +110,7 @@ class SloMonitor:
 
     now: returns the present moment
     saved: counts by target name that `states` returned in an earlier process
+    is_trusted: whether the latencies of a target are judged
     """
 
     def __init__(
@@ -108,8 +119,9 @@ class SloMonitor:
         now: Callable[[], Moment] = moment_now,
         saved: SavedRows | None = None,
         events: EventLog | None = None,
+        is_trusted: Callable[[str], bool] = lambda _target: True,
     ) -> None:
-        self.registry, self.now = registry, now
+        self.registry, self.now, self.is_trusted = registry, now, is_trusted
         self._saved, self._events = saved or SavedRows(), events or EventLog()
         self.changes: dict[tuple[Slo, Slo], set[str]] = {}  # names of the targets by old and new definition
         self._targets: dict[str, TargetSlos] = {}
@@ -133,6 +145,13 @@ class SloMonitor:
             if rows := target.saved(now.monotonic_ns):
                 yield name, json.dumps({"at": now.as_json(), "counts": rows}, separators=(",", ":")).encode()
 
+    async def run(self) -> None:
+        """Export the standing of all SLOs every SHOW_EVERY_S until cancelled."""
+        while True:
+            await asyncio.sleep(SHOW_EVERY_S)
+            for target in list(self._targets.values()):
+                target.show_standing()
+
     def report_changes(self) -> None:
         """Log and record as events the counts that restarted because a reload changed the definition of their SLO."""
         for (before, slo), names in self.changes.items():
@@ -155,7 +174,12 @@ class SloMonitor:
 def _definition(slo: Slo) -> dict[str, str]:
     threshold = "none" if slo.threshold_s is None else duration_text(slo.threshold_s)
     objective, window = format_percent(slo.objective), duration_text(slo.window_s)
-    return {"signal": slo.signal, "threshold": threshold, "objective": objective, "window": window}
+    return {
+        "signal": slo.signal,
+        "threshold": threshold,
+        "objective": objective,
+        "window": window,
+    }
 
 
 def _saved_counts(now: Moment, data: bytes) -> dict[str, tuple[int, Any]]:
@@ -175,6 +199,7 @@ class _Count:
     slo: Slo
     stream: JudgedStream
     window: WindowCount
+    declared_ns: int
     why_no_event: str = ""
 
 
@@ -192,6 +217,7 @@ class TargetSlos(TargetObserver):
         self._monitor, self._observed, self._saved = monitor, observed, saved
         self._counts: dict[tuple[str, str], _Count] = dict(before._counts) if before is not None else {}
         self._traffic: dict[str, Slo] = {}  # SLOs that judge all requests of the engine too, by name
+        self._traffic_windows: dict[Slo, WindowCount] = {}
         self._page: PageReading | None = None  # the last one
         self._bound_texts: set[str] = set()  # that were logged
         self.configured()
@@ -206,9 +232,11 @@ class TargetSlos(TargetObserver):
                 # Events of another threshold or signal must not be added to the old ones.
                 if count is not None:
                     self._monitor.changes.setdefault((count.slo, slo), set()).add(self.name)
-                count = _Count(slo, stream, self._window(slo, stream))
+                count = _Count(slo, stream, self._window(slo, stream), self._monitor.now().monotonic_ns)
             count.stream = stream
             self._counts[key] = count
+        # Where an SLO on success counts failures, those on latencies judge answered requests only.
+        self._counting_failures = {key[0] for key, count in self._counts.items() if count.slo.signal == "success"}
         self._declare({key for key, count in self._counts.items() if before.get(key) is count})
 
     def saved(self, now_ns: int) -> dict[str, Any]:
@@ -229,6 +257,8 @@ class TargetSlos(TargetObserver):
             if workload != result.workload:
                 continue
             events, bad = count_events(count.slo, result)
+            if result.outcome in BAD and count.slo.threshold_s is not None and workload in self._counting_failures:
+                events = bad = 0  # one failure is told once
             if result.outcome in ANSWERED:
                 timeline = result.timeline
                 whys = {"ttft": timeline.why_no_ttft, "ttft_answer": timeline.why_no_ttft_answer}
@@ -261,6 +291,8 @@ class TargetSlos(TargetObserver):
                 events, good = (now.counts[at] - last.counts[at] for at in (-1, index))
                 registry.value(series.TRAFFIC_EVENTS, self.name, slo.name).inc(events)
                 registry.value(series.TRAFFIC_BAD_EVENTS, self.name, slo.name).inc(max(0.0, events - good))
+                now_ns = self._monitor.now().monotonic_ns
+                self._traffic_windows[slo].add(now_ns, round(events), round(max(0.0, events - good)))
 
     def removed(self) -> None:
         self._monitor.forget(self)
@@ -279,12 +311,35 @@ class TargetSlos(TargetObserver):
                 why_no_event=count.why_no_event,
             )
 
+    def show_standing(self) -> None:
+        """Export the compliance, the rest of the budget and silence of each SLO."""
+        registry, now_ns = self._monitor.registry, self._monitor.now().monotonic_ns
+        for status, count in zip(
+            self.statuses(trusted=self._monitor.is_trusted(self.name)), self._counts.values(), strict=True
+        ):
+            labels = self.name, status.workload, status.slo.name
+            registry.show_one(series.SLO_STATE, status.state, get_args(Compliance), *labels)
+            registry.show(series.SLO_WINDOW_EVENTS, float(status.events), *labels)
+            registry.show(series.SLO_BUDGET_LEFT, _left(status.slo, status.events, status.bad), *labels)
+            quiet_since_ns = max(count.declared_ns, count.window.last_ns or count.declared_ns)
+            is_silent = now_ns - quiet_since_ns > silence_s([count.stream]) * 1e9
+            registry.show(series.SLO_SILENT, float(is_silent), *labels)
+        for slo in self._traffic.values():
+            left = _left(slo, *self._traffic_windows[slo].total(now_ns))
+            registry.show(series.TRAFFIC_BUDGET_LEFT, left, self.name, slo.name)
+
     def _declare(self, unchanged: set[tuple[str, str]]) -> None:
         """Export objective and threshold as configured, and the counters. Counters of changed SLOs start again at 0."""
         registry, name = self._monitor.registry, self.name
         counters = {(name, *key) for key in unchanged}
-        for counter in (series.SLO_EVENTS, series.SLO_BAD_EVENTS, series.SLO_UNDECIDED):
+        for counter in (
+            *(series.SLO_EVENTS, series.SLO_BAD_EVENTS, series.SLO_UNDECIDED, series.EVENTS_PER_PROBE),
+            *(series.SLO_WINDOW_EVENTS, series.SLO_BUDGET_LEFT, series.SLO_SILENT),
+        ):
             registry.keep(counter, counters, name)
+        registry.keep(
+            series.SLO_STATE, {(*labels, state) for labels in counters for state in get_args(Compliance)}, name
+        )
         gauges = {(name, *key, self._counts[key].slo.signal) for key in unchanged}
         for gauge in (series.SLO_OBJECTIVE, series.SLO_THRESHOLD):
             registry.keep(gauge, gauges, name)
@@ -294,24 +349,41 @@ class TargetSlos(TargetObserver):
             registry.value(series.SLO_BAD_EVENTS, *labels)
             if count.slo.signal in BOUNDED_SIGNALS:
                 registry.value(series.SLO_UNDECIDED, *labels)
+            most = max_events_per_probe(count.slo, count.stream.max_tokens)
+            registry.show(series.EVENTS_PER_PROBE, float(most) if most > 1 else None, *labels)
             registry.show(series.SLO_OBJECTIVE, float(count.slo.objective), *labels, count.slo.signal)
             if count.slo.threshold_s is not None:
                 registry.show(series.SLO_THRESHOLD, count.slo.threshold_s, *labels, count.slo.signal)
         self._declare_traffic()
+        self.show_standing()
 
     def _declare_traffic(self) -> None:
         """Export the same for the SLOs on all requests of the engine. Their bound is exported with the next page reading."""
         registry, name, before = self._monitor.registry, self.name, self._traffic
         self._traffic = {slo.name: slo for slo in self._observed.spec.traffic_slos}
         unchanged = {slo for slo in self._traffic.values() if before.get(slo.name) == slo}
-        for counter in (series.TRAFFIC_EVENTS, series.TRAFFIC_BAD_EVENTS):
+        for counter in (
+            *(series.TRAFFIC_EVENTS, series.TRAFFIC_BAD_EVENTS),
+            *(series.TRAFFIC_EVENTS_PER_REQUEST, series.TRAFFIC_BUDGET_LEFT),
+        ):
             registry.keep(counter, {(name, slo.name) for slo in unchanged}, name)
+        now_ns = self._monitor.now().monotonic_ns
+        self._traffic_windows = {
+            slo: self._traffic_windows.get(slo) or WindowCount(slo.window_s, now_ns) for slo in self._traffic.values()
+        }
         for gauge in (series.TRAFFIC_OBJECTIVE, series.TRAFFIC_THRESHOLD):
             registry.keep(gauge, {(name, slo.name, slo.signal) for slo in unchanged}, name)
         for slo in self._traffic.values():
             registry.value(series.TRAFFIC_EVENTS, name, slo.name)
             registry.value(series.TRAFFIC_BAD_EVENTS, name, slo.name)
+            most = max_events_per_probe(slo, STREAM.max_tokens)
+            registry.show(series.TRAFFIC_EVENTS_PER_REQUEST, float(most) if most > 1 else None, name, slo.name)
             registry.show(series.TRAFFIC_OBJECTIVE, float(slo.objective), name, slo.name, slo.signal)
+
+
+def _left(slo: Slo, events: int, bad: int) -> float | None:
+    """Share of the error budget that is left, None without events."""
+    return 1 - bad / events / float(slo.error_budget_ratio) if events else None
 
 
 def _key(slo: Slo, stream: JudgedStream) -> str:

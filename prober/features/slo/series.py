@@ -16,6 +16,27 @@ SLO_UNDECIDED = counter(
     *_PROBE,
     "slo",
 )
+EVENTS_PER_PROBE = gauge(
+    "llmslo_slo_events_per_probe", "Most events that one probe can give; absent where it is one.", *_PROBE, "slo"
+)
+SLO_STATE = gauge(
+    "llmslo_slo_state", "1 for the compliance of the SLO's window: met, missed or no_data.", *_PROBE, "slo", "state"
+)
+SLO_WINDOW_EVENTS = gauge(
+    "llmslo_slo_window_events", "Events that this prober has counted in the SLO's window.", *_PROBE, "slo"
+)
+SLO_BUDGET_LEFT = gauge(
+    "llmslo_slo_error_budget_remaining_ratio",
+    "Share of the error budget that the events of the SLO's window have left; below 0 if more were bad than it allows.",
+    *_PROBE,
+    "slo",
+)
+SLO_SILENT = gauge(
+    "llmslo_slo_silent",
+    "1 if the SLO had no event for the time in which ten probes are due, at least ten minutes, else 0.",
+    *_PROBE,
+    "slo",
+)
 SLO_OBJECTIVE = gauge(
     "llmslo_slo_objective_ratio", "Declared share of events that must be good.", *_PROBE, "slo", "signal"
 )
@@ -40,6 +61,18 @@ TRAFFIC_OBJECTIVE = gauge(
     "target",
     "slo",
     "signal",
+)
+TRAFFIC_EVENTS_PER_REQUEST = gauge(
+    "llmslo_slo_traffic_events_per_probe",
+    "Most events that one request gives, as far as is assumed; absent where it is one.",
+    "target",
+    "slo",
+)
+TRAFFIC_BUDGET_LEFT = gauge(
+    "llmslo_slo_traffic_error_budget_remaining_ratio",
+    "Share of the error budget that all requests of the SLO's window have left, since the prober's start.",
+    "target",
+    "slo",
 )
 TRAFFIC_THRESHOLD = gauge(
     "llmslo_slo_traffic_threshold_seconds",

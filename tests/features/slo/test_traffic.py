@@ -1,7 +1,6 @@
 """Events of an SLO among all requests of an engine, from pages that the Prometheus client writes, and from captured ones."""
 
 import random
-from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -10,19 +9,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
-from prober.daemon.rules import groups
-from prober.exposition.alerting import RuleOptions
 from prober.exposition.parse import Parser
 from prober.features.engines.continuity import Continuity
 from prober.features.engines.page_reading import read_signals as read
 from prober.features.engines.page_reading import recognise
 from prober.features.slo import series
-from prober.features.slo.monitor import SloMonitor
+from prober.features.slo.monitor import SloMonitor, TargetSlos
 from prober.features.slo.traffic import bound_text, histogram_of
 from prober.measure.engine_signals import EngineSignals, PageReading
 from prober.measure.engines import TABLES
-from prober.measure.objective import Slo
-from tests.daemon.promtool import case, run_cases, traffic
 from tests.observed import observed, reconfigured
 
 PAGES = Path(__file__).parents[2] / "pages"
@@ -229,45 +224,15 @@ def test_a_sentence_says_which_bound_is_used(page: str, signal: str, threshold: 
     assert bound_text(slo, histogram_of(slo, signals)) == f"all requests {text}"
 
 
-STALE_BOUND = {name: "0.5+0x20 stale" for name in traffic("ttft", "0+1x1", "0+1x1") if "threshold" in name}
-STATES = {
-    "met": traffic("ttft", "0+600x60", "0+3x60"),
-    "missed": traffic("ttft", "0+600x60", "0+12x60"),
-    "too few": traffic("ttft", "0+10x60", "0+0x60"),
-    "none": traffic("ttft", "0+0x60", "0+0x60"),
-    "an hour without any, after enough": traffic("ttft", "0+600x20 12000+0x70", "0+3x20 60+0x70"),
-    "the page cannot be read any more": traffic("ttft", "0+600x20 12000+0x70", "0+3x20 60+0x70") | STALE_BOUND,
-    "read by two probers, too few by each": traffic("ttft", "0+12x60", "0+0x60"),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "state"),
-    [
-        ("met", "met"),
-        ("missed", "missed"),
-        ("too few", "no_data"),
-        ("none", "no_data"),
-        ("an hour without any, after enough", "met"),
-        ("the page cannot be read any more", "no_data"),
-        ("read by two probers, too few by each", "no_data"),
-    ],
-)
-def test_the_state_of_all_requests_is_no_data_while_nothing_can_be_said(
-    promtool: Path, tmp_path: Path, name: str, state: str
-) -> None:
-    """Beside a target that meets the SLO. A night without requests is no reason to doubt those of the day."""
-    series = dict(STATES[name])
-    if "two probers" in name:
-        series |= {key.replace('instance="a"', 'instance="b"'): values for key, values in series.items()}
-    series |= {key.replace("llama", "other"): values for key, values in STATES["met"].items()}
-    slo = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 30 * 86_400.0)
-    found = groups({}, RuleOptions(slow_s=120), [slo])
-    rules = [rule for group in found for rule in group["rules"] if "record" in rule and ":traffic" in group["name"]]
-    query = 'target_slo:llmslo_slo_traffic_state:window{target="%s"}'
-    labels = 'target_slo:llmslo_slo_traffic_state:window{slo="ttft",source="traffic",state="%s",target="%s"}'
-    expected = [
-        {"expr": query % of, "eval_time": "60m", "exp_samples": [{"labels": labels % (its, of), "value": 1}]}
-        for of, its in (("llama", state), ("other", "met"))
-    ]
-    run_cases(promtool, tmp_path, [{"name": "all", "rules": rules}], [case(series, promql_expr_test=expected)], "2m")
+def test_what_is_left_of_the_budget_of_all_requests_is_exported() -> None:
+    """Since the prober's start; nothing before there was a request."""
+    engine, prober = Engine().serve(300, "0"), Prober()
+    prober.read(engine)
+    left = prober.registry.family(series.TRAFFIC_BUDGET_LEFT)
+    assert not list(left.of("t"))
+    prober.read(engine.serve(200, "0"))
+    slos = prober.target.find(TargetSlos)
+    assert slos is not None
+    slos.show_standing()
+    events, bad = truth(engine.latencies[300:], 0.5)
+    assert left.value("t", "ttft").value == pytest.approx(1 - bad / events / 0.01)

@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,9 @@ slos: {success: {signal: success, objective: 99%}}
 targets: [{name: t, url: http://h}]
 """
 FAILED = ProbeResult("t", "probe", "id", UNIX_S, Outcome.RESET, "", Timeline(0), requested_output_tokens=3)
+ANSWERED = replace(
+    FAILED, outcome=Outcome.OK, timeline=Timeline(0, sent_ns=0, first_ns=10**8, content_ns=(10**8,), end_ns=2 * 10**8)
+)
 
 
 def monitored(
@@ -171,6 +175,7 @@ slos:
   success: {signal: success, objective: 99%}
 targets: [{name: t, url: http://h}]
 """
+WITHOUT_SUCCESS = LATENCIES.replace("  success: {signal: success, objective: 99%}\n", "")
 
 
 @pytest.mark.parametrize(
@@ -255,7 +260,7 @@ def test_a_reload_says_which_counts_begin_anew(caplog: pytest.LogCaptureFixture)
             observed(spec, monitor.observe, name=spec.name or "") for spec in specs("500ms", "99%", "e2e", names)
         ]
         for target in targets:
-            target.probe_ended(FAILED)
+            target.probe_ended(ANSWERED)
         for values in changes:
             for target, spec in zip(targets, specs(*values, names), strict=True):
                 reconfigured(target, spec)
@@ -284,3 +289,40 @@ def test_a_reload_says_which_counts_begin_anew(caplog: pytest.LogCaptureFixture)
     assert change([f"t{index:02}" for index in range(12)], ("400ms", "99%", "e2e")) == [
         ("", f"{threshold} (12 targets: t00, t01, t02 and 9 more)")
     ]
+
+
+def shown(monitor: SloMonitor, declared: Any, slo: str) -> dict[tuple[str, ...], float]:
+    """The values of a gauge of one SLO, by the labels after it."""
+    family = monitor.registry.family(declared)
+    return {labels[3:]: family.value(*labels).value for labels in family.of("t") if labels[2] == slo}
+
+
+def test_a_failure_is_an_event_of_one_slo() -> None:
+    """Beside an SLO on success those of latencies judge answered requests only; without it a failure is a bad event of each."""
+    for config, counts in ((LATENCIES, {"success": 1, "ttft": 0, "e2e": 0}), (WITHOUT_SUCCESS, {"ttft": 1, "e2e": 1})):
+        monitor, slos = monitored(StoppedClock(), {}, config)
+        slos.probe_ended(FAILED)
+        bad = {slo: monitor.registry.value(series.SLO_BAD_EVENTS, "t", "probe", slo).value for slo in counts}
+        assert bad == counts
+
+
+def test_the_standing_of_the_window_is_exported() -> None:
+    """State, events, rest of the budget (half a percent bad of 1% leaves half), and silence."""
+    clock = StoppedClock()
+    monitor, slos = monitored(clock, {}, LATENCIES)
+    assert shown(monitor, series.SLO_STATE, "success") == {("met",): 0.0, ("missed",): 0.0, ("no_data",): 1.0}
+    assert shown(monitor, series.SLO_BUDGET_LEFT, "success") == {}
+    for number in range(1_200):
+        slos.probe_ended(FAILED if number % 200 == 0 else ANSWERED)
+    slos.show_standing()
+    assert shown(monitor, series.SLO_STATE, "success") == {("met",): 1.0, ("missed",): 0.0, ("no_data",): 0.0}
+    assert shown(monitor, series.SLO_WINDOW_EVENTS, "success") == {(): 1_200.0}
+    assert shown(monitor, series.SLO_BUDGET_LEFT, "success") == {(): pytest.approx(0.5)}
+    for quiet_s, silent in ((590.0, 0.0), (20.0, 1.0)):
+        clock.ns += round(quiet_s * 1e9)
+        slos.show_standing()
+        assert shown(monitor, series.SLO_SILENT, "success") == {(): silent}
+    assert shown(monitor, series.SLO_STATE, "success")[("no_data",)] == 1.0
+    slos.probe_ended(ANSWERED)
+    slos.show_standing()
+    assert shown(monitor, series.SLO_SILENT, "success") == {(): 0.0}
