@@ -116,7 +116,7 @@ def _write(file: TextIO, document: dict[str, Any], targets: int) -> None:
     """Every series that a query names, with each of its usual labels."""
     labels_of = labels_of_series(ALL_SERIES, example_rules())
     wanted = {selector.name for _, expr, _ in _queries(document) for selector in parse(expr).selectors} - {""}
-    wanted |= {name for name in labels_of if re.search("^target_workload_slo:llmslo_slo_(bad_)?events:tile", name)}
+    wanted |= {name for name in labels_of if re.search("^slo:llmslo_(bad_)?events:increase", name)}
     for name in sorted(wanted):
         is_counter = name.endswith("_total")
         file.write(f"# TYPE {name.removesuffix('_total')} {'counter' if is_counter else 'unknown'}\n")
@@ -134,8 +134,7 @@ def _write(file: TextIO, document: dict[str, Any], targets: int) -> None:
 def _rhythm(name: str) -> tuple[int, int]:
     """(seconds between samples, time of the first)."""
     if ":" in name:
-        every_s = RECORDED_S if name.endswith(":llmslo_slo_state:window") else SLOW_S
-        return every_s, END_S - HISTORY_S
+        return SLOW_S, END_S - HISTORY_S
     if name.startswith("ALERTS"):
         return RECORDED_S, END_S - RANGE_S
     if name.endswith("_bucket"):

@@ -29,7 +29,7 @@ COMMAND = [sys.executable, "-m", "prober", "demo", "--scene", "all", "--trouble-
 SLO_WORDS = {"met": "met", "no_data": "no data", "missed": "missed"}
 WORST = ("missed", "no data", "met")
 AGAIN, AGAIN_AFTER_S = 5, 7.0  # Prometheus knows of a change after 10 s, so who disagrees is read again
-BURN, PERCENTILE, SILENT = "LLMErrorBudgetBurn", "LLMPercentileSLOBreach", "LLMSLONoData"
+BURN, SILENT = "LLMErrorBudgetBurn", "LLMSLONoData"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def expected(state: str, slos: str, *fires: str, may: tuple[str, ...] = ()) -> E
     return Expected(state, slos, frozenset(fires), frozenset(may))
 
 
-MISSED = expected("ready", "missed", BURN, may=(PERCENTILE,))
+MISSED = expected("ready", "missed", BURN)
 EXPECTED = {
     "healthy": expected("ready", "met"),
     "drift-healthy": expected("ready", "no data"),
@@ -57,11 +57,11 @@ EXPECTED = {
     "flaky": MISSED,
     "limited": MISSED,
     "cut": MISSED,
-    "full": expected("ready", "missed", BURN, may=(PERCENTILE, "LLMKVCachePressure")),
+    "full": expected("ready", "missed", BURN, may=("LLMKVCachePressure",)),
     "loading": expected("starting", "no data", SILENT, may=(BURN,)),
     "draining": expected("draining", "no data", SILENT, may=(BURN,)),
     "hidden": expected("ready", "met"),
-    "upgraded": expected("ready", "missed", BURN, may=(PERCENTILE,)),
+    "upgraded": expected("ready", "missed", BURN),
     "drift": expected("ready", "no data", "LLMTTFTP99Drift", "LLMITLP99Drift"),
 }
 

@@ -33,7 +33,7 @@ TROUBLE_S, SCRAPE_S = 60, 15
 DRIFT = "drift"
 OTHERS = [name for name in SCENES if name != DRIFT]
 ALSO_TRUE = {  # alerts that a text need not name
-    "full": {"LLMPercentileSLOBreach", "LLMKVCachePressure"},
+    "full": {"LLMKVCachePressure"},
     "loading": {"LLMErrorBudgetBurn", "LLMSLONoData"},  # of the failures before its health was asked
     "draining": {"LLMErrorBudgetBurn", "LLMSLONoData"},
 }

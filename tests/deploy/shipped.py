@@ -8,10 +8,14 @@ import yaml
 
 from tests.deploy.rendering import KUSTOMIZE, ROOT, Manifest, built, chart, documents
 
-MONITORING = "overlays/sidecars-monitoring"  # without a prober of its own
+MONITORING, RULES = "overlays/sidecars-monitoring", "overlays/rules"  # without a prober of their own
 OVERLAYS = [
     "base",
-    *(f"overlays/{path.name}" for path in sorted((KUSTOMIZE / "overlays").iterdir()) if path.name not in MONITORING),
+    *(
+        f"overlays/{path.name}"
+        for path in sorted((KUSTOMIZE / "overlays").iterdir())
+        if path.name not in MONITORING + RULES
+    ),
 ]
 FULL: dict[str, Any] = {
     "persistence": {"enabled": True, "storageClassName": "fast"},
@@ -94,7 +98,7 @@ def autoscalers() -> list[Manifest]:
 def sets(kubectl: Path) -> dict[str, list[Manifest]]:
     """All of them, by where they come from."""
     return {
-        **{name: built(kubectl, KUSTOMIZE / name) for name in (*OVERLAYS, MONITORING)},
+        **{name: built(kubectl, KUSTOMIZE / name) for name in (*OVERLAYS, MONITORING, RULES)},
         **{name: chart(**over) for name, over in CHARTS.items()},
         "rollouts": list(rollouts()),
         "autoscaling": autoscalers(),

@@ -51,7 +51,6 @@ INHIBITED = {
             "LLMErrorBudgetBurn critical target=llama workload=w slo=ok999",
             "LLMErrorBudgetBurnFromVantage warning target=llama workload=w slo=ok vantage=paris",
             "LLMErrorBudgetBurnOfTraffic critical target=llama slo=ttft source=traffic",
-            "LLMPercentileSLOBreach warning target=llama workload=w slo=ok",
             "LLMTTFTP99Drift warning target=llama workload=w signal=ttft",
             "LLMQualityDegraded warning target=llama workload=golden",
             "LLMSLONoData warning target=llama workload=w slo=tpot",
@@ -98,19 +97,26 @@ INHIBITED = {
         [BURN],
         [
             "LLMErrorBudgetBurn warning target=llama workload=w slo=ok",
-            "LLMPercentileSLOBreach warning target=llama workload=w slo=ok",
         ],
         [
             "LLMErrorBudgetBurn warning target=llama workload=w slo=ttft",
             "LLMErrorBudgetBurn warning target=llama workload=rag slo=ok",
             "LLMErrorBudgetBurn warning target=other workload=w slo=ok",
-            "LLMPercentileSLOBreach warning target=llama workload=w slo=itl",
         ],
     ),
-    "a burn needs no percentile": (
+    "a burn names a full cache": (
         ["LLMErrorBudgetBurn warning target=llama workload=w slo=ok"],
-        ["LLMPercentileSLOBreach warning target=llama workload=w slo=ok"],
-        ["LLMPercentileSLOBreach warning target=other workload=w slo=ok", BURN.replace("llama", "third")],
+        ["LLMKVCachePressure warning target=llama"],
+        ["LLMKVCachePressure warning target=other", BURN.replace("llama", "third")],
+    ),
+    "all targets of a prober fail alike": (
+        [
+            "LLMAllTargetsFailing critical instance=a reason=dns",
+            "LLMTargetFailsWithAll none target=llama",
+            "LLMTargetFailsWithAll none target=other",
+        ],
+        [FAILING, FAILING.replace("llama", "other"), BURN, "LLMSLONoData warning target=other workload=w slo=ok"],
+        [FAILING.replace("llama", "third"), "LLMProberUntrusted warning target=llama instance=a"],
     ),
     "why there is no data": (
         ["LLMProbeRejected warning target=llama workload=w"],
@@ -137,7 +143,6 @@ INHIBITED = {
         ["LLMProberUntrusted warning target=llama instance=a"],
         [
             "LLMTTFTP99Drift warning target=llama workload=w signal=ttft",
-            "LLMPercentileSLOBreach warning target=llama workload=w slo=ok",
         ],
         [
             "LLMTTFTP99Drift warning target=other workload=w signal=ttft",

@@ -8,7 +8,7 @@ import pytest
 
 from tests.deploy.hardening import beside, containers, daemon_faults, faults, owned
 from tests.deploy.rendering import Manifest
-from tests.deploy.shipped import MONITORING, discovering, flag
+from tests.deploy.shipped import MONITORING, RULES, discovering, flag
 
 # What `prober run` says of its drain: --shutdown.timeout.
 DRAIN = 20.0
@@ -38,7 +38,7 @@ def wrongs(pod: dict[str, Any], container: dict[str, Any], asks: bool) -> list[s
 def test_every_container_is_hardened(shipped: Shipped) -> None:
     """In each set there is a container of the prober's, and none lacks a setting; daemons are watched and have time to drain."""
     seen = {where: wrongs(pod, container, asks) for where, pod, container, asks in placed_containers(shipped)}
-    assert {where.rpartition(": ")[0] for where in seen} == shipped.keys() - {MONITORING, "autoscaling"}
+    assert {where.rpartition(": ")[0] for where in seen} == shipped.keys() - {MONITORING, RULES, "autoscaling"}
     assert {where: wrong for where, wrong in seen.items() if wrong} == {}
     assert {where.rpartition(": ")[2] for where in seen} == {"Deployment", "StatefulSet", "Job", "AnalysisTemplate"}
 

@@ -21,7 +21,19 @@ from tests.commands import prober
 from tests.deploy.hardening import PROBED, containers
 from tests.deploy.rendering import CHART, KUSTOMIZE, ROOT, Manifest, chart, documents, values
 from tests.deploy.schemas import custom
-from tests.deploy.shipped import CHARTS, FULL, MONITORING, OVERLAYS, SHARDED, STANDALONE, flag, one, rollouts, workload
+from tests.deploy.shipped import (
+    CHARTS,
+    FULL,
+    MONITORING,
+    OVERLAYS,
+    RULES,
+    SHARDED,
+    STANDALONE,
+    flag,
+    one,
+    rollouts,
+    workload,
+)
 
 SINCE = (1, 28)
 """The first release with native sidecars."""
@@ -264,23 +276,9 @@ def mounted(manifests: list[Manifest]) -> set[str]:
     return {source["secret"]["name"] for source in sources}
 
 
-@pytest.mark.parametrize("config", OVERLAYS)
-def test_the_rules_are_those_of_the_configurations(config: str) -> None:
-    """`prober rules` would write the same for each of them: they declare the same SLOs."""
-    rule = KUSTOMIZE / "components/prometheus-operator/rules/prometheusrule.yaml"
-    done = prober(
-        "rules",
-        f"--config.file={KUSTOMIZE / config / 'prober.yaml'}",
-        "--format=operator",
-        f"--output={rule}",
-        "--check",
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_promtool_takes_the_rules(promtool: Path, tmp_path: Path, shipped: dict[str, list[Manifest]]) -> None:
     """The rules are in the form of the operator, together with the queries of the rollouts."""
-    spec = one(shipped[MONITORING], "PrometheusRule")["spec"]
+    spec = one(shipped[RULES], "PrometheusRule")["spec"]
     queries = [
         one(list(rollouts()), "MetricTemplate")["spec"]["query"].replace("{{ interval }}", "5m"),
         one(list(rollouts()), "AnalysisTemplate")["spec"]["metrics"][1]["provider"]["prometheus"]["query"],

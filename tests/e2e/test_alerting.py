@@ -64,10 +64,6 @@ def hastened(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
             group["interval"] = shrunk(group["interval"])
         for rule in group["rules"]:
             rule["expr"] = re.sub(r"\[([^]]+)\]", lambda found: f"[{ranges(found[1])}]", rule["expr"])
-            if "annotations" in rule:  # the step by which the age of the data is read
-                rule["annotations"]["description"] = rule["annotations"]["description"].replace(
-                    ":1m]", f":{shrunk('1m')}]"
-                )
             if "for" in rule:
                 rule["for"] = shrunk(rule["for"])
     return groups

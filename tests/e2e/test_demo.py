@@ -123,8 +123,8 @@ def test_it_shows_what_it_says_and_leaves_nothing(prometheus_binary: Path) -> No
         }  # fmt: skip
         # A stop of the machine makes bad events, whose share falls as good ones come.
         until(lambda: meets_its_slos(running.targets()["healthy"]), "the healthy one to meet its SLOs")
-        state = 'target_workload_slo:llmslo_slo_state:window{target="%s",state="%s"}'
-        left = 'target_workload_slo:llmslo_slo_error_budget_remaining:ratio{target="healthy"} > 0'
+        state = 'llmslo_slo_state{target="%s",state="%s"} == 1'
+        left = 'llmslo_slo_error_budget_remaining_ratio{target="healthy"} > 0'
         until(lambda: query(running, left) == 2, "both SLOs of the healthy one have a budget")
         missed, late = state % ("failing", "missed"), "llmslo_trusted == 0"  # a late prober gives no data
         until(lambda: query(running, f"{missed} or {late}") > 0, "the failing one misses an SLO")
