@@ -58,7 +58,7 @@ from prober.features.slo.monitor import SloMonitor
 from prober.net.clock import Clock
 from prober.probing.fleet import Fleet
 from prober.probing.history import EventLog, ProbeHistory
-from prober.probing.recorder import TargetBuffering, TargetCaching, TargetProbes, TargetTrust
+from prober.probing.recorder import TargetBuffering, TargetCaching, TargetFailures, TargetProbes, TargetTrust
 from prober.probing.replicas import Shard
 from prober.probing.supervisor import Supervisor
 from prober.probing.target_runner import RunnerContext
@@ -276,6 +276,7 @@ class App:
         # Features that observe targets, in the order of their calls: a new feature is one line here.
         features = (
             partial(TargetProbes, families),
+            partial(TargetFailures, families),
             partial(TargetTrust, families),
             partial(TargetBuffering, families, events),
             partial(TargetCaching, events),

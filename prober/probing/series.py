@@ -2,7 +2,16 @@
 
 from collections.abc import Iterator
 
-from prober.exposition.alerting import Alert, Link, Rule, no_data, of_present, probe_increase, top_failure_template
+from prober.exposition.alerting import (
+    Alert,
+    Link,
+    Rule,
+    Severity,
+    no_data,
+    of_present,
+    probe_increase,
+    top_failure_template,
+)
 from prober.exposition.dashboards.queries import (
     LEVEL,
     RECORDED_QUANTILES,
@@ -18,6 +27,11 @@ from prober.exposition.families import counter, gauge, histogram
 _PROBE = ("target", "workload")
 PROBES = counter("llmslo_probes_total", "Due times of the schedule, sent or shed, without the neutral ones.", *_PROBE)
 FAILURES = counter("llmslo_probe_failures_total", "Probes that failed by the target's doing.", *_PROBE, "reason")
+FAILURE_INFO = gauge(
+    "llmslo_failure_info",
+    "1 while probes failed in the last five minutes: their most frequent reason, and what the last of them says, up to 200 characters.",
+    *("target", "reason", "text"),
+)
 NEUTRAL = counter(
     "llmslo_probes_neutral_total", "Due times kept out of every SLI: not the target's doing.", *_PROBE, "reason"
 )
@@ -102,7 +116,11 @@ RETRIED = counter(
     "Probes that a gateway tried again (retry) or sent to another model (fallback), as its response headers tell it.",
     *("target", "kind"),
 )
-CERT_EXPIRY = gauge("llmslo_tls_cert_expiry_timestamp_seconds", "End of the server certificate's validity.", "target")
+CERT_EXPIRY = gauge(
+    "llmslo_tls_cert_expiry_timestamp_seconds",
+    "End of the validity of the server certificate that was last verified.",
+    "target",
+)
 TASK_FAILURES = counter(
     "llmslo_task_failures_total",
     "Tasks of the prober that failed and were started again: a fault of the prober, which its log describes.",
@@ -114,10 +132,12 @@ TOKEN_KINDS = ("prompt", "completion", "cached")
 
 VANTAGE = "{{ with $labels.vantage }}vantage {{ . }}{{ else }}the prober without a vantage{{ end }}"
 OF_WORKLOAD = Link("target", ("target", "workload"))
+# Before the end of a certificate: time to order one by hand, and the last working day before a weekend.
+CERT_WARNING_S, CERT_CRITICAL_S = 14 * 86_400, 3 * 86_400
 
 
 def alerts(selector: str) -> tuple[Alert, ...]:
-    """Alerts on failing targets, rejected probes and wrong answers."""
+    """Alerts on failing targets, rejected probes, wrong answers and certificates."""
     checks, wrong = (probe_increase(f"llmslo_quality_{kind}_total", "1h", selector) for kind in ("checks", "failures"))
     rejected = probe_increase("llmslo_probes_neutral_total", "15m", f'{selector},reason="rejected"')
     return (
@@ -174,6 +194,26 @@ def alerts(selector: str) -> tuple[Alert, ...]:
             "the last hour. The alert fires above 5%, from three wrong answers on.",
             link=OF_WORKLOAD,
         ),
+        _certificate("critical", f"< {CERT_CRITICAL_S}", selector),
+        _certificate("warning", f"< {CERT_WARNING_S} >= {CERT_CRITICAL_S}", selector),
+    )
+
+
+def _certificate(severity: Severity, seconds_left: str, selector: str) -> Alert:
+    """Alert on the end of a server certificate. seconds_left: PromQL comparisons"""
+    end = f"llmslo_tls_cert_expiry_timestamp_seconds{{{selector}}}"
+    left = (
+        f"min by (target) (min_over_time({end}[15m])) - time() {seconds_left}"  # replicas may have several certificates
+    )
+    return Alert(
+        "LLMCertificateExpiring",
+        severity,
+        of_present(left, end),
+        "",
+        "The TLS certificate of {{ $labels.target }} "
+        "{{ if gt $value 0.0 }}ends in {{ $value | humanizeDuration }}{{ else }}has ended{{ end }}",
+        "A server of this target showed the certificate in the last 15 minutes, or did so last before it failed. Clients that "
+        "verify certificates get no answer after its end.",
     )
 
 

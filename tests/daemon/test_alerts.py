@@ -298,7 +298,7 @@ def test_every_shipped_alert_has_scenes() -> None:
 BOARDS = {
     "slo": (BURN, BURN_OF_TRAFFIC, "LLMPercentileSLOBreach", "LLMSLONoData", "LLMRulesStale"),
     "capacity": ("LLMHeadroomLow", "LLMCapacityExhaustionForecast", "LLMSweepStale"),
-    "engine": ("LLMKVCachePressure", "LLMGPUThrottling"),
+    "engine": ("LLMKVCachePressure", "LLMGPUThrottling", "LLMEnginePageUnreadable"),
     "drift": ("LLMTTFTP99Drift", "LLMITLP99Drift", "LLMAnswersChanged", "LLMProberUntrusted"),
 }
 

@@ -14,7 +14,11 @@ def _signal(field: str, kind: Callable[[str, str, str], Series[str]], name: str,
     return declared
 
 
-ENGINE_UP = gauge("llmslo_engine_up", "1 while the engine's metrics page can be read.", "target")
+ENGINE_UP = gauge(
+    "llmslo_engine_up",
+    "1 while the engine's metrics page can be read, else 0; absent for an engine whose page is not configured and was never read.",
+    "target",
+)
 ENGINE_INFO = gauge(
     "llmslo_engine_info",
     "1; identity of the engine, as its page reports it, and the model that its answers name.",
@@ -119,7 +123,7 @@ ENGINE_CHANGE_KINDS = ("engine", "version", "model", "flags", "driver", "restart
 
 
 def alerts(selector: str) -> tuple[Alert, ...]:
-    """Alert on a full KV cache. It does not fire while an SLO's budget burns, as that alert names the cause."""
+    """Alerts on a full KV cache, which does not fire while an SLO's budget burns, as that alert names the cause, and on a lost page."""
     usage, preempted = (f"llmslo_engine_{name}{{{selector}}}" for name in ("kv_cache_usage_ratio", "preemptions_total"))
     full = (
         f"max by (target) (quantile_over_time(0.9, {usage}[10m])) > 0.9\nand\n"
@@ -134,6 +138,18 @@ def alerts(selector: str) -> tuple[Alert, ...]:
             "The KV cache of {{ $labels.target }} is nearly full and requests are preempted",
             "For a minute of the last 10 at least {{ $value | humanizePercentage }} of the KV cache was in use, and requests were "
             "preempted. A preempted request stalls and repeats its prefill.",
+            link=Link("engine", ("target",)),
+        ),
+        Alert(
+            "LLMEnginePageUnreadable",
+            "warning",
+            # Of a target that does not answer nothing else is to be said.
+            f"max by (target) (llmslo_engine_up{{{selector}}}) == 0\nand on (target)\n"
+            f'max by (target) (llmslo_target_state{{{selector},state="ready"}}) == 1\n',
+            "15m",
+            "The engine's metrics page of {{ $labels.target }} cannot be read",
+            "For 15 minutes the target has answered and its metrics page could not be read. There are no figures of the engine: no "
+            "queue, KV cache and batch for the diagnosis, no load for drift, and no headroom.",
             link=Link("engine", ("target",)),
         ),
     )
