@@ -5,8 +5,10 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, Decimal
 from glob import glob, has_magic
+from itertools import islice
 from math import isnan, nan
 from operator import add
 from pathlib import Path
@@ -25,16 +27,18 @@ from prober.config.hosts import check as check_address
 from prober.config.problems import ConfigError, path_of, shown_path
 from prober.config.server import texts
 from prober.config.target import TargetSpec
-from prober.config.units import counted
+from prober.config.units import counted, first_names
 from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
 from prober.net.clock import Clock
 from prober.probing.replicas import Shard, shard_of
 
 if TYPE_CHECKING:
     from prober.cli.sweep_cost import SweepCost
+    from prober.measure.objective import JudgedStream, Slo
 
 DEFAULT_RETENTION_S = 15 * 86_400  # of Prometheus
-MAX_NAMED_SHARDS = 10
+MAX_NAMED = 10  # targets with equal figures, shards, or rules
+VERDICT_S = 6 * 3_600  # without a verdict: a working day's morning tells how the night was
 SECRET_FILES = ("bearer_token_file", "key_file")
 FILES = (*SECRET_FILES, "ca_file", "cert_file")
 Located = Iterator[tuple[str, str]]  # path in the configuration, and the message or value at it
@@ -69,6 +73,10 @@ def check(
             help="Read the engines' pages: by which bound the SLOs of `metrics.slos` judge all requests.",
         ),
     ] = False,
+    prometheus: Annotated[
+        str,
+        typer.Option("--prometheus", help="URL of a Prometheus: are the rules of this configuration loaded, and once?"),
+    ] = "",
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of the configuration.")] = False,
 ) -> None:
     """Report every mistake of the configuration, or the daily cost of each target and what fires its alerts."""
@@ -115,8 +123,9 @@ def check(
     echo()
     if secured:
         echo(secured)
+    broken += _loaded(specs, prometheus.rstrip("/")) if prometheus else []
     unfit = [mistake for cost in sweeps.values() for mistake in cost.mistakes()]
-    echo(f"{config_file}: {_headline(specs, len(alerts), len(unfit), len(warnings))}")
+    echo(f"{config_file}: {_headline(specs, len(alerts), len(unfit), len(warnings), len(broken))}")
     mistakes = [specs.file.line(*mistake) for mistake in (*alerts, *unfit)]
     if mistakes or broken:
         fail("\n".join([*mistakes, *broken]), ExitCode.FAILED)
@@ -145,13 +154,14 @@ def _refused_addresses(specs: Configuration) -> Located:
                 yield f"{place}.{key}", str(refusal.strerror)
 
 
-def _headline(specs: Configuration, alerts: int, sweeps: int, warnings: int) -> str:
+def _headline(specs: Configuration, alerts: int, sweeps: int, warnings: int, others: int) -> str:
     """The summary line, with the numbers of targets, mistakes and warnings."""
     names = ", ".join(discovery.name for discovery in specs.discovery)
     targets = [counted(len(specs.targets), "target")] if specs.targets else []
     targets += [f"{'those' if targets else 'the targets'} of discovery {names}"] if names else []
     verdict = f"; {counted(alerts, 'alert')} cannot fire" if alerts else ""
     verdict += f"; {counted(sweeps, 'sweep limit')} and budget do not fit" if sweeps else ""
+    verdict += f"; {counted(others, 'other mistake')}" if others else ""
     verdict = verdict or ("" if warnings else ", all right")
     return " and ".join(targets) + verdict + (f"; {counted(warnings, 'warning')}" if warnings else "")
 
@@ -234,8 +244,8 @@ class _Fleet:
         yield f"Targets of the shards: {listed_counts}{', and those that are discovered' if specs.discovery else ''}."
         empty = [str(index) for index in range(self.shards) if not counts[index]]
         if empty and not specs.discovery:
-            more = f" and {len(empty) - MAX_NAMED_SHARDS} more" if len(empty) > MAX_NAMED_SHARDS else ""
-            names = ", ".join(empty[:MAX_NAMED_SHARDS]) + more
+            more = f" and {len(empty) - MAX_NAMED} more" if len(empty) > MAX_NAMED else ""
+            names = ", ".join(empty[:MAX_NAMED]) + more
             listed = (
                 f"shard{'' if len(empty) == 1 else 's'} {names} of {self.shards} {'has' if len(empty) == 1 else 'have'}"
             )
@@ -267,6 +277,7 @@ def _costs(specs: Configuration, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]
     discovered = [(f"each of discovery {discovery.name}", discovery.template) for discovery in specs.discovery]
     total = _Cost()
     swept: list[tuple[str, SweepCost]] = []
+    rows: dict[str, list[str]] = {}  # names of targets by their figures
     for name, spec in [*((spec.name or "(named by its model)", spec) for spec in mine), *discovered]:
         use = estimate_per_day(spec)
         families = registry()
@@ -283,7 +294,10 @@ def _costs(specs: Configuration, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]
             cost = _Cost(*map(add, cost, _Cost(0.0, prompt, tokens - prompt, dollars)))
         cost = _Cost(*((1 if fleet.alone else fleet.replicas) * amount for amount in cost))
         total = _Cost(*map(add, total, cost))
-        echo(f"{name:32} {cost}")
+        rows.setdefault(str(cost), []).append(name)
+    for figures, names in rows.items():
+        for name in [f"{first_names(names, 1)}, each"] if len(names) > MAX_NAMED else names:
+            echo(f"{name:32} {figures}")
     if fleet.is_explicit and mine and not specs.discovery:
         echo(f"{'all of ' + counted(fleet.replicas, 'replica'):32} {total}")
     echo()
@@ -338,47 +352,116 @@ class _Cost(NamedTuple):
 
 
 def _alerts(specs: Configuration) -> list[tuple[str, str]]:
-    """Print how many bad probes fire each pair of burn-rate windows. Returns (path, message) for each alert that cannot fire."""
-    from prober.features.slo.compliance import percentile_events
-    from prober.features.slo.firing import firing_checks, percentile_window
-    from prober.measure.objective import format_percent, promql
+    """Print how many bad probes fire each pair of burn-rate windows, in one row for all streams of which that is equally many.
+
+    Returns (path, message) for each alert that cannot fire.
+    """
+    from prober.features.slo.firing import firing_checks
+    from prober.measure.objective import promql
 
     mistakes = []
     echo("\nBad probes, of those expected, that fire each burn-rate alert (both windows must):")
     echo(f"{'slo':12} {'target, workload':40} {'severity':9} {'burn':>5}  {'long window':>22}  {'short window':>22}")
     for slo, uses in specs.uses().items():
+        rows: dict[tuple[str, str, str], list[str]] = {}  # names by figures, problem and place of an alert
         for check in firing_checks(slo, uses):
             pair = check.pair
-            long, short = (
-                f"{bad} of {expected:,.0f} in {promql(seconds)}"
-                for bad, expected, seconds in (
-                    (check.bad_long, check.probes_long, pair.long_s),
-                    (check.bad_short, check.probes_short, pair.short_s),
-                )
-            )
-            where = f"{check.use.target}, {check.use.workload}"
-            echo(f"{slo.name:12} {where:40} {pair.severity:9} {pair.burn!s:>5}  {long:>22}  {short:>22}")
-            if check.problem:
-                mistakes.append((check.place, f"{where}: its alert cannot fire: {check.problem}"))
-                echo(f"{'':12} CANNOT FIRE: {check.problem}")
+            long = f"{check.bad_long} of {check.probes_long:,.0f} in {promql(pair.long_s)}"
+            short = f"{check.bad_short} of {check.probes_short:,.0f} in {promql(pair.short_s)}"
+            figures = f"{pair.severity:9} {pair.burn!s:>5}  {long:>22}  {short:>22}"
+            names = rows.setdefault((figures, check.problem, check.place), [])
+            names.append(f"{check.use.target}, {check.use.workload}")
+        for (figures, problem, place), names in rows.items():
+            echo(f"{slo.name:12} {first_names(names, 1):40} {figures}")
+            if problem:
+                mistakes.append((place, f"{first_names(names, 1)}: its alert cannot fire: {problem}"))
+                echo(f"{'':12} CANNOT FIRE: {problem}")
     echo()
     for slo, uses in specs.uses().items():
-        judged, needed, window = percentile_window(slo, uses), percentile_events(slo), promql(slo.window_s)
-        if judged:
-            echo(
-                f"slos.{slo.name}: its percentile is judged over {promql(judged[0])}, where {needed:,} events or more are due"
-            )
-        else:
-            echo(
-                f"slos.{slo.name}: no percentile alert: to judge {format_percent(slo.objective)} takes {needed:,} events, more than "
-                f"{window} hold; the burn-rate alerts do without"
-            )
-        if slo.window_s > DEFAULT_RETENTION_S:
-            echo(
-                f"slos.{slo.name}: warning: its window of {window} is longer than the {promql(DEFAULT_RETENTION_S)} that Prometheus "
-                "keeps by default; raise --storage.tsdb.retention.time, or its budget is that of what is kept"
-            )
+        echo(f"slos.{slo.name}: {_evidence(slo, uses)}")
+    if wide := [slo.name for slo in specs.uses() if slo.window_s > DEFAULT_RETENTION_S]:
+        echo(
+            f"warning: the windows of {', '.join(wide)} are longer than the {promql(DEFAULT_RETENTION_S)} that Prometheus keeps by "
+            "default; raise --storage.tsdb.retention.time, or their budgets are those of what is kept"
+        )
     return mistakes
+
+
+def _evidence(slo: "Slo", uses: "Sequence[JudgedStream]") -> str:
+    """How long an SLO has no verdict for lack of events, with what shortens it, and in which window its percentile is judged."""
+    from prober.features.slo.compliance import percentile_events
+    from prober.features.slo.firing import percentile_window
+    from prober.measure.objective import format_percent, format_rate, promql
+
+    needed, rate_per_s = percentile_events(slo), min(use.rate_per_s for use in uses)
+    text = f"{format_percent(slo.objective)} is met on {needed:,} events or more, "
+    text += f"{_time(needed / rate_per_s)} at {format_rate(rate_per_s)}"
+    if needed / rate_per_s > VERDICT_S:
+        lower = (Decimal(objective) / 100 for objective in ("99.9", "99.5", "99", "98", "95", "90"))
+        quick = (
+            format_percent(objective)
+            for objective in lower
+            if objective < slo.objective
+            and percentile_events(replace(slo, objective=objective)) / rate_per_s <= VERDICT_S
+        )
+        faster_per_s = Decimal(needed / VERDICT_S)
+        digit = Decimal(1).scaleb(faster_per_s.adjusted())  # round up to one digit
+        rate = format_rate(float((faster_per_s / digit).to_integral_value(ROUND_CEILING) * digit))
+        text += f"; use {' or '.join((*islice(quick, 1), rate))} for a verdict within {_time(VERDICT_S)}"
+    judged = percentile_window(slo, uses)
+    return (
+        f"{text}; its percentile is judged over {promql(judged[0])}"
+        if judged
+        else f"{text}; it has no percentile alert"
+    )
+
+
+def _time(seconds: float) -> str:
+    """A time such as `28 h`."""
+    for unit, size_s in (("d", 86_400), ("h", 3_600)):
+        if seconds >= 2 * size_s:
+            return f"{seconds / size_s:,.0f} {unit}"
+    return f"{seconds / 60:.0f} min"
+
+
+def _loaded(specs: Configuration, url: str) -> list[str]:
+    """Print whether a Prometheus has loaded the rules of the configuration. Returns what is missing, or is there twice."""
+    from prober.daemon.rules import groups
+    from prober.exposition.alerting import RuleOptions
+    from prober.net.prometheus import LoadedRule, QueryFailed, loaded_rules
+
+    try:
+        loaded = asyncio.run(loaded_rules(url))
+    except QueryFailed as problem:
+        return [f"--prometheus: {problem}"]
+    expected = {
+        str(rule.get("alert") or rule["record"])
+        for group in groups(specs.uses(), RuleOptions(), specs.traffic_slos())
+        for rule in group["rules"]
+    }
+    places: dict[tuple[str, str], list[LoadedRule]] = {}  # by name and query
+    for rule in loaded:
+        if rule.name in expected:
+            places.setdefault((rule.name, rule.query), []).append(rule)
+    repeated: dict[tuple[str, ...], set[str]] = {}  # names by files, or by groups of one file
+    for (name, _), copies in places.items():
+        files = {copy.file for copy in copies}
+        if len({(copy.group, copy.file) for copy in copies}) > 1:
+            where = files if len(files) > 1 else {f"group {copy.group} of {copy.file}" for copy in copies}
+            repeated.setdefault(tuple(sorted(where)), set()).add(name)
+    problems = [
+        f"--prometheus: rules are loaded {len(where)} times, by {' and '.join(where)}: {first_names(names, 3)}; remove all but one "
+        "(from `rule_files`, or the PrometheusRule objects)"
+        for where, names in repeated.items()
+    ]
+    if missing := expected - {name for name, _ in places}:
+        problems.append(
+            f"--prometheus: {len(missing)} of {len(expected)} rules of this configuration are not loaded: "
+            f"{first_names(missing, 3)}; load the file that `prober rules` writes"
+        )
+    if not problems:
+        echo(f"--prometheus: all {counted(len(expected), 'rule')} of this configuration are loaded, each once.")
+    return problems
 
 
 def _traffic(specs: Configuration, *, read_pages: bool) -> None:
