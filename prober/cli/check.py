@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 from glob import glob, has_magic
@@ -28,8 +27,6 @@ from prober.config.problems import ConfigError, path_of, shown_path
 from prober.config.server import texts
 from prober.config.target import TargetSpec
 from prober.config.units import counted, first_names
-from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
-from prober.net.clock import Clock
 from prober.probing.replicas import Shard, shard_of
 
 if TYPE_CHECKING:
@@ -66,13 +63,6 @@ def check(
             "--shard", help="The --shard of the probers: ordinal/N if each has its own, I/N if all have the same."
         ),
     ] = None,
-    read_pages: Annotated[
-        bool,
-        typer.Option(
-            "--read-pages",
-            help="Read the engines' pages: by which bound the SLOs of `metrics.slos` judge all requests.",
-        ),
-    ] = False,
     prometheus: Annotated[
         str,
         typer.Option("--prometheus", help="URL of a Prometheus: are the rules of this configuration loaded, and once?"),
@@ -119,7 +109,9 @@ def check(
     warnings += [line for line in fleet.words(specs) if line.startswith("WARNING")]
     alerts = _alerts(specs) if specs.uses() else []
     if specs.traffic_slos():
-        _traffic(specs, read_pages=read_pages)
+        echo(
+            "SLOs of `metrics.slos` use the nearest bound of the engine's histogram; the log of `prober run` says which it is."
+        )
     echo()
     if secured:
         echo(secured)
@@ -462,54 +454,3 @@ def _loaded(specs: Configuration, url: str) -> list[str]:
     if not problems:
         echo(f"--prometheus: all {counted(len(expected), 'rule')} of this configuration are loaded, each once.")
     return problems
-
-
-def _traffic(specs: Configuration, *, read_pages: bool) -> None:
-    """Print for each SLO of `metrics.slos` the bound of the engine's histogram by which it judges all requests of a target."""
-    from prober.features.slo.traffic import bound_text, histogram_of
-    from prober.measure.objective import format_rate
-
-    if not read_pages:
-        echo("SLOs of `metrics.slos` use the nearest bound of the engine's histogram; --read-pages prints which it is.")
-        return
-    judged = [spec for spec in specs.targets if spec.traffic_slos]
-    pages = asyncio.run(_pages(judged))
-    for spec, signals in zip(judged, pages, strict=True):
-        for slo in spec.traffic_slos:
-            text = (
-                bound_text(slo, histogram_of(slo, signals)) if signals else "the engine's page cannot be read from here"
-            )
-            echo(f"slos.{slo.name}: {spec.key}: {text}")
-        echo(f"{spec.key}: {format_rate(sum(probe.rate for probe in spec.probes))} of all requests are a prober's own")
-    if specs.discovery:
-        echo("The bounds of discovered targets are in llmslo_slo_traffic_threshold_seconds.")
-
-
-async def _pages(specs: Sequence[TargetSpec]) -> list[EngineSignals | None]:
-    """The signals on the metrics page of each engine; None for a page that cannot be read."""
-    with closing(Clock()) as clock:
-        return await asyncio.gather(*(_page(spec, clock) for spec in specs))
-
-
-async def _page(spec: TargetSpec, clock: Clock) -> EngineSignals | None:
-    from prober.features.engines.page_reader import PageReader
-    from prober.probing.target import Target
-
-    if spec.metrics is None:
-        return None
-    target, listener = Target(spec, clock), _LastPage()
-    await target.identify()
-    await PageReader(target, spec.metrics, clock, listener, lambda: spec.key).read()
-    return listener.signals
-
-
-class _LastPage:
-    """Keeps the signals of the last reading of an engine's page."""
-
-    signals: EngineSignals | None = None
-
-    def page_read(self, reading: PageReading | None) -> None:
-        self.signals = reading.signals if reading else None
-
-    def engine_changed(self, change: EngineChange) -> None:
-        pass

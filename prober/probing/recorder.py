@@ -33,15 +33,11 @@ _REFINED = (
 
 
 class TargetProbes(TargetObserver):
-    """The series of one target's probes. Every counter is created at 0, so that `increase()` sees the first event.
-
-    cert_expiry_unix_s: end of the server certificate that was last verified; None without one
-    """
+    """The series of one target's probes. Every counter is created at 0, so that `increase()` sees the first event."""
 
     def __init__(self, registry: Registry, observed: NamedSpec) -> None:
         self._registry, self._observed, self._name = registry, observed, observed.name
         self._url = observed.spec.url
-        self.cert_expiry_unix_s: float | None = None
         self._bounds: dict[str, dict[str, tuple[float, ...]]] = {}  # by workload, then by series
         self.configured()
 
@@ -51,7 +47,7 @@ class TargetProbes(TargetObserver):
         if spec.budget is not None and spec.budget.price_per_million is not None:
             registry.value(series.COST, name)
         if spec.url != self._url:
-            self._url, self.cert_expiry_unix_s = spec.url, None
+            self._url = spec.url
             registry.show(series.CERT_EXPIRY, None, name)
         workloads = {workload for probe in spec.probes for workload in probe.workload.series}
         for workload in self._bounds.keys() - workloads:
@@ -157,7 +153,6 @@ class TargetProbes(TargetObserver):
         for retry_kind, count in result.retries.items():
             self._registry.value(series.RETRIED, self._name, retry_kind).inc(count > 0)
         if result.cert_expiry_unix_s is not None:
-            self.cert_expiry_unix_s = result.cert_expiry_unix_s
             self._registry.show(series.CERT_EXPIRY, result.cert_expiry_unix_s, self._name)
 
     def _declare(self, workload: str, part: Workload, thresholds: dict[str, list[float]], *, streamed: bool) -> None:

@@ -18,10 +18,8 @@ from prober.config.load import load
 from prober.config.web import load_web
 from prober.daemon.rules import groups
 from prober.exposition.alerting import RuleOptions
-from prober.mock.service import Settings
 from prober.probing.replicas import shard_of
 from prober.web.web_config import Loaded
-from tests.virtual_commands import beside, mock
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 CONFIG = """
@@ -444,37 +442,6 @@ targets:
     )
     bounded = checked.configured(text.format(budget=", budget: {tokens_per_day: 10M}"))
     assert "on request" not in bounded.stdout
-
-
-def test_the_bound_that_judges_all_requests_is_read_from_the_engines_page(tmp_path: Path) -> None:
-    """Only where it is asked for: the check sends nothing else. Of a page that does not answer nothing is known."""
-    slos = "".join(
-        f"  {signal}: {{signal: {signal}, threshold: {threshold}, objective: 99%}}\n"
-        for signal, threshold in {"ttft": "400ms", "itl": "50ms"}.items()
-    )
-    with beside(mock(Settings())) as (url,):
-        pages = "metrics: {slos: [ttft, itl]}"
-        call = Call(
-            tmp_path,
-            f"slos:\n{slos}targets:\n- {{name: up, url: '{url}', {pages}}}\n- {{name: down, url: 'http://127.0.0.1:1', {pages}}}\n",
-        )
-        unread, found = call(), call("--read-pages")
-    assert (
-        "SLOs of `metrics.slos` use the nearest bound of the engine's histogram; --read-pages prints which it is."
-        in unread.stdout
-    )
-    assert (found.exit_code, found.stdout.splitlines()[-8:-2]) == (
-        0,
-        [
-            "slos.ttft: up: all requests are judged at 500ms (+25%, laxer): 400ms is no bound of the engine's histogram, "
-            "next to it: 250ms, 500ms",
-            "slos.itl: up: all requests are judged at 50ms, a bound of the engine's histogram",
-            "up: 0.2/s of all requests are a prober's own",
-            "slos.ttft: down: the engine's page cannot be read from here",
-            "slos.itl: down: the engine's page cannot be read from here",
-            "down: 0.2/s of all requests are a prober's own",
-        ],
-    )
 
 
 def of_engines(count: int, *rates: str) -> str:
