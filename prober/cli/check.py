@@ -5,9 +5,8 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import ROUND_CEILING, Decimal
+from decimal import Decimal
 from glob import glob, has_magic
-from itertools import islice
 from math import isnan, nan
 from operator import add
 from pathlib import Path
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
 DEFAULT_RETENTION_S = 15 * 86_400  # of Prometheus
 MAX_NAMED = 10  # targets with equal figures, shards, or rules
+P99 = Decimal("0.99")  # needs a thousand events, as a lower objective does
 VERDICT_S = 6 * 3_600  # without a verdict: a working day's morning tells how the night was
 SECRET_FILES = ("bearer_token_file", "key_file")
 FILES = (*SECRET_FILES, "ca_file", "cert_file")
@@ -236,16 +236,11 @@ class _Fleet:
         yield f"Targets of the shards: {listed_counts}{', and those that are discovered' if specs.discovery else ''}."
         empty = [str(index) for index in range(self.shards) if not counts[index]]
         if empty and not specs.discovery:
-            more = f" and {len(empty) - MAX_NAMED} more" if len(empty) > MAX_NAMED else ""
-            names = ", ".join(empty[:MAX_NAMED]) + more
-            listed = (
-                f"shard{'' if len(empty) == 1 else 's'} {names} of {self.shards} {'has' if len(empty) == 1 else 'have'}"
-            )
-            yield f"WARNING: {listed} no target and probe{'s' if len(empty) == 1 else ''} nothing; fewer shards may do"
+            names = first_names(empty, MAX_NAMED)
+            yield f"WARNING: {counted(len(empty), 'shard')} without a target, which probe nothing: {names}; use fewer shards"
         if left := sum(counts[index] for index in range(self.replicas, self.shards)):
             yield (
-                f"WARNING: {counted(self.replicas, 'replica')} of {self.shards} shards: {counted(left, 'target')} "
-                f"{'is' if left == 1 else 'are'} probed by nobody; run as many replicas as shards"
+                f"WARNING: {counted(left, 'target')} of shards without a replica, which nobody probes; run as many replicas as shards"
             )
 
 
@@ -298,29 +293,12 @@ def _costs(specs: Configuration, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]
         echo(f"{'':32} {'tokens a sweep':>14} {'$':>8} {'a day':>9} {'tokens a day':>14} {'$':>8}  limited by")
         echo("".join(f"{f'sweep of {name}':32} {sweep}\n" for name, sweep in swept), end="")
         echo("Sweeps that are asked for, or follow a change of the engine, come on top; a budget holds for all.\n")
-    if words := _on_request([*mine, *(discovery.template for discovery in specs.discovery)]):
-        echo(words)
     for discovery in specs.discovery:
         echo(
             f"Discovery {discovery.name} brings at most {counted(discovery.limit, 'target')}, each of which costs that."
         )
     for line in fleet.words(specs):
         echo(line)
-
-
-def _on_request(specs: Sequence[TargetSpec]) -> str:
-    """A sentence on the largest possible cost of probes on request; "" if each target has a budget that limits it."""
-    from prober.config.target import DAY_S
-    from prober.web.on_demand import PROBES_PER_S
-
-    unbounded = [spec for spec in specs if spec.probes and spec.budget is None]
-    tokens = max((sum(spec.probes[0].workload.mean_tokens()) for spec in unbounded), default=0.0)
-    if not tokens:
-        return ""
-    return (
-        f"Probes on request (/probe, probe now) come on top: at most {PROBES_PER_S:g}/s of each prober for all targets, which is "
-        f"up to {PROBES_PER_S * DAY_S * tokens:,.0f} tokens a day for targets without a budget."
-    )
 
 
 class _Cost(NamedTuple):
@@ -389,17 +367,12 @@ def _evidence(slo: "Slo", uses: "Sequence[JudgedStream]") -> str:
     text = f"{format_percent(slo.objective)} is met on {needed:,} events or more, "
     text += f"{_time(needed / rate_per_s)} at {format_rate(rate_per_s)}"
     if needed / rate_per_s > VERDICT_S:
-        lower = (Decimal(objective) / 100 for objective in ("99.9", "99.5", "99", "98", "95", "90"))
-        quick = (
-            format_percent(objective)
-            for objective in lower
-            if objective < slo.objective
-            and percentile_events(replace(slo, objective=objective)) / rate_per_s <= VERDICT_S
+        lower = (
+            "99% or "
+            if slo.objective > P99 and percentile_events(replace(slo, objective=P99)) / rate_per_s <= VERDICT_S
+            else ""
         )
-        faster_per_s = Decimal(needed / VERDICT_S)
-        digit = Decimal(1).scaleb(faster_per_s.adjusted())  # round up to one digit
-        rate = format_rate(float((faster_per_s / digit).to_integral_value(ROUND_CEILING) * digit))
-        text += f"; use {' or '.join((*islice(quick, 1), rate))} for a verdict within {_time(VERDICT_S)}"
+        text += f"; use {lower}{format_rate(needed / VERDICT_S)} for a verdict within {_time(VERDICT_S)}"
     judged = percentile_window(slo, uses)
     return (
         f"{text}; its percentile is judged over {promql(judged[0])}"

@@ -79,7 +79,7 @@ def test_shards_do_not(checked: Call) -> None:
     assert "WARNING" not in output
     assert "A budget is one replica's: each counts its own targets." in output
     few = checked("--replicas", "2", "--shard", "ordinal/3").stdout
-    assert f"WARNING: 2 replicas of 3 shards: {shares[2]} targets are probed by nobody" in few
+    assert f"WARNING: {shares[2]} targets of shards without a replica, which nobody probes" in few
 
 
 def test_one_shard_shows_its_own_targets(checked: Call) -> None:
@@ -328,7 +328,7 @@ def test_an_empty_shard_is_warned_of(tmp_path: Path) -> None:
         f"{{name: {name}, url: 'http://127.0.0.1:1/{name}'}}" for name in NAMES if not shard_of(name, 2)
     )
     output = Call(tmp_path, f"targets: [{targets}]")("--shard", "ordinal/2").stdout
-    assert "WARNING: shard 1 of 2 has no target and probes nothing" in output
+    assert "WARNING: 1 shard without a target, which probe nothing: 1; use fewer shards" in output
     assert output.splitlines()[-1].endswith(" targets; 1 warning")
     (tmp_path / "found.json").touch()
     discovery = f"discovery: [{{file: {{files: ['{tmp_path}/found.json']}}}}]"
@@ -429,21 +429,6 @@ def test_how_pages_are_guarded_in_words(text: str, words: str) -> None:
     assert Loaded(load_web(text, "w")).words == words
 
 
-def test_what_probes_on_request_may_cost_is_stated(checked: Call) -> None:
-    """One a second all day, of the dearest target without a budget; nothing where budgets hold."""
-    text = """
-workloads: {{short: {{prompt_tokens: 10, output_tokens: 1}}, long: {{prompt_tokens: 100, output_tokens: 10}}}}
-targets:
-  - {{name: a, url: 'http://h', probes: [{{workload: short}}], budget: {{tokens_per_day: 10M}}}}
-  - {{name: b, url: 'http://h', probes: [{{workload: long}}]{budget}}}
-"""
-    assert (
-        "up to 9,504,000 tokens a day for targets without a budget" in checked.configured(text.format(budget="")).stdout
-    )
-    bounded = checked.configured(text.format(budget=", budget: {tokens_per_day: 10M}"))
-    assert "on request" not in bounded.stdout
-
-
 def of_engines(count: int, *rates: str) -> str:
     """A configuration with so many targets, of which the first have these rates."""
     targets = "".join(
@@ -477,16 +462,16 @@ def test_equal_rows_of_many_targets_are_one(tmp_path: Path) -> None:
         (
             "99.5%",
             "0.2/s",
-            "99.5% is met on 20,000 events or more, 28 h at 0.2/s; use 99% or 1/s for a verdict within 6 h;",
+            "99.5% is met on 20,000 events or more, 28 h at 0.2/s; use 99% or 0.93/s for a verdict within 6 h;",
         ),
         ("99.5%", "1/s", "99.5% is met on 20,000 events or more, 6 h at 1/s;"),
         (
             "99.9%",
             "0.2/s",
-            "99.9% is met on 100,000 events or more, 6 d at 0.2/s; use 99% or 5/s for a verdict within 6 h;",
+            "99.9% is met on 100,000 events or more, 6 d at 0.2/s; use 99% or 4.63/s for a verdict within 6 h;",
         ),
         ("99%", "0.2/s", "99% is met on 1,000 events or more, 83 min at 0.2/s;"),
-        ("98%", "1/min", "98% is met on 1,000 events or more, 17 h at 1/min; use 3/min for a verdict within 6 h;"),
+        ("98%", "1/min", "98% is met on 1,000 events or more, 17 h at 1/min; use 2.78/min for a verdict within 6 h;"),
     ],
 )
 def test_how_long_an_slo_has_no_verdict_is_said_before_it_is_an_alert(
