@@ -1,9 +1,9 @@
 """What do the rules cost a Prometheus in an outage? Seconds of one evaluation of each group, while every SLO of every target burns.
 
-A real Prometheus loads the rules of `prober rules` and a block of series, made with `promtool tsdb create-blocks-from openmetrics`, that
-ends now: counters at a sample every 15 s for as long as a group reads them, the tiles that three days of evaluations would have
-recorded, and the facts that alerts quote. Half of all events are bad, so each target has an alert for each of its four SLOs, whose texts
-are evaluated too. Reported is what Prometheus measures (`prometheus_rule_group_last_duration_seconds`), the median of three rounds.
+A real Prometheus loads the rules of `prober rules` and a block of series that ends now, made with `promtool tsdb create-blocks-from
+openmetrics`: counters at a sample every 15 s for as long as a group reads them, the tiles that three days of evaluations would have
+recorded, and the facts that alerts quote. Half of all events are bad, so each target has an alert for each of its four SLOs, whose
+texts are evaluated too. Reported is what Prometheus measures (`prometheus_rule_group_last_duration_seconds`), the median of three rounds.
 """
 
 import argparse
@@ -111,6 +111,12 @@ def _write(file: TextIO, targets: int, more: str, end_s: int) -> None:
     gauge("llmslo_cause_info", ',cause="queueing",state="confirmed",since="t",text="x"', ((own, 1) for own in names))
     gauge("llmslo_failure_info", ',reason="http_5xx",text="no backend"', ((own, 1) for own in names))
     gauge("llmslo_build_info", "", ((own.rpartition(",")[0], 1) for own in names))
+    _write_tiles(file, targets, more, end_s)
+    _write_latencies(file, names[:WITH_HISTOGRAMS], more, end_s)
+    file.write("# EOF\n")
+
+
+def _write_tiles(file: TextIO, targets: int, more: str, end_s: int) -> None:
     for name, growth in (("events", 48.0), ("bad_events", 24.0)):
         file.write(f"# TYPE slo:llmslo_{name}:increase4m gauge\n")
         for target in range(targets):
@@ -118,15 +124,17 @@ def _write(file: TextIO, targets: int, more: str, end_s: int) -> None:
                 labels = f'target="{target}",workload="w",slo="{slo}"{more}'
                 for at_s in range(end_s - 3 * 86_400, end_s, TILE_S):
                     file.write(f"slo:llmslo_{name}:increase4m{{{labels}}} {growth} {at_s}\n")
+
+
+def _write_latencies(file: TextIO, names: list[str], more: str, end_s: int) -> None:
     for name, kind, threshold_s in (("ttft", "request", 0.5), ("itl", "token", 0.05)):
         file.write(f"# TYPE llmslo_{name}_seconds histogram\n")
-        for own in names[:WITH_HISTOGRAMS]:
+        for own in names:
             for le in (*bounds(kind, (threshold_s,)), "+Inf"):
                 for count, at_s in enumerate(range(end_s - 7_200, end_s, SCRAPE_S)):
                     file.write(
                         f'llmslo_{name}_seconds_bucket{{{own}{more},workload="w",le="{le}"}} {3 * count} {at_s}\n'
                     )
-    file.write("# EOF\n")
 
 
 def create_block(text: Path, folder: str) -> None:

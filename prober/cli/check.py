@@ -4,8 +4,8 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from glob import glob, has_magic
 from math import isnan, nan
 from operator import add
@@ -25,16 +25,16 @@ from prober.config.hosts import check as check_address
 from prober.config.problems import ConfigError, path_of, shown_path
 from prober.config.server import texts
 from prober.config.target import TargetSpec
-from prober.config.units import counted
-from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
-from prober.net.clock import Clock
+from prober.config.units import counted, first_names
 from prober.probing.replicas import Shard, shard_of
 
 if TYPE_CHECKING:
     from prober.cli.sweep_cost import SweepCost
+    from prober.measure.objective import JudgedStream, Slo
 
-DEFAULT_RETENTION_S = 15 * 86_400  # of Prometheus
-MAX_NAMED_SHARDS = 10
+MAX_NAMED = 10  # targets with equal figures, shards, or rules
+P99 = Decimal("0.99")  # needs a thousand events, as a lower objective does
+VERDICT_S = 6 * 3_600  # without a verdict: a working day's morning tells how the night was
 SECRET_FILES = ("bearer_token_file", "key_file")
 FILES = (*SECRET_FILES, "ca_file", "cert_file")
 Located = Iterator[tuple[str, str]]  # path in the configuration, and the message or value at it
@@ -62,13 +62,10 @@ def check(
             "--shard", help="The --shard of the probers: ordinal/N if each has its own, I/N if all have the same."
         ),
     ] = None,
-    read_pages: Annotated[
-        bool,
-        typer.Option(
-            "--read-pages",
-            help="Read the engines' pages: by which bound the SLOs of `metrics.slos` judge all requests.",
-        ),
-    ] = False,
+    prometheus: Annotated[
+        str,
+        typer.Option("--prometheus", help="URL of a Prometheus: are the rules of this configuration loaded, and once?"),
+    ] = "",
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of the configuration.")] = False,
 ) -> None:
     """Report every mistake of the configuration, or the daily cost of each target and what fires its alerts."""
@@ -111,12 +108,15 @@ def check(
     warnings += [line for line in fleet.words(specs) if line.startswith("WARNING")]
     alerts = _alerts(specs) if specs.uses() else []
     if specs.traffic_slos():
-        _traffic(specs, read_pages=read_pages)
+        echo(
+            "SLOs of `metrics.slos` use the nearest bound of the engine's histogram; the log of `prober run` says which it is."
+        )
     echo()
     if secured:
         echo(secured)
+    broken += _loaded(specs, prometheus.rstrip("/")) if prometheus else []
     unfit = [mistake for cost in sweeps.values() for mistake in cost.mistakes()]
-    echo(f"{config_file}: {_headline(specs, len(alerts), len(unfit), len(warnings))}")
+    echo(f"{config_file}: {_headline(specs, len(alerts), len(unfit), len(warnings), len(broken))}")
     mistakes = [specs.file.line(*mistake) for mistake in (*alerts, *unfit)]
     if mistakes or broken:
         fail("\n".join([*mistakes, *broken]), ExitCode.FAILED)
@@ -145,13 +145,14 @@ def _refused_addresses(specs: Configuration) -> Located:
                 yield f"{place}.{key}", str(refusal.strerror)
 
 
-def _headline(specs: Configuration, alerts: int, sweeps: int, warnings: int) -> str:
+def _headline(specs: Configuration, alerts: int, sweeps: int, warnings: int, others: int) -> str:
     """The summary line, with the numbers of targets, mistakes and warnings."""
     names = ", ".join(discovery.name for discovery in specs.discovery)
     targets = [counted(len(specs.targets), "target")] if specs.targets else []
     targets += [f"{'those' if targets else 'the targets'} of discovery {names}"] if names else []
     verdict = f"; {counted(alerts, 'alert')} cannot fire" if alerts else ""
     verdict += f"; {counted(sweeps, 'sweep limit')} and budget do not fit" if sweeps else ""
+    verdict += f"; {counted(others, 'other mistake')}" if others else ""
     verdict = verdict or ("" if warnings else ", all right")
     return " and ".join(targets) + verdict + (f"; {counted(warnings, 'warning')}" if warnings else "")
 
@@ -234,16 +235,11 @@ class _Fleet:
         yield f"Targets of the shards: {listed_counts}{', and those that are discovered' if specs.discovery else ''}."
         empty = [str(index) for index in range(self.shards) if not counts[index]]
         if empty and not specs.discovery:
-            more = f" and {len(empty) - MAX_NAMED_SHARDS} more" if len(empty) > MAX_NAMED_SHARDS else ""
-            names = ", ".join(empty[:MAX_NAMED_SHARDS]) + more
-            listed = (
-                f"shard{'' if len(empty) == 1 else 's'} {names} of {self.shards} {'has' if len(empty) == 1 else 'have'}"
-            )
-            yield f"WARNING: {listed} no target and probe{'s' if len(empty) == 1 else ''} nothing; fewer shards may do"
+            names = first_names(empty, MAX_NAMED)
+            yield f"WARNING: {counted(len(empty), 'shard')} without a target, which probe nothing: {names}; use fewer shards"
         if left := sum(counts[index] for index in range(self.replicas, self.shards)):
             yield (
-                f"WARNING: {counted(self.replicas, 'replica')} of {self.shards} shards: {counted(left, 'target')} "
-                f"{'is' if left == 1 else 'are'} probed by nobody; run as many replicas as shards"
+                f"WARNING: {counted(left, 'target')} of shards without a replica, which nobody probes; run as many replicas as shards"
             )
 
 
@@ -267,6 +263,7 @@ def _costs(specs: Configuration, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]
     discovered = [(f"each of discovery {discovery.name}", discovery.template) for discovery in specs.discovery]
     total = _Cost()
     swept: list[tuple[str, SweepCost]] = []
+    rows: dict[str, list[str]] = {}  # names of targets by their figures
     for name, spec in [*((spec.name or "(named by its model)", spec) for spec in mine), *discovered]:
         use = estimate_per_day(spec)
         families = registry()
@@ -283,7 +280,10 @@ def _costs(specs: Configuration, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]
             cost = _Cost(*map(add, cost, _Cost(0.0, prompt, tokens - prompt, dollars)))
         cost = _Cost(*((1 if fleet.alone else fleet.replicas) * amount for amount in cost))
         total = _Cost(*map(add, total, cost))
-        echo(f"{name:32} {cost}")
+        rows.setdefault(str(cost), []).append(name)
+    for figures, names in rows.items():
+        for name in [f"{first_names(names, 1)}, each"] if len(names) > MAX_NAMED else names:
+            echo(f"{name:32} {figures}")
     if fleet.is_explicit and mine and not specs.discovery:
         echo(f"{'all of ' + counted(fleet.replicas, 'replica'):32} {total}")
     echo()
@@ -292,29 +292,12 @@ def _costs(specs: Configuration, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]
         echo(f"{'':32} {'tokens a sweep':>14} {'$':>8} {'a day':>9} {'tokens a day':>14} {'$':>8}  limited by")
         echo("".join(f"{f'sweep of {name}':32} {sweep}\n" for name, sweep in swept), end="")
         echo("Sweeps that are asked for, or follow a change of the engine, come on top; a budget holds for all.\n")
-    if words := _on_request([*mine, *(discovery.template for discovery in specs.discovery)]):
-        echo(words)
     for discovery in specs.discovery:
         echo(
             f"Discovery {discovery.name} brings at most {counted(discovery.limit, 'target')}, each of which costs that."
         )
     for line in fleet.words(specs):
         echo(line)
-
-
-def _on_request(specs: Sequence[TargetSpec]) -> str:
-    """A sentence on the largest possible cost of probes on request; "" if each target has a budget that limits it."""
-    from prober.config.target import DAY_S
-    from prober.web.on_demand import PROBES_PER_S
-
-    unbounded = [spec for spec in specs if spec.probes and spec.budget is None]
-    tokens = max((sum(spec.probes[0].workload.mean_tokens()) for spec in unbounded), default=0.0)
-    if not tokens:
-        return ""
-    return (
-        f"Probes on request (/probe, probe now) come on top: at most {PROBES_PER_S:g}/s of each prober for all targets, which is "
-        f"up to {PROBES_PER_S * DAY_S * tokens:,.0f} tokens a day for targets without a budget."
-    )
 
 
 class _Cost(NamedTuple):
@@ -338,81 +321,95 @@ class _Cost(NamedTuple):
 
 
 def _alerts(specs: Configuration) -> list[tuple[str, str]]:
-    """Print how many bad probes fire each pair of burn-rate windows. Returns (path, message) for each alert that cannot fire."""
-    from prober.features.slo.compliance import percentile_events
+    """Print how many bad probes fire each pair of burn-rate windows, in one row for all streams of which that is equally many.
+
+    Returns (path, message) for each alert that cannot fire.
+    """
     from prober.features.slo.firing import firing_checks
-    from prober.measure.objective import format_percent, promql
+    from prober.measure.objective import promql
 
     mistakes = []
     echo("\nBad probes, of those expected, that fire each burn-rate alert (both windows must):")
     echo(f"{'slo':12} {'target, workload':40} {'severity':9} {'burn':>5}  {'long window':>22}  {'short window':>22}")
     for slo, uses in specs.uses().items():
+        rows: dict[tuple[str, str, str], list[str]] = {}  # names by figures, problem and place of an alert
         for check in firing_checks(slo, uses):
             pair = check.pair
-            long, short = (
-                f"{bad} of {expected:,.0f} in {promql(seconds)}"
-                for bad, expected, seconds in (
-                    (check.bad_long, check.probes_long, pair.long_s),
-                    (check.bad_short, check.probes_short, pair.short_s),
-                )
-            )
-            where = f"{check.use.target}, {check.use.workload}"
-            echo(f"{slo.name:12} {where:40} {pair.severity:9} {pair.burn!s:>5}  {long:>22}  {short:>22}")
-            if check.problem:
-                mistakes.append((check.place, f"{where}: its alert cannot fire: {check.problem}"))
-                echo(f"{'':12} CANNOT FIRE: {check.problem}")
+            long = f"{check.bad_long} of {check.probes_long:,.0f} in {promql(pair.long_s)}"
+            short = f"{check.bad_short} of {check.probes_short:,.0f} in {promql(pair.short_s)}"
+            figures = f"{pair.severity:9} {pair.burn!s:>5}  {long:>22}  {short:>22}"
+            names = rows.setdefault((figures, check.problem, check.place), [])
+            names.append(f"{check.use.target}, {check.use.workload}")
+        for (figures, problem, place), names in rows.items():
+            echo(f"{slo.name:12} {first_names(names, 1):40} {figures}")
+            if problem:
+                mistakes.append((place, f"{first_names(names, 1)}: its alert cannot fire: {problem}"))
+                echo(f"{'':12} CANNOT FIRE: {problem}")
     echo()
-    for slo in specs.uses():
-        echo(f"slos.{slo.name}: to judge {format_percent(slo.objective)} takes {percentile_events(slo):,} events")
+    for slo, uses in specs.uses().items():
+        echo(f"slos.{slo.name}: {_evidence(slo, uses)}")
     return mistakes
 
 
-def _traffic(specs: Configuration, *, read_pages: bool) -> None:
-    """Print for each SLO of `metrics.slos` the bound of the engine's histogram by which it judges all requests of a target."""
-    from prober.features.slo.traffic import bound_text, histogram_of
-    from prober.measure.objective import format_rate
+def _evidence(slo: "Slo", uses: "Sequence[JudgedStream]") -> str:
+    """How long an SLO has no verdict for lack of events, and what shortens it."""
+    from prober.features.slo.compliance import percentile_events
+    from prober.measure.objective import format_percent, format_rate
 
-    if not read_pages:
-        echo("SLOs of `metrics.slos` use the nearest bound of the engine's histogram; --read-pages prints which it is.")
-        return
-    judged = [spec for spec in specs.targets if spec.traffic_slos]
-    pages = asyncio.run(_pages(judged))
-    for spec, signals in zip(judged, pages, strict=True):
-        for slo in spec.traffic_slos:
-            text = (
-                bound_text(slo, histogram_of(slo, signals)) if signals else "the engine's page cannot be read from here"
-            )
-            echo(f"slos.{slo.name}: {spec.key}: {text}")
-        echo(f"{spec.key}: {format_rate(sum(probe.rate for probe in spec.probes))} of all requests are a prober's own")
-    if specs.discovery:
-        echo("The bounds of discovered targets are in llmslo_slo_traffic_threshold_seconds.")
+    needed, rate_per_s = percentile_events(slo), min(use.rate_per_s for use in uses)
+    text = f"{format_percent(slo.objective)} is met on {needed:,} events or more, "
+    text += f"{_time(needed / rate_per_s)} at {format_rate(rate_per_s)}"
+    if needed / rate_per_s > VERDICT_S:
+        lower = (
+            "99% or "
+            if slo.objective > P99 and percentile_events(replace(slo, objective=P99)) / rate_per_s <= VERDICT_S
+            else ""
+        )
+        text += f"; use {lower}{format_rate(needed / VERDICT_S)} for a verdict within {_time(VERDICT_S)}"
+    return text
 
 
-async def _pages(specs: Sequence[TargetSpec]) -> list[EngineSignals | None]:
-    """The signals on the metrics page of each engine; None for a page that cannot be read."""
-    with closing(Clock()) as clock:
-        return await asyncio.gather(*(_page(spec, clock) for spec in specs))
+def _time(seconds: float) -> str:
+    """A time such as `28 h`."""
+    for unit, size_s in (("d", 86_400), ("h", 3_600)):
+        if seconds >= 2 * size_s:
+            return f"{seconds / size_s:,.0f} {unit}"
+    return f"{seconds / 60:.0f} min"
 
 
-async def _page(spec: TargetSpec, clock: Clock) -> EngineSignals | None:
-    from prober.features.engines.page_reader import PageReader
-    from prober.probing.target import Target
+def _loaded(specs: Configuration, url: str) -> list[str]:
+    """Print whether a Prometheus has loaded the rules of the configuration. Returns what is missing, or is there twice."""
+    from prober.daemon.rules import groups
+    from prober.exposition.alerting import RuleOptions
+    from prober.net.prometheus import LoadedRule, QueryFailed, loaded_rules
 
-    if spec.metrics is None:
-        return None
-    target, listener = Target(spec, clock), _LastPage()
-    await target.identify()
-    await PageReader(target, spec.metrics, clock, listener, lambda: spec.key).read()
-    return listener.signals
-
-
-class _LastPage:
-    """Keeps the signals of the last reading of an engine's page."""
-
-    signals: EngineSignals | None = None
-
-    def page_read(self, reading: PageReading | None) -> None:
-        self.signals = reading.signals if reading else None
-
-    def engine_changed(self, change: EngineChange) -> None:
-        pass
+    try:
+        loaded = asyncio.run(loaded_rules(url))
+    except QueryFailed as problem:
+        return [f"--prometheus: {problem}"]
+    expected = {
+        str(rule.get("alert") or rule["record"]) for group in groups(specs, RuleOptions()) for rule in group["rules"]
+    }
+    places: dict[tuple[str, str], list[LoadedRule]] = {}  # by name and query
+    for rule in loaded:
+        if rule.name in expected:
+            places.setdefault((rule.name, rule.query), []).append(rule)
+    repeated: dict[tuple[str, ...], set[str]] = {}  # names by files, or by groups of one file
+    for (name, _), copies in places.items():
+        files = {copy.file for copy in copies}
+        if len({(copy.group, copy.file) for copy in copies}) > 1:
+            where = files if len(files) > 1 else {f"group {copy.group} of {copy.file}" for copy in copies}
+            repeated.setdefault(tuple(sorted(where)), set()).add(name)
+    problems = [
+        f"--prometheus: rules are loaded {len(where)} times, by {' and '.join(where)}: {first_names(names, 3)}; remove all but one "
+        "(from `rule_files`, or the PrometheusRule objects)"
+        for where, names in repeated.items()
+    ]
+    if missing := expected - {name for name, _ in places}:
+        problems.append(
+            f"--prometheus: {len(missing)} of {len(expected)} rules of this configuration are not loaded: "
+            f"{first_names(missing, 3)}; load the file that `prober rules` writes"
+        )
+    if not problems:
+        echo(f"--prometheus: all {counted(len(expected), 'rule')} of this configuration are loaded, each once.")
+    return problems

@@ -31,6 +31,7 @@ from prober.daemon.state_persistence import (
     DIAGNOSIS,
     DRIFT,
     ENGINE,
+    EVENTS,
     MAX_STATE_AGE_S,
     SLO,
     AnsweredTargets,
@@ -58,7 +59,7 @@ from prober.net.clock import Clock
 from prober.probing import series as probe_series
 from prober.probing.fleet import Fleet
 from prober.probing.history import EventLog, ProbeHistory
-from prober.probing.recorder import TargetBuffering, TargetCaching, TargetProbes, TargetTrust
+from prober.probing.recorder import TargetBuffering, TargetCaching, TargetFailures, TargetProbes, TargetTrust
 from prober.probing.replicas import Shard
 from prober.probing.supervisor import Supervisor
 from prober.probing.target_runner import RunnerContext
@@ -84,7 +85,7 @@ NO_LEASE = (
     "sweeps and writes to Grafana are one at a time in this prober only, and a second one with this shard would do them too; "
     "give all of a shard the same lease"
 )
-KINDS = (DRIFT, ENGINE, DEMAND, SLO, ANSWERED, DIAGNOSIS, BUDGET, ANSWERS)  # of the rows in the store
+KINDS = (DRIFT, ENGINE, DEMAND, SLO, ANSWERED, DIAGNOSIS, BUDGET, ANSWERS, EVENTS)  # of the rows in the store
 END_NOTICE_S = 10.0  # from the end of one container of a pod to the hook of another: up to 6 s were seen on a busy node
 POD_END_LIMIT_S = 3600.0  # longer than pods are given to end
 log = logging.getLogger(__name__)
@@ -250,9 +251,10 @@ class App:
         options, families = self._options, self._families
         clock = self._clock = self._make_clock()
         instance = os.environ.get("POD_NAME") or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
-        events, supervisor = EventLog(), self._supervisor
+        supervisor = self._supervisor
         path = self._storage_path = options.storage_path or specs.storage.path
         store, rows = self._stored(path)
+        events = EventLog(rows[EVENTS])
         if path and store and (kind := network_file_system(Path(path))):
             log.warning(
                 "--storage.path %s: is on %s, where SQLite's locks cannot be relied on: one prober only", path, kind
@@ -281,6 +283,7 @@ class App:
         # Features that observe targets, in the order of their calls: a new feature is one line here.
         features = (
             partial(TargetProbes, families),
+            partial(TargetFailures, families),
             partial(TargetTrust, families),
             partial(TargetBuffering, families, events),
             partial(TargetCaching, events),
@@ -311,6 +314,7 @@ class App:
         self._desired_targets = DesiredTargets(families, lambda targets: self._fleet.change(targets, options.drain_s))
         self._persistence = StatePersistence(
             self._drift,
+            events,
             {
                 ENGINE: engines,
                 DEMAND: headroom,
@@ -364,6 +368,7 @@ class App:
             Part("pages", start=self._listen, close=lambda: self._serving.close() if self._serving else None),
             Part("storage", work=partial(self._retry_storage, path), close=self._keep_learnt),
             Part("states", work=self._persistence.save_often, close=self._persistence.close),
+            Part("events", work=self._persistence.save_events),
             Part("budgets", close=ledger.close),
             Part("fleet", close=lambda: self._fleet.stop(options.drain_s)),
             # Released after the last sweep, so that other replicas need not wait for the end of the lease.

@@ -30,6 +30,10 @@ def groups(configuration: Configuration | None, options: RuleOptions) -> list[Ru
         several = probes.alerts_of_several_probers() if options.has_several_probers else ()
         replaced = {alert.name for alert in several}
         yield from (*several, *(alert for alert in found if alert.name not in replaced))
+        if configuration is None or len(kinds) > 1 or configuration.discovery:
+            yield from probes.alerts_of_several_targets()
+        if configuration is None or any(kind.url.startswith("https:") for kind in kinds):
+            yield from probes.alerts_of_tls()
         yield from own.alerts(has_several=options.has_several_probers)
         yield from drift.alerts()
         yield from engines.alerts()

@@ -6,7 +6,8 @@ import json
 import logging
 import math
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from prober.exposition.buckets import representatives
@@ -17,14 +18,15 @@ from prober.features.drift.state import Observation
 from prober.net.clock import Clock
 from prober.net.prometheus import HOUR_S, QueryFailed, hourly_histograms
 from prober.probing import series as probe_series
+from prober.probing.history import MAX_EVENTS, EventLog
 from prober.probing.target import Target
 from prober.storage.saved_rows import SavedRows
-from prober.storage.store import Store
+from prober.storage.store import Entry, Store
 
 NEEDED_SAMPLES = BLOCK_SAMPLES * BLOCK_COUNT
 # Kinds of rows in the store.
 DRIFT, ENGINE, DEMAND, SLO, ANSWERED, DIAGNOSIS = "drift", "engine", "demand", "slo", "answered", "diagnosis"
-ANSWERS = "answers"
+ANSWERS, EVENTS = "answers", "events"
 SAVE_INTERVAL_S = 60.0
 MAX_STATE_AGE_S = 30 * 86_400.0  # of a target that is no longer probed
 RECALL_HOURS = 7 * 24
@@ -52,6 +54,7 @@ class StatePersistence:
     def __init__(
         self,
         drift: DriftMonitor,
+        events: EventLog,
         others: Mapping[str, Stateful],
         store: Store | None,
         prometheus_url: str | None,
@@ -59,9 +62,9 @@ class StatePersistence:
         clock: Clock,
     ) -> None:
         self.prometheus_url = prometheus_url
-        self._drift, self._store, self._failures, self._clock = drift, store, failures, clock
+        self._drift, self._events, self._store, self._failures, self._clock = drift, events, store, failures, clock
         self._failing: set[str] = set()  # kinds whose last write failed
-        self._parts: dict[str, Stateful] = {DRIFT: drift, **others}
+        self._parts: dict[str, Stateful] = {DRIFT: drift, EVENTS: events, **others}
 
     async def save_often(self) -> None:
         """Save all states every minute, so that a kill loses little evidence, and new baselines and alarms of drift at once."""
@@ -73,6 +76,12 @@ class StatePersistence:
                         await self._put(self._store, DRIFT, self._drift.changed_states())
             await self.save(self._store)
 
+    async def save_events(self) -> None:
+        """Save events as they come, so that a kill loses those of an instant."""
+        while self._store is not None:
+            await self._events.changed.wait()
+            await self._put(self._store, EVENTS, self._events.new_states())
+
     async def save(self, store: Store) -> None:
         """Save all states. They are read one by one and written in a thread, so that no request is delayed."""
         for kind, part in self._parts.items():
@@ -83,8 +92,9 @@ class StatePersistence:
         for item in states:
             items.append(item)
             await asyncio.sleep(0)
+        save = partial(store.save_and_prune, surplus=_old_events) if kind == EVENTS else store.save
         try:
-            await asyncio.to_thread(store.save, kind, items, self._clock.unix_s())
+            await asyncio.to_thread(save, kind, items, self._clock.unix_s())
         except sqlite3.Error as problem:
             self._failures.inc()
             self._failing.add(kind)
@@ -134,6 +144,10 @@ class StatePersistence:
             log.info("target=%s workload=%s signal=%s: baseline from %s, %.0f samples", *key, url, observations)
         except (QueryFailed, ValueError) as problem:
             log.warning("prometheus.url: no baseline of target=%s signal=%s from the past: %s", target, signal, problem)
+
+
+def _old_events(entries: Sequence[Entry]) -> list[str]:
+    return sorted(entry.key for entry in entries)[:-MAX_EVENTS]
 
 
 ROW = "all"  # key of the one row in the store

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -72,8 +73,31 @@ async def instant(url: str, query: str) -> float:
     return values[0]
 
 
-async def _rows(url: str, path: str, parameters: dict[str, str]) -> list[Any]:
-    """The `result` of a query: a list of series, or [time, value] for a scalar. Raises QueryFailed."""
+@dataclass(frozen=True, slots=True)
+class LoadedRule:
+    """A rule that a Prometheus evaluates. name: of its alert, or of the series that it records"""
+
+    name: str
+    query: str
+    group: str
+    file: str
+
+
+async def loaded_rules(url: str) -> list[LoadedRule]:
+    """All rules of a Prometheus. Raises QueryFailed."""
+    groups = await _rows(url, "rules?exclude_alerts=true", {}, "groups")
+    try:
+        return [
+            LoadedRule(rule["name"], rule["query"], group["name"], group["file"])
+            for group in groups
+            for rule in group["rules"]
+        ]
+    except (KeyError, TypeError) as problem:
+        raise QueryFailed(f"{mask_secrets(url)}: not an answer of Prometheus: {problem!r}; check the URL") from None
+
+
+async def _rows(url: str, path: str, parameters: dict[str, str], key: str = "result") -> list[Any]:
+    """A part of an answer's `data`; of a query a list of series, or [time, value] for a scalar. Raises QueryFailed."""
     redactor = Redactor()
     redactor.add_url(url)
     try:
@@ -87,7 +111,7 @@ async def _rows(url: str, path: str, parameters: dict[str, str]) -> list[Any]:
         document: Any = orjson.loads(page.body)
         if document["status"] != "success":
             raise QueryFailed(f"{mask_secrets(url)}: {redactor.redact(error_message(page.body))}")
-        rows: list[Any] = document["data"]["result"]
+        rows: list[Any] = document["data"][key]
         return rows
     except UnreadablePage as problem:  # may contain the start of a response that is not HTTP
         raise QueryFailed(redactor.redact(str(problem))) from None

@@ -2,18 +2,23 @@
 changes of state and engine, drift, diagnoses, changed SLOs, sweeps.
 """
 
+import asyncio
+import json
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from heapq import merge
+from typing import get_args
+from zlib import crc32
 
 from prober.config.units import counted, first_names
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.target_state import SILENT_STATES, TargetEvent, TargetState
+from prober.measure.target_state import SILENT_STATES, EventKind, TargetEvent, TargetState
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.statistics.quantiles import Quantile, quantiles
+from prober.storage.saved_rows import SavedRows
 
 SAMPLES, SPARE = 4096, 512
 MARK_S, RECENT_S, LATEST_S = 300.0, 600.0, 60.0
@@ -184,14 +189,36 @@ MAX_NAMES = 3  # in an event of many targets
 
 
 class EventLog:
-    """The latest events of all targets."""
+    """The latest events of all targets.
 
-    def __init__(self) -> None:
-        self._events: deque[TargetEvent] = deque(maxlen=MAX_EVENTS)
+    saved: events that `states` returned in an earlier process
+    changed: set when there are events that `new_states` has not returned
+    """
+
+    def __init__(self, saved: SavedRows | None = None) -> None:
+        saved = saved or SavedRows()
+        consequence = "an event of an earlier process is not shown, it cannot be read"
+        events = (saved.pop(key, _read_event, consequence) for key in saved)
+        known = sorted((event for event in events if event is not None), key=lambda event: event.unix_s)
+        self._events = deque(known, maxlen=MAX_EVENTS)
+        self._unsaved: deque[TargetEvent] = deque(maxlen=MAX_EVENTS)
+        self.changed = asyncio.Event()
 
     def append(self, event: TargetEvent) -> None:
         """Add an event; the oldest is dropped."""
         self._events.append(event)
+        self._unsaved.append(event)
+        self.changed.set()
+
+    def states(self) -> Iterator[tuple[str, bytes]]:
+        """(key, event) of each event, to be saved. Keys sort by time."""
+        yield from map(_saved_event, tuple(self._events))
+
+    def new_states(self) -> Iterator[tuple[str, bytes]]:
+        """`states` of the events since the last call."""
+        self.changed.clear()
+        while self._unsaved:
+            yield _saved_event(self._unsaved.popleft())
 
     def latest(self, target: str | None = None) -> list[TargetEvent]:
         """The events of one target, or of all, latest first. Those of a removed target stay."""
@@ -209,6 +236,18 @@ class EventLog:
                 places[same] = len(folded)
                 folded.append(event)
         return folded
+
+
+def _saved_event(event: TargetEvent) -> tuple[str, bytes]:
+    data = json.dumps(asdict(event)).encode()
+    return f"{event.unix_s:017.6f} {crc32(data):08x}", data
+
+
+def _read_event(data: bytes) -> TargetEvent:
+    row = json.loads(data)
+    if type(row["unix_s"]) is not float or row["kind"] not in get_args(EventKind):
+        raise ValueError(f"{data[:80]!r} is no event")
+    return TargetEvent(**row)
 
 
 class FirstAnswers:

@@ -1,16 +1,19 @@
 """Updates the series of the probes."""
 
 import logging
-from collections import deque
+import re
+from collections import Counter, deque
 from collections.abc import Iterable
 
 from prober.exposition.buckets import COARSE, MEDIUM, bounds
 from prober.exposition.families import Histogram, Registry, Series
 from prober.measure.buffering import Buffering
 from prober.measure.outcome import ANSWERED, BAD, NEUTRAL, Outcome
+from prober.measure.printable import shown_name
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, TargetEvent, TargetState, WorkloadState
 from prober.measure.timeline import Timeline
+from prober.net.clock import Alarm
 from prober.probing import series
 from prober.probing.history import EventLog
 from prober.probing.observer import NamedSpec, ObservedTarget, TargetObserver
@@ -34,6 +37,7 @@ class TargetProbes(TargetObserver):
 
     def __init__(self, registry: Registry, observed: NamedSpec) -> None:
         self._registry, self._observed, self._name = registry, observed, observed.name
+        self._url = observed.spec.url
         self._bounds: dict[str, dict[str, tuple[float, ...]]] = {}  # by workload, then by series
         self.configured()
 
@@ -42,6 +46,9 @@ class TargetProbes(TargetObserver):
         registry.label(name, tuple(sorted((label, value) for label, value in spec.labels.items() if value)))
         if spec.budget is not None and spec.budget.price_per_million is not None:
             registry.value(series.COST, name)
+        if spec.url != self._url:
+            self._url = spec.url
+            registry.show(series.CERT_EXPIRY, None, name)
         workloads = {workload for probe in spec.probes for workload in probe.workload.series}
         for workload in self._bounds.keys() - workloads:
             registry.remove(name, workload)
@@ -185,8 +192,61 @@ class TargetProbes(TargetObserver):
 
 
 log = logging.getLogger(__name__)
+SLOT_NS = 10 * 10**9  # in which probes are counted, so that a high rate takes no more memory
+FAILURE_WINDOW_NS = 300 * 10**9
+MAX_FAILURE_CHARS = 200
+# Identifiers of a request in a text, each of which would make a new series: a UUID, and 16 hexadecimal digits or more.
+_REQUEST_IDS = re.compile(
+    r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b(?=[a-f]*[0-9])[0-9a-f]{16,}\b", re.IGNORECASE
+)
+
+
+class TargetFailures(TargetObserver):
+    """Exports the most frequent reason of a target's failures of the last FAILURE_WINDOW_NS, and what the last one with it says."""
+
+    def __init__(self, registry: Registry, observed: ObservedTarget) -> None:
+        self._registry, self._observed, self._url = registry, observed, observed.spec.url
+        self._slots: deque[tuple[int, int, Counter[str]]] = deque()  # (first and last time in ns, failures by reason)
+        self._texts: dict[str, str] = {}  # of the last failure, by reason
+        self._alarm: Alarm | None = None  # when the oldest failures leave the window
+
+    def configured(self) -> None:
+        if self._observed.spec.url != self._url:
+            self._url = self._observed.spec.url
+            self._slots.clear()
+            self._show()
+
+    def probe_ended(self, result: ProbeResult) -> None:
+        if result.outcome not in BAD:
+            return
+        now_ns, reason = self._observed.target.clock.now_ns(), result.outcome.value
+        is_current = self._slots and now_ns - self._slots[-1][0] < SLOT_NS
+        begin_ns, _, counts = self._slots.pop() if is_current else (now_ns, now_ns, Counter[str]())
+        counts[reason] += 1
+        self._slots.append((begin_ns, now_ns, counts))
+        text = result.detail.replace(result.request_id or "\0", "…")
+        self._texts[reason] = shown_name(_REQUEST_IDS.sub("…", text), MAX_FAILURE_CHARS)
+        self._show()
+
+    def removed(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def _show(self) -> None:
+        clock = self._observed.target.clock
+        now_ns = clock.now_ns()
+        while self._slots and now_ns - self._slots[0][1] >= FAILURE_WINDOW_NS:
+            self._slots.popleft()
+        counts = sum((counts for *_, counts in reversed(self._slots)), Counter[str]())  # of equals, the latest
+        labels = [(self._observed.name, reason, self._texts[reason]) for reason, _ in counts.most_common(1)]
+        self._registry.keep(series.FAILURE_INFO, labels, self._observed.name)
+        for shown in labels:
+            self._registry.show(series.FAILURE_INFO, 1.0, *shown)
+        if self._slots and (self._alarm is None or self._alarm.due_ns <= now_ns):
+            self._alarm = clock.call_at(self._slots[0][1] + FAILURE_WINDOW_NS, self._show)
+
+
 TRUST_WINDOW_S = 600.0
-TRUST_SLOT_NS = 10 * 10**9  # in which probes are counted, so that a high rate takes no more memory
 
 
 class TargetTrust(TargetObserver):
@@ -217,7 +277,7 @@ class TargetTrust(TargetObserver):
     def probe_ended(self, result: ProbeResult) -> None:
         if result.outcome in ANSWERED or result.outcome is Outcome.INVALID:
             now_ns = self._observed.target.clock.now_ns()
-            is_current = self._slots and now_ns - self._slots[-1][0] < TRUST_SLOT_NS
+            is_current = self._slots and now_ns - self._slots[-1][0] < SLOT_NS
             begin_ns, probes, timed = self._slots.pop() if is_current else (now_ns, 0, 0)
             is_timed = result.outcome in ANSWERED and not result.timeline.why_no_ttft
             self._slots.append((begin_ns, probes + 1, timed + is_timed))

@@ -1,12 +1,17 @@
 """Series, alerts and the recording rule of the probes."""
 
-from prober.exposition.alerting import NOW, Alert, Link, Rule, no_data, of_present, probe_increase
+from prober.exposition.alerting import NOW, Alert, Link, Rule, Severity, no_data, of_present, probe_increase
 from prober.exposition.dashboards.queries import LEVEL, RECORDED_P99, RECORDED_SIGNALS, RECORDED_WINDOW, quantile
 from prober.exposition.families import counter, gauge, histogram
 
 _PROBE = ("target", "workload")
 PROBES = counter("llmslo_probes_total", "Due times of the schedule, sent or shed, without the neutral ones.", *_PROBE)
 FAILURES = counter("llmslo_probe_failures_total", "Probes that failed by the target's doing.", *_PROBE, "reason")
+FAILURE_INFO = gauge(
+    "llmslo_failure_info",
+    "1 while probes failed in the last five minutes: their most frequent reason, and what the last of them says, up to 200 characters.",
+    *("target", "reason", "text"),
+)
 NEUTRAL = counter(
     "llmslo_probes_neutral_total", "Due times kept out of every SLI: not the target's doing.", *_PROBE, "reason"
 )
@@ -91,7 +96,11 @@ RETRIED = counter(
     "Probes that a gateway tried again (retry) or sent to another model (fallback), as its response headers tell it.",
     *("target", "kind"),
 )
-CERT_EXPIRY = gauge("llmslo_tls_cert_expiry_timestamp_seconds", "End of the server certificate's validity.", "target")
+CERT_EXPIRY = gauge(
+    "llmslo_tls_cert_expiry_timestamp_seconds",
+    "End of the validity of the server certificate that was last verified.",
+    "target",
+)
 TASK_FAILURES = counter(
     "llmslo_task_failures_total",
     "Tasks of the prober that failed and were started again: a fault of the prober, which its log describes.",
@@ -102,6 +111,8 @@ TOKEN_KINDS = ("prompt", "completion", "cached")
 
 
 OF_WORKLOAD = Link("target", ("target", "workload"))
+# Before the end of a certificate: time to order one by hand, and the last working day before a weekend.
+CERT_WARNING_S, CERT_CRITICAL_S = 14 * 86_400, 3 * 86_400
 # By prober and reason: all of its targets, more than one, fail every probe with that reason.
 ALL_FAIL = (
     "count by (instance, reason) (llmslo_failure_info) > 1\n"
@@ -115,6 +126,22 @@ def alerts() -> tuple[Alert, ...]:
     rejected = probe_increase("llmslo_probes_neutral_total", "15m", 'reason="rejected"')
     return (
         _failing('max by (target) (llmslo_target_state{state="failing"}) == 1\n'),
+        Alert(
+            "LLMProbeRejected",
+            "warning",
+            of_present(f"({rejected} >= 3\nor\n{no_data('rejected')})", "llmslo_probes_neutral_total"),
+            "5m",
+            "{{ $labels.target }} rejects the probes",
+            "Of workload {{ $labels.workload }} every probe, or three in 15 minutes: the server does not accept the token, the model "
+            "or the request. Rejected probes measure nothing.",
+            link=OF_WORKLOAD,
+        ),
+    )
+
+
+def alerts_of_several_targets() -> tuple[Alert, ...]:
+    """Alerts where all targets of a prober fail alike."""
+    return (
         Alert(
             "LLMAllTargetsFailing",
             "critical",
@@ -131,16 +158,31 @@ def alerts() -> tuple[Alert, ...]:
             "{{ $labels.target }} fails like all targets of its prober",
             "",  # sent to nobody: it inhibits the alerts about the target in favour of LLMAllTargetsFailing
         ),
-        Alert(
-            "LLMProbeRejected",
-            "warning",
-            of_present(f"({rejected} >= 3\nor\n{no_data('rejected')})", "llmslo_probes_neutral_total"),
-            "5m",
-            "{{ $labels.target }} rejects the probes",
-            "Of workload {{ $labels.workload }} every probe, or three in 15 minutes: the server does not accept the token, the model "
-            "or the request. Rejected probes measure nothing.",
-            link=OF_WORKLOAD,
-        ),
+    )
+
+
+def alerts_of_tls() -> tuple[Alert, ...]:
+    """Alerts on the end of a server certificate."""
+    return (
+        _certificate("critical", f"< {CERT_CRITICAL_S}"),
+        _certificate("warning", f"< {CERT_WARNING_S} >= {CERT_CRITICAL_S}"),
+    )
+
+
+def _certificate(severity: Severity, seconds_left: str) -> Alert:
+    """seconds_left: PromQL comparisons"""
+    end = "llmslo_tls_cert_expiry_timestamp_seconds"
+    left = (
+        f"min by (target) (min_over_time({end}[15m])) - time() {seconds_left}"  # replicas may have several certificates
+    )
+    return Alert(
+        "LLMCertificateExpiring",
+        severity,
+        of_present(left, end),
+        "",
+        "The TLS certificate of {{ $labels.target }} "
+        "{{ if gt $value 0.0 }}ends in {{ $value | humanizeDuration }}{{ else }}has ended{{ end }}",
+        "Clients that verify certificates get no answer after its end.",
     )
 
 

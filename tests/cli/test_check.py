@@ -1,7 +1,12 @@
 """Output of `prober check`, also for several replicas."""
 
+import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import typer
@@ -9,11 +14,12 @@ from typer.testing import CliRunner, Result
 
 from prober.cli.check import check
 from prober.cli.exit_codes import ExitCode
+from prober.config.load import load
 from prober.config.web import load_web
-from prober.mock.service import Settings
+from prober.daemon.rules import groups
+from prober.exposition.alerting import RuleOptions
 from prober.probing.replicas import shard_of
 from prober.web.web_config import Loaded
-from tests.virtual_commands import beside, mock
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 CONFIG = """
@@ -73,7 +79,7 @@ def test_shards_do_not(checked: Call) -> None:
     assert "WARNING" not in output
     assert "A budget is one replica's: each counts its own targets." in output
     few = checked("--replicas", "2", "--shard", "ordinal/3").stdout
-    assert f"WARNING: 2 replicas of 3 shards: {shares[2]} targets are probed by nobody" in few
+    assert f"WARNING: {shares[2]} targets of shards without a replica, which nobody probes" in few
 
 
 def test_one_shard_shows_its_own_targets(checked: Call) -> None:
@@ -322,7 +328,7 @@ def test_an_empty_shard_is_warned_of(tmp_path: Path) -> None:
         f"{{name: {name}, url: 'http://127.0.0.1:1/{name}'}}" for name in NAMES if not shard_of(name, 2)
     )
     output = Call(tmp_path, f"targets: [{targets}]")("--shard", "ordinal/2").stdout
-    assert "WARNING: shard 1 of 2 has no target and probes nothing" in output
+    assert "WARNING: 1 shard without a target, which probe nothing: 1; use fewer shards" in output
     assert output.splitlines()[-1].endswith(" targets; 1 warning")
     (tmp_path / "found.json").touch()
     discovery = f"discovery: [{{file: {{files: ['{tmp_path}/found.json']}}}}]"
@@ -423,47 +429,136 @@ def test_how_pages_are_guarded_in_words(text: str, words: str) -> None:
     assert Loaded(load_web(text, "w")).words == words
 
 
-def test_what_probes_on_request_may_cost_is_stated(checked: Call) -> None:
-    """One a second all day, of the dearest target without a budget; nothing where budgets hold."""
-    text = """
-workloads: {{short: {{prompt_tokens: 10, output_tokens: 1}}, long: {{prompt_tokens: 100, output_tokens: 10}}}}
-targets:
-  - {{name: a, url: 'http://h', probes: [{{workload: short}}], budget: {{tokens_per_day: 10M}}}}
-  - {{name: b, url: 'http://h', probes: [{{workload: long}}]{budget}}}
-"""
-    assert (
-        "up to 9,504,000 tokens a day for targets without a budget" in checked.configured(text.format(budget="")).stdout
+def of_engines(count: int, *rates: str) -> str:
+    """A configuration with so many targets, of which the first have these rates."""
+    targets = "".join(
+        f"- {{name: engine-{number}, url: 'http://127.0.0.1:1/{number}'{f', rate: {rates[number]}' if number < len(rates) else ''}}}\n"
+        for number in range(count)
     )
-    bounded = checked.configured(text.format(budget=", budget: {tokens_per_day: 10M}"))
-    assert "on request" not in bounded.stdout
+    slos = "success: {signal: success, objective: 99.5%}, ttft: {signal: ttft, threshold: 1s, objective: 99%}"
+    return f"slos: {{{slos}}}\ntargets:\n{targets}"
 
 
-def test_the_bound_that_judges_all_requests_is_read_from_the_engines_page(tmp_path: Path) -> None:
-    """Only where it is asked for: the check sends nothing else. Of a page that does not answer nothing is known."""
-    slos = "".join(
-        f"  {signal}: {{signal: {signal}, threshold: {threshold}, objective: 99%}}\n"
-        for signal, threshold in {"ttft": "400ms", "itl": "50ms"}.items()
+def test_equal_rows_of_many_targets_are_one(tmp_path: Path) -> None:
+    """The tables of any number of targets fit a screen; a target with another rate has rows of its own."""
+    lines = Call(tmp_path, of_engines(17))().stdout.splitlines()
+    assert len(lines) <= 25
+    assert [line.split()[:5] for line in lines if "16 more, each" in line] == [
+        ["engine-0", "and", "16", "more,", "each"]
+    ]
+    assert len([line for line in lines if "engine-0, probe and 16 more" in line]) == 8
+    lines = Call(tmp_path, of_engines(200, "1/s"))().stdout.splitlines()
+    assert len(lines) <= 35
+    assert len([line for line in lines if line.startswith("engine-0 ")]) == 1
+    assert len([line for line in lines if "engine-0, probe  " in line]) == 8
+    cannot = Call(tmp_path, of_engines(17).replace("99.5%", "90%"))()
+    assert cannot.stderr.count("its alert cannot fire: burn rate 14.4") == 1
+    assert "slos.success.objective: engine-0, probe and 16 more: its alert cannot fire" in cannot.stderr
+
+
+@pytest.mark.parametrize(
+    ("objective", "rate", "text"),
+    [
+        (
+            "99.5%",
+            "0.2/s",
+            "99.5% is met on 20,000 events or more, 28 h at 0.2/s; use 99% or 0.93/s for a verdict within 6 h;",
+        ),
+        ("99.5%", "1/s", "99.5% is met on 20,000 events or more, 6 h at 1/s;"),
+        (
+            "99.9%",
+            "0.2/s",
+            "99.9% is met on 100,000 events or more, 6 d at 0.2/s; use 99% or 4.63/s for a verdict within 6 h;",
+        ),
+        ("99%", "0.2/s", "99% is met on 1,000 events or more, 83 min at 0.2/s;"),
+        ("98%", "1/min", "98% is met on 1,000 events or more, 17 h at 1/min; use 2.78/min for a verdict within 6 h;"),
+    ],
+)
+def test_how_long_an_slo_has_no_verdict_is_said_before_it_is_an_alert(
+    tmp_path: Path, objective: str, rate: str, text: str
+) -> None:
+    """With an objective and a rate at which it is no longer than six hours; what is sooner has no advice."""
+    config = of_engines(1).replace("99.5%", objective) + f"defaults: {{rate: {rate}}}"
+    (line,) = [line for line in Call(tmp_path, config)().stdout.splitlines() if line.startswith("slos.success: ")]
+    assert line.removeprefix("slos.success: ").startswith(text)
+
+
+@contextmanager
+def a_prometheus(*groups: dict[str, object], body: str = "") -> Iterator[str]:
+    """The address of a Prometheus with these rule groups."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/api/v1/rules?exclude_alerts=true"
+            answer = (body or json.dumps({"status": "success", "data": {"groups": groups}})).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def loaded(config: str, file: str) -> list[dict[str, object]]:
+    """The rules of a configuration as Prometheus lists them, from this file."""
+    specs = load(config, source="c", engines=(), environment={}, read=str)
+    return [
+        {
+            "name": group["name"],
+            "file": file,
+            "rules": [{"name": rule.get("alert") or rule["record"], "query": rule["expr"]} for rule in group["rules"]],
+        }
+        for group in groups(specs, RuleOptions())
+    ]
+
+
+def test_whether_a_prometheus_has_the_rules_once_is_checked(tmp_path: Path) -> None:
+    """Loaded once is right, also beside rules of others; twice names both files; missing ones are named; each is a failure."""
+    config = of_engines(1)
+    once, twice = loaded(config, "/etc/a.yaml"), loaded(config, "/etc/b.yaml")
+    other: dict[str, object] = {
+        "name": "node",
+        "file": "/etc/node.yaml",
+        "rules": [{"name": "NodeDown", "query": "up == 0"}] * 2,
+    }
+    call = Call(tmp_path, config)
+
+    def check_with(*groups: dict[str, object]) -> Result:
+        with a_prometheus(*groups) as url:
+            return call("--prometheus", f"{url}/")
+
+    good = check_with(*once, other)
+    assert (good.exit_code, good.stderr) == (0, "")
+    assert re.search(r"all \d+ rules of this configuration are loaded, each once", good.stdout)
+    doubled = check_with(*once, *twice)
+    assert doubled.exit_code == ExitCode.FAILED
+    assert re.fullmatch(r"--prometheus: rules are loaded 2 times, by /etc/a.yaml and /etc/b.yaml: .*\n", doubled.stderr)
+    in_one_file = check_with(*once, *({**group, "name": f"{group['name']}-2"} for group in once))
+    assert "by group llm-slo-prober of /etc/a.yaml and group llm-slo-prober-2 of /etc/a.yaml: " in in_one_file.stderr
+    assert "not loaded" not in doubled.stderr
+    partly = check_with(*once[:-1])
+    assert partly.exit_code == ExitCode.FAILED
+    assert re.search(
+        r"\d+ of \d+ rules of this configuration are not loaded: .*load the file that `prober rules` writes",
+        partly.stderr,
     )
-    with beside(mock(Settings())) as (url,):
-        pages = "metrics: {slos: [ttft, itl]}"
-        call = Call(
-            tmp_path,
-            f"slos:\n{slos}targets:\n- {{name: up, url: '{url}', {pages}}}\n- {{name: down, url: 'http://127.0.0.1:1', {pages}}}\n",
-        )
-        unread, found = call(), call("--read-pages")
-    assert (
-        "SLOs of `metrics.slos` use the nearest bound of the engine's histogram; --read-pages prints which it is."
-        in unread.stdout
-    )
-    assert (found.exit_code, found.stdout.splitlines()[-8:-2]) == (
-        0,
-        [
-            "slos.ttft: up: all requests are judged at 500ms (+25%, laxer): 400ms is no bound of the engine's histogram, "
-            "next to it: 250ms, 500ms",
-            "slos.itl: up: all requests are judged at 50ms, a bound of the engine's histogram",
-            "up: 0.2/s of all requests are a prober's own",
-            "slos.ttft: down: the engine's page cannot be read from here",
-            "slos.itl: down: the engine's page cannot be read from here",
-            "down: 0.2/s of all requests are a prober's own",
-        ],
-    )
+    assert "loaded 2 times" not in partly.stderr
+    assert "all right" not in partly.stdout
+    assert re.search(r"(\d+) of \1 rules of this configuration are not loaded", check_with(other).stderr)
+
+
+def test_what_is_no_prometheus_is_a_mistake_of_the_flag(tmp_path: Path) -> None:
+    """With its address; a password in it is not repeated."""
+    call = Call(tmp_path, of_engines(1))
+    assert "--prometheus: http://127.0.0.1:1/api/v1/rules" in call("--prometheus", "http://127.0.0.1:1").stderr
+    with a_prometheus(body="<html>") as url:
+        done = call("--prometheus", url.replace("//", "//me:secretpassword@"))
+    assert done.exit_code == ExitCode.FAILED
+    assert "not an answer of Prometheus" in done.stderr
+    assert "secretpassword" not in done.output

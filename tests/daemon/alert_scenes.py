@@ -68,6 +68,17 @@ def kv_cache(usage: str, preemptions: str) -> Series:
     return series_of("engine_kv_cache_usage_ratio", usage) | series_of("engine_preemptions_total", preemptions)
 
 
+def page(up_values: str, ready: str) -> Series:
+    """Of the engine's metrics."""
+    return series_of("engine_up", up_values) | series_of("target_state", ready, state="ready")
+
+
+def certificate(*days_left: float) -> Series:
+    """Certificates that end so many days after the begin; the last stays."""
+    ends = [f"{86_400 * days:.0f}" for days in days_left]
+    return series_of("tls_cert_expiry_timestamp_seconds", " ".join([*ends[:-1], f"{ends[-1]}+0x60"]))
+
+
 def throttled(reason: str, values: str) -> Series:
     return series_of("gpu_throttle_active", values, gpu="0", reason=reason)
 
@@ -553,6 +564,25 @@ SCENES: dict[str, list[Scene]] = {
         fires("full, with preemptions", 20, kv_cache("0.95+0x60", "0+1x60"), target="llama"),
         silent("full, without preemptions", 40, kv_cache("0.95+0x60", "9+0x60")),
         silent("at the threshold", 40, kv_cache("0.9+0x60", "0+1x60")),
+    ],
+    "LLMEnginePageUnreadable": [
+        fires("unreadable, and the target answers", 17, page("1 0+0x60", ready="1+0x60"), target="llama"),
+        silent("for 14 minutes", 24, page("1+0x9 0+0x13 1+0x40", ready="1+0x60")),
+        silent("the target fails, and that is another alert", 40, page("0+0x60", ready="0+0x60")),
+        silent("another prober reads it", 40, page("0+0x60", ready="1+0x60") | other_instance(page("1+0x60", ready="1+0x60"))),
+        silent("it never had one", 40, series_of("target_state", "1+0x60", state="ready")),
+        silent("removed", 24, page("0+0x20 stale", ready="1+0x20 stale")),
+    ],
+    "LLMCertificateExpiring": [
+        fires("13 days are left", 5, certificate(13), target="llama", severity="warning"),
+        fires("3 days and an hour are left", 5, certificate(3 + 1 / 24), severity="warning"),
+        fires("2 days are left", 5, certificate(2), target="llama", severity="critical"),
+        silent("2 days are left, and that is the page", 5, certificate(2), severity="warning"),
+        fires("it has ended", 5, certificate(-1), severity="critical"),
+        silent("15 days are left", 5, certificate(15)),
+        fires("a replica of two has the old one", 12, certificate(2, 90, 2, 90), severity="critical"),
+        silent("renewed 16 minutes ago", 18, certificate(2, 90)),
+        silent("removed", 14, series_of("tls_cert_expiry_timestamp_seconds", "172800+0x9 stale")),
     ],
     "LLMGPUThrottling": [
         fires("thermal throttling for 15 minutes", 20, throttled("thermal", "1+0x60"), gpu="0", reason="thermal"),

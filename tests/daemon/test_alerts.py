@@ -318,7 +318,7 @@ LINKS = ("dashboard_url", "prober_url")
 BOARDS = {
     "slo": (BURN, BURN_OF_TRAFFIC, "LLMSLONoData"),
     "capacity": ("LLMHeadroomLow", "LLMCapacityExhaustionForecast", "LLMSweepStale"),
-    "engine": ("LLMKVCachePressure", "LLMGPUThrottling"),
+    "engine": ("LLMKVCachePressure", "LLMGPUThrottling", "LLMEnginePageUnreadable"),
     "drift": ("LLMTTFTP99Drift", "LLMITLP99Drift", "LLMAnswersChanged", "LLMProberUntrusted"),
 }
 

@@ -1,9 +1,11 @@
 """States in the store while its disk takes nothing, and after."""
 
+import asyncio
 import logging
 import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from prober.daemon.state_persistence import (
     DEMAND,
     DIAGNOSIS,
     ENGINE,
+    EVENTS,
     SLO,
     AnsweredTargets,
     Stateful,
@@ -26,7 +29,8 @@ from prober.features.drift.monitor import DriftMonitor
 from prober.features.engines.monitor import EngineMonitor
 from prober.features.slo.monitor import SloMonitor
 from prober.measure.engines import DIALECTS
-from prober.probing.history import EventLog
+from prober.measure.target_state import TargetEvent
+from prober.probing.history import MAX_EVENTS, EventLog
 from prober.probing.target import Target
 from prober.storage.saved_rows import SavedRows
 from prober.storage.store import Store
@@ -40,16 +44,23 @@ class SometimesFull(Store):
 
     full = False
 
+    def save_and_prune(self, kind: str, items: Any, now_unix_s: float, surplus: Any) -> None:
+        if self.full:
+            raise sqlite3.OperationalError("database or disk is full")
+        super().save_and_prune(kind, items, now_unix_s, surplus)
+
     def save(self, kind: str, items: Iterable[tuple[str, bytes]], now_unix_s: float) -> None:
         if self.full:
             raise sqlite3.OperationalError("database or disk is full")
         super().save(kind, items, now_unix_s)
 
 
-def persistence(clock: VirtualClock, store: Store | None) -> tuple[StatePersistence, Target]:
+def persistence(
+    clock: VirtualClock, store: Store | None, events: EventLog | None = None
+) -> tuple[StatePersistence, Target]:
     """Of one target, which has answered."""
     specs = load("targets: [{name: t, url: 'http://h'}]", source="c", engines=DIALECTS, environment={}, read=str)
-    families, events, target = registry(), EventLog(), Target(specs.targets[0], clock)
+    families, events, target = registry(), events or EventLog(), Target(specs.targets[0], clock)
     target.has_answered = True
     drift = DriftMonitor(families, events, specs.drift, SavedRows(), has_store=store is not None)
     others: dict[str, Stateful] = {
@@ -60,7 +71,7 @@ def persistence(clock: VirtualClock, store: Store | None) -> tuple[StatePersiste
         DIAGNOSIS: DiagnosisMonitor(families, events),
     }
     failures = families[STORAGE_FAILURES.name].value()
-    return StatePersistence(drift, others, store, None, failures, clock), target
+    return StatePersistence(drift, events, others, store, None, failures, clock), target
 
 
 async def test_the_end_of_failed_writes_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -97,3 +108,53 @@ async def test_what_a_store_has_is_not_replaced_by_what_was_learnt_without_it(tm
     assert store.load("answered") == {"all": b'{"before": "h:81"}'}
     store.close()
     clock.close()
+
+
+def event(number: int) -> TargetEvent:
+    return TargetEvent(1_700_000_000.0 + number, "t", "state", f"event {number}")
+
+
+async def test_an_event_survives_a_kill_at_once(tmp_path: Path) -> None:
+    """Events are in the store without a regular save; the latest MAX_EVENTS stay, over any number of restarts."""
+    clock, store, events = VirtualClock(), Store(str(tmp_path)), EventLog()
+    saving = asyncio.create_task(persistence(clock, store, events)[0].save_events())
+    for number in range(10):
+        events.append(event(number))
+    await asyncio.sleep(1)
+    saving.cancel()  # a kill: nothing else is saved
+    later = EventLog(SavedRows(store.load(EVENTS)))
+    assert later.latest() == [event(number) for number in reversed(range(10))]
+    states, _ = persistence(clock, store, later)
+    for number in range(10, 10 + MAX_EVENTS):
+        later.append(event(number))
+    await states.save(store)
+    assert len(store.load(EVENTS)) == MAX_EVENTS
+    assert EventLog(SavedRows(store.load(EVENTS))).latest() == later.latest()
+    store.close()
+    clock.close()
+
+
+async def test_an_event_that_the_disk_refused_is_saved_with_the_next_states(tmp_path: Path) -> None:
+    """A full disk delays it."""
+    clock, store, events = VirtualClock(), SometimesFull(str(tmp_path)), EventLog()
+    states, _ = persistence(clock, store, events)
+    saving = asyncio.create_task(states.save_events())
+    store.full = True
+    events.append(event(1))
+    await asyncio.sleep(1)
+    store.full = False
+    assert store.load(EVENTS) == {}
+    await states.save(store)
+    assert len(store.load(EVENTS)) == 1
+    saving.cancel()
+    store.close()
+    clock.close()
+
+
+def test_an_event_that_cannot_be_read_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged."""
+    events = EventLog()
+    events.append(event(1))
+    rows = dict(events.states()) | {"b": b"{}", "c": b'{"unix_s": "x", "target": "t", "kind": "state", "text": ""}'}
+    assert EventLog(SavedRows(rows)).latest() == [event(1)]
+    assert len([message for message in caplog.messages if "event of an earlier process" in message]) == 2

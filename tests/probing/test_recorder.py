@@ -1,5 +1,6 @@
 """Which probe fills which series, and which event counts for which SLO."""
 
+import asyncio
 import math
 from dataclasses import replace
 from functools import partial
@@ -19,9 +20,10 @@ from prober.measure.target_state import TargetState
 from prober.measure.timeline import Connection, Timeline
 from prober.measure.usage import Usage
 from prober.probing.observer import ObservedTarget
-from prober.probing.recorder import TRUST_WINDOW_S, TargetProbes, TargetTrust
-from prober.probing.series import TRUSTED
+from prober.probing.recorder import MAX_FAILURE_CHARS, TRUST_WINDOW_S, TargetFailures, TargetProbes, TargetTrust
+from prober.probing.series import FAILURE_INFO, TRUSTED
 from tests.observed import StoppedClock, observed, reconfigured
+from tests.virtual import VirtualClock
 
 CONFIG = """
 slos:
@@ -277,6 +279,113 @@ def test_an_slo_that_judges_something_else_begins_anew() -> None:
     about = {key for key in found if key[0].startswith("llmslo_slo_") and key[1][2] == "ttft"}
     assert {key[1][3:] for key in about} == {(), ("success",)}
     assert not [key for key in about if key[0] == "llmslo_slo_threshold_seconds"]
+
+
+def test_the_end_of_a_certificate_is_that_of_the_present_address() -> None:
+    """Absent until one is verified, kept while probes fail, and gone with the address that showed it."""
+    recorder, families = declared()
+    key = ("llmslo_tls_cert_expiry_timestamp_seconds", ("t",))
+    recorder.probe_ended(GOOD)
+    assert key not in samples(families)
+    recorder.probe_ended(replace(GOOD, cert_expiry_unix_s=2e9))
+    recorder.probe_ended(replace(GOOD, outcome=Outcome.TLS))
+    reconfigured(recorder, spec(CONFIG.replace("99%", "98%")))
+    assert samples(families)[key] == 2e9
+    reconfigured(recorder, spec(CONFIG.replace("http://h", "http://other")))
+    assert key not in samples(families)
+
+
+def failed(outcome: Outcome, detail: str, request_id: str = "slo-probe-1") -> ProbeResult:
+    return replace(GOOD, outcome=outcome, detail=detail, request_id=request_id)
+
+
+class Failing:
+    """A target whose failures are exported, in virtual time."""
+
+    def __init__(self, url: str = "http://h") -> None:
+        self.clock, self.families = VirtualClock(), registry()
+        self.target = observed(spec(CONFIG.replace("http://h", url)), partial(TargetFailures, self.families))
+        self.target.target.clock = self.clock
+
+    def shown(self) -> list[tuple[str, ...]]:
+        return [labels[1:] for labels in self.families.family(FAILURE_INFO).of("t")]
+
+
+@pytest.mark.virtual_time
+async def test_the_failures_of_the_last_five_minutes_are_one_series() -> None:
+    """Their most frequent reason with its last sentence, of equals the latest; gone five minutes after the last, without a probe."""
+    failing = Failing()
+    end = failing.target.probe_ended
+    assert failing.shown() == []
+    end(failed(Outcome.DNS, "cannot resolve 'a'"))
+    assert failing.shown() == [("dns", "cannot resolve 'a'")]
+    await asyncio.sleep(60)
+    end(failed(Outcome.HTTP_404, "HTTP 404: no model `x`"))
+    assert failing.shown() == [("http_404", "HTTP 404: no model `x`")]
+    await asyncio.sleep(60)
+    end(failed(Outcome.DNS, "cannot resolve 'b'"))
+    end(GOOD)
+    end(replace(GOOD, outcome=Outcome.REJECTED, detail="HTTP 401"))
+    assert failing.shown() == [("dns", "cannot resolve 'b'")]
+    await asyncio.sleep(181)  # the first has left the window
+    assert failing.shown() == [("dns", "cannot resolve 'b'")]
+    await asyncio.sleep(118)
+    assert failing.shown() == [("dns", "cannot resolve 'b'")]
+    await asyncio.sleep(2)
+    assert failing.shown() == []
+    failing.clock.close()
+
+
+@pytest.mark.virtual_time
+async def test_the_reason_is_of_what_is_in_the_window() -> None:
+    """Ten of one kind give way to one of another when they are five minutes old."""
+    failing = Failing()
+    for _ in range(10):
+        failing.target.probe_ended(failed(Outcome.HTTP_429, "HTTP 429: slow down"))
+    await asyncio.sleep(240)
+    failing.target.probe_ended(failed(Outcome.RESET, "the connection was reset"))
+    assert failing.shown() == [("http_429", "HTTP 429: slow down")]
+    await asyncio.sleep(61)
+    assert failing.shown() == [("reset", "the connection was reset")]
+    failing.clock.close()
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(
+    ("detail", "text"),
+    [
+        ("HTTP 503: " + "x" * 500, "HTTP 503: " + "x" * (MAX_FAILURE_CHARS - 11) + "…"),
+        ("HTTP 500: a\nb\x1b[31m", "HTTP 500: a b\N{REPLACEMENT CHARACTER}[31m"),
+        ("HTTP 500: request slo-probe-1 failed", "HTTP 500: request … failed"),
+        ("HTTP 500: id 123e4567-e89b-12d3-a456-426614174000.", "HTTP 500: id …."),
+        ("HTTP 500: trace 4bf92f3577b34da6a3ce929d0e0e4736", "HTTP 500: trace …"),
+        ("HTTP 404: no model llama-3.1-8b-instruct-20240723", "HTTP 404: no model llama-3.1-8b-instruct-20240723"),
+        ("no content after 30 s (no answer)", "no content after 30 s (no answer)"),
+    ],
+)
+async def test_a_sentence_of_a_server_is_a_safe_and_steady_label(detail: str, text: str) -> None:
+    """At most 200 printable characters, without what names one request; a name of a model is left as it is."""
+    failing = Failing()
+    failing.target.probe_ended(failed(Outcome.HTTP_5XX, detail))
+    assert failing.shown() == [("http_5xx", text)]
+    failing.clock.close()
+
+
+@pytest.mark.virtual_time
+async def test_failures_of_an_earlier_address_or_target_are_not_shown() -> None:
+    """A new configuration of the same address keeps them; after a removal nothing shows them again."""
+    failing = Failing()
+    failing.target.probe_ended(failed(Outcome.RESET, "reset"))
+    reconfigured(failing.target, spec(CONFIG.replace("99%", "98%")))
+    assert failing.shown() == [("reset", "reset")]
+    reconfigured(failing.target, spec(CONFIG.replace("http://h", "http://other")))
+    assert failing.shown() == []
+    failing.target.probe_ended(failed(Outcome.RESET, "reset"))
+    failing.target.removed()
+    failing.families.remove("t")
+    await asyncio.sleep(600)
+    assert failing.shown() == []
+    failing.clock.close()
 
 
 def test_the_number_of_series_is_bounded() -> None:

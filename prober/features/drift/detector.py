@@ -11,7 +11,9 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import pairwise
 from math import exp, log1p
+from statistics import median
 
+from prober.features.drift import first_days
 from prober.features.drift.baseline import Baseline, is_weekend, scores
 from prober.features.drift.blocks import (
     DAY_S,
@@ -116,7 +118,7 @@ def follow_clock(state: Drift, boot: str, unix_s: float, monotonic_s: float) -> 
     if abs(step_s) < MIN_STEP_S:
         return
     for part, names in (
-        (state, ("last_s", "load_s", "caution_s", "outside_since_s", "suspected_s")),
+        (state, ("last_s", "load_s", "caution_s", "outside_since_s", "suspected_s", "unusual_since_s")),
         (state.alarm, ("since_s", "raised_s")),
         (state.improvement, ("since_s",)),
     ):
@@ -133,9 +135,19 @@ def follow_clock(state: Drift, boot: str, unix_s: float, monotonic_s: float) -> 
 
 def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
     """Process one sample; `state` is changed in place and returned. Raises ValueError if the value is no positive number."""
-    unix_s, value, load = observation
-    log = _log(value)
-    linked = abs(unix_s - state.last_s) <= state.gap_s  # probes may end in another order than they began
+    log, was_active = _log(observation.value), state.alarm is not None or state.unusual_since_s is not None
+    linked = abs(observation.unix_s - state.last_s) <= state.gap_s  # probes may end in another order than they began
+    event = first_days.judge(state, observation.unix_s, log, linked=linked)
+    verdict = _step(state, observation, log, linked=linked)
+    event = verdict.event or event
+    # What both find begins and ends once.
+    is_known = event in ("unusual", "recovered", "accepted") and verdict.active == was_active
+    return state, verdict._replace(event=None if is_known else event)
+
+
+def _step(state: Drift, observation: Observation, log: float, *, linked: bool) -> DriftVerdict:
+    """Judge a sample by the baseline, and learn it."""
+    unix_s, _, load = observation
     state.last_s = unix_s
     if not linked:  # what was not seen did not last
         state.before = state.load = state.suspected_s = None
@@ -144,17 +156,18 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
     alarm = state.alarm
     if alarm is not None and unix_s - alarm.raised_s >= state.settings.spec.accept_after:
         _relearn(state, everything=state.covers_days)
-        return state, present_verdict(state, "accepted")
+        return present_verdict(state, "accepted")
     learns = alarm is None or (not state.covers_days and unix_s - alarm.raised_s > MAX_PAUSE_S)
+    learns = learns and state.unusual_since_s is None
     event = _learn(state, unix_s, log, linked=linked) if state.spread is not None and learns else None
     baseline = state.baseline
     if baseline is None:
-        return state, present_verdict(state)
+        return present_verdict(state)
     where = state.load_state
     _extend(state, where, unix_s)
     load = state.load or 0.0
     if where == "missing" or (where == "outside" and load > baseline.busiest):
-        return state, _paused_verdict(state, unix_s, event)
+        return _paused_verdict(state, unix_s, event)
     expected, error, slope = baseline.expected(unix_s, load)
     doubt = state.doubt * error + state.allowance
     is_known = error < math.inf  # not if NaN
@@ -178,7 +191,7 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
     lead = slope * (state.quick_load - load) * (1 - phi)
     is_comparable = is_known and where != "outside"
     if state.alarm is not None and not is_comparable:
-        return state, _update_alarm(state, None, unix_s, stake)
+        return _update_alarm(state, None, unix_s, stake)
     ring = state.ring
     at = ring.count % RING_SAMPLES
     ring.times[at], ring.residuals[at] = int(unix_s) % RING_TIMES, residual
@@ -190,12 +203,12 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
         state.alarm.after += 1
         is_judged = error < MAX_ENDING_ERROR * math.log1p(state.settings.spec.material)
         score = table[bisect_right(reference, slower + error)] if is_judged else None
-        return state, _update_alarm(state, score, unix_s, stake)
+        return _update_alarm(state, score, unix_s, stake)
     score = table[bisect_right(reference, whitened - doubt - (lead if lead > 0 else 0.0))]
     faster = -table[bisect_right(reference, slower + doubt)] if is_known else None
     if faster is not None and min(load, state.quick_load) < baseline.quietest:
         faster = 0.0  # an engine with less to do than ever is no better one
-    return state, _judge(state, unix_s, score, faster, event, stake)
+    return _judge(state, unix_s, score, faster, event, stake)
 
 
 def _visit(state: Drift, baseline: Baseline, unix_s: float, log: float, *, is_known: bool) -> None:
@@ -394,10 +407,13 @@ def _update_alarm(state: Drift, score: float | None, unix_s: float, stake: float
 def present_verdict(state: Drift, event: Event | None = None) -> DriftVerdict:
     """The verdict that follows from the state as it is now."""
     baseline, alarm, mix = state.baseline, state.alarm, state.mixture
-    if baseline is None or mix is None:
-        return DriftVerdict("learning", 0.0, event=event, load=state.load_state)
-    phase: Phase = "settled" if state.settled else "provisional"
+    phase: Phase = "learning" if baseline is None else "settled" if state.settled else "provisional"
     where = state.load_state
+    if state.unusual_since_s is not None:
+        usual_s, present_s = math.exp(first_days.level_of(state).usual), math.exp(median(state.latest))
+        return DriftVerdict(phase, 1.0, True, "unusual", state.unusual_since_s, event, where, (usual_s, present_s))
+    if mix is None:
+        return DriftVerdict(phase, 0.0, event=event, load=where)
     if alarm is None:
         return DriftVerdict(phase, min(1.0, log1p(sum(state.slower)) * mix.unit), event=event, load=where)
     cause: Cause = "unusual" if not state.covers_days else "regression" if where == "within" else "unknown"

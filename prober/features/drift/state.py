@@ -70,6 +70,7 @@ class DriftVerdict(NamedTuple):
     since_unix_s: float | None = None
     event: Event | None = None
     load: LoadState = "unknown"
+    medians_s: tuple[float, float] | None = None  # usual and present, of what is unusual in the first days
 
     @property
     def is_drift(self) -> bool:
@@ -79,8 +80,11 @@ class DriftVerdict(NamedTuple):
     @property
     def why(self) -> str:
         """Text on the load during an active drift, or on why there is no verdict; else ""."""
+        if self.active and self.cause == "unusual":
+            usual, present = (f"{1e3 * median_s:.3g} ms" for median_s in self.medians_s) if self.medians_s else ("", "")
+            return f"{present} in the median, {usual} in the hours before; {UNUSUAL}" if present else UNUSUAL
         if self.active:
-            return CAUSES[self.load] if self.cause != "unusual" else UNUSUAL
+            return CAUSES[self.load]
         return UNJUDGED.get(self.load, "") if self.phase != "learning" else ""
 
 
@@ -180,6 +184,8 @@ class Drift:
     suspected_s: since when there is half of the evidence of an alarm, on a log scale
     is_burst: there has been enough since then, and the slowdown has not lasted long enough
     boot, offset_s: boot id of the machine and wall clock less monotonic clock, at the last sample
+    medians, latest, passed, unusual_since_s: of `first_days`: logs of medians and of the latest samples, number of all samples, and
+        since when they are unusual
     slowest_visit: mean log of the slowest half hour that was not learned because it is slower than all samples of the baseline
     """
 
@@ -217,6 +223,10 @@ class Drift:
     boot: str = ""
     offset_s: float = 0.0
     slowest_visit: float = -math.inf
+    medians: list[float] = field(default_factory=list)
+    latest: list[float] = field(default_factory=list)
+    passed: int = 0
+    unusual_since_s: float | None = None
 
     @property
     def load_state(self) -> LoadState:

@@ -106,6 +106,11 @@ class Continuity:
         if before is not None:
             self._totals = {name: _plus(self._offsets.get(name), raw) for name, raw in _counters(before.read).items()}
 
+    @property
+    def has_readings(self) -> bool:
+        """True if the page was read, by this process or by the one that saved its state."""
+        return self._accepted is not None
+
     def state(self, shown: Collection[str]) -> CounterState | None:
         """The counters, to be saved; None before the first reading. shown: names of the histograms to include"""
         if self._accepted is None:

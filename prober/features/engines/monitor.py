@@ -15,7 +15,7 @@ from prober.config.target import TargetSpec
 from prober.exposition.families import Registry
 from prober.features.engines import series
 from prober.features.engines.continuity import Continuity, CounterState, EngineIdentity
-from prober.features.engines.page_reader import PageReader
+from prober.features.engines.page_reader import PageReader, is_expected
 from prober.measure.engine_signals import FINISH_REASONS, EngineChange, EngineHistogram, EngineInfo, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.result import ProbeResult
@@ -30,6 +30,7 @@ ALONE_S = 3600.0  # for so long one of several models must be the only one, to b
 MAX_CHANGES = 3  # from one model to another within ALONE_S; at the next one they answer in turn
 MAX_NAMES = 4  # of models that answer in turn
 MAX_IDENTITIES = 50  # of one target and process
+UNREADABLE_S = 60.0  # that a page cannot be read until it is an event: a restart of the engine is one of its own
 OTHER = "other"
 _TOO_MANY = f"its engine has had more than {MAX_IDENTITIES} versions and names of models since the start"
 log = logging.getLogger(__name__)
@@ -163,7 +164,12 @@ def _restored(page: str, data: bytes) -> tuple[Continuity, AnsweringModel]:
 
 
 class TargetEngine(TargetObserver):
-    """Engine of one target. A signal that is missing from its metrics page has no series."""
+    """Engine of one target. A signal that is missing from its metrics page has no series.
+
+    page_problem: why its metrics page has not been readable for UNREADABLE_S; "" if it is, or if the engine need not have one
+    """
+
+    page_problem = ""
 
     def __init__(
         self, monitor: EngineMonitor, observed: ObservedTarget, continuity: Continuity, answering: AnsweringModel
@@ -171,7 +177,9 @@ class TargetEngine(TargetObserver):
         self.key, self.continuity, self.answering = observed.target.spec.key, continuity, answering
         self._monitor, self._registry = monitor, monitor.registry
         self._observed, self._name, self._spec = observed, observed.name, observed.target.spec
+        self._reader: PageReader | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._missed_since_s: float | None = None
         self._page_info: EngineInfo | None = None
         self._requested_model = self._engine = ""  # of the last answer that named a model
         self._changed_to = ""  # model of the last change
@@ -209,6 +217,7 @@ class TargetEngine(TargetObserver):
                 target, target.spec.metrics, target.clock, self._observed, lambda: self._name, self.continuity
             )
             self._reading = self._monitor.supervisor.start("engine_page", reader.run, f"target={self._name}")
+            self._reader = reader
 
     def stopped(self) -> None:
         if self._reading is not None:
@@ -222,10 +231,14 @@ class TargetEngine(TargetObserver):
     def page_read(self, reading: PageReading | None) -> None:
         registry, name = self._registry, self._name
         signals = reading.signals if reading else None
-        if signals is None and self._spec.metrics is None:
-            registry.show(series.ENGINE_UP, None, name)
+        is_missed = signals is None and is_expected(self._spec.metrics, self.continuity)
+        registry.show(series.ENGINE_UP, 0.0 if is_missed else None if signals is None else 1.0, name)
+        if is_missed:
+            self._page_missed()
         else:
-            registry.show(series.ENGINE_UP, float(signals is not None), name)
+            if self.page_problem and signals is not None:
+                self._record("its metrics page is readable again")
+            self.page_problem, self._missed_since_s = "", None
         for field, declared in series.SIGNALS.items():
             value = getattr(signals, field, None)
             if isinstance(value, EngineHistogram):
@@ -237,6 +250,15 @@ class TargetEngine(TargetObserver):
             registry.show(series.ENGINE_FINISHED, finished, name, reason)
         self._page_info = signals.info if signals else None
         self._show_info()
+
+    def _page_missed(self) -> None:
+        """Record an event once the page has not been readable for UNREADABLE_S."""
+        now_s = self._observed.target.clock.now_ns() / 1e9
+        self._missed_since_s = now_s if self._missed_since_s is None else self._missed_since_s
+        if not self.page_problem and now_s - self._missed_since_s >= UNREADABLE_S:
+            problem = self._reader.problem if self._reader else ""
+            self.page_problem = problem or "its address is not known, as the engine is not identified"
+            self._record(f"its metrics page cannot be read: {self.page_problem}")
 
     def probe_ended(self, result: ProbeResult) -> None:
         answered, sent_ns = result.timeline.answered_model, result.timeline.sent_ns
@@ -299,7 +321,7 @@ class TargetEngine(TargetObserver):
         return identity
 
     def _declare(self) -> None:
-        if self._spec.metrics is not None:
+        if is_expected(self._spec.metrics, self.continuity):
             self._registry.value(series.ENGINE_UP, self._name)
         for kind in series.ENGINE_CHANGE_KINDS if self._spec.metrics is not None else ("model",):
             self._registry.value(series.ENGINE_CHANGES, self._name, kind)

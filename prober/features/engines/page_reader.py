@@ -40,7 +40,10 @@ class PageReader:
     spec: configured address and interval.
     name: returns the label of the target, for the log.
     continuity: state after earlier readings of the same page; None if there are none.
+    problem: why the last reading failed; "" if it did not
     """
+
+    problem = ""
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class PageReader:
         self._timeout_s = min(4.0, spec.interval)
         self._parser = Parser()  # all names until the engine is known
         self._table: EngineTable | None = None
-        self._tries = 0
+        self._tries, self._has_page = 0, False
         self._continuity = continuity or Continuity()
         self._facts: dict[str, str] = {}
         self._facts_ns: int | None = None
@@ -81,7 +84,12 @@ class PageReader:
             if self._clock.stood_still(begun_ns):
                 return True  # the prober was stopped meanwhile: not a fault of the page
             self._tries += 1
-            self._log_once(f"the engine's page cannot be read: {error}")
+            self.problem = one_line(self._target.endpoint.redactor.redact(str(error)))
+            if self._has_page or is_expected(self._spec, self._continuity):
+                self._log_once(f"the engine's page cannot be read: {error}")
+            elif self._tries == 1:
+                text = "no metrics page of its engine is found: %s; `metrics: {url: none}` ends the search"
+                log.info(f"target=%s {text}", self._name(), self.problem)
         stale_ns = STALE_READINGS * round(self._spec.interval * 1e9)
         if self._read_ns is None or self._clock.now_ns() - self._read_ns > stale_ns:
             self._listener.page_read(None)
@@ -102,7 +110,9 @@ class PageReader:
         try:
             fetched = await fetch_of(self._target, self._url(candidates), self._timeout_s)
         except PageTooLong as problem:
+            self._has_page = True
             raise UnreadablePage(f"{problem}, and nothing of it is used; {_SMALLER}") from None
+        self._has_page = True
         try:
             page = await asyncio.to_thread(self._parser.parse, fetched.body)
         except PageTooLarge as problem:
@@ -158,6 +168,7 @@ class PageReader:
             self._listener.engine_changed(change)
         if page.broken:
             self._log_once(f"{page.broken} lines of the engine's page cannot be read, the first: {page.first_broken!r}")
+        self.problem = continued.refused or ""
         if continued.signals is None:
             return
         self._read_ns = at_ns
@@ -204,6 +215,11 @@ class PageReader:
             self._logged.add(text)
             is_last = len(self._logged) == MAX_LOGGED_TEXTS
             log.warning("target=%s %s%s", self._name(), text, "; no more is logged of its page" if is_last else "")
+
+
+def is_expected(spec: MetricsSpec | None, continuity: Continuity) -> bool:
+    """True if the engine must have a readable page: one that is configured, or was read before. Many servers have none."""
+    return spec is not None and (spec.url is not None or continuity.has_readings)
 
 
 def root_of(target: Target, port: int | None = None) -> str:

@@ -14,7 +14,11 @@ def _signal(field: str, kind: Callable[[str, str, str], Series[str]], name: str,
     return declared
 
 
-ENGINE_UP = gauge("llmslo_engine_up", "1 while the engine's metrics page can be read.", "target")
+ENGINE_UP = gauge(
+    "llmslo_engine_up",
+    "1 while the engine's metrics page can be read, else 0; absent for an engine whose page is not configured and was never read.",
+    "target",
+)
 ENGINE_INFO = gauge(
     "llmslo_engine_info",
     "1; identity of the engine, as its page reports it, and the model that its answers name.",
@@ -119,7 +123,7 @@ ENGINE_CHANGE_KINDS = ("engine", "version", "model", "flags", "driver", "restart
 
 
 def alerts() -> tuple[Alert, ...]:
-    """Alert on a full KV cache. While an SLO's budget burns Alertmanager inhibits it, as that alert names the cause."""
+    """Alerts on a full KV cache, which Alertmanager inhibits while an SLO's budget burns, and on a lost page."""
     usage = "llmslo_engine_kv_cache_usage_ratio"
     full = (
         f"max by (target) (quantile_over_time(0.9, {usage}[10m])) > 0.9\nand\n"
@@ -133,6 +137,17 @@ def alerts() -> tuple[Alert, ...]:
             "5m",
             "The KV cache of {{ $labels.target }} is nearly full and requests are preempted",
             "{{ $value | humanizePercentage }} were in use for a minute of the last 10. A preempted request repeats its prefill.",
+            link=Link("engine", ("target",)),
+        ),
+        Alert(
+            "LLMEnginePageUnreadable",
+            "warning",
+            # Of a target that does not answer nothing else is to be said.
+            "max by (target) (llmslo_engine_up) == 0\nand on (target)\n"
+            'max by (target) (llmslo_target_state{state="ready"}) == 1\n',
+            "15m",
+            "The engine's metrics page of {{ $labels.target }} cannot be read",
+            "The target answers. Without its page there is no queue, KV cache, batch and load for diagnosis, drift and headroom.",
             link=Link("engine", ("target",)),
         ),
     )

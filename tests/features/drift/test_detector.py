@@ -134,7 +134,7 @@ def test_what_differs_from_the_first_hours_is_unusual_and_learnt() -> None:
     (found, _), (settled_at, _) = events(verdicts)
     assert {verdict.cause for verdict in verdicts[found:settled_at]} == {"unusual"}
     assert not any(verdict.active for verdict in verdicts[settled_at:])
-    assert verdicts[found].why == "three days are not learnt yet, so it may be usual"
+    assert verdicts[found].why.endswith("three days are not learnt yet, so it may be usual")
     assert settled_at < 3 * 17_280 - 6_000 + 3_000, "learning ends as early as without it"
 
 

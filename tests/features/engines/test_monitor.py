@@ -63,6 +63,14 @@ def page(model: str) -> PageReading:
     return PageReading(0, 0, EngineSignals(EngineInfo("vllm", "0.9", model)))
 
 
+def read_once(target: ObservedTarget) -> None:
+    """A reading of the page, as the reader does it."""
+    signals = EngineSignals(EngineInfo("vllm", "0.9", "large"), preemptions_total=1.0)
+    continued = engine_of(target).continuity.take(signals).signals
+    assert continued is not None
+    target.page_read(PageReading(0, 0, continued))
+
+
 def engine_of(target: ObservedTarget) -> TargetEngine:
     engine = target.find(TargetEngine)
     assert engine is not None
@@ -237,6 +245,60 @@ def test_only_reasons_and_speculation_that_the_page_has_are_exported() -> None:
     target.page_read(None)
     assert (reasons(), [exported(declared) for declared in computed]) == ({}, [None, None])
     assert reasons("n") == {"stop": 5.0, "length": 2.0, "error": 0.0}
+
+
+def up(gateway: Gateway) -> float | None:
+    family = gateway.registry.family(series.ENGINE_UP)
+    return family.value("t").value if list(family.of("t")) else None
+
+
+def unread(target: ObservedTarget, seconds: int) -> None:
+    """Readings fail for so long, one every five seconds."""
+    for _ in range(seconds // 5 + 1):
+        target.page_read(None)
+        target.target.clock.ns += 5 * 10**9  # type: ignore[attr-defined]
+
+
+def test_a_server_that_never_had_a_page_is_no_trouble() -> None:
+    """Neither a series nor an event; a page that is configured is missed from the start."""
+    for url, missed in ((None, None), ("http://gateway/metrics", 0.0)):
+        gateway = Gateway()
+        target = gateway.target(spec=NO_PAGE.model_copy(update={"metrics": MetricsSpec(url=url)}))
+        assert up(gateway) == missed
+        unread(target, 120)
+        assert up(gateway) == missed
+        assert len(gateway.texts()) == (url is not None)
+        assert bool(engine_of(target).page_problem) == (url is not None)
+
+
+def test_a_page_that_can_no_longer_be_read_is_an_event_after_a_minute() -> None:
+    """One, with its end; a restart of 40 s is none. That it was readable is known after a restart of the prober too."""
+    gateway, spec = Gateway(), NO_PAGE.model_copy(update={"metrics": MetricsSpec()})
+    target = gateway.target(spec=spec)
+    read_once(target)
+    unread(target, 40)
+    assert (up(gateway), gateway.texts()) == (0.0, [])
+    read_once(target)
+    unread(target, 120)
+    (text,) = gateway.texts()
+    assert text.startswith("its metrics page cannot be read: ")
+    later = Gateway(dict(gateway.monitor.states()))
+    again = later.target(spec=spec)
+    assert up(later) == 0.0
+    unread(again, 120)
+    assert len(later.texts()) == 1
+    read_once(target)
+    assert gateway.texts()[1:] == ["its metrics page is readable again"]
+    assert (up(gateway), engine_of(target).page_problem) == (1.0, "")
+
+
+def test_a_page_that_is_no_longer_configured_is_not_said_to_be_readable() -> None:
+    """Its series and its problem go without a word."""
+    gateway = Gateway()
+    target = gateway.target(spec=NO_PAGE.model_copy(update={"metrics": MetricsSpec(url="http://gateway/metrics")}))
+    unread(target, 120)
+    reconfigured(target, NO_PAGE.model_copy(update={"metrics": None}))
+    assert (up(gateway), engine_of(target).page_problem, len(gateway.texts())) == (None, "", 1)
 
 
 def test_the_time_of_the_last_change_is_exported() -> None:

@@ -1,6 +1,7 @@
 """An engine's page becomes series that never lie about their age."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -194,6 +195,26 @@ async def test_an_engine_without_a_page_is_not_read(caplog: pytest.LogCaptureFix
             await asyncio.wait([task])
     assert heard.now is None
     assert caplog.text.count("has no page of its own") == 1
+
+
+@pytest.mark.parametrize(("was_read", "level"), [(False, logging.INFO), (True, logging.WARNING)])
+async def test_a_server_without_a_page_is_no_warning(
+    was_read: bool, level: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line says how to end the search. A page that was there before is a warning."""
+    caplog.set_level(logging.INFO)
+    engine, heard = Engine(), Heard()
+    async with serving(engine.application()) as url:
+        async with reading(url, heard) as (page, _, _):
+            engine.status = 200 if was_read else 404
+            if was_read:
+                await until(lambda: heard.now is not None)
+            engine.status = 404
+            await asyncio.sleep(5)
+        lines = [record for record in caplog.records if "HTTP 404" in record.getMessage()]
+        assert [record.levelno for record in lines] == [level]
+        assert ("`metrics: {url: none}` ends the search" in lines[0].getMessage()) is not was_read
+        assert "/metrics: HTTP 404" in page.problem
 
 
 async def test_a_page_of_an_unknown_engine_is_logged(caplog: pytest.LogCaptureFixture) -> None:
