@@ -74,7 +74,7 @@ class TargetProbes(TargetObserver):
             registry.value(series.FAILURES, *key, result.outcome.value).inc()
         self._connection(result)
         if (lag := result.timeline.send_lag_s) is not None:
-            self._histogram(series.SEND_LAG, result.workload).observe(lag)
+            self._registry.histogram(series.SEND_LAG, COARSE, self._name).observe(lag)
         if result.outcome in ANSWERED:
             if result.check is not None:
                 registry.value(series.QUALITY_CHECKS, *key, result.check).inc()
@@ -160,7 +160,7 @@ class TargetProbes(TargetObserver):
         registry, key = self._registry, (self._name, workload)
         workload_bounds = self._bounds[workload] = {
             declared.name: bounds(scale, thresholds.get(signal, ())) for declared, signal, scale in _REFINED
-        } | {series.CHUNK_GAP.name: COARSE, series.SEND_LAG.name: COARSE}
+        } | {series.CHUNK_GAP.name: COARSE}
         for by_reason, outcomes in ((series.FAILURES, BAD), (series.NEUTRAL, NEUTRAL)):
             for outcome in sorted(outcomes):
                 registry.value(by_reason, *key, outcome.value)
@@ -172,7 +172,7 @@ class TargetProbes(TargetObserver):
             registry.value(declared, *key)
         for kind in series.TOKEN_KINDS:
             registry.value(series.TOKENS, *key, kind)
-        histograms = [series.E2E, series.SEND_LAG]
+        histograms = [series.E2E]
         if streamed:
             registry.value(series.MERGED_CHUNKS, *key)
             histograms += [series.TTFT, series.TPOT, series.ITL, series.CHUNK_GAP]

@@ -87,7 +87,7 @@ NETWORK = histogram(
     "Time from the departure of a request until the host of the target, or of its proxy, has acknowledged it, by the kernel.",
     "target",
 )
-SEND_LAG = histogram("llmslo_send_lag_seconds", "The prober's own lateness in sending. In no latency.", *_PROBE)
+SEND_LAG = histogram("llmslo_send_lag_seconds", "The prober's own lateness in sending. In no latency.", "target")
 TOKENS = counter("llmslo_probe_tokens_total", "Tokens that probing used, as the server counts them.", *_PROBE, "kind")
 COST = counter("llmslo_probe_cost_dollars_total", "What probing cost at the configured price.", "target")
 RATE_LIMIT = gauge("llmslo_rate_limit_remaining", "Rate limit left, as the server's headers tell it.", "target", "kind")

@@ -462,16 +462,16 @@ def test_equal_rows_of_many_targets_are_one(tmp_path: Path) -> None:
         (
             "99.5%",
             "0.2/s",
-            "99.5% is met on 20,000 events or more, 28 h at 0.2/s; use 99% or 0.93/s for a verdict within 6 h;",
+            "99.5% is met on 20,000 events or more, 28 h at 0.2/s; use 99% or 0.93/s for a verdict within 6 h",
         ),
-        ("99.5%", "1/s", "99.5% is met on 20,000 events or more, 6 h at 1/s;"),
+        ("99.5%", "1/s", "99.5% is met on 20,000 events or more, 6 h at 1/s"),
         (
             "99.9%",
             "0.2/s",
-            "99.9% is met on 100,000 events or more, 6 d at 0.2/s; use 99% or 4.63/s for a verdict within 6 h;",
+            "99.9% is met on 100,000 events or more, 6 d at 0.2/s; use 99% or 4.63/s for a verdict within 6 h",
         ),
-        ("99%", "0.2/s", "99% is met on 1,000 events or more, 83 min at 0.2/s;"),
-        ("98%", "1/min", "98% is met on 1,000 events or more, 17 h at 1/min; use 2.78/min for a verdict within 6 h;"),
+        ("99%", "0.2/s", "99% is met on 1,000 events or more, 83 min at 0.2/s"),
+        ("98%", "1/min", "98% is met on 1,000 events or more, 17 h at 1/min; use 2.78/min for a verdict within 6 h"),
     ],
 )
 def test_how_long_an_slo_has_no_verdict_is_said_before_it_is_an_alert(

@@ -260,7 +260,11 @@ def test_who_speaks_tls_agrees(shipped: dict[str, list[Manifest]], where: str) -
         assert not tls or secret_of(probe) in mounted(manifests)
     if where.startswith("chart, as"):
         rules = [rule for group in one(manifests, "PrometheusRule")["spec"]["groups"] for rule in group["rules"]]
-        links = {rule["annotations"]["runbook_url"].rpartition("/")[0] for rule in rules if "alert" in rule}
+        links = {
+            rule["annotations"]["runbook_url"].rpartition("/")[0]
+            for rule in rules
+            if "runbook_url" in rule.get("annotations", ())
+        }
         assert links == {f"{'https' if tls else 'http'}://prober.llm.svc:9742/runbooks"}
 
 

@@ -90,10 +90,10 @@ def test_a_success_fills_every_histogram_once() -> None:
     found = samples(families)
     key = ("t", "probe")
     counts = {
-        name: found[(f"llmslo_{name}_seconds_count", key)]
-        for name in ("ttft", "tpot", "e2e", "itl", "chunk_gap", "send_lag")
+        name: found[(f"llmslo_{name}_seconds_count", key)] for name in ("ttft", "tpot", "e2e", "itl", "chunk_gap")
     }
-    assert counts == {"ttft": 1, "tpot": 1, "e2e": 1, "itl": 2, "chunk_gap": 2, "send_lag": 1}
+    assert counts == {"ttft": 1, "tpot": 1, "e2e": 1, "itl": 2, "chunk_gap": 2}
+    assert found[("llmslo_send_lag_seconds_count", ("t",))] == 1
     assert found[("llmslo_ttft_seconds_sum", key)] == pytest.approx(0.050)
     assert found[("llmslo_probe_tokens_total", (*key, "completion"))] == 3
     assert found[("llmslo_connect_seconds_count", ("t", "tcp"))] == 1
@@ -277,7 +277,7 @@ def test_an_slo_that_judges_something_else_begins_anew() -> None:
     assert found[("llmslo_slo_events_total", ("t", "probe", "ttft"))] == 0
     assert found[("llmslo_slo_events_total", ("t", "probe", "itl"))] == 2
     about = {key for key in found if key[0].startswith("llmslo_slo_") and key[1][2] == "ttft"}
-    assert {key[1][3:] for key in about} == {(), ("success",)}
+    assert {key[1][3:] for key in about} == {(), ("success",), ("no_data",)}
     assert not [key for key in about if key[0] == "llmslo_slo_threshold_seconds"]
 
 

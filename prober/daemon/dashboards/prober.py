@@ -3,7 +3,7 @@
 from prober.daemon import series as own_series
 from prober.exposition.dashboards.board import GOOD_AT_ONE, YES_NO
 from prober.exposition.dashboards.panels import Panel, Query, now, series, stat
-from prober.exposition.dashboards.queries import INSTANCE, PROBES, STEP, gauge, increase, quantile
+from prober.exposition.dashboards.queries import INSTANCE, STEP, TARGET, gauge, increase, quantile
 from prober.exposition.dashboards.style import NEUTRAL
 from prober.exposition.families import AnySeries
 from prober.probing import series as probe_series
@@ -46,7 +46,7 @@ def health() -> list[Panel]:
         _lag(
             "Send lag, p99",
             "Delay of the prober in sending. In no latency. Bad: seconds; the prober lacks CPU time.",
-            quantile(0.99, probe_series.SEND_LAG, "instance, target", f"{PROBES},{INSTANCE}", STEP),
+            quantile(0.99, probe_series.SEND_LAG, "instance, target", f"{TARGET},{INSTANCE}", STEP),
             "{{target}} at {{instance}}",
         ),
         _lag(

@@ -318,7 +318,8 @@ class TargetSlos(TargetObserver):
             self.statuses(trusted=self._monitor.is_trusted(self.name)), self._counts.values(), strict=True
         ):
             labels = self.name, status.workload, status.slo.name
-            registry.show_one(series.SLO_STATE, status.state, get_args(Compliance), *labels)
+            for state in get_args(Compliance):
+                registry.show(series.SLO_STATE, 1.0 if state == status.state else None, *labels, state)
             registry.show(series.SLO_WINDOW_EVENTS, float(status.events), *labels)
             registry.show(series.SLO_BUDGET_LEFT, _left(status.slo, status.events, status.bad), *labels)
             quiet_since_ns = max(count.declared_ns, count.window.last_ns or count.declared_ns)

@@ -20,7 +20,11 @@ EVENTS_PER_PROBE = gauge(
     "llmslo_slo_events_per_probe", "Most events that one probe can give; absent where it is one.", *_PROBE, "slo"
 )
 SLO_STATE = gauge(
-    "llmslo_slo_state", "1 for the compliance of the SLO's window: met, missed or no_data.", *_PROBE, "slo", "state"
+    "llmslo_slo_state",
+    "1; the state is the compliance of the SLO's window: met, missed or no_data.",
+    *_PROBE,
+    "slo",
+    "state",
 )
 SLO_WINDOW_EVENTS = gauge(
     "llmslo_slo_window_events", "Events that this prober has counted in the SLO's window.", *_PROBE, "slo"
