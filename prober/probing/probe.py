@@ -178,8 +178,8 @@ class ProbeRun(ABC):
     def first_ns(self) -> int | None: ...
 
     @property
-    def late_ns(self) -> int:
-        return 0
+    @abstractmethod
+    def late_ns(self) -> int: ...
 
     @abstractmethod
     async def _exchanged(self) -> ProbeResult:
@@ -252,9 +252,6 @@ class LocalRun(ProbeRun):
         connection = self._exchange.connection
         sent_ns = connection.sent_ns if connection is not None else None
         return Timeline(self.request.due_ns, self._connection, sent_ns).origin_ns - self.request.due_ns
-
-    def delivered(self) -> Timeline:
-        return self._timeline()
 
     async def _exchanged(self) -> ProbeResult:
         target = self._target
@@ -469,7 +466,7 @@ class LocalRun(ProbeRun):
             return verdict
         return Verdict(Outcome.INVALID, f"the prober itself stood still meanwhile, which may be why: {verdict.detail}")
 
-    def _timeline(self) -> Timeline:
+    def delivered(self) -> Timeline:
         exchange = self._exchange
         timeline = Timeline(
             self.request.due_ns, connection=self._connection, headers_ns=exchange.headers_ns, end_ns=exchange.end_ns
@@ -485,7 +482,7 @@ class LocalRun(ProbeRun):
 
     def _completed(self, verdict: Verdict) -> ProbeResult:
         target, draw = self._target, self.request
-        timeline, verdict = self._timeline(), self._attributed(verdict)
+        timeline, verdict = self.delivered(), self._attributed(verdict)
         identity = self._identity
         ok = verdict.outcome in ANSWERED
         usage = timeline.usage
