@@ -33,7 +33,6 @@ STOPPED = {  # outcomes that a standstill of the prober can cause: a server that
     *(Outcome.DNS, Outcome.CONNECT_TIMEOUT, Outcome.TLS, Outcome.HTTP_408, Outcome.TRUNCATED, Outcome.RESET),
     *(Outcome.TIMEOUT_FIRST_TOKEN, Outcome.TIMEOUT_STALL, Outcome.TIMEOUT_TOTAL),
 }
-DISK_NS = 1_000_000_000  # longest wait of a request until the checkpoint of its cost is saved
 IDLE_TIMEOUT = 408  # status with which a server ends a connection on which no request came
 MAX_RECONNECTIONS = 4  # of a probe whose connections are closed before its request was written
 # Plus a round trip: a server that closes so soon after the request does so for an earlier reason.
@@ -374,7 +373,6 @@ class LocalRun(ProbeRun):
             self._connection = broken.connection
             return broken.verdict
         target.connect_lead.connected((self._connection.ready_ns or 0) - self._connection.start_ns)
-        await target.covered(max(self.request.due_ns, self._began_ns + DISK_NS))
         self._sent, self._recording.request_bytes = request, len(request)
         self._send_if_ready()
         await self._exchange.ended

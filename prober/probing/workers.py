@@ -220,11 +220,9 @@ class WorkerRun(ProbeRun):
         return None if self._may_be_sent else self._timeline.charged_tokens
 
     async def _exchanged(self) -> ProbeResult:
-        target, due_ns = self._target, self.request.due_ns
         try:
-            await target.covered(due_ns)
             if self._may():
-                dealt = self._workers.deal(self, target)
+                dealt = self._workers.deal(self, self._target)
                 if dealt is None:
                     self.lose("no worker is left")
                 else:
