@@ -87,7 +87,7 @@ def stage_of(
         series=series_of(probes),
         adapters=adapter_use_of(probes),
         refused=refused_requests(probes),
-        shedding=shedding_of(probes, sending_s, partial(is_good, slos=slos), delivered.probes),
+        shedding=shedding_of(probes, sending_s, partial(is_good, slos=slos)),
     )
 
 

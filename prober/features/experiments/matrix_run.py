@@ -279,7 +279,7 @@ class RowRun:
             meanwhile = [result for result in both if self.begin_ns <= result.timeline.intended_ns <= end_ns]
             beside = host.row.name if both is not self.results else ""
             good = partial(is_good, slos=host.row.accept)
-            stage = replace(stage, shedding=shedding_of(meanwhile, sending_s, good, both, beside))
+            stage = replace(stage, shedding=shedding_of(meanwhile, sending_s, good, beside))
         load = shape_of(row, session.spec.max_in_flight)
         users = row.concurrency if self._think_time is not None else None
         return replace(stage, load=load, disturbance=self.disturbance, users=users)
