@@ -1,17 +1,21 @@
-"""Answers of the site: rendered and compressed one at a time, and written as fast as clients read.
+"""Answers of the site: rendered one at a time, shared by equal requests within a second, and written as fast as clients read.
 
-For a client without gzip a large answer is unpacked in slices while the client reads.
+A large answer is stored compressed, once for all its readers, so that many slow ones hold little memory. For a client without gzip it
+is unpacked in slices while the client reads.
 """
 
 import asyncio
 import re
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from http import HTTPStatus
 
 from aiohttp import web
 
+from prober.exposition.families import choose_form
+
+FRESH_S = 1.0  # how long an answer is given again
 MAX_STEP_S = 0.05  # of rendering at a time: a loop that stands for a second spoils probes
 MAX_TARGET_BYTES = 4096  # of a request's path and query
 MAX_ANSWER_BYTES = 16 << 20  # compressed
@@ -49,33 +53,59 @@ async def complete(response: web.StreamResponse) -> web.Response:
     return web.Response(body=body, headers={**response.headers, "Content-Encoding": "gzip"})
 
 
+class Lane:
+    """Makes answers one at a time, each for all who ask for the same until FRESH_S later: so memory holds the text of one."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._answers: dict[Hashable, tuple[float, web.Response]] = {}  # with the times until which they are fresh
+
+    async def get(self, key: Hashable, make: Callable[[], Awaitable[web.StreamResponse]]) -> web.Response:
+        """The answer for this key: a fresh one, or a new one. Raises what `make` raises."""
+        now = asyncio.get_running_loop().time
+        async with self._turn:
+            answers = self._answers = {at: kept for at, kept in self._answers.items() if now() <= kept[0]}
+            if key in answers:
+                return answers[key][1]
+            answer = await complete(await make())
+            if answer.status == HTTPStatus.OK:
+                answers[key] = now() + FRESH_S, answer
+            return answer
+
+    def forget(self) -> None:
+        """Discard all answers, also the one that is being made."""
+        self._answers = {}
+
+
 class Answers:
-    """Renders and writes the answers of one site, those that change nothing one at a time, so that memory holds the text of one.
+    """Renders and writes the answers of one site.
 
     prefix: path prefix of its routes; on_change: called after an action
     """
 
     def __init__(self, prefix: str, on_change: Callable[[], None]) -> None:
         self._prefix, self._on_change = prefix, on_change
-        self._scrapes, self._pages = asyncio.Lock(), asyncio.Lock()  # a scrape does not wait for pages
+        self._scrapes, self._pages = Lane(), Lane()  # a scrape does not wait for pages
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer a request."""
-        if len(request.rel_url.raw_path_qs) > MAX_TARGET_BYTES:
+        """Answer a request. If it changes nothing, the answer may be one that was made for an equal request within a second."""
+        target, path = request.rel_url.raw_path_qs, request.path.removeprefix(self._prefix)
+        if len(target) > MAX_TARGET_BYTES:
             return web.Response(status=414, text=f"the address has more than {MAX_TARGET_BYTES:,} bytes\n")
-        path = request.path.removeprefix(self._prefix)
-        if request.method not in ("GET", "HEAD"):
+        if request.method not in ("GET", "HEAD") or path == "/probe":  # which takes as long as its probe
             answer = await complete(await handler(request))
             # What is refused has changed nothing; a reload that fails has.
             is_refused = HTTPStatus.BAD_REQUEST <= answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
-            if request.method != "OPTIONS" and not is_refused:
+            if request.method not in ("GET", "HEAD", "OPTIONS") and not is_refused:
                 self._on_change()
-        elif path == "/probe":  # takes as long as its probe
-            answer = await complete(await handler(request))
+                for lane in (self._scrapes, self._pages):
+                    lane.forget()  # so that the next answer shows the effect of the action
+        elif path == "/metrics":
+            form = choose_form(",".join(request.headers.getall("Accept", ())))
+            answer = await self._scrapes.get(form, lambda: handler(request))
         else:
-            async with self._scrapes if path == "/metrics" else self._pages:
-                answer = await complete(await handler(request))
+            answer = await self._pages.get(target, lambda: handler(request))
         return Delivery(answer, gzip=takes_gzip(",".join(request.headers.getall("Accept-Encoding", ()))))
 
 

@@ -1,4 +1,4 @@
-"""The site makes one answer at a time, and a scrape does not wait for pages."""
+"""The site makes one answer at a time, for all who ask within a second, and a scrape does not wait for pages."""
 
 import asyncio
 from collections import Counter
@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from prober.web.answers import Answers
+from prober.web.answers import FRESH_S, Answers, Lane
 
 pytestmark = pytest.mark.virtual_time
 
@@ -36,13 +36,40 @@ class Kitchen:
 
 
 async def test_pages_are_made_one_at_a_time() -> None:
-    """However many clients ask, memory holds the text of one page; a scrape and a probe wait for none of them."""
+    """However many pages clients ask for, memory holds the text of one; a scrape and a probe wait for none of them."""
     kitchen, begin_s = Kitchen(), asyncio.get_running_loop().time()
-    pages = [asyncio.create_task(kitchen.ask("/prober/")) for _ in range(5)]
+    pages = [asyncio.create_task(kitchen.ask(f"/prober/?page={number}")) for number in range(5)]
     await asyncio.gather(*(kitchen.ask(f"/prober{path}") for path in ("/metrics", "/probe", "/probe")))
     assert asyncio.get_running_loop().time() - begin_s == pytest.approx(1.0)
     await asyncio.gather(*pages)
     assert kitchen.most_at_once == {"/prober/": 1, "/prober/metrics": 1, "/prober/probe": 2}
+
+
+async def test_all_who_wait_share_one_answer() -> None:
+    """A hundred clients cost what one does, and hold one body; a second later it is made again."""
+    kitchen, lane = Kitchen(), Lane()
+
+    async def make() -> web.StreamResponse:
+        return await kitchen.handler(make_mocked_request("GET", "/a"))
+
+    answers = await asyncio.gather(*(lane.get("a", make) for _ in range(100)))
+    assert {id(answer) for answer in answers} == {id(answers[0])}
+    assert await lane.get("a", make) is answers[0]
+    await asyncio.sleep(FRESH_S + 0.01)
+    assert await lane.get("a", make) is not answers[0]
+
+
+async def test_nothing_from_before_is_given_again_after_an_action() -> None:
+    """Neither what is kept nor what is being made: it may have been read before the action."""
+    kitchen, lane = Kitchen(), Lane()
+
+    async def make() -> web.StreamResponse:
+        return await kitchen.handler(make_mocked_request("GET", "/a"))
+
+    early = asyncio.create_task(lane.get("a", make))
+    await asyncio.sleep(0.5)
+    lane.forget()
+    assert await lane.get("a", make) is not await early
 
 
 @pytest.mark.parametrize(
