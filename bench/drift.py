@@ -204,7 +204,7 @@ def simulation(trace: str | None, *, days: float, runs: int, seed: int) -> dict[
         part = slice(start, start + 1)
         list(observe(state, times[part], logs[part], loads[part], None))
         start += 1
-    state.alarm = state.spread = state.fit = None
+    state.alarm = state.spread = None
     learned, baseline = deepcopy(state), state.baseline
     assert baseline is not None
     counts = DriftCounts()

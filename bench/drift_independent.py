@@ -70,7 +70,7 @@ def watch(lane: Lane, moments: Sequence[int]) -> LaneFigures:
     ]
     pending = set(moments)
     for number, observation in enumerate(observations):
-        if number in pending and state.baseline is not None and state.alarm is None and state.fit is None:
+        if number in pending and state.baseline is not None and state.alarm is None:
             for factor, delays in figures.delays_min.items():
                 delays.append(delay_min(deepcopy(state), observations, number, factor))
         _, verdict = step(state, observation)
@@ -96,7 +96,7 @@ def _loads(lane: Lane) -> Sequence[float | None]:
 
 def delay_min(state: Drift, observations: Sequence[Observation], start: int, factor: float) -> float:
     """Minutes until a slowdown by `factor` from a sample on is found; infinite if it is not found within `SEARCH_S`."""
-    state.spread = state.fit = None
+    state.spread = None
     begin_s = observations[start].unix_s
     for observation in observations[start:]:
         if observation.unix_s - begin_s > SEARCH_S:

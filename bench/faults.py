@@ -28,7 +28,6 @@ from tests.faults.rig import (
     config,
     descriptors,
     kept_tokens,
-    mark_again,
     probes,
     recovered,
     resident_mb,
@@ -275,7 +274,6 @@ def disks(folder: Path) -> Found:
 
                 def starts() -> None:
                     begin(disk)
-                    mark_again(daemon)
                     until(lambda: failures() >= 1, "what it says of the disk")
 
                 def failures() -> float:

@@ -6,9 +6,9 @@ the server's own: kernel stamp of the request's arrival to the write of the firs
 
 Parts, chosen by `--only`: `limits` (none, 200m, 100m, 50m; two rates each, all daemons side by side), `weights` (the daemon's cgroup
 beside one with the server and two spinning processes, with the shares that Kubernetes gives to requests), `stopped` (SIGSTOP for 0.3
-of each second: a target with slow steps beside a healthy one), `sweeps` (`prober sweep` in the small cgroup), `start` (processor time
-and seconds until a daemon under 100m is ready). Needs root and a cgroup hierarchy (v1 or v2) with the controller `cpu`; each part
-prints its own line as soon as it has ended, and the last line has all goals.
+of each second: a target with slow steps beside a healthy one), `sweeps` (`prober sweep` in the small cgroup). Needs root and a cgroup
+hierarchy (v1 or v2) with the controller `cpu`; each part prints its own line as soon as it has ended, and the last line has all
+goals.
 """
 
 import argparse
@@ -382,6 +382,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=PARTS, action="append")
     chosen = parser.parse_args().only or list(PARTS)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
     raw: dict[str, Any] = {"answer": f"{TTFT_MS} ms to the first token"}
     goals: list[dict[str, Any]] = []
     for name in chosen:

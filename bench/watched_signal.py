@@ -44,7 +44,7 @@ def observe(
         _, verdict = step(state, Observation(time_s, value, load))
         if baseline is not None and verdict.event in ("alarm", "improved"):
             adopt(state, baseline, settled=settled)
-            state.alarm = state.spread = state.fit = None
+            state.alarm = state.spread = None
         yield verdict
 
 
@@ -63,7 +63,7 @@ class WatchedSignal:
         while self.state.baseline is None or self.state.settled is provisional:
             for _ in self._verdicts(CHUNK):
                 pass
-        self.state.alarm = self.state.spread = self.state.fit = None
+        self.state.alarm = self.state.spread = None
         self.baseline = self.state.baseline
 
     def copy(self, seed: tuple[int, ...]) -> "WatchedSignal":

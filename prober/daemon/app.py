@@ -278,7 +278,7 @@ class App:
         self._sweeps = Sweeps(families, events, headroom, clock, store, PageReader, leading, read_facts, instance)
         diagnosis = DiagnosisMonitor(families, events, rows[DIAGNOSIS])
         gpus = GpuMonitor(families, lambda: self._fleet.runners.values())
-        ledger = self._ledger = Ledger(store, failures, rows[BUDGET])
+        ledger = self._ledger = Ledger(rows[BUDGET])
         answered = AnsweredTargets(lambda: (runner.target for runner in self._fleet.runners.values()), rows[ANSWERED])
         # Features that observe targets, in the order of their calls: a new feature is one line here.
         features = (
@@ -322,6 +322,7 @@ class App:
                 ANSWERED: answered,
                 DIAGNOSIS: diagnosis,
                 ANSWERS: self._answers,
+                BUDGET: ledger,
             },
             store,
             specs.prometheus_url,
@@ -358,7 +359,6 @@ class App:
         async def begin() -> None:
             if "configuration" not in self._problems:
                 self._applied()
-            ledger.start(supervisor)
             await self._desired_targets.configure(specs)
             clock.on_beat = self._beat_recorder(self._site.views.receive_delays)
 
@@ -369,7 +369,7 @@ class App:
             Part("storage", work=partial(self._retry_storage, path), close=self._keep_learnt),
             Part("states", work=self._persistence.save_often, close=self._persistence.close),
             Part("events", work=self._persistence.save_events),
-            Part("budgets", close=ledger.close),
+            Part("budgets", work=partial(self._persistence.save_budgets, ledger)),
             Part("fleet", close=lambda: self._fleet.stop(options.drain_s)),
             # Released after the last sweep, so that other replicas need not wait for the end of the lease.
             Part("leases", work=leading.run, close=leading.close),
@@ -527,7 +527,8 @@ class App:
             return
         store, rows = self._mended
         try:
-            await self._ledger.merge(store, rows[BUDGET])
+            self._ledger.merge(rows[BUDGET])
+            await self._persistence.put(store, BUDGET, self._ledger.states())
             await self._persistence.add(store)
         except sqlite3.Error as problem:
             log.error("what was learnt without --storage.path is lost, it cannot be saved: %s", problem)

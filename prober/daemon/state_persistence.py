@@ -12,6 +12,7 @@ from typing import Protocol
 
 from prober.exposition.buckets import representatives
 from prober.exposition.families import Value
+from prober.features.budget.monitor import BUDGET, Ledger
 from prober.features.drift.blocks import BLOCK_COUNT, BLOCK_SAMPLES
 from prober.features.drift.monitor import DriftMonitor
 from prober.features.drift.state import Observation
@@ -27,7 +28,7 @@ NEEDED_SAMPLES = BLOCK_SAMPLES * BLOCK_COUNT
 # Kinds of rows in the store.
 DRIFT, ENGINE, DEMAND, SLO, ANSWERED, DIAGNOSIS = "drift", "engine", "demand", "slo", "answered", "diagnosis"
 ANSWERS, EVENTS = "answers", "events"
-SAVE_INTERVAL_S = 60.0
+SAVE_INTERVAL_S, SAVE_BUDGETS_S = 60.0, 1.0
 MAX_STATE_AGE_S = 30 * 86_400.0  # of a target that is no longer probed
 RECALL_HOURS = 7 * 24
 RECALL_INTERVAL_S = 60.0
@@ -73,21 +74,29 @@ class StatePersistence:
                 async with asyncio.timeout(SAVE_INTERVAL_S):
                     while True:
                         await self._drift.changed.wait()
-                        await self._put(self._store, DRIFT, self._drift.changed_states())
+                        await self.put(self._store, DRIFT, self._drift.changed_states())
             await self.save(self._store)
 
     async def save_events(self) -> None:
         """Save events as they come, so that a kill loses those of an instant."""
         while self._store is not None:
             await self._events.changed.wait()
-            await self._put(self._store, EVENTS, self._events.new_states())
+            await self.put(self._store, EVENTS, self._events.new_states())
+
+    async def save_budgets(self, ledger: Ledger) -> None:
+        """Save the amounts spent every second, so that a kill loses little of them."""
+        while self._store is not None:
+            await asyncio.sleep(SAVE_BUDGETS_S)
+            if rows := list(ledger.changed_states()):
+                await self.put(self._store, BUDGET, iter(rows))
 
     async def save(self, store: Store) -> None:
         """Save all states. They are read one by one and written in a thread, so that no request is delayed."""
         for kind, part in self._parts.items():
-            await self._put(store, kind, part.states())
+            await self.put(store, kind, part.states())
 
-    async def _put(self, store: Store, kind: str, states: Iterator[tuple[str, bytes]]) -> None:
+    async def put(self, store: Store, kind: str, states: Iterator[tuple[str, bytes]]) -> None:
+        """Save the states of one kind. A failure is counted and logged."""
         items = []
         for item in states:
             items.append(item)
@@ -97,8 +106,9 @@ class StatePersistence:
             await asyncio.to_thread(save, kind, items, self._clock.unix_s())
         except sqlite3.Error as problem:
             self._failures.inc()
+            if kind not in self._failing:
+                log.error("%s states cannot be saved, a kill would lose them; probing continues: %s", kind, problem)
             self._failing.add(kind)
-            log.error("%s states could not be saved, the next try is in %g s: %s", kind, SAVE_INTERVAL_S, problem)
         else:
             if kind in self._failing:
                 log.info("%s states are saved again", kind)
@@ -110,7 +120,7 @@ class StatePersistence:
         """Save the states that this store lacks; stored ones stay, as they were learned over a longer time. Raises sqlite3.Error."""
         for kind, part in self._parts.items():
             stored = {entry.key for entry in await asyncio.to_thread(store.entries, kind)}
-            await self._put(store, kind, (item for item in part.states() if item[0] not in stored))
+            await self.put(store, kind, (item for item in part.states() if item[0] not in stored))
 
     async def close(self) -> None:
         """Save all states a last time."""

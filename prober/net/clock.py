@@ -1,7 +1,4 @@
-"""Monotonic clock with alarms that are accurate to tens of microseconds, and the kernel's times of departure and arrival in it.
-
-Event loops round timers to milliseconds (epoll counts in them), which would delay probes. On Linux a timerfd, an
-absolute kernel timer in nanoseconds, wakes the loop instead; elsewhere the loop's own timers cost up to a millisecond.
+"""Monotonic clock with alarms of the event loop, and the kernel's times of departure and arrival in it.
 
 Linux stamps what leaves and what arrives by TCP on request (`SO_TIMESTAMPING`, Documentation/networking/timestamping.rst of the
 kernel), in the time of the wall clock. So it does not matter how late this process sends or reads. Without a stamp (another system,
@@ -10,11 +7,9 @@ gVisor), or if a step of the wall clock has spoilt it, readings of the clock aro
 
 import asyncio
 import contextlib
-import ctypes
 import heapq
 import itertools
 import logging
-import os
 import socket
 import struct
 import sys
@@ -137,7 +132,6 @@ class Stamps:
 BEAT_NS = 1_000_000_000
 STANDSTILL_NS = 1_000_000_000  # less than any time after which a server gives a client up
 log = logging.getLogger(__name__)
-_MONOTONIC, _NONBLOCK, _CLOEXEC, _ABSOLUTE = 1, 0o4000, 0o2000000, 1
 
 
 class Alarm:
@@ -162,7 +156,7 @@ class Clock:
 
     now_ns: nanoseconds of the monotonic clock, for all timestamps
     unix_s: seconds of the wall clock
-    monotonic_ns: returns the time of the event loop, whose timers then wake the clock; None: use the kernel's time and timer
+    monotonic_ns: returns the time of the event loop; None: the kernel's, with its stamps
     stamps: times of departure and arrival on this clock
     """
 
@@ -184,9 +178,6 @@ class Clock:
         self._standstill_end_ns: int | None = None  # of the last one
         if monotonic_ns is None:
             wake_sooner()
-        self._fd = _timerfd_create() if monotonic_ns is None else None
-        if self._fd is not None:
-            self._loop.add_reader(self._fd, self._on_readable)
         self.call_at(self.now_ns(), self._beat)
 
     def call_at(self, due_ns: int, callback: Callable[[], None]) -> Alarm:
@@ -215,14 +206,10 @@ class Clock:
         return self._standstill_end_ns is not None and self._standstill_end_ns > since_ns
 
     def close(self) -> None:
-        """Drop all alarms and release the timer."""
+        """Drop all alarms."""
         self._heap.clear()
         if self._timer:
             self._timer.cancel()
-        if self._fd is not None:
-            self._loop.remove_reader(self._fd)
-            os.close(self._fd)
-            self._fd = None
 
     def _beat(self, due_ns: int | None = None) -> None:
         now_ns = self.now_ns()
@@ -234,19 +221,9 @@ class Clock:
 
     def _arm(self, due_ns: int) -> None:
         self._armed_ns = due_ns
-        if self._fd is not None:
-            _timerfd_settime(self._fd, due_ns)
-            return
         if self._timer:
             self._timer.cancel()
         self._timer = self._loop.call_later(max(0.0, (due_ns - self.now_ns()) / 1e9), self._run_due)
-
-    def _on_readable(self) -> None:
-        try:
-            os.read(self._fd or 0, 8)
-        except BlockingIOError:
-            return
-        self._run_due()
 
     def _run_due(self) -> None:
         self._armed_ns = 0  # alarms set by callbacks do not arm the timer; it is armed once below, for the earliest
@@ -263,30 +240,3 @@ class Clock:
         self._armed_ns = None
         if self._heap:
             self._arm(self._heap[0][0])
-
-
-class _Spec(ctypes.Structure):
-    _fields_ = (
-        ("interval_s", ctypes.c_long),
-        ("interval_ns", ctypes.c_long),
-        ("value_s", ctypes.c_long),
-        ("value_ns", ctypes.c_long),
-    )
-
-
-_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-
-
-def _timerfd_create() -> int | None:
-    if _libc is None:
-        return None
-    fd: int = _libc.timerfd_create(_MONOTONIC, _NONBLOCK | _CLOEXEC)
-    return fd if fd >= 0 else None
-
-
-def _timerfd_settime(fd: int, due_ns: int) -> None:
-    due_ns = max(1, due_ns)  # zero would disarm it
-    spec = _Spec(0, 0, due_ns // 10**9, due_ns % 10**9)
-    assert _libc is not None
-    if _libc.timerfd_settime(fd, _ABSOLUTE, ctypes.byref(spec), None) != 0:
-        raise OSError(ctypes.get_errno(), "timerfd_settime")

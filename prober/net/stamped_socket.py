@@ -233,12 +233,13 @@ class StampedSocket:
 
     def _came_alone(self) -> bool:
         """True if what was just read came in one segment, so that all of it arrived at the same time."""
-        info, before = self.tcp_info(), self._segments
-        if info is None:
+        info, before = self._socket.getsockopt(IPPROTO_TCP, TCP_INFO, _TCP_INFO.size), self._segments
+        if len(info) != _TCP_INFO.size:
             return False
+        _, _, received_bytes, segments = _TCP_INFO.unpack(info)  # no `TcpInfo`, as this is done for each token
         # What has arrived since the read is in the count, but was not read.
-        self._segments = info.data_segments if info.received_bytes == self._read_bytes else None
-        return before is not None and info.data_segments == before + 1
+        self._segments = segments if received_bytes == self._read_bytes else None
+        return before is not None and segments == before + 1
 
     def _feed_tls(self, data: bytes) -> None:
         """Hand received bytes to TLS, and remember those of the record that is not complete yet."""

@@ -62,9 +62,12 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Sign of life, sent in both directions. first_ns: from a worker: (request id, time of first content) of requests in flight"""
+    """Sign of life, sent in both directions.
 
-    first_ns: tuple[tuple[str, int], ...] = ()
+    progress: from a worker: news of requests in flight, (request id, `late_ns`, time of first content or None)
+    """
+
+    progress: tuple[tuple[str, int, int | None], ...] = ()
 
 
 def _reducer(kind: type) -> Callable[[Any], tuple[type, tuple[Any, ...]]]:

@@ -15,7 +15,6 @@ from prober.probing.replicas import Shard, shard_of
 from prober.probing.target_runner import RunnerContext, TargetRunner
 
 START_GAP_S, START_WITHIN_S = 0.02, 60.0  # many new targets: 50 begin in a second, or all of them within a minute
-DISK_WAIT_S = 2.0  # how long targets that begin wait for the disk
 FIRST_ANSWERS_S = 90.0  # from the begin of many targets until the event on those that have answered
 Observer = TypeVar("Observer", bound=TargetObserver)
 log = logging.getLogger(__name__)
@@ -63,8 +62,6 @@ class Fleet:
             if spec.key not in self.runners:
                 made += filter(None, [self._make(spec, None)])
                 await asyncio.sleep(0)
-        if made:
-            await self.context.budgets.written(DISK_WAIT_S)  # so that no first probe has to wait for it
         first_answers = None
         if len(made) > MAX_TOLD_APART:
             first_answers = FirstAnswers([runner.spec.key for runner in made], self._tell)
@@ -128,7 +125,6 @@ class Fleet:
                         runner.remove()
                     await asyncio.sleep(0)
                 if after is not None:
-                    await self.context.budgets.written(DISK_WAIT_S)
                     after.start(self._pause_s(len(self._changing)))
         finally:
             del self._changing[key]

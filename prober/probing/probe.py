@@ -33,7 +33,6 @@ STOPPED = {  # outcomes that a standstill of the prober can cause: a server that
     *(Outcome.DNS, Outcome.CONNECT_TIMEOUT, Outcome.TLS, Outcome.HTTP_408, Outcome.TRUNCATED, Outcome.RESET),
     *(Outcome.TIMEOUT_FIRST_TOKEN, Outcome.TIMEOUT_STALL, Outcome.TIMEOUT_TOTAL),
 }
-DISK_NS = 1_000_000_000  # longest wait of a request until the checkpoint of its cost is saved
 IDLE_TIMEOUT = 408  # status with which a server ends a connection on which no request came
 MAX_RECONNECTIONS = 4  # of a probe whose connections are closed before its request was written
 # Plus a round trip: a server that closes so soon after the request does so for an earlier reason.
@@ -178,8 +177,8 @@ class ProbeRun(ABC):
     def first_ns(self) -> int | None: ...
 
     @property
-    def late_ns(self) -> int:
-        return 0
+    @abstractmethod
+    def late_ns(self) -> int: ...
 
     @abstractmethod
     async def _exchanged(self) -> ProbeResult:
@@ -252,9 +251,6 @@ class LocalRun(ProbeRun):
         connection = self._exchange.connection
         sent_ns = connection.sent_ns if connection is not None else None
         return Timeline(self.request.due_ns, self._connection, sent_ns).origin_ns - self.request.due_ns
-
-    def delivered(self) -> Timeline:
-        return self._timeline()
 
     async def _exchanged(self) -> ProbeResult:
         target = self._target
@@ -377,7 +373,6 @@ class LocalRun(ProbeRun):
             self._connection = broken.connection
             return broken.verdict
         target.connect_lead.connected((self._connection.ready_ns or 0) - self._connection.start_ns)
-        await target.covered(max(self.request.due_ns, self._began_ns + DISK_NS))
         self._sent, self._recording.request_bytes = request, len(request)
         self._send_if_ready()
         await self._exchange.ended
@@ -469,7 +464,7 @@ class LocalRun(ProbeRun):
             return verdict
         return Verdict(Outcome.INVALID, f"the prober itself stood still meanwhile, which may be why: {verdict.detail}")
 
-    def _timeline(self) -> Timeline:
+    def delivered(self) -> Timeline:
         exchange = self._exchange
         timeline = Timeline(
             self.request.due_ns, connection=self._connection, headers_ns=exchange.headers_ns, end_ns=exchange.end_ns
@@ -485,7 +480,7 @@ class LocalRun(ProbeRun):
 
     def _completed(self, verdict: Verdict) -> ProbeResult:
         target, draw = self._target, self.request
-        timeline, verdict = self._timeline(), self._attributed(verdict)
+        timeline, verdict = self.delivered(), self._attributed(verdict)
         identity = self._identity
         ok = verdict.outcome in ANSWERED
         usage = timeline.usage

@@ -66,23 +66,17 @@ class Identity:
 
 
 class BudgetKeeper(Protocol):
-    """Saves the budget spending of targets, so that it survives a restart."""
+    """Knows the spending of targets, so that it survives their removal and a restart."""
 
     def enter(self, target: "Target") -> None:
-        """Add a target: restore its earlier spending, and save its spending from now on."""
+        """Add a target and restore its earlier spending."""
 
     def leave(self, target: "Target") -> None:
         """Remove a target."""
 
-    def needs_checkpoint(self, key: str) -> None:
-        """Request a new budget checkpoint for the target with this key."""
-
-    async def written(self, within_s: float) -> bool:
-        """Wait up to `within_s` seconds for the next write. Returns False if it failed or has not ended."""
-
 
 class Target:
-    """State of one target across its probes. ledger: saves its budgets; None: they are not saved.
+    """State of one target across its probes.
 
     identity: as the last look-up found it; None before the first one
     unidentified: why the last look-up found no identity, None if it did
@@ -123,13 +117,11 @@ class Target:
         self.prompt_calibration: PromptCalibration | None = None
         self.connect_lead = ConnectLead()
         self.budgets: dict[str, Budget] = {}
-        means = [self.amounts(*map(round, probe.workload.mean_tokens())) for probe in spec.probes]
         limits = {"tokens": spec.budget.tokens_per_day, "cost": spec.budget.cost_per_day} if spec.budget else {}
         for kind, limit in limits.items():
             if limit:
-                self.budgets[kind] = Budget(limit, max((mean[kind] for mean in means), default=0.0))
+                self.budgets[kind] = Budget(limit)
         self.protected_demand: Mapping[str, BudgetDemand] = {}  # by budget, not available to requests
-        self.ledger: BudgetKeeper | None = None
         self._answers = WorkloadState("")  # of all workloads: whether they are answered or fail
         self._last_outcome: Outcome | None = None
         self._was_ready = False
@@ -362,7 +354,6 @@ class Target:
                 if not budget.reserve(amounts[kind], now, self.protected_demand.get(kind)):
                     return None
                 reserved[kind] = amounts[kind]
-            self._tell_ledger()
             is_complete = True
             return reserved, now
         finally:
@@ -377,19 +368,11 @@ class Target:
         lacking = (kind for kind, budget in self.budgets.items() if amounts[kind] > budget.available(now, demand[kind]))
         return next(lacking, None)
 
-    async def covered(self, until_ns: int) -> None:
-        """Wait until all reserved amounts are saved, saving fails, or `until_ns`."""
-        while self.ledger is not None and not all(budget.is_durable for budget in self.budgets.values()):
-            left_s = (until_ns - self.clock.now_ns()) / 1e9
-            if left_s <= 0 or not await self.ledger.written(left_s):
-                return
-
     def settle(self, reserved: tuple[dict[str, float], int], prompt_tokens: int, output_tokens: int) -> None:
         """Replace the reserved amounts with those for the tokens used."""
         used, (amounts, at_ns) = self.amounts(prompt_tokens, output_tokens), reserved
         for kind, amount in amounts.items():
             self.budgets[kind].settle(amount, used[kind], at_ns)
-        self._tell_ledger()
 
     def unreadable(self, sent: str, problem: Exception) -> Verdict:
         """The verdict on data that the prober failed to read: only the target's data can cause that. Logs the trace without secrets."""
@@ -404,10 +387,6 @@ class Target:
         """Tokens and dollars that a request costs, by budget."""
         cost = self.spec.budget.dollars(prompt_tokens, output_tokens) if self.spec.budget else 0.0
         return {"tokens": float(prompt_tokens + output_tokens), "cost": cost}
-
-    def _tell_ledger(self) -> None:
-        if self.ledger is not None and any(budget.needs_checkpoint for budget in self.budgets.values()):
-            self.ledger.needs_checkpoint(self.spec.key)
 
     @property
     def _is_asked_first(self) -> bool:

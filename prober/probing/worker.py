@@ -34,22 +34,22 @@ class Worker:
         self._targets: dict[int, Target] = {}
         self._runs: dict[str, tuple[LocalRun, int]] = {}  # with the offset of the clock, by request id
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._has_first: set[str] = set()  # requests whose first content is reported
+        self._reported: set[tuple[str, int, int | None]] = set()  # by the last beat
         self._warm_ups: set[asyncio.Task[None]] = set()
         self._silent_beats = 0
 
     def beat(self) -> None:
-        """Report that it runs, and times of first content. Cancels all requests if the prober is silent."""
+        """Report that it runs, and news of the requests in flight. Cancels all requests if the prober is silent."""
         self._silent_beats += 1
         if self._silent_beats > MAX_SILENT_BEATS:
             for task in self._tasks.values():
                 task.cancel()
-        first_ns = []
-        for request_id, (run, clock_ns) in self._runs.items():
-            if request_id not in self._has_first and (at_ns := run.first_ns) is not None:
-                self._has_first.add(request_id)
-                first_ns.append((request_id, at_ns - clock_ns))
-        self.channel.send(Beat(tuple(first_ns)))
+        now = {
+            (request_id, run.late_ns, None if run.first_ns is None else run.first_ns - clock_ns)
+            for request_id, (run, clock_ns) in self._runs.items()
+        }
+        self.channel.send(Beat(tuple(now - self._reported)))
+        self._reported = now
 
     def _receive(self, message: Any) -> None:
         self._silent_beats = 0
@@ -93,7 +93,6 @@ class Worker:
             result = replace(result, request_id=request.request_id)
         finally:
             self._runs.pop(request.request_id, None)
-            self._has_first.discard(request.request_id)
         if clock_ns:  # moved here, as every stamp of every worker would be work of the one prober
             result = replace(result, timeline=result.timeline.shifted(-clock_ns))
         self.channel.send(Ended(result, answer))

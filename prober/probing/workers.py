@@ -167,11 +167,11 @@ class Workers:
             case Ended(result=result, answer=answer):
                 if (run := process.runs.pop(result.request_id, None)) is not None:
                     run.end(result, answer)
-            case Beat(first_ns=first_ns):
+            case Beat(progress=progress):
                 process.started.set()
-                for request_id, at_ns in first_ns:
+                for request_id, late_ns, first_ns in progress:
                     if (run := process.runs.get(request_id)) is not None:
-                        run.first_ns = at_ns
+                        run.late_ns, run.first_ns = late_ns, first_ns
 
     async def _watch(self, process: WorkerProcess) -> None:
         """Exchange beats until the worker ends. Kills a silent one. Beats are counted, not timed: a pause of the prober kills none."""
@@ -202,6 +202,7 @@ class WorkerRun(ProbeRun):
 
     answer: AssistantMessage | None = None
     first_ns: int | None = None
+    late_ns: int = 0
 
     def __init__(self, workers: Workers, target: Target, request: Request, may: Callable[[], bool]) -> None:
         super().__init__(target, request, may)
@@ -219,11 +220,9 @@ class WorkerRun(ProbeRun):
         return None if self._may_be_sent else self._timeline.charged_tokens
 
     async def _exchanged(self) -> ProbeResult:
-        target, due_ns = self._target, self.request.due_ns
         try:
-            await target.covered(due_ns)
             if self._may():
-                dealt = self._workers.deal(self, target)
+                dealt = self._workers.deal(self, self._target)
                 if dealt is None:
                     self.lose("no worker is left")
                 else:

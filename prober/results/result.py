@@ -35,13 +35,13 @@ OPEN_LOOP = ("poisson", "constant", "gamma", "trace")
 class RequestRow:
     """A request of a stage.
 
-    start_s: intended time, in seconds since the start of the result
+    start_s: departure, less what the target delayed it, in seconds since the start of the result; due time if it was not sent
     outcome: a value of `Outcome`
     error: the reason, "" if ok
     itls_s: shape (chunks − 1,)
     prompt_tokens, output_tokens: numbers of tokens in the server's usage
     warm_up, cached: answered, but left out of latencies
-    cut_s: seconds from the intended time until the request was cut in flight; None if it was not cut
+    cut_s: seconds from `start_s` until the request was cut in flight; None if it was not cut
     """
 
     start_s: float | None

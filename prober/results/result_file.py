@@ -71,7 +71,7 @@ def to_json(result: Result) -> str:
         **statistics(result.stages),
         "input_lens": [row.prompt_tokens or 0 for row in rows],
         "output_lens": [row.output_tokens or 0 for row in rows],
-        "ttfts": [row.ttft_s or 0.0 for row in rows],
+        "ttfts": [row.ttft_s if row.is_answered else row.ttft_s or 0.0 for row in rows],
         "itls": [row.itls_s for row in rows],
         "latencies": [row.e2e_s or 0.0 for row in rows],
         "start_times": [row.start_s for row in rows],

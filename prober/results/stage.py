@@ -28,7 +28,7 @@ def request_of(probe: ProbeResult, origin_ns: int) -> RequestRow:
     """The row of one probe. origin_ns: start of the experiment, on the clock of the timelines"""
     timeline, usage = probe.timeline, probe.timeline.usage
     return RequestRow(
-        start_s=(timeline.intended_ns - origin_ns) / 1e9,
+        start_s=(timeline.origin_ns - origin_ns) / 1e9,
         outcome=probe.outcome.value,
         error=probe.detail,
         ttft_s=timeline.ttft_s,
@@ -40,7 +40,7 @@ def request_of(probe: ProbeResult, origin_ns: int) -> RequestRow:
         output_tokens=usage.completion_tokens if usage else None,
         warm_up=probe.warm_up,
         cached=probe.cached,
-        cut_s=None if timeline.cut_ns is None else (timeline.cut_ns - timeline.intended_ns) / 1e9,
+        cut_s=None if timeline.cut_ns is None else (timeline.cut_ns - timeline.origin_ns) / 1e9,
     )
 
 
@@ -87,7 +87,7 @@ def stage_of(
         series=series_of(probes),
         adapters=adapter_use_of(probes),
         refused=refused_requests(probes),
-        shedding=shedding_of(probes, sending_s, partial(is_good, slos=slos), delivered.probes),
+        shedding=shedding_of(probes, sending_s, partial(is_good, slos=slos)),
     )
 
 

@@ -1,11 +1,10 @@
 """Answers of the site: rendered one at a time, shared by equal requests within a second, and written as fast as clients read.
 
-A large answer is stored compressed, once for all its readers. For a client without gzip it is unpacked in slices while the client
-reads.
+A large answer is stored compressed, once for all its readers, so that many slow ones hold little memory. For a client without gzip it
+is unpacked in slices while the client reads.
 """
 
 import asyncio
-import math
 import re
 import time
 import zlib
@@ -17,8 +16,7 @@ from aiohttp import web
 from prober.exposition.families import choose_form
 
 FRESH_S = 1.0  # how long an answer is given again
-MAX_SHARE = 0.25  # of the time, in which answers are made: the rest is for probing
-MAX_STEP_S = 0.05  # of rendering at a time: a standing loop delays the reading of answers
+MAX_STEP_S = 0.05  # of rendering at a time: a loop that stands for a second spoils probes
 MAX_TARGET_BYTES = 4096  # of a request's path and query
 MAX_ANSWER_BYTES = 16 << 20  # compressed
 GZIP_BITS = 31  # of zlib: the largest window, in the format of gzip
@@ -56,29 +54,22 @@ async def complete(response: web.StreamResponse) -> web.Response:
 
 
 class Lane:
-    """Makes answers one at a time, each for all who ask for the same until FRESH_S later, and rests after each to keep MAX_SHARE."""
+    """Makes answers one at a time, each for all who ask for the same until FRESH_S later: so memory holds the text of one."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
-        self._next_s = 0.0
         self._answers: dict[Hashable, tuple[float, web.Response]] = {}  # with the times until which they are fresh
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[web.StreamResponse]]) -> web.Response:
         """The answer for this key: a fresh one, or a new one. Raises what `make` raises."""
         now = asyncio.get_running_loop().time
         async with self._turn:
-            until_s, answer = self._answers.get(key, (-math.inf, None))
-            if answer is not None and now() <= until_s:
-                return answer
-            await asyncio.sleep(max(0.0, self._next_s - now()))
-            answers, begin_s = self._answers, now()
+            answers = self._answers = {at: kept for at, kept in self._answers.items() if now() <= kept[0]}
+            if key in answers:
+                return answers[key][1]
             answer = await complete(await make())
-            end_s = now()
-            self._next_s = end_s + (1 / MAX_SHARE - 1) * (end_s - begin_s)
-            for other in [other for other, (until_s, _) in answers.items() if until_s < end_s]:
-                del answers[other]
             if answer.status == HTTPStatus.OK:
-                answers[key] = end_s + FRESH_S, answer
+                answers[key] = now() + FRESH_S, answer
             return answer
 
     def forget(self) -> None:
@@ -94,7 +85,7 @@ class Answers:
 
     def __init__(self, prefix: str, on_change: Callable[[], None]) -> None:
         self._prefix, self._on_change = prefix, on_change
-        self._scrapes, self._views = Lane(), Lane()
+        self._scrapes, self._pages = Lane(), Lane()  # a scrape does not wait for pages
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -102,19 +93,19 @@ class Answers:
         target, path = request.rel_url.raw_path_qs, request.path.removeprefix(self._prefix)
         if len(target) > MAX_TARGET_BYTES:
             return web.Response(status=414, text=f"the address has more than {MAX_TARGET_BYTES:,} bytes\n")
-        if request.method not in ("GET", "HEAD") or path == "/probe" or path.startswith("/static/"):
+        if request.method not in ("GET", "HEAD") or path == "/probe":  # which takes as long as its probe
             answer = await complete(await handler(request))
             # What is refused has changed nothing; a reload that fails has.
             is_refused = HTTPStatus.BAD_REQUEST <= answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
             if request.method not in ("GET", "HEAD", "OPTIONS") and not is_refused:
                 self._on_change()
-                for lane in (self._scrapes, self._views):
+                for lane in (self._scrapes, self._pages):
                     lane.forget()  # so that the next answer shows the effect of the action
         elif path == "/metrics":
             form = choose_form(",".join(request.headers.getall("Accept", ())))
             answer = await self._scrapes.get(form, lambda: handler(request))
         else:
-            answer = await self._views.get(target, lambda: handler(request))
+            answer = await self._pages.get(target, lambda: handler(request))
         return Delivery(answer, gzip=takes_gzip(",".join(request.headers.getall("Accept-Encoding", ()))))
 
 

@@ -1,17 +1,12 @@
-"""Budget of tokens or dollars over any 24 hours. Amounts are reserved before a request is sent and settled when it has ended.
-
-The spending must survive a restart, even a kill. Therefore a `Checkpoint` is saved before the spending reaches it: it may contain
-more than was spent, by its margin, but never less.
-"""
+"""Budget of tokens or dollars over any 24 hours. Amounts are reserved before a request is sent and settled when it has ended."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 HOUR_NS = 3600 * 10**9
 WINDOW_HOURS = 24
 DEMAND_SIGMAS = 4.0  # above the mean spending of requests at random times
-# Of the limit: a checkpoint every minute or so; a kill costs a minute and a half of the day.
-CHECKPOINT_MARGIN_RATIO = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,35 +25,16 @@ class BudgetDemand:
         return BudgetDemand(self.per_s * factor, self.variance_per_s * factor**2)
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """State of a budget to save: amounts that a later process must count as spent.
-
-    at_ns: time of the checkpoint on the monotonic clock
-    hours: amounts by hour of that clock
-    margin: amount that may be spent after this checkpoint before the next one is needed
-    reserved_total: sum of all reservations, and of use beyond them, up to this checkpoint
-    """
-
-    at_ns: int
-    hours: dict[int, float]
-    margin: float
-    reserved_total: float = 0.0
-
-
 @dataclass(slots=True)
 class Budget:
     """A limit over a sliding day, in whole hours: the current one and the 24 before it, so that no 24 hours exceed the limit.
 
     limit: tokens or dollars, the unit of all amounts
-    typical: the largest amount that a request has reserved so far
+    hours: amounts by hour of the monotonic clock
     """
 
     limit: float
-    typical: float = 0.0
-    _hours: dict[int, float] = field(default_factory=dict)
-    _reserved_total: float = 0.0  # all that was reserved, or used beyond the reservation; never decreases
-    _durable_total: float = 0.0  # `_reserved_total` that the saved checkpoints allow
+    hours: dict[int, float] = field(default_factory=dict)
 
     def reserve(self, amount: float, now_ns: int, other_demand: BudgetDemand | None = None) -> bool:
         """Reserve `amount`. Returns False and reserves nothing if it does not fit or leaves too little for `other_demand`."""
@@ -79,8 +55,8 @@ class Budget:
     def spent(self, now_ns: int) -> float:
         """Amount used and reserved in the current hour and the 24 hours before it."""
         first = now_ns // HOUR_NS - WINDOW_HOURS
-        self._hours = {hour: amount for hour, amount in self._hours.items() if hour >= first}
-        return sum(self._hours.values())
+        self.hours = {hour: amount for hour, amount in self.hours.items() if hour >= first}
+        return sum(self.hours.values())
 
     def available(self, now_ns: int, other_demand: BudgetDemand) -> float:
         """Amount that can be spent now so that `other_demand` still fits until that amount leaves the window. Negative: it does not
@@ -93,7 +69,7 @@ class Budget:
         for hour in range(present - WINDOW_HOURS, present + 1):
             until_s = ((hour + WINDOW_HOURS + 1) * HOUR_NS - now_ns) / 1e9  # then this hour leaves the window
             most = max(most, left + other_demand.max_over(until_s))
-            left -= self._hours.get(hour, 0.0)
+            left -= self.hours.get(hour, 0.0)
         return self.limit - most
 
     def remaining_ratio(self, now_ns: int) -> float:
@@ -104,44 +80,16 @@ class Budget:
         """Returns a budget with the same spending and another limit."""
         return replace(self, limit=limit)
 
-    @property
-    def margin(self) -> float:
-        """Margin of a checkpoint: the larger of two requests and CHECKPOINT_MARGIN_RATIO of the limit. A kill wastes at most this."""
-        return max(CHECKPOINT_MARGIN_RATIO * self.limit, 2 * self.typical)
+    def restore(self, hours: Mapping[int, float], shift_ns: int, now_ns: int) -> None:
+        """Add the spending of an earlier process, whose clock was `shift_ns` behind.
 
-    @property
-    def needs_checkpoint(self) -> bool:
-        """True if half of the last checkpoint's margin is spent."""
-        return self._reserved_total + self.margin / 2 > self._durable_total
-
-    @property
-    def is_durable(self) -> bool:
-        """True if a saved checkpoint covers all spending."""
-        return self._reserved_total <= self._durable_total
-
-    def checkpoint(self, now_ns: int, *, final: bool = False) -> Checkpoint:
-        """Returns the state to save. The `final` checkpoint of a process that spends nothing more has no margin."""
-        self.spent(now_ns)
-        return Checkpoint(now_ns, dict(self._hours), 0.0 if final else self.margin, self._reserved_total)
-
-    def checkpoint_saved(self, checkpoint: Checkpoint) -> None:
-        """Record that `checkpoint` was saved."""
-        self._durable_total = max(self._durable_total, checkpoint.reserved_total + checkpoint.margin)
-
-    def restore(self, checkpoint: Checkpoint, now_ns: int, age_ns: int) -> None:
-        """Add the spending of an earlier process, whose checkpoint is `age_ns` old.
-
-        The margin may have been spent at any time since, so it counts as spent now. After a reboot the hours of the monotonic clock
-        differ: an amount is placed at the end of its hour, so that it counts up to an hour longer but never shorter.
+        After a reboot the hours of the monotonic clock differ: an amount is placed at the end of its hour, so that it counts up to an
+        hour longer but never shorter.
         """
-        shift, present = now_ns - age_ns - checkpoint.at_ns, now_ns // HOUR_NS
-        for hour, amount in checkpoint.hours.items():
-            moved = ((hour + 1) * HOUR_NS - 1 + shift) // HOUR_NS if shift else hour
-            self._hours[min(moved, present)] = self._hours.get(min(moved, present), 0.0) + amount
-        self._hours[present] = self._hours.get(present, 0.0) + checkpoint.margin
+        for hour, amount in hours.items():
+            moved = ((hour + 1) * HOUR_NS - 1 + shift_ns) // HOUR_NS if shift_ns else hour
+            self._add(amount, min(moved * HOUR_NS, now_ns))
 
     def _add(self, amount: float, at_ns: int) -> None:
         hour = at_ns // HOUR_NS
-        self._hours[hour] = self._hours.get(hour, 0.0) + amount
-        self._reserved_total += max(0.0, amount)
-        self.typical = max(self.typical, amount)
+        self.hours[hour] = self.hours.get(hour, 0.0) + amount

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
@@ -399,14 +398,6 @@ def test_an_overload_is_measured_with_consent_and_ends_without(tmp_path: Path) -
         assert (load.shedding.requests, load.shedding.shed) == (len(during), len(shed_s))
         assert load.shedding.good == len(during) - len(shed_s)
         assert 7 < load.shedding.good / 20 < 10  # below its capacity
-        waits_s = [
-            next(at_s for at_s, is_answered in arrivals if is_answered and at_s > shed) - shed for shed in shed_s
-        ]
-        assert load.shedding.waited_s == pytest.approx((min(waits_s), median(waits_s), max(waits_s)), abs=2e-3)
-        firsts = {next(((at_s, ok) for at_s, ok in arrivals if at_s >= shed + 2), None) for shed in shed_s} - {None}
-        assert load.shedding.retried == pytest.approx(len(firsts), abs=2)
-        assert load.shedding.retried_answered == pytest.approx(sum(first[1] for first in firsts if first), abs=2)
-        assert load.shedding.stated_s == (2.0, 2.0, 2.0)
         assert users.disturbance is not None
         assert users.disturbance.recovery.evidence == "holds"
 

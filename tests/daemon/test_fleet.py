@@ -520,8 +520,6 @@ PLACES = {
     ("Target", "awake"): BEFORE,
     ("Target", "prepare"): BEFORE,
     ("Target", "reserve"): BEFORE,
-    ("Target", "_tell_ledger"): BEFORE,
-    ("Target", "covered"): BEFORE,
     ("Target", "settle"): BEFORE,
     ("Target", "ended"): BEFORE,
     ("Endpoint", "token"): BEFORE,

@@ -89,8 +89,7 @@ async def test_the_end_of_failed_writes_is_told_once(tmp_path: Path, caplog: pyt
         await states.save(store)
     told = [message for message in caplog.messages if message.startswith("answered states ")]
     assert [message.partition(", ")[0] for message in told] == [
-        "answered states could not be saved",
-        "answered states could not be saved",
+        "answered states cannot be saved",
         "answered states are saved again",
     ]
     store.close()

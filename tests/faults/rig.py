@@ -41,7 +41,7 @@ def config(
 patient = partial(config, timeout="8s", total="12s")
 """The configuration of tests: the endpoint is in their process, which may stand still for seconds."""
 
-SAVED_AGAIN = "spent budgets are saved again"  # in the log, after the first successful write
+SAVED_AGAIN = "budget states are saved again"  # in the log, after the first successful write
 
 
 class Impossible(Exception):
@@ -107,18 +107,11 @@ def resident_mb(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def mark_again(daemon: Daemon) -> None:
-    """Change its configuration a little, which has what is spent of budgets written at once."""
-    text = daemon.config.read_text()
-    number = int(text.partition("max_in_flight: ")[2].partition(",")[0])
-    daemon.config.write_text(text.replace(f"max_in_flight: {number}", f"max_in_flight: {number - 1}"))
-
-
 def kept_tokens(folder: Path) -> float:
-    """The spent tokens in the store of this folder, without the margin of the checkpoint."""
+    """The spent tokens in the store of this folder."""
     with closing(sqlite3.connect(folder / FILE_NAME)) as connection:
         ((data,),) = connection.execute("SELECT data FROM state WHERE kind = 'budget'")
-    return float(sum(json.loads(data)["budgets"]["tokens"]["hours"].values()))
+    return float(sum(json.loads(data)["budgets"]["tokens"].values()))
 
 
 def recovered(daemon: Daemon, begin: Callable[[], object], seconds: float = HANG_S) -> float:

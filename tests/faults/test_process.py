@@ -20,7 +20,6 @@ from tests.faults.rig import (
     Impossible,
     descriptors,
     kept_tokens,
-    mark_again,
     patient,
     probes,
     seen,
@@ -30,7 +29,6 @@ from tests.faults.rig import (
 from tests.processes import Daemon, until
 
 LIMIT = 110_000_000
-AHEAD = LIMIT / 1000  # tokens: what a kill may cost
 PROBE_TOKENS = 24  # 20 of the prompt, 4 of the answer
 
 
@@ -121,8 +119,8 @@ def spent(daemon: Daemon, endpoint: Endpoint) -> tuple[float, float]:
     return tokens - endpoint.requests[4] * PROBE_TOKENS, tokens - before * PROBE_TOKENS
 
 
-def test_a_kill_loses_nothing_of_what_was_spent(endpoint: Endpoint, tmp_path: Path) -> None:
-    """Whenever it comes: what the endpoint was asked for is counted, and no more than the reserve beside it; a clean stop is exact."""
+def test_a_kill_loses_a_second_of_what_was_spent(endpoint: Endpoint, tmp_path: Path) -> None:
+    """Whenever it comes: what the endpoint was asked for before is counted, and no more; a clean stop is exact."""
     text = patient(f"http://127.0.0.1:{endpoint.port}", rate=50, more=f"budget: {{tokens_per_day: {LIMIT}}}")
     store = ("--storage.path", tmp_path / "store")
     page = 110 * PROBE_TOKENS  # of the probes that a page lacks, and of those under way
@@ -134,8 +132,10 @@ def test_a_kill_loses_nothing_of_what_was_spent(endpoint: Endpoint, tmp_path: Pa
         until(lambda: seen(daemon).outcomes["ok"] >= 1, "the first probe")
         least, most = spent(daemon, endpoint)
         assert daemon.stop() == 0
-    assert most >= -page
-    assert least <= 2 * AHEAD + page
+    assert most >= -page - 2 * 3 * 50 * PROBE_TOKENS, (
+        "a write each second, by a process that may have to wait for its turn"
+    )
+    assert least <= page
     with Daemon(tmp_path, text, *store) as daemon:
         until(lambda: seen(daemon).outcomes["ok"] >= 1, "the first probe")
         least_again, most_again = spent(daemon, endpoint)
@@ -144,8 +144,7 @@ def test_a_kill_loses_nothing_of_what_was_spent(endpoint: Endpoint, tmp_path: Pa
 
 
 def unkept(daemon: Daemon) -> None:
-    """Have a mark of the budget written, which a disk that refuses does not take; probing goes on beside it."""
-    mark_again(daemon)
+    """Wait until what was spent was to be written, which a disk that refuses does not take; probing goes on beside it."""
     until(lambda: daemon.value("llmslo_storage_write_failures_total") >= 1, "what it says of the disk")
     before = seen(daemon)
     until(lambda: seen(daemon).since(before).outcomes["ok"] >= 5, "probes without a disk")
@@ -162,7 +161,7 @@ def test_a_full_disk_stops_no_probe_and_is_told(endpoint: Endpoint, tmp_path: Pa
             unkept(daemon)
             daemon.kill()
         with Daemon(tmp_path, text, "--storage.path", disk) as daemon:
-            until(lambda: seen(daemon).outcomes["ok"] >= 3, "probes after a start on a full disk")
+            unkept(daemon)
             empty(disk)
             until(lambda: SAVED_AGAIN in daemon.log.read_text(), "the disk to be used again")
             assert daemon.stop() == 0

@@ -220,11 +220,7 @@ async def test_a_server_that_ends_every_connection_ends_the_probe() -> None:
     """The number of connections of one probe is bounded."""
     server = Impatient(0.02)
     async with probing(server) as target:
-
-        async def never(until_ns: int) -> None:
-            await asyncio.sleep(1)  # a disk that keeps the request from leaving
-
-        target.covered = never  # type: ignore[method-assign]
+        target.connect_lead.learnt_ns = lambda now_ns: None  # type: ignore[method-assign]  # it would learn to connect later
         result = await send(target, LEAD_S)
     assert (result.outcome, server.connections) == (Outcome.RESET, 1 + MAX_RECONNECTIONS)
 

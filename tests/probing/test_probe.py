@@ -364,23 +364,6 @@ async def test_how_late_the_prober_sends_is_in_no_latency(late_s: float) -> None
     assert timeline.e2e_s == pytest.approx(0.02 + 0.001 * (result.requested_output_tokens - 1), abs=0.003)
 
 
-async def test_a_budget_that_waits_for_the_disk_is_in_no_latency(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the prober's time, and the send lag."""
-
-    async def slow_disk(_ns: int) -> None:
-        await asyncio.sleep(1)
-
-    async with running(QUICK) as url:
-        target = Target(spec(url), make_clock())
-        await target.identify()
-        monkeypatch.setattr(target, "covered", slow_disk)
-        result = await send(target)
-        target.clock.close()
-    assert result.outcome is Outcome.OK
-    assert result.timeline.send_lag_s == pytest.approx(0.95, abs=0.01)
-    assert result.timeline.ttft_s == pytest.approx(0.02, abs=0.002)
-
-
 @pytest.mark.parametrize(("late_s", "outcome"), [(2.9, Outcome.OK), (3.1, Outcome.INVALID)])
 async def test_a_request_that_would_be_three_seconds_late_is_not_sent(late_s: float, outcome: Outcome) -> None:
     """After a stop of the prober all of them would leave together."""
@@ -1007,8 +990,6 @@ async def test_a_list_of_models_that_the_prober_fails_to_read_is_the_target_s_fa
     ("owner", "function"),
     [
         ("target", "prepare"),
-        ("target", "covered"),
-        ("target", "_tell_ledger"),
         ("endpoint", "token"),
         ("endpoint", "head"),
         ("clock", "call_at"),

@@ -1,6 +1,7 @@
 """The sender of all experiments: what it draws, in which order it tells, and how it ends. No request needs a server here."""
 
 import asyncio
+import pickle
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from random import Random
@@ -15,9 +16,12 @@ from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
 from prober.mock.delays import Constant
 from prober.mock.service import Behaviour, Settings
-from prober.probing.probe import LocalRun, ProbeRun, new_request
+from prober.probing.channel import LENGTH_BYTES, Beat, Send
+from prober.probing.probe import LocalRun, ProbeRun, always, new_request
 from prober.probing.sender import Sender, Sending
 from prober.probing.target import Identity, Target
+from prober.probing.worker import Worker
+from prober.probing.workers import WorkerProcess, WorkerRun, Workers
 from prober.workload.shapes import Uniform
 from prober.workload.workloads import RequestGenerator, Workload
 from tests.probing.test_probe import known
@@ -32,7 +36,7 @@ DUE_S = [2, 3, 4, 9, 10, 11]
 class Answered(ProbeRun):
     """A request whose answer ends 3.5 s after its due time; one of more than 80 output tokens 20 s after it."""
 
-    answer, first_ns = None, None
+    answer, first_ns, late_ns = None, None, 0
 
     async def _exchanged(self) -> ProbeResult:
         seconds = 20 if self.request.output_tokens > 80 else 3.5
@@ -153,3 +157,31 @@ async def test_a_request_under_way_says_how_late_the_prober_sent_it(late_s: floa
             sender.read_arrived()
             assert sending.run.first_ns is not None
             assert sending.run.first_ns - due_ns - sending.run.late_ns == pytest.approx(S, abs=S / 50)
+
+
+async def test_a_worker_reports_how_late_it_sent() -> None:
+    """Once, and once more with the first content: the prober takes no request for overdue because its worker woke late."""
+    loop, messages = asyncio.get_running_loop(), list[object]()
+    async with running(Settings(behaviour=Behaviour(ttft=Constant(1.0)))) as url:
+        clock = make_clock()
+        worker, workers = Worker(1, clock), Workers()
+        target = Target(TargetSpec.model_validate({"url": url}), clock)
+        target.identity, target.state = Identity("mock", DIALECTS["vllm"], "/v1"), TargetState.READY
+        worker._targets[0] = target
+        worker.channel.write = lambda data: messages.append(pickle.loads(data[LENGTH_BYTES:]))
+        request = new_request(target, RequestGenerator(VARIED, Random(4)), clock.now_ns() + S)
+        process = WorkerProcess(1, workers._receive)
+        run = process.runs[request.request_id] = WorkerRun(workers, target, request, always)
+        worker._receive(Send(0, request))
+        await asyncio.sleep(0.9)
+        loop.stand_still(0.5)  # type: ignore[attr-defined]
+        reports = []
+        for pause_s in (0.2, 0.2, 0.61, 0.0):
+            await asyncio.sleep(pause_s)
+            worker.beat()
+            workers._receive(process, messages[-1])
+            reports.append((run.late_ns, run.first_ns))
+        clock.close()
+    assert [len(message.progress) for message in messages if isinstance(message, Beat)] == [1, 0, 1, 0]
+    assert [late_ns for late_ns, _ in reports] == pytest.approx([0.4 * S] * 4, abs=S / 100)
+    assert [first_ns is not None for _, first_ns in reports] == [False, False, True, True]

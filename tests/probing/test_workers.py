@@ -201,14 +201,14 @@ async def test_a_daily_budget_holds_for_the_sum_of_the_workers() -> None:
     engine = Engine()
     limit = 5_000.0
     async with serving(engine) as url, targeted(url) as target, open_workers(2) as workers:
-        target.budgets = {"tokens": Budget(limit, 119.0)}
+        target.budgets = {"tokens": Budget(limit)}
         results = await sent(
             workers.launch, target, schedule(target, 200, 400.0), Workload("w", Uniform(90, 110), Uniform(3, 9))
         )
         spent = target.budgets["tokens"].spent(target.clock.now_ns())
         answered = len(engine.requests)
         engine.refusal = b"HTTP/1.1 529 Overloaded\r\nContent-Length: 0\r\n\r\n"
-        target.budgets = {"tokens": Budget(limit, 119.0)}
+        target.budgets = {"tokens": Budget(limit)}
         refused = await sent(
             workers.launch, target, schedule(target, 10, 400.0), Workload("w", Uniform(90, 110), Uniform(3, 9))
         )

@@ -38,57 +38,17 @@ def test_a_refund_counts_in_the_hour_of_its_reservation() -> None:
     assert budget.spent(26 * HOUR_NS) == 0
 
 
-def test_a_saved_checkpoint_never_contains_less_than_was_spent() -> None:
-    """After a kill at any moment, the next process counts all spending and at most the margin more."""
-    budget, saved = Budget(10_000, typical=30), None
-    for request in range(200):
-        at_ns = request * 60 * 10**9
-        if saved is None or budget.needs_checkpoint:
-            saved = budget.checkpoint(at_ns)
-            budget.checkpoint_saved(saved)
-        assert budget.reserve(30, at_ns)
-        assert budget.is_durable
-        after = Budget(10_000)
-        after.restore(saved, at_ns, at_ns - saved.at_ns)
-        assert 0 <= after.spent(at_ns) - budget.spent(at_ns) <= budget.margin == 60
-
-
-def test_an_unsaved_checkpoint_makes_nothing_durable() -> None:
-    """Spending is not durable before a checkpoint is saved, nor after a request larger than the margin."""
-    budget = Budget(10_000, typical=30)
-    assert budget.reserve(30, 0)
-    assert budget.needs_checkpoint
-    assert not budget.is_durable
-    budget.checkpoint_saved(budget.checkpoint(0))
-    assert budget.is_durable
-    assert budget.reserve(500, 0)
-    assert not budget.is_durable
-
-
-def test_a_final_checkpoint_restores_the_exact_spending() -> None:
-    """On the same clock amounts keep their hours; on another clock they count up to an hour longer, never shorter."""
+def test_restored_amounts_keep_their_hours() -> None:
+    """On the same clock exactly; on another clock they count up to an hour longer, never shorter."""
     budget = Budget(1000)
     assert budget.reserve(100, 0)
     assert budget.reserve(200, 5 * HOUR_NS)
-    last = budget.checkpoint(6 * HOUR_NS, final=True)
     same, other = Budget(1000), Budget(1000)
-    same.restore(last, 7 * HOUR_NS, HOUR_NS)
+    same.restore(budget.hours, 0, 7 * HOUR_NS)
     assert [same.spent(hour * HOUR_NS) for hour in (7, 24, 25, 29, 30)] == [300, 300, 200, 200, 0]
-    now = 107 * HOUR_NS + HOUR_NS // 2  # a clock that is 100.5 hours ahead
-    other.restore(last, now, HOUR_NS)
+    now = 107 * HOUR_NS + HOUR_NS // 2  # a clock that is 100.5 hours ahead, an hour later
+    other.restore(budget.hours, now - 7 * HOUR_NS, now)
     assert [other.spent(now + hour * HOUR_NS) for hour in (0, 18, 19, 23, 24)] == [300, 300, 200, 200, 0]
-
-
-def test_use_beyond_the_reservation_is_in_the_next_checkpoint() -> None:
-    """An answer may use more tokens than were reserved."""
-    budget = Budget(10_000, typical=30)
-    budget.checkpoint_saved(budget.checkpoint(0))
-    budget.settle(0, 500, 0)
-    assert not budget.is_durable
-    checkpoint = budget.checkpoint(0)
-    again = Budget(10_000)
-    again.restore(checkpoint, 0, 0)
-    assert again.spent(0) >= 500
 
 
 HOUR_S = 3600.0

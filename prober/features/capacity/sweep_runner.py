@@ -160,7 +160,7 @@ class SweepRunner:
             self.stop("the target's budget was changed")
             return
         self._target.spec = self._target.spec.model_copy(update={"budget": target.spec.budget})
-        self._target.budgets, self._target.ledger, self._target.protected_demand = target.budgets, target.ledger, needs
+        self._target.budgets, self._target.protected_demand = target.budgets, needs
 
     def retry_after(self, pause_s: float) -> None:
         """End the sweep, as the target asks to be left alone."""

@@ -5,7 +5,6 @@ A burst of changes is applied once, and only what has changed is evaluated.
 
 import asyncio
 import logging
-from bisect import bisect_left, insort
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +20,7 @@ from prober.measure.printable import shown_name
 from prober.probing.supervisor import Supervisor
 
 DEBOUNCE_S = 0.5  # after the first change; changes meanwhile are included
-MAX_EVALUATED = 100  # targets per turn of the event loop
+MAX_EVALUATED = 100  # targets per turn of the event loop: thousands would stop it for a second
 MAX_LOGGED_REASONS = 10  # per update
 SERIES: tuple[AnySeries, ...] = (
     *(discovery_series.DISCOVERY_UP, discovery_series.DISCOVERY_TARGETS),
@@ -50,7 +49,6 @@ class _Group:
     task: "asyncio.Task[None] | None" = None
     before: "_Group | None" = None
     fits: dict[Key, _Fit] = field(default_factory=dict)
-    ranked: list[TargetSpec] = field(default_factory=list)  # valid targets, by name and URL
     logged: set[str] = field(default_factory=set)
     counted: int = 0
     probed: frozenset[str] = frozenset()  # keys of its desired targets
@@ -65,29 +63,14 @@ class _Group:
     async def evaluate(self) -> tuple[list[TargetSpec], list[str]]:
         """(valid targets sorted by name and URL, problems of the others). Only changed labels are evaluated."""
         fits: dict[Key, _Fit] = {}
-        problems: list[str] = []
         for index, (key, labels) in enumerate(list(self.discovered.items()), 1):
-            fit = self.fits.pop(key, None)
-            if fit is None or fit.labels is not labels:
-                self._unrank(fit)
-                fit = _fit(labels, self.spec)
-                for spec in fit.specs:
-                    insort(self.ranked, spec, key=_order)
-            fits[key] = fit
-            problems += fit.problems
+            fit = self.fits.get(key)
+            fits[key] = fit if fit is not None and fit.labels is labels else _fit(labels, self.spec)
             if not index % MAX_EVALUATED:
                 await asyncio.sleep(0)
-        for fit in self.fits.values():  # owners that no longer exist
-            self._unrank(fit)
         self.fits = fits
-        return list(self.ranked), problems
-
-    def _unrank(self, fit: _Fit | None) -> None:
-        for spec in fit.specs if fit is not None else ():
-            place = bisect_left(self.ranked, _order(spec), key=_order)
-            while self.ranked[place] is not spec:
-                place += 1
-            del self.ranked[place]
+        specs = sorted((spec for fit in fits.values() for spec in fit.specs), key=_order)
+        return specs, [problem for fit in fits.values() for problem in fit.problems]
 
 
 class DesiredTargets:
@@ -142,7 +125,7 @@ class DesiredTargets:
     async def _group(self, spec: DiscoverySpec, old: _Group | None) -> _Group:
         if old is not None and (old.spec.source, old.spec.reads) == (spec.source, spec.reads):
             if old.spec != spec:
-                old.spec, old.fits, old.ranked = spec, {}, []
+                old.spec, old.fits = spec, {}
             return old
         if old is not None:
             await _end(old)

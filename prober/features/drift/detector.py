@@ -26,7 +26,7 @@ from prober.features.drift.blocks import (
     week_slots,
 )
 from prober.features.drift.evidence import Mixture, mixture
-from prober.features.drift.fitting import fit, learn_baseline
+from prober.features.drift.fitting import learn_baseline
 from prober.features.drift.state import (
     DOUBT_ERRORS,
     LOAD_SAMPLES,
@@ -37,7 +37,6 @@ from prober.features.drift.state import (
     Drift,
     DriftVerdict,
     Event,
-    Fit,
     Improvement,
     LoadState,
     Observation,
@@ -73,8 +72,6 @@ def seed(state: Drift, samples: Iterable[Observation]) -> Drift:
     Raises ValueError for too few or invalid samples.
     """
     blocks = blocks_of_samples((sample.unix_s, _log(sample.value), sample.load) for sample in samples)
-    if state.fit is not None and not state.fit.spread:
-        state.fit = None
     adopt(state, learn_baseline(blocks, correlation=SEED_CORRELATION, thin=PROVISIONAL_THINNING), settled=False)
     state.covers_days = blocks.begun[-1] - blocks.begun[0] >= MIN_SEED_S
     return state
@@ -129,8 +126,6 @@ def follow_clock(state: Drift, boot: str, unix_s: float, monotonic_s: float) -> 
     for blocks in (state.stretch, state.spread):
         if blocks is not None:
             blocks.begun = array("d", (at_s + step_s for at_s in blocks.begun))
-    if state.fit is not None:
-        state.fit = start_fit(state, spread=state.fit.spread)
 
 
 def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
@@ -261,7 +256,7 @@ def _judge(
     baseline = state.baseline
     assert baseline is not None
     is_settled = state.settled and faster is not None
-    if is_settled and state.load is not None and state.fit is None and baseline.factor == "hour":
+    if is_settled and state.load is not None and baseline.factor == "hour":
         # Load explains more than the hour: learn a new baseline while the old one is in use.
         learns_load = state.spread is not None and state.spread.every_s < WEEK_EVERY_S
         state.spread = state.spread if learns_load else Blocks(SPREAD_EVERY_S)
@@ -311,31 +306,19 @@ def _smooth(state: Drift, unix_s: float, load: float | None) -> None:
 
 
 def _learn(state: Drift, unix_s: float, log: float, *, linked: bool) -> Event | None:
-    """Collect the sample and continue the fit."""
+    """Collect the sample, and learn a baseline once there are enough of them."""
     stretch, spread = state.stretch, state.spread
     assert spread is not None
     for blocks in (stretch, spread):
         if blocks is not None:
             blocks.add(unix_s, log, state.load, linked=linked)
-    if state.fit is None:
-        if spread.full or (stretch is not None and stretch.full):
-            state.fit = start_fit(state, spread=spread.full)
+    if spread.full:
+        adopt(state, learn_baseline(spread), settled=True)
+    elif stretch is not None and stretch.full:
+        adopt(state, learn_baseline(stretch, thin=PROVISIONAL_THINNING), settled=False)
+    else:
         return None
-    try:
-        next(state.fit.run)
-    except StopIteration as done:
-        settled, state.fit = state.fit.spread, None
-        adopt(state, done.value, settled=settled)
-        return "learnt"
-    state.fit.slices += 1
-    return None
-
-
-def start_fit(state: Drift, *, spread: bool) -> Fit:
-    """Start a fit: of the blocks that are spread over days if `spread`, else of the blocks of one stretch of time."""
-    blocks = state.spread if spread else state.stretch
-    assert blocks is not None
-    return Fit(spread, fit(blocks, thin=1 if spread else PROVISIONAL_THINNING))
+    return "learnt"
 
 
 def _relearn(state: Drift, *, everything: bool) -> None:
@@ -348,7 +331,7 @@ def _relearn(state: Drift, *, everything: bool) -> None:
     state.settled, state.caution = False, 1.0
     state.stretch = Blocks(0.0)
     if everything:
-        state.spread, state.fit = Blocks(SPREAD_EVERY_S), None
+        state.spread = Blocks(SPREAD_EVERY_S)
     state.before = state.alarm = state.outside_since_s = None
     _reset_evidence(state)
 

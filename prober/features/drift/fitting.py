@@ -1,12 +1,12 @@
-"""Fit of a baseline to complete blocks, in slices that do not block the event loop."""
+"""Fit of a baseline to complete blocks."""
 
 import math
 from array import array
-from bisect import bisect_right, insort_right
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise, repeat
+from itertools import chain, pairwise, repeat
 from operator import mul, sub
 
 from prober.features.drift.baseline import QUANTILES, WEEKEND_BEGIN, Baseline, alike, is_weekend, scores
@@ -28,23 +28,11 @@ MIN_SEASON_S = 3_600.0  # of blocks that tell hours apart
 MIN_VISITS = 2  # days that make an hour of workdays known: a single one may be a holiday
 CLUSTER_SCORE = 1.2816  # Φ⁻¹(0.9): scores above it should not follow each other more often than by chance
 
-Slices = Generator[None, None, Baseline]
 BlockMeans = tuple["array[float]", ...]  # mean scores of the blocks in each fifth
 
 
 def learn_baseline(blocks: Blocks, *, correlation: float | None = None, thin: int = 1) -> Baseline:
-    """Fit the baseline of complete blocks in one piece, which takes about 80 ms."""
-    fitting = fit(blocks, correlation=correlation, thin=thin)
-    while True:
-        try:
-            next(fitting)
-        except StopIteration as done:
-            baseline: Baseline = done.value
-            return baseline
-
-
-def fit(blocks: Blocks, *, correlation: float | None = None, thin: int = 1) -> Slices:
-    """Fit the baseline of complete blocks, in slices of one block (at most about 0.3 ms), so that the event loop is not blocked.
+    """Fit the baseline of complete blocks, which takes about 0.1 s, and 0.3 s if its fifths have references of their own.
 
     correlation: used instead of an estimate, if the order of the samples is unknown
     thin: store every `thin`-th of the sorted whitened residuals; above 1, all fifths share one reference
@@ -55,30 +43,27 @@ def fit(blocks: Blocks, *, correlation: float | None = None, thin: int = 1) -> S
         blocks, ahead_s = replace(blocks, slot_counts=counts, slot_logs=logs), DAY_S
     model = replace(_unfitted(blocks), ahead_s=ahead_s)
     if model.factor == "load":
-        model = yield from _regress(blocks, model)
-    model = yield from _residual_spread(model, blocks)
-    ordered: array[float] = array("f")
-    for block in range(BLOCK_COUNT):
-        for r in _residuals(model, blocks, block)[0]:
-            insort_right(ordered, r)
-        yield
+        model = _regress(blocks, model)
+    model = _residual_spread(model, blocks)
+    ordered = _sorted(_residuals(model, blocks, block)[0] for block in range(BLOCK_COUNT))
     levels = array("d", (ordered[math.ceil(q * len(ordered)) - 1] for q in QUANTILES))
     if correlation is None:
-        correlation = yield from _correlation(model, blocks, ordered)
+        correlation = _correlation(model, blocks, ordered)
     model = replace(model, correlation=correlation, quantiles=(levels,))
     model = _with_errors(model, blocks, min_visits=1 if thin > 1 else MIN_VISITS)
-    del ordered[:]
-    for block in range(BLOCK_COUNT):
-        for r in _whitened(model, blocks, block):
-            insort_right(ordered, r)
-        yield
+    ordered = _sorted(_whitened(model, blocks, block) for block in range(BLOCK_COUNT))
     model = replace(model, references=(ordered,))
     if thin > 1:
-        model = yield from _with_inflations(replace(model, cuts=()), blocks)
+        model = _with_inflations(replace(model, cuts=()), blocks)
         return replace(model, references=(ordered[thin // 2 :: thin],), wander=_wander(model, blocks))
-    model = yield from _divided(model, blocks)
-    model = yield from _with_inflations(model, blocks)
+    model = _divided(model, blocks)
+    model = _with_inflations(model, blocks)
     return replace(model, wander=_wander(model, blocks))
+
+
+def _sorted(values: Iterable[list[float]]) -> "array[float]":
+    """The values of all lists in order."""
+    return array("f", sorted(chain.from_iterable(values)))
 
 
 def _unfitted(blocks: Blocks) -> Baseline:
@@ -131,7 +116,7 @@ def _visits(blocks: Blocks, slot: int) -> int:
     return sum(blocks.slot_counts[same] >= MIN_SLOT_SAMPLES for same in alike(slot))
 
 
-def _regress(blocks: Blocks, model: Baseline) -> Slices:
+def _regress(blocks: Blocks, model: Baseline) -> Baseline:
     """Least squares on the load by the normal equations, with a ridge that is negligible if the columns are independent."""
     size = 4
     moments = [[0.0] * size for _ in range(size)]
@@ -143,7 +128,6 @@ def _regress(blocks: Blocks, model: Baseline) -> Slices:
                 line = moments[i]
                 for j in range(i + 1):
                     line[j] += weight * xi * x[j]
-        yield
     root = _inverse_root(moments, ridge=1e-9 * BLOCK_COUNT * BLOCK_SAMPLES)
     half = [sum(map(mul, row, products)) for row in root]
     coefficients = tuple(sum(row[i] * h for row, h in zip(root, half, strict=True)) for i in range(size))
@@ -203,7 +187,7 @@ def _whitened(model: Baseline, blocks: Blocks, block: int) -> list[float]:
     return [model.whitened(r, before) for r, before in zip(residuals, (None, *residuals), strict=False)]
 
 
-def _residual_spread(model: Baseline, blocks: Blocks) -> Slices:
+def _residual_spread(model: Baseline, blocks: Blocks) -> Baseline:
     """The model, completed by the standard deviation of the residuals, the slowest expected log and the cuts between fifths."""
     squares, slowest, keys = 0.0, -math.inf, []
     for block in range(BLOCK_COUNT):
@@ -212,7 +196,6 @@ def _residual_spread(model: Baseline, blocks: Blocks) -> Slices:
         slowest = max(slowest, *expected)
         span = blocks.span(block)
         keys += [span.first_load, span.last_load] if model.factor == "load" else [expected[0], expected[-1]]
-        yield
     keys.sort()
     cuts = tuple(keys[len(keys) * k // FIFTHS] for k in range(1, FIFTHS))
     sd = math.sqrt(squares / (BLOCK_COUNT * BLOCK_SAMPLES)) or 1e-6  # a constant signal
@@ -291,7 +274,7 @@ def _is_flat(model: Baseline, blocks: Blocks) -> bool:
     return sum(count * (log - level) ** 2 for count, log in seen) / own < len(seen) + 4 * math.sqrt(2 * len(seen))
 
 
-def _correlation(model: Baseline, blocks: Blocks, ordered: "array[float]") -> Generator[None, None, float]:
+def _correlation(model: Baseline, blocks: Blocks, ordered: "array[float]") -> float:
     """Correlation of the normal scores of neighbouring residuals within blocks; 0 if it could be chance."""
     together = alone = 0.0
     table = scores(len(ordered))
@@ -299,8 +282,6 @@ def _correlation(model: Baseline, blocks: Blocks, ordered: "array[float]") -> Ge
         z = [table[bisect_right(ordered, r)] for r in _residuals(model, blocks, block)[0]]
         together += sum(map(mul, z, z[1:]))
         alone += sum(map(mul, z[1:], z[1:]))
-        del z
-        yield
     phi = min(MAX_CORRELATION, together / alone) if alone else 0.0
     return phi if phi > 2 / math.sqrt(len(ordered)) else 0.0
 
@@ -311,7 +292,7 @@ def _fifths(model: Baseline, blocks: Blocks, block: int) -> list[int]:
     return [model.fifth(log, load) for log, (_, load) in zip(expected, _points(blocks, block), strict=True)]
 
 
-def _divided(model: Baseline, blocks: Blocks) -> Slices:
+def _divided(model: Baseline, blocks: Blocks) -> Baseline:
     """The model with a reference for each fifth of its factor, if shape or correlation differs between them."""
     pooled, table = model.references[0], scores(len(model.references[0]))
     sums = [[0.0, 0.0, 0.0] for _ in range(FIFTHS)]
@@ -319,20 +300,17 @@ def _divided(model: Baseline, blocks: Blocks) -> Slices:
         for fifth, r in zip(_fifths(model, blocks, block), _whitened(model, blocks, block), strict=True):
             z = table[bisect_right(pooled, r)]
             sums[fifth] = [sum_ + term for sum_, term in zip(sums[fifth], (1.0, z, z * z), strict=True)]
-        yield
     if min(n for n, _, _ in sums) < FIFTH_SAMPLES / 2:
         return replace(model, cuts=())
-    means = yield from _block_means(model, blocks)
+    means = _block_means(model, blocks)
     statistic = sum(s * s / n + n * (q / n - (s / n) ** 2 - 1) ** 2 / 2 for n, s, q in sums)
     pooled_inflation = _inflation([mean for of in means for mean in of])
     statistic += sum(len(of) * (_inflation(of) / pooled_inflation - 1) ** 2 / 2 for of in means)
     if statistic < SHAPE_STATISTIC:
         return replace(model, cuts=())
-    del pooled[:]
-    levels = yield from _sorted_by_fifth(model, blocks, lambda block: _residuals(model, blocks, block)[0])
+    levels = _sorted_by_fifth(model, blocks, lambda block: _residuals(model, blocks, block)[0])
     quantiles = tuple(array("d", (of[math.ceil(q * len(of)) - 1] for q in QUANTILES)) for of in levels)
-    del levels
-    whitened = yield from _sorted_by_fifth(model, blocks, lambda block: _whitened(model, blocks, block))
+    whitened = _sorted_by_fifth(model, blocks, lambda block: _whitened(model, blocks, block))
     # Of one size, so that they share a table of scores.
     references = tuple(array("f", (of[i * len(of) // FIFTH_SAMPLES] for i in range(FIFTH_SAMPLES))) for of in whitened)
     return replace(model, references=references, quantiles=quantiles)
@@ -340,22 +318,20 @@ def _divided(model: Baseline, blocks: Blocks) -> Slices:
 
 def _sorted_by_fifth(
     model: Baseline, blocks: Blocks, values: Callable[[int], list[float]]
-) -> Generator[None, None, tuple["array[float]", ...]]:
+) -> tuple["array[float]", ...]:
     """The values of all blocks, sorted in each fifth."""
-    ordered = tuple(array("f") for _ in range(FIFTHS))
+    of_fifth: list[list[float]] = [[] for _ in range(FIFTHS)]
     for block in range(BLOCK_COUNT):
         for fifth, value in zip(_fifths(model, blocks, block), values(block), strict=True):
-            insort_right(ordered[fifth], value)
-        yield
-    return ordered
+            of_fifth[fifth].append(value)
+    return tuple(array("f", sorted(of)) for of in of_fifth)
 
 
-def _block_means(model: Baseline, blocks: Blocks) -> Generator[None, None, BlockMeans]:
+def _block_means(model: Baseline, blocks: Blocks) -> BlockMeans:
     """Mean scores of the blocks, by the fifth in which most of a block lies (its middle)."""
     means = tuple(array("f") for _ in range(FIFTHS))
     for block in range(BLOCK_COUNT):
         _add_block(model, blocks, block, means)
-        yield
     return means
 
 
@@ -376,13 +352,12 @@ def _inflation(means: Sequence[float]) -> float:
     return BLOCK_SAMPLES * sum(map(mul, means, means)) / len(means) if means else 1.0
 
 
-def _with_inflations(model: Baseline, blocks: Blocks) -> Slices:
+def _with_inflations(model: Baseline, blocks: Blocks) -> Baseline:
     """The model with the inflation of each reference. An excess within two errors of the estimate counts as none."""
     means, high, following = tuple(array("f") for _ in range(FIFTHS)), 0, 0
     for block in range(BLOCK_COUNT):
         of_block = _add_block(model, blocks, block, means)
         high, following = high + of_block[0], following + of_block[1]
-        yield
     pooled = _inflation([mean for of in means for mean in of])
     if pooled < 1 + 2 * math.sqrt(2 / BLOCK_COUNT):
         pooled = 1.0
@@ -391,7 +366,7 @@ def _with_inflations(model: Baseline, blocks: Blocks) -> Slices:
         chance = (following / high - 0.1) / 0.9
         if chance > 3 * math.sqrt(0.1 / high):
             pooled = max(pooled, (1 + chance) / (1 - min(chance, MAX_CORRELATION)))
-    slow = (yield from _slow_inflations(model, blocks)) if model.factor == "hour" else (1.0,) * FIFTHS
+    slow = _slow_inflations(model, blocks) if model.factor == "hour" else (1.0,) * FIFTHS
     if not model.cuts:
         return replace(model, inflations=(max(pooled, slow[0]),))
     inflations = []
@@ -404,7 +379,7 @@ def _with_inflations(model: Baseline, blocks: Blocks) -> Slices:
     return replace(model, inflations=tuple(inflations))
 
 
-def _slow_inflations(model: Baseline, blocks: Blocks) -> Generator[None, None, tuple[float, ...]]:
+def _slow_inflations(model: Baseline, blocks: Blocks) -> tuple[float, ...]:
     """Variance of the mean log of a half hour ÷ that of independent samples, by fifth: correlation that outlasts a block.
 
     Computed from half hours that were seen on several days. 1 if the excess is within two standard errors of chance.
@@ -414,7 +389,6 @@ def _slow_inflations(model: Baseline, blocks: Blocks) -> Generator[None, None, t
         for residual, fifth in zip(_residuals(model, blocks, block)[0], _fifths(model, blocks, block), strict=True):
             counts[fifth] += 1
             squares[fifth] += residual * residual
-        yield
     independent = (1 + model.correlation) / (1 - model.correlation)
     visits: Counter[float] = Counter(model.levels[slot] for slot, _, _ in _known_slots(model, blocks))
     ratios: tuple[list[float], ...] = tuple([] for _ in range(FIFTHS))

@@ -1,7 +1,7 @@
 """The state of a drift detector as bytes, so that it survives a restart: `restore` continues exactly where `dump` stopped.
 
 Format: a line with format and checksum, then JSON; arrays as base64 of their bytes in this machine's order. Derived parts (bets,
-guards, intermediate sums of a fit) are not written but computed again.
+guards) are not written but computed again.
 """
 
 import binascii
@@ -14,11 +14,11 @@ from typing import Any
 
 from prober.features.drift.baseline import Baseline
 from prober.features.drift.blocks import Blocks
-from prober.features.drift.detector import derive, start_fit
+from prober.features.drift.detector import derive
 from prober.features.drift.state import Alarm, Drift, Improvement, Ring, Settings, Visit, new_state
 
-FORMAT = "llmslo-drift-3"
-DERIVED = {"settings", "gap_s", "mixture", "tables", "doubt", "allowance", "run"}
+FORMAT = "llmslo-drift-4"
+DERIVED = {"settings", "gap_s", "mixture", "tables", "doubt", "allowance"}
 PARTS = {
     "baseline": Baseline,
     "stretch": Blocks,
@@ -37,10 +37,7 @@ def dump(state: Drift) -> bytes:
 
 
 def restore(settings: Settings, data: bytes) -> Drift:
-    """The state that `dump` wrote, with these settings. Raises ValueError with the reason if `data` is invalid.
-
-    A fit in progress is repeated up to its slice, which takes up to 0.1 s.
-    """
+    """The state that `dump` wrote, with these settings. Raises ValueError with the reason if `data` is invalid."""
     head, _, body = data.partition(b"\n")
     name, _, checksum = head.decode("ascii", "replace").partition(" ")
     if name != FORMAT:
@@ -49,7 +46,7 @@ def restore(settings: Settings, data: bytes) -> Drift:
         raise ValueError(f"the drift state is damaged: {len(body)} bytes do not have its checksum")
     try:
         return _state(settings, json.loads(body))
-    except (KeyError, TypeError, IndexError, AttributeError, StopIteration, binascii.Error) as error:
+    except (KeyError, TypeError, IndexError, AttributeError, binascii.Error) as error:
         raise ValueError(f"the drift state does not fit this version: {error!r}") from error
 
 
@@ -66,17 +63,11 @@ def _state(settings: Settings, document: dict[str, Any]) -> Drift:
     for name, value in document.items():
         if name in PARTS and value is not None:
             value = PARTS[name](**{key: _value(part) for key, part in value.items()})
-        if name != "fit":
-            setattr(state, name, value)
+        setattr(state, name, value)
     if state.baseline is not None:
         derive(state)
         if state.mixture is None or len(state.slower) != state.mixture.components:
             raise ValueError(f"the drift state has {len(state.slower)} bets, not those of this version")
-    if document["fit"] is not None:
-        state.fit = start_fit(state, spread=document["fit"]["spread"])
-        for _ in range(document["fit"]["slices"]):
-            next(state.fit.run)
-        state.fit.slices = document["fit"]["slices"]
     return state
 
 

@@ -2,7 +2,7 @@
 
 import math
 from array import array
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -156,15 +156,6 @@ class Visit:
 
 
 @dataclass(slots=True)
-class Fit:
-    """A fit in progress. spread: of the blocks spread over days."""
-
-    spread: bool
-    run: Generator[None, None, Baseline]
-    slices: int = 0
-
-
-@dataclass(slots=True)
 class Drift:
     """State of one signal, changed in place by `step`; `serialization` writes and reads it.
 
@@ -193,7 +184,6 @@ class Drift:
     gap_s: float
     stretch: Blocks | None = None
     spread: Blocks | None = None
-    fit: Fit | None = None
     baseline: Baseline | None = None
     mixture: Mixture | None = None
     tables: "tuple[array[float], ...]" = ()

@@ -279,7 +279,7 @@ class RowRun:
             meanwhile = [result for result in both if self.begin_ns <= result.timeline.intended_ns <= end_ns]
             beside = host.row.name if both is not self.results else ""
             good = partial(is_good, slos=host.row.accept)
-            stage = replace(stage, shedding=shedding_of(meanwhile, sending_s, good, both, beside))
+            stage = replace(stage, shedding=shedding_of(meanwhile, sending_s, good, beside))
         load = shape_of(row, session.spec.max_in_flight)
         users = row.concurrency if self._think_time is not None else None
         return replace(stage, load=load, disturbance=self.disturbance, users=users)
@@ -402,7 +402,8 @@ class LoadBeside:
     def _judge_result(self, result: ProbeResult | None, *, is_of_host: bool) -> None:
         if result is not None:
             self.guard.result(result)
-            self.guard.waited((result.timeline.ttft_s or 0.0) if is_of_host else 0.0)
+            bounds_s = result.timeline.bounds_s("ttft") if is_of_host else None
+            self.guard.waited(bounds_s[0] if bounds_s is not None else 0.0)
 
     def _judge(self, readings: int) -> int:
         """Pass the readings after the first `readings`, and the longest wait, to the guard. Returns the number of readings so far."""

@@ -21,7 +21,7 @@ from prober.features.drift.blocks import (
     blocks_of_samples,
 )
 from prober.features.drift.evidence import MAX_SHIFT_SDS, MIN_SHIFT_SDS, TAILS, gain, mixture
-from prober.features.drift.fitting import fit, learn_baseline
+from prober.features.drift.fitting import learn_baseline
 
 THRESHOLD = 1_036_800.0
 
@@ -322,11 +322,6 @@ def test_a_signal_that_never_varies_still_makes_a_baseline() -> None:
     baseline = learn_baseline(collected(lambda _t: -3.0, every_s=0.0))
     assert baseline.expected(0.0, 0.0)[0] == pytest.approx(-3)
     assert mixture(baseline, 0.2, THRESHOLD).components == 6
-
-
-def test_a_fit_is_cut_into_slices() -> None:
-    """Passes over 100 blocks, a slice each, so that no step waits for all of it."""
-    assert sum(1 for _ in fit(collected(correlated(Random(11), 0.0), every_s=0.0), thin=8)) == 6 * BLOCK_COUNT
 
 
 def test_residuals_keep_their_quantiles(plain: Baseline) -> None:

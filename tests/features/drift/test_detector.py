@@ -116,7 +116,7 @@ def test_it_learns_then_judges_roughly_then_settles() -> None:
     verdicts = run(state, 53_000, noise(Random(1)))
     assert [event for _, event in events(verdicts)] == ["learnt", "learnt"]
     provisional, final = (i for i, _ in events(verdicts))
-    assert 5_000 < provisional < 5_700
+    assert provisional == 4_999
     assert final > 3 * 17_280
     assert {verdict.phase for verdict in verdicts[:provisional]} == {"learning"}
     assert {verdict.phase for verdict in verdicts[provisional:final]} == {"provisional"}
@@ -507,7 +507,7 @@ def test_busy_hours_that_only_visits_showed_are_known_with_the_week() -> None:
 
     def latency() -> float:
         t = state.last_s + 5
-        return math.exp(rng.gauss(-1, 0.3)) * office_day(t) ** (1 if t < MONDAY_S + 7.6 * 86_400 else 2)
+        return math.exp(rng.gauss(-1, 0.3)) * office_day(t) ** (1 if t < MONDAY_S + 7.5 * 86_400 else 2)
 
     verdicts = run(state, 7 * 17_280, latency)
     assert not any(verdict.active for verdict in verdicts)
@@ -556,9 +556,9 @@ def test_a_gap_breaks_the_link_to_the_sample_before_and_nothing_else() -> None:
     assert twin.slower != state.slower
 
 
-@pytest.mark.parametrize("samples", [100, 5_000, 5_100, 6_000])
+@pytest.mark.parametrize("samples", [100, 4_999, 6_000])
 def test_what_was_dumped_continues_as_if_never_stopped(samples: int) -> None:
-    """While learning, with a fit in progress, and provisional: same verdicts, same bytes."""
+    """While learning, before the sample that completes a baseline, and provisional: same verdicts, same bytes."""
     draw = noise(Random(15))
     state = new_state(SETTINGS)
     run(state, samples, draw, day)
@@ -637,8 +637,8 @@ def broken(change: Callable[[bytes], bytes]) -> bytes:
         (lambda _: b"", "not a drift state"),
         (lambda _: b"\xff\x00 nonsense", "not a drift state"),
         (
-            lambda data: data.replace(b"drift-3", b"drift-2", 1),
-            "not a drift state of format llmslo-drift-3: .*'llmslo-drift-2'",
+            lambda data: data.replace(b"drift-4", b"drift-3", 1),
+            "not a drift state of format llmslo-drift-4: .*'llmslo-drift-3'",
         ),
         (lambda data: data[:-100], "damaged"),
         (lambda data: data.replace(b'"settled":true', b'"settled":null'), "damaged"),
@@ -659,12 +659,12 @@ def test_a_dump_of_other_parts_is_refused() -> None:
 
 
 def test_a_signal_takes_at_most_64_kb() -> None:
-    """Learning, fitting beside a provisional baseline, and settled."""
+    """Learning, learning beside a provisional baseline, and settled."""
     state, draw = new_state(SETTINGS), noise(Random(17))
     largest = 0
     for i in range(53_000):
         step(state, Observation(5.0 * i, draw(), 20 + i % 7))
-        if i % 1_000 == 0 or (state.fit is not None and state.fit.slices % 33 == 32):
+        if i % 1_000 == 0:
             largest = max(largest, state_bytes(state))
     assert state.settled
     assert largest <= 64_000
