@@ -29,7 +29,7 @@ TOO_FEW = "–: too few samples; " + ", ".join(
     f"{percentile_name(q)} needs {MIN_SAMPLES_BY_QUANTILE[q]:,}" for q in SHOWN
 )
 # One character for each other one, so that nothing moves. Other characters become question marks.
-ASCII = str.maketrans("✓✗▲•│─┤└…–·×≤→", "+x!*|-|+~--x<>")
+ASCII = str.maketrans("✓✗▲◇•│─┤└…–·×≤→", "+x!o*|-|+~--x<>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def plain_lines(watched: Watched, snapshot: Snapshot) -> list[str]:
         if probe.outcome != Outcome.OK
     ]
     lines += [f"{time_of_day(snapshot.time)} {doubt}" for doubt in doubts(snapshot)]
-    return lines + [f"{time_of_day(snapshot.time)} {status(*pair)}" for pair in by_trouble(snapshot)]
+    return lines + [f"{time_of_day(snapshot.time)} {status(*pair, snapshot.time)}" for pair in by_trouble(snapshot)]
 
 
 def summary(watched: Watched) -> list[str]:
@@ -107,8 +107,10 @@ def summary(watched: Watched) -> list[str]:
     lines = [f"prober watch, {span} until {time_of_day(snapshot.time)} UTC: {snapshot.headline}", *doubts(snapshot)]
     for target, concern in by_trouble(snapshot):
         story = watched.story(target)
-        lines += [status(target, concern), f"  probes: {outcomes(target)}"]
-        lines += [f"  {one_line(workload.detail)}" for workload in target.no_data]
+        lines += [status(target, concern, snapshot.time), f"  probes: {outcomes(target)}"]
+        lines += [
+            f"  {one_line(text)}" for text in (*(workload.detail for workload in target.no_data), *target.warnings)
+        ]
         lines += [f"  SLO {slo_words(slo, snapshot.time)}" for slo in target.slos]
         lines += [f"  drift: {text}" for _, text in drift_words(target, snapshot.time)]
         lines.append(f"  headroom: {one_line(target.headroom_words[1])}")
@@ -125,17 +127,18 @@ def doubts(snapshot: Snapshot) -> list[str]:
 
 def by_trouble(snapshot: Snapshot) -> list[tuple[TargetAnswer, ConcernAnswer]]:
     """The targets with their concerns, worst first; equal ones in the order of the configuration."""
-    return sorted(zip(snapshot.targets, snapshot.concerns, strict=True), key=lambda pair: pair[1].rank)
+    return sorted(zip(snapshot.targets, snapshot.concerns, strict=True), key=lambda pair: pair[1].order)
 
 
-def concern_words(concern: ConcernAnswer) -> str:
+def concern_words(concern: ConcernAnswer, now_unix_s: float) -> str:
     """The concern as text, with its detail in parentheses if there is one."""
-    return one_line(f"{concern.text} ({concern.detail})" if concern.detail else concern.text)
+    words = concern.words(now_unix_s)
+    return one_line(f"{words} ({concern.detail})" if concern.detail else words)
 
 
-def status(target: TargetAnswer, concern: ConcernAnswer) -> str:
+def status(target: TargetAnswer, concern: ConcernAnswer, now_unix_s: float) -> str:
     """A target in one line: its concern, and its percentiles with their sample counts."""
-    words = f"{one_line(target.name)}: {concern_words(concern)}"
+    words = f"{one_line(target.name)}: {concern_words(concern, now_unix_s)}"
     if concern.kind == "good" and not target.quantiles:
         words += f". {target.no_latency}"
     for signal in LATENCIES if target.quantiles else ():
@@ -174,6 +177,7 @@ def percentiles(target: TargetAnswer, signal: str, *, kept: bool = False) -> tup
 def slo_words(slo: SloAnswer, now_unix_s: float) -> str:
     """The SLO as text: its objective, met, missed or no data, and the counted events."""
     events = f"{slo.bad_events:,} bad of {slo.events:,} since {clock_time(slo.since, now_unix_s)}"
+    events += f"; {slo.recent_words}" if slo.recent_bad else ""
     state = f"{slo.word}, {slo.why} ({events})" if slo.why else f"{slo.word}, {events}"
     return one_line(f"{slo.slo}, {slo.objective_words}: {state}")
 

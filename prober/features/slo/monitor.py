@@ -14,7 +14,17 @@ from prober.features.slo import series
 from prober.features.slo.compliance import SloStatus, slo_status
 from prober.features.slo.traffic import bound_text, histogram_of, nearest_bound
 from prober.measure.engine_signals import PageReading
-from prober.measure.objective import BOUNDED_SIGNALS, JudgedStream, Slo, count_events, format_percent, is_undecided
+from prober.measure.objective import (
+    BOUNDED_SIGNALS,
+    MIN_BAD_EVENTS,
+    JudgedStream,
+    Slo,
+    count_events,
+    format_percent,
+    is_burn,
+    is_undecided,
+    mean_events_per_probe,
+)
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, STATE_OF_OUTCOME, TargetEvent
@@ -23,6 +33,10 @@ from prober.probing.observer import NamedSpec, TargetObserver
 from prober.storage.saved_rows import Moment, SavedRows, moment_now, moment_of
 
 SPANS = 60  # of a window: what is counted is up to a 60th shorter than it
+# Of what is bad now: the last five minutes, longer where they have few probes, and a fifth of them, by which a burn begins and ends.
+RECENT_S, RECENT_PROBES, LATEST_SPANS = 300.0, 30, SPANS // 5
+# In both the budget burns; of the workbook's burn rates those that a page of six hours and a ticket of a day take.
+BEGINS, GOES_ON = 6, 3
 log = logging.getLogger(__name__)
 
 
@@ -31,12 +45,14 @@ class WindowCount:
 
     begun_ns: when counting began; negative if that was before the machine started
     last_ns: the last event; None if there was none
+    burned_ns: the last bad event while the budget burned; None if none is known
     """
 
     def __init__(self, window_s: float, begun_ns: int) -> None:
         self.begun_ns = begun_ns
         self.last_ns: int | None = None
-        self._span_ns = round(window_s * 1e9) // SPANS
+        self.burned_ns: int | None = None
+        self.span_ns = round(window_s * 1e9) // SPANS
         self._newest = 0
         self._events, self._bad = array("q", [0]) * SPANS, array("q", [0]) * SPANS
 
@@ -48,15 +64,16 @@ class WindowCount:
         self._bad[place] += bad
         self.last_ns = now_ns
 
-    def total(self, now_ns: int) -> tuple[int, int]:
-        """(events, bad events) of the window that ends now."""
+    def total(self, now_ns: int, spans: int = SPANS) -> tuple[int, int]:
+        """(events, bad events) of the window that ends now, or of its latest spans."""
         self._move(now_ns)
-        return sum(self._events), sum(self._bad)
+        latest = [(self._newest - age) % SPANS for age in range(spans)]
+        return sum(map(self._events.__getitem__, latest)), sum(map(self._bad.__getitem__, latest))
 
     def since_ns(self, now_ns: int) -> int:
         """Start of the span that `total` counts."""
         self._move(now_ns)
-        return self.begun_ns + max(0, self._newest - SPANS + 1) * self._span_ns
+        return self.begun_ns + max(0, self._newest - SPANS + 1) * self.span_ns
 
     def saved(self, now_ns: int) -> dict[str, Any]:
         """The counts as a JSON value, which `restored` reads; times are stored as ages."""
@@ -64,6 +81,7 @@ class WindowCount:
         return {
             "age_ns": now_ns - self.begun_ns,
             "quiet_ns": None if self.last_ns is None else now_ns - self.last_ns,
+            "burned_ns": None if self.burned_ns is None else now_ns - self.burned_ns,
             "events": self._events.tolist(),
             "bad": self._bad.tolist(),
         }
@@ -72,10 +90,11 @@ class WindowCount:
     def restored(cls, window_s: float, saved_ns: int, saved: Any) -> "WindowCount":
         """The counts that an earlier process saved. saved_ns: time of saving, on this process's clock. Raises ValueError."""
         try:
-            age_ns, quiet_ns = int(saved["age_ns"]), saved["quiet_ns"]
+            age_ns, quiet_ns, burned_ns = int(saved["age_ns"]), saved["quiet_ns"], saved["burned_ns"]
             count = cls(window_s, saved_ns - age_ns)
             count.last_ns = None if quiet_ns is None else saved_ns - int(quiet_ns)
-            count._newest = age_ns // count._span_ns
+            count.burned_ns = None if burned_ns is None else saved_ns - int(burned_ns)
+            count._newest = age_ns // count.span_ns
             count._events, count._bad = array("q", saved["events"]), array("q", saved["bad"])
         except (KeyError, TypeError, ValueError, OverflowError) as problem:
             raise ValueError(f"these are no counts of an SLO: {problem!r}") from None
@@ -89,7 +108,7 @@ class WindowCount:
 
     def _move(self, now_ns: int) -> None:
         """Set the spans that are older than the window to 0."""
-        now = (now_ns - self.begun_ns) // self._span_ns
+        now = (now_ns - self.begun_ns) // self.span_ns
         for span in range(self._newest + 1, min(now, self._newest + SPANS) + 1):
             self._events[span % SPANS] = self._bad[span % SPANS] = 0
         self._newest = max(self._newest, now)
@@ -165,17 +184,65 @@ def _saved_counts(now: Moment, data: bytes) -> dict[str, tuple[int, Any]]:
     return {key: (saved_ns, counts) for key, counts in row["counts"].items()}
 
 
+@dataclass(frozen=True, slots=True)
+class Burn:
+    """Whether the budget of an SLO burns now, and the events of the last minutes.
+
+    span_s: the last minutes, as far as they are counted: at most those of the present burn
+    since_unix_s: begin of the present burn, None if the budget does not burn
+    until_unix_s: last bad event of the latest burn, None if none is known
+    """
+
+    events: int = 0
+    bad: int = 0
+    span_s: float = RECENT_S
+    since_unix_s: float | None = None
+    until_unix_s: float | None = None
+
+
 @dataclass(slots=True)
 class _Count:
     """Count of the events of one SLO in one workload.
 
+    recent: events of the last minutes
     why_no_event: why the last probe or its answer was no event, "" if it was one or the reason is unknown
+    since_ns: begin of the latest burn that this process saw
     """
 
     slo: Slo
     stream: JudgedStream
     window: WindowCount
+    recent: WindowCount
     why_no_event: str = ""
+    since_ns: int = 0
+
+    def add(self, now_ns: int, events: int, bad: int) -> None:
+        """Count events, of which `bad` are bad."""
+        burned_before = bad and self.is_burning(now_ns)
+        self.window.add(now_ns, events, bad)
+        self.recent.add(now_ns, events, bad)
+        if bad and self.is_burning(now_ns):
+            self.since_ns = self.since_ns if burned_before else now_ns
+            self.window.burned_ns = now_ns
+
+    def is_burning(self, now_ns: int) -> bool:
+        """True if the budget burns now: fast, or more slowly for minutes and still faster than it allows."""
+        events, bad = self.recent.total(now_ns)
+        if bad < MIN_BAD_EVENTS or events < MIN_BAD_EVENTS * mean_events_per_probe(self.slo, self.stream.mean_tokens):
+            return False
+        latest = self.recent.total(now_ns, LATEST_SPANS)
+        goes_on = latest[1] > self.slo.error_budget_ratio * latest[0]
+        return is_burn(self.slo, *latest, BEGINS) or (goes_on and is_burn(self.slo, events, bad, GOES_ON))
+
+    def burn(self, now: Moment) -> Burn:
+        """The state of the budget at this moment."""
+        spans, now_ns = SPANS, now.monotonic_ns
+        if is_burning := self.is_burning(now_ns):
+            spans = min(SPANS, LATEST_SPANS + (now_ns - self.since_ns) // self.recent.span_ns)
+        ages_s = [None if at_ns is None else (now_ns - at_ns) / 1e9 for at_ns in (self.since_ns, self.window.burned_ns)]
+        since_unix_s, until_unix_s = (None if age_s is None else now.unix_s - age_s for age_s in ages_s)
+        events, bad = self.recent.total(now_ns, spans)
+        return Burn(events, bad, spans * self.recent.span_ns / 1e9, since_unix_s if is_burning else None, until_unix_s)
 
 
 class TargetSlos(TargetObserver):
@@ -206,7 +273,8 @@ class TargetSlos(TargetObserver):
                 # Events of another threshold or signal must not be added to the old ones.
                 if count is not None:
                     self._monitor.changes.setdefault((count.slo, slo), set()).add(self.name)
-                count = _Count(slo, stream, self._window(slo, stream))
+                recent_s = max(RECENT_S, RECENT_PROBES / stream.rate_per_s)
+                count = _Count(slo, stream, self._window(slo, stream), WindowCount(recent_s, self._now_ns()))
             count.stream = stream
             self._counts[key] = count
         self._declare({key for key, count in self._counts.items() if before.get(key) is count})
@@ -222,7 +290,7 @@ class TargetSlos(TargetObserver):
                 return WindowCount.restored(slo.window_s, *saved)
             except ValueError as problem:
                 log.error("target=%s slo=%s: %s; it is counted from now on", self.name, slo.name, problem)
-        return WindowCount(slo.window_s, self._monitor.now().monotonic_ns)
+        return WindowCount(slo.window_s, self._now_ns())
 
     def probe_ended(self, result: ProbeResult) -> None:
         for (workload, slo_name), count in self._counts.items():
@@ -239,7 +307,7 @@ class TargetSlos(TargetObserver):
             if not (result.warm_up or result.cached) and is_undecided(count.slo, result):
                 self._monitor.registry.value(series.SLO_UNDECIDED, self.name, workload, slo_name).inc()
             if events:
-                count.window.add(self._monitor.now().monotonic_ns, events, bad)
+                count.add(self._now_ns(), events, bad)
                 self._monitor.registry.value(series.SLO_EVENTS, self.name, workload, slo_name).inc(events)
                 self._monitor.registry.value(series.SLO_BAD_EVENTS, self.name, workload, slo_name).inc(bad)
 
@@ -278,6 +346,14 @@ class TargetSlos(TargetObserver):
                 quiet_s=None if last_ns is None else (now_ns - last_ns) / 1e9,
                 why_no_event=count.why_no_event,
             )
+
+    def burns(self) -> Iterator[Burn]:
+        """Whether the budget of each SLO burns now, in the order of `statuses`."""
+        now = self._monitor.now()
+        return (count.burn(now) for count in self._counts.values())
+
+    def _now_ns(self) -> int:
+        return self._monitor.now().monotonic_ns
 
     def _declare(self, unchanged: set[tuple[str, str]]) -> None:
         """Export objective and threshold as configured, and the counters. Counters of changed SLOs start again at 0."""

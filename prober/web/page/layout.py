@@ -14,6 +14,7 @@ from jinja2.ext import Extension
 from markupsafe import Markup
 
 from prober.features.experiments.report.document import Figure
+from prober.features.slo.compliance import UNTRUSTED
 from prober.measure.printable import printable
 from prober.web.page.filters import FILTERS, cut
 from prober.web.page.view import PageView
@@ -22,6 +23,7 @@ from prober.web.targets import NO_CAPACITY, NO_DRIFT_DATA, attention
 CONSTANTS = {
     "no_capacity": NO_CAPACITY,
     "no_drift_data": NO_DRIFT_DATA,
+    "untrusted": UNTRUSTED,
     "max_mistakes": 20,  # of a configuration, that are listed
     "max_open_probes": 12,  # the others are folded away
     "max_sweeps": 6,
