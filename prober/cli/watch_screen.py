@@ -18,14 +18,11 @@ from prober.cli.watch_words import (
     by_trouble,
     concern_words,
     doubts,
-    drift_words,
     ending,
-    outcomes,
+    facts,
     percentiles,
-    slo_words,
 )
 from prober.config.units import duration_text
-from prober.measure.buffering import CONSEQUENCE
 from prober.measure.printable import one_line
 from prober.measure.timeline import format_duration
 from prober.statistics.quantiles import percentile_name
@@ -156,7 +153,10 @@ def _detail(
         _title(target),
         _mark(fact.kind, concern_words(fact, snapshot.time)),
         *_percentile_table(target, story, snapshot.time),
-        *_facts(target, snapshot.time),
+        *(
+            Text(name.ljust(10)) + (_mark(kind, text) if kind else Text(text))
+            for name, kind, text in facts(target, snapshot.time)
+        ),
     ]
     is_drawn = any(point.ttft_s is not None for point in story.points)
     top = _folded(top, width, room - len(top) - 1 - MIN_NOT_OK - (MIN_CHART_ROWS + 2 if is_drawn else 0))
@@ -193,22 +193,6 @@ def _percentile_table(target: TargetAnswer, story: Story, now_unix_s: float) -> 
         lines[0].append(f"   latest answered probe {age_s:.0f} s ago{of}")
     if any(len(percentiles(target, signal)[1].keys() & set(SHOWN)) < len(SHOWN) for signal in LATENCIES):
         lines.append(Text(TOO_FEW, "dim"))
-    return lines
-
-
-def _facts(target: TargetAnswer, now_unix_s: float) -> list[Text]:
-    """Lines on SLOs, drift, headroom, and answers that are held back."""
-    lines = [Text(f"probes    {outcomes(target)}")]
-    lines += [Text("SLO       ") + _mark(slo.kind, slo_words(slo, now_unix_s)) for slo in target.slos]
-    if not target.slos:
-        lines.append(Text("SLO       none is configured"))
-    lines += [_mark("few", one_line(workload.detail)) for workload in target.no_data]
-    lines += [_mark("few", one_line(text)) for text in target.warnings]
-    lines += [Text("drift     ") + _mark(*verdict) for verdict in drift_words(target, now_unix_s)]
-    kind, headroom = target.headroom_words
-    lines.append(Text("headroom  ") + _mark(kind, one_line(headroom)))
-    if target.buffered:
-        lines.append(_mark("few", f"buffered: {CONSEQUENCE}"))
     return lines
 
 

@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from prober.config.units import duration_text
+from prober.measure.buffering import CONSEQUENCE
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.printable import one_line
 from prober.measure.timeline import format_duration
@@ -107,13 +108,8 @@ def summary(watched: Watched) -> list[str]:
     lines = [f"prober watch, {span} until {time_of_day(snapshot.time)} UTC: {snapshot.headline}", *doubts(snapshot)]
     for target, concern in by_trouble(snapshot):
         story = watched.story(target)
-        lines += [status(target, concern, snapshot.time), f"  probes: {outcomes(target)}"]
-        lines += [
-            f"  {one_line(text)}" for text in (*(workload.detail for workload in target.no_data), *target.warnings)
-        ]
-        lines += [f"  SLO {slo_words(slo, snapshot.time)}" for slo in target.slos]
-        lines += [f"  drift: {text}" for _, text in drift_words(target, snapshot.time)]
-        lines.append(f"  headroom: {one_line(target.headroom_words[1])}")
+        lines.append(status(target, concern, snapshot.time))
+        lines += [f"  {name}: {text}" for name, _, text in facts(target, snapshot.time)]
         if story.not_ok:
             last = story.not_ok[-1]
             lines.append(f"  last one that was not ok: {clock_time(last.time, snapshot.time)} {ending(last)}")
@@ -148,11 +144,21 @@ def status(target: TargetAnswer, concern: ConcernAnswer, now_unix_s: float) -> s
     return words
 
 
-def outcomes(target: TargetAnswer) -> str:
-    """Numbers of scheduled probes by outcome, as text, since the target appeared."""
+def facts(target: TargetAnswer, now_unix_s: float) -> list[tuple[str, Kind | None, str]]:
+    """(subject, kind, text) of the probes since the target appeared, each SLO, warnings, drift and headroom."""
     total = sum(target.outcomes.values())
     listed = ", ".join(f"{count:,} {name}" for name, count in target.outcomes.items())
-    return f"{total:,} ended: {listed}" if total else "none has ended yet"
+    warnings = [*(workload.detail for workload in target.no_data), *target.warnings]
+    warnings += [f"buffered: {CONSEQUENCE}"] if target.buffered else []
+    lines: list[tuple[str, Kind | None, str]] = [
+        ("probes", None, f"{total:,} ended: {listed}" if total else "none has ended yet"),
+        *(("SLO", slo.kind, slo_words(slo, now_unix_s)) for slo in target.slos),
+        *([] if target.slos else [("SLO", None, "none is configured")]),
+        *(("warning", "few", text) for text in warnings),
+        *(("drift", *verdict) for verdict in drift_words(target, now_unix_s)),
+        ("headroom", *target.headroom_words),
+    ]
+    return [(subject, kind, one_line(text)) for subject, kind, text in lines]
 
 
 def ending(probe: EndedProbe) -> str:

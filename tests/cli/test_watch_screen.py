@@ -313,6 +313,6 @@ def test_the_summary_says_what_was_seen() -> None:
     assert text.startswith("prober watch, 10m until 11:00:00 UTC: The headline")
     assert "probes: 1,412 ended: 1,400 ok, 12 connect_refused" in text
     events = "61 bad of 2,400 since 08:30:00; 35 of 60 bad in the last 5m"
-    assert f"SLO ttft, 99% of TTFT ≤ 500 ms of answered requests: missed, burning, {events}" in text
+    assert f"SLO: ttft, 99% of TTFT ≤ 500 ms of answered requests: missed, burning, {events}" in text
     assert "last one that was not ok: 10:59:55 connect_refused" in text
     assert summary(Watched()) == ["prober watch ended before its prober had started; nothing was measured"]
