@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from statistics import median
+from statistics import median_low
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AliasPath, Field, GetPydanticSchema, PlainSerializer
@@ -562,6 +562,12 @@ class TargetAnswer(Answer):
             return self._concern(7, "unknown", "no verdict: the prober lacks CPU time", UNTRUSTED, "LLMProberUntrusted")
         return self._concern(9, "good", "no problem found", ended)
 
+    @property
+    def cause(self) -> str:
+        """The diagnosis in words, with its first figure if it names a cause; "" without one."""
+        diagnosis = self.diagnosis
+        return "" if diagnosis is None else diagnosis.title if diagnosis.regimes == ("unknown",) else diagnosis.headline
+
     def _failure(self) -> ConcernAnswer | None:
         """What is bad now: it fails, a budget burns, or it gives no data."""
         burning = [slo for slo in self.slos if slo.burning_since is not None]
@@ -571,7 +577,7 @@ class TargetAnswer(Answer):
             return self._concern(0, "bad", text, self.reason, runbook, since)
         if burning:
             worst = max(burning, key=lambda slo: slo.burn_rate)
-            cause = f"{self.diagnosis.headline}; " if self.diagnosis else ""
+            cause = f"{self.cause}; " if self.cause else ""
             text, detail = worst.bad_words(self._typical_s(worst)), cause + worst.recent_words
             return self._concern(1, "bad", text, detail, "LLMErrorBudgetBurn", since, worst.burn_rate)
         if self.health.state == Health.UNHEALTHY and self.state == TargetState.READY:
@@ -587,15 +593,14 @@ class TargetAnswer(Answer):
 
     def _slowness(self) -> ConcernAnswer | None:
         """What is a warning now. That a cause is unknown is none: what is bad comes first."""
-        cause = self.diagnosis.headline if self.diagnosis else ""
         if drifted := [drift for drift in self.drift if drift.active and drift.cause != "unusual"]:
             sizes = (" ".join((signal_name(it.signal), *(shift.words for shift in it.shifts[:1]))) for it in drifted)
             text, runbook = ", ".join(dict.fromkeys(sizes)), DRIFT_RUNBOOKS.get(drifted[0].signal, "")
             weight = max((shift.ratio for drift in drifted for shift in drift.shifts), default=0.0)
             text = f"slower than its baseline: {text}"
-            return self._concern(2, "few", text, cause, runbook, drifted[0].since, weight)
+            return self._concern(2, "few", text, self.cause, runbook, drifted[0].since, weight)
         if self.diagnosis is not None and (self.diagnosis.regimes != ("unknown",) or self.diagnosis.probable):
-            return self._concern(3, "few", cause, self.diagnosis.means, since=self.cause_since)
+            return self._concern(3, "few", self.cause, self.diagnosis.means, since=self.cause_since)
         if spending := [slo for slo in self.slos if slo.state == "missed" and slo.is_spending]:
             worst = max(spending, key=lambda slo: slo.burn_rate)
             text = f"SLO missed over {worst.window_words}: {_slo_names(spending)}, and bad events go on"
@@ -613,7 +618,7 @@ class TargetAnswer(Answer):
             if probe.outcome in ANSWERED and not (probe.warm_up or probe.cached or probe.on_request)
             if (value := getattr(probe.timeline, name, None)) is not None
         ]
-        return median(values) if values else None
+        return median_low(values) if values else None
 
     def _concern(
         self,

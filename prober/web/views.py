@@ -315,7 +315,7 @@ class Views:
             diagnosis=diagnosis.diagnosis if diagnosis else None,
             cause_since=getattr(diagnosis and diagnosis.diagnosis, "since_unix_s", None),
             past_cause=PastCauseAnswer.model_validate(past) if (past := getattr(diagnosis, "past", None)) else None,
-            warnings=list(_warnings(probes, now_unix_s)),
+            warnings=list(_warnings(probes, getattr(engine, "page_problem", ""), now_unix_s)),
             capacity=(
                 f"{words(swept.capacities)}, as of {datetime.fromtimestamp(swept.at_unix_s, UTC):%Y-%m-%d %H:%M} UTC"
                 if swept
@@ -349,8 +349,8 @@ def _starting_text(since_unix_s: float, until_unix_s: float) -> str:
     return f"refuses connections since {since}; counted as failures after {after}, from {until} UTC (starting_timeout)"
 
 
-def _warnings(probes: Iterable[ProbeResult], now_unix_s: float) -> Iterator[str]:
-    """Sentences on what is no trouble yet. probes: the last ones, latest first"""
+def _warnings(probes: Iterable[ProbeResult], page_problem: str, now_unix_s: float) -> Iterator[str]:
+    """Sentences on what is no trouble yet. probes: the last ones, latest first; page_problem: why the engine's page is not read"""
     ends = next((probe.cert_expiry_unix_s for probe in probes if probe.cert_expiry_unix_s is not None), math.inf)
     if (left_s := ends - now_unix_s) < CERTIFICATE_S:
         when = f"{datetime.fromtimestamp(ends, UTC):%Y-%m-%d %H:%M} UTC"
@@ -359,6 +359,8 @@ def _warnings(probes: Iterable[ProbeResult], now_unix_s: float) -> Iterator[str]
             if left_s > 0
             else f"its certificate expired: {when}"
         )
+    if page_problem:
+        yield f"the engine's metrics page cannot be read: {page_problem}"
 
 
 def why_no_latency(view: TargetAnswer, *, has_earlier: bool, done: int, warm_up: int) -> str:

@@ -269,7 +269,7 @@ def test_a_text_is_cut_and_its_faults_are_shown() -> None:
     ("scene", "rank", "headline"),
     [
         ("down", 0, "✗ llama-70b: failing since 10:53:20"),
-        ("slow", 1, "✗ llama-70b: TTFT 1.16 s (500 ms allowed) since 10:53:20"),
+        ("slow", 1, "✗ llama-70b: TTFT 1.11 s (500 ms allowed) since 10:53:20"),
         ("drifting", 2, "▲ llama-70b: slower than its baseline: TTFT p50 ×1.31 [1.24, 1.39] since 09:30:00"),
         ("nothing", 4, "? (not found out yet): pending"),
         ("over", 5, "◇ llama-70b: SLO missed over 30 days: ttft, not burning since 10:50:00"),
@@ -395,7 +395,7 @@ def burning(slo: Slo, bad: int, *, events: int = 100, counts_failures: bool = Tr
         ([burning(OK, 100)], "100% of requests fail (1% allowed)"),
         ([burning(replace(OK, signal="quality"), 7)], "7% of checked answers are wrong or fail (1% allowed)"),
         ([burning(TTFT, 5), burning(OK, 40)], "40% of requests fail (1% allowed)"),
-        ([burning(replace(TTFT, threshold_s=0.1), 100)], "TTFT 175 ms (100 ms allowed)"),
+        ([burning(replace(TTFT, threshold_s=0.1), 100)], "TTFT 173 ms (100 ms allowed)"),
     ],
 )
 def test_what_is_bad_now_is_said_first_with_how_much_is_allowed(slos: list[SloAnswer], text: str) -> None:
@@ -504,7 +504,7 @@ def test_what_happens_is_said_with_how_much_and_how_sure() -> None:
         text = Read(html([one])).text
         assert f"{title}: {shown.means}" in text
         assert one.concern.detail.startswith(detail)
-        assert one.concern.text == "TTFT 1.16 s (500 ms allowed)", "what is bad comes first"
+        assert one.concern.text == "TTFT 1.11 s (500 ms allowed)", "what is bad comes first"
         assert (f"Why: {why}" in text) == bool(shown.why)
         assert ("Would tell more" in text) == bool(shown.missing)
 

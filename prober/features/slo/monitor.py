@@ -70,6 +70,11 @@ class WindowCount:
         latest = [(self._newest - age) % SPANS for age in range(spans)]
         return sum(map(self._events.__getitem__, latest)), sum(map(self._bad.__getitem__, latest))
 
+    def oldest_bad_ns(self, spans: int) -> int:
+        """Start of the oldest of the latest spans that has a bad event."""
+        ages = (age for age in range(spans) if self._bad[(self._newest - age) % SPANS])
+        return self.begun_ns + (self._newest - max(ages, default=0)) * self.span_ns
+
     def since_ns(self, now_ns: int) -> int:
         """Start of the span that `total` counts."""
         self._move(now_ns)
@@ -188,7 +193,7 @@ def _saved_counts(now: Moment, data: bytes) -> dict[str, tuple[int, Any]]:
 class Burn:
     """Whether the budget of an SLO burns now, and the events of the last minutes.
 
-    span_s: the last minutes, as far as they are counted: at most those of the present burn
+    span_s: the last minutes, at most those of the present burn, in which the events are counted
     since_unix_s: begin of the present burn, None if the budget does not burn
     until_unix_s: last bad event of the latest burn, None if none is known
     """
@@ -222,7 +227,7 @@ class _Count:
         self.window.add(now_ns, events, bad)
         self.recent.add(now_ns, events, bad)
         if bad and self.is_burning(now_ns):
-            self.since_ns = self.since_ns if burned_before else now_ns
+            self.since_ns = self.since_ns if burned_before else self.recent.oldest_bad_ns(LATEST_SPANS)
             self.window.burned_ns = now_ns
 
     def is_burning(self, now_ns: int) -> bool:
@@ -238,7 +243,7 @@ class _Count:
         """The state of the budget at this moment."""
         spans, now_ns = SPANS, now.monotonic_ns
         if is_burning := self.is_burning(now_ns):
-            spans = min(SPANS, LATEST_SPANS + (now_ns - self.since_ns) // self.recent.span_ns)
+            spans = min(SPANS, 1 + (now_ns - self.since_ns) // self.recent.span_ns)
         ages_s = [None if at_ns is None else (now_ns - at_ns) / 1e9 for at_ns in (self.since_ns, self.window.burned_ns)]
         since_unix_s, until_unix_s = (None if age_s is None else now.unix_s - age_s for age_s in ages_s)
         events, bad = self.recent.total(now_ns, spans)

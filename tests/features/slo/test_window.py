@@ -169,7 +169,7 @@ def test_the_last_minutes_are_those_of_the_burn() -> None:
     """Its own events, not those of the calm before it; of a long one the last five minutes. Of rare probes more than these."""
     seen = dict(burns_over(2, [(3_600, 0.0), (900, 1.0)]))
     young, old = seen[3_630.0], seen[4_400.0]
-    assert (young.span_s, young.bad) == (85.0, 61)
+    assert (young.since_unix_s, young.span_s, young.events, young.bad) == (UNIX_S + 3_600, 35.0, 61, 61)
     assert (old.events, old.bad, old.span_s) == (old.bad, old.bad, 300.0)
     assert burns_over(1 / 120, [(7_200, 0.0)])[-1][1].span_s == 3_600
 
