@@ -165,7 +165,8 @@ class SloAnswer(Answer):
         if typical_s is not None and typical_s > self.threshold:
             return f"{name} {format_duration(typical_s)} ({threshold} allowed)"
         failed = "" if self.of_answered or self.signal == "tpot" else " or failed"
-        return f"{name}: {ratio} slower than {threshold}{failed} {share_allowed}"
+        events = "gaps" if self.signal == "itl" else "requests"
+        return f"{name}: {ratio} of {events} slower than {threshold}{failed} {share_allowed}"
 
 
 class QuantileAnswer(Answer):

@@ -388,9 +388,9 @@ def burning(slo: Slo, bad: int, *, events: int = 100, counts_failures: bool = Tr
 @pytest.mark.parametrize(
     ("slos", "text"),
     [
-        ([burning(TTFT, 58)], "TTFT: 58% slower than 500 ms (1% allowed)"),
-        ([burning(TTFT, 58, counts_failures=False)], "TTFT: 58% slower than 500 ms or failed (1% allowed)"),
-        ([burning(ITL, 4)], "ITL: 4% slower than 50 ms (1% allowed)"),
+        ([burning(TTFT, 58)], "TTFT: 58% of requests slower than 500 ms (1% allowed)"),
+        ([burning(TTFT, 58, counts_failures=False)], "TTFT: 58% of requests slower than 500 ms or failed (1% allowed)"),
+        ([burning(ITL, 4)], "ITL: 4% of gaps slower than 50 ms (1% allowed)"),
         ([burning(OK, 12)], "12% of requests fail (1% allowed)"),
         ([burning(OK, 100)], "100% of requests fail (1% allowed)"),
         ([burning(replace(OK, signal="quality"), 7)], "7% of checked answers are wrong or fail (1% allowed)"),

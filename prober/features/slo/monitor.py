@@ -33,10 +33,10 @@ from prober.probing.observer import NamedSpec, TargetObserver
 from prober.storage.saved_rows import Moment, SavedRows, moment_now, moment_of
 
 SPANS = 60  # of a window: what is counted is up to a 60th shorter than it
-# Of what is bad now: the last five minutes, longer where they have few probes, and a fifth of them, by which a burn begins and ends.
-RECENT_S, RECENT_PROBES, LATEST_SPANS = 300.0, 30, SPANS // 5
-# In both the budget burns; of the workbook's burn rates those that a page of six hours and a ticket of a day take.
-BEGINS, GOES_ON = 6, 3
+# What is bad now: the last five minutes, more where they have few probes; a burn begins and ends by the last 50 s of them.
+RECENT_S, RECENT_PROBES, LATEST_SPANS = 300.0, 30, SPANS // 6
+# Burn rates in the latest events and in those of minutes by which a burn begins: those of the workbook's second and third pair.
+BEGINS, SLOW_BEGINS = 6, 3
 log = logging.getLogger(__name__)
 
 
@@ -219,35 +219,48 @@ class _Count:
     window: WindowCount
     recent: WindowCount
     why_no_event: str = ""
-    since_ns: int = 0
+    since_ns: int | None = None
 
     def add(self, now_ns: int, events: int, bad: int) -> None:
         """Count events, of which `bad` are bad."""
-        burned_before = bad and self.is_burning(now_ns)
         self.window.add(now_ns, events, bad)
         self.recent.add(now_ns, events, bad)
         if bad and self.is_burning(now_ns):
-            self.since_ns = self.since_ns if burned_before else self.recent.oldest_bad_ns(LATEST_SPANS)
-            self.window.burned_ns = now_ns
+            self.since_ns, self.window.burned_ns = self._begin_ns(now_ns), now_ns
+
+    def _is_under_way(self, now_ns: int) -> bool:
+        """True if the budget burned at the last bad event, and that was just now."""
+        last_ns = self.window.burned_ns
+        return last_ns is not None and now_ns - last_ns <= LATEST_SPANS * self.recent.span_ns
+
+    def _begin_ns(self, now_ns: int) -> int:
+        """Begin of the present burn."""
+        if self.since_ns is not None and self._is_under_way(now_ns):
+            return self.since_ns
+        return self.recent.oldest_bad_ns(LATEST_SPANS)
 
     def is_burning(self, now_ns: int) -> bool:
-        """True if the budget burns now: fast, or more slowly for minutes and still faster than it allows."""
+        """True if the budget burns now. A burn begins fast, or by minutes, and ends when the budget allows the latest events."""
         events, bad = self.recent.total(now_ns)
         if bad < MIN_BAD_EVENTS or events < MIN_BAD_EVENTS * mean_events_per_probe(self.slo, self.stream.mean_tokens):
             return False
         latest = self.recent.total(now_ns, LATEST_SPANS)
-        goes_on = latest[1] > self.slo.error_budget_ratio * latest[0]
-        return is_burn(self.slo, *latest, BEGINS) or (goes_on and is_burn(self.slo, events, bad, GOES_ON))
+        if is_burn(self.slo, *latest, BEGINS):
+            return True
+        has_begun = self._is_under_way(now_ns) or is_burn(self.slo, events, bad, SLOW_BEGINS)
+        return has_begun and latest[1] > self.slo.error_budget_ratio * latest[0]
 
     def burn(self, now: Moment) -> Burn:
         """The state of the budget at this moment."""
-        spans, now_ns = SPANS, now.monotonic_ns
-        if is_burning := self.is_burning(now_ns):
-            spans = min(SPANS, 1 + (now_ns - self.since_ns) // self.recent.span_ns)
-        ages_s = [None if at_ns is None else (now_ns - at_ns) / 1e9 for at_ns in (self.since_ns, self.window.burned_ns)]
-        since_unix_s, until_unix_s = (None if age_s is None else now.unix_s - age_s for age_s in ages_s)
-        events, bad = self.recent.total(now_ns, spans)
-        return Burn(events, bad, spans * self.recent.span_ns / 1e9, since_unix_s if is_burning else None, until_unix_s)
+        now_ns, since_ns, spans = now.monotonic_ns, None, SPANS
+        if self.is_burning(now_ns):
+            since_ns = self._begin_ns(now_ns)
+            spans = min(SPANS, 1 + (now_ns - since_ns) // self.recent.span_ns)
+        times_s = (
+            None if at_ns is None else now.unix_s - (now_ns - at_ns) / 1e9
+            for at_ns in (since_ns, self.window.burned_ns)
+        )
+        return Burn(*self.recent.total(now_ns, spans), spans * self.recent.span_ns / 1e9, *times_s)
 
 
 class TargetSlos(TargetObserver):
