@@ -177,7 +177,7 @@ def percentiles(target: TargetAnswer, signal: str, *, kept: bool = False) -> tup
         return 0, {}
     quantiles = row.earlier if kept else row.recent
     known = {q: quantile.estimate for q, quantile in quantiles.items() if quantile.enough}
-    return row.earlier_count if kept else row.count, known
+    return quantiles[0.5].count if quantiles else 0, known
 
 
 def slo_words(slo: SloAnswer, now_unix_s: float) -> str:

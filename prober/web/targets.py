@@ -361,21 +361,6 @@ class LatencyRow:
     latest: dict[float, QuantileAnswer] = field(default_factory=dict)
     earlier: dict[float, QuantileAnswer] = field(default_factory=dict)
 
-    @property
-    def count(self) -> int:
-        """Number of samples of the last ten minutes."""
-        return next((quantile.count for quantile in self.recent.values()), 0)
-
-    @property
-    def earlier_count(self) -> int:
-        """Number of all stored samples."""
-        return next((quantile.count for quantile in self.earlier.values()), 0)
-
-    @property
-    def earlier_since(self) -> float:
-        """Unix seconds of the first stored sample."""
-        return next((quantile.since for quantile in self.earlier.values()), 0.0)
-
 
 class PastCauseAnswer(Answer):
     """The cause of a trouble that is over. title: its name in words; means: what happened"""
@@ -513,7 +498,7 @@ class TargetAnswer(Answer):
     def busiest_latencies(self) -> list[LatencyRow]:
         """Latencies of the last ten minutes of the workload with the most samples."""
         rows = [row for row in self.latencies if row.recent]
-        busiest = max(rows, key=lambda row: row.count, default=None)
+        busiest = max(rows, key=lambda row: row.recent[0.5].count, default=None)
         return [row for row in rows if busiest is not None and row.workload == busiest.workload]
 
     @property

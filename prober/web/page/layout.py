@@ -16,6 +16,7 @@ from markupsafe import Markup
 from prober.features.experiments.report.document import Figure
 from prober.features.slo.compliance import UNTRUSTED
 from prober.measure.printable import printable
+from prober.probing.series import PHASES
 from prober.web.page.filters import FILTERS, cut
 from prober.web.page.view import PageView
 from prober.web.targets import NO_CAPACITY, NO_DRIFT_DATA, attention
@@ -24,6 +25,7 @@ CONSTANTS = {
     "no_capacity": NO_CAPACITY,
     "no_drift_data": NO_DRIFT_DATA,
     "untrusted": UNTRUSTED,
+    "connect_phases": PHASES,
     "max_mistakes": 20,  # of a configuration, that are listed
     "max_open_probes": 12,  # the others are folded away
     "max_sweeps": 6,
