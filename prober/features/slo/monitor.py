@@ -104,7 +104,11 @@ class WindowCount:
         except (KeyError, TypeError, ValueError, OverflowError) as problem:
             raise ValueError(f"these are no counts of an SLO: {problem!r}") from None
         if (
-            not count.begun_ns <= (saved_ns if count.last_ns is None else count.last_ns) <= saved_ns
+            not all(
+                count.begun_ns <= at_ns <= saved_ns
+                for at_ns in (saved_ns, count.last_ns, count.burned_ns)
+                if at_ns is not None
+            )
             or not len(count._events) == len(count._bad) == SPANS
             or not all(0 <= bad <= events for events, bad in zip(count._events, count._bad, strict=True))
         ):

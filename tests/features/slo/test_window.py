@@ -52,7 +52,8 @@ SAVED = WindowCount(3_600.0, T0_NS).saved(T0_NS)
     "row",
     [None, [], 5, {}, SAVED | {"events": [1]}, SAVED | {"bad": [1] * SPANS}, SAVED | {"age_ns": "x"}, SAVED | {"age_ns": -1},
      SAVED | {"events": [2**70] * SPANS}, SAVED | {"age_ns": None}, SAVED | {"events": [-1] * SPANS},
-     SAVED | {"quiet_ns": 10**12}, SAVED | {"quiet_ns": -1}, SAVED | {"quiet_ns": []}],
+     SAVED | {"quiet_ns": 10**12}, SAVED | {"quiet_ns": -1}, SAVED | {"quiet_ns": []},
+     SAVED | {"burned_ns": -1}, SAVED | {"burned_ns": "x"}],
 )  # fmt: skip
 def test_what_is_no_count_is_refused(row: object) -> None:
     with pytest.raises(ValueError, match="counts"):
