@@ -467,7 +467,8 @@ class TargetAnswer(Answer):
     caching: str = Field(
         "", exclude=True
     )  # workloads without latencies, as the engine has all of their prompts in its cache
-    cause_since: float | None = Field(None, exclude=True)  # of the diagnosis
+    cause_since: float | None = Field(None, exclude=True)  # of the diagnosis; and what is bad, in its words
+    trouble: str = Field("", exclude=True)
     workloads: list[str] = Field(default_factory=list, exclude=True)  # those that probe it
     probes: Annotated[Sequence[ProbeResult], _AS_IT_IS] = Field((), exclude=True)  # the last ones, latest first
     sweeps: Annotated[Sequence[Result], _AS_IT_IS] = Field((), exclude=True)  # the last results, latest first
@@ -567,7 +568,8 @@ class TargetAnswer(Answer):
             text, detail = worst.bad_words(self._typical_s(worst)), cause + worst.recent_words
             return self._concern(1, "bad", text, detail, "LLMErrorBudgetBurn", since, worst.burn_rate)
         if self.health.state == Health.UNHEALTHY and self.state == TargetState.READY:
-            return self._concern(1, "bad", "unhealthy", self.health.reason)
+            weight = 1e9  # no traffic is sent to it: before every burn
+            return self._concern(1, "bad", "unhealthy", self.health.reason, weight=weight)
         if self.state == TargetState.OVER_BUDGET:
             return self._concern(2, "few", "no data: over budget", self.reason, RUNBOOKS[self.state])
         if self.no_data:
@@ -585,6 +587,9 @@ class TargetAnswer(Answer):
             weight = max((shift.ratio for drift in drifted for shift in drift.shifts), default=0.0)
             text = f"slower than its baseline: {text}"
             return self._concern(2, "few", text, self.cause, runbook, drifted[0].since, weight)
+        if self.diagnosis is not None and self.trouble:
+            since = None if " since " in self.trouble else self.cause_since
+            return self._concern(3, "few", self.trouble, self.cause, since=since)
         if self.diagnosis is not None and (self.diagnosis.regimes != ("unknown",) or self.diagnosis.probable):
             return self._concern(3, "few", self.cause, self.diagnosis.means, since=self.cause_since)
         if spending := [slo for slo in self.slos if slo.state == "missed" and slo.is_spending]:

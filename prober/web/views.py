@@ -314,6 +314,7 @@ class Views:
             ],
             diagnosis=diagnosis.diagnosis if diagnosis else None,
             cause_since=getattr(diagnosis and diagnosis.diagnosis, "since_unix_s", None),
+            trouble=getattr(diagnosis and diagnosis.diagnosis, "bad", ""),
             past_cause=PastCauseAnswer.model_validate(past) if (past := getattr(diagnosis, "past", None)) else None,
             warnings=list(_warnings(probes, getattr(engine, "page_problem", ""), now_unix_s)),
             capacity=(

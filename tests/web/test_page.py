@@ -440,6 +440,8 @@ def test_a_cause_that_is_unknown_is_no_headline() -> None:
     well = replace(view, slos=target().slos, cause_since=NOW - 60)
     assert replace(well, diagnosis=Diagnosis(("unknown",), "not visible")).concern.text == "no problem found"
     assert well.concern.words(NOW) == "queueing (requests waiting: 7.2) since 10:59:00"
+    growing = replace(well, trouble="TTFT growing since 10:20, ×1.62")
+    assert (growing.concern.words(NOW), growing.concern.detail) == (growing.trouble, well.cause)
 
 
 def test_a_certificate_that_expires_soon_is_a_warning_beside_what_is_worse() -> None:
