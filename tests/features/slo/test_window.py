@@ -135,8 +135,8 @@ def burns_over(rate_per_s: float, shares: Sequence[tuple[float, float]], *, seed
 
 @pytest.mark.parametrize(
     ("rate_per_s", "share", "begins_s", "ends_s"),
-    [(2, 1.0, 10, 60), (2, 0.5, 15, 60), (2, 0.2, 45, 60), (2, 0.07, 130, 60), (10, 0.1, 40, 60), (0.2, 1.0, 25, 60), (0.2, 0.5, 40, 60),
-     (0.2, 0.2, 130, 120), (1 / 60, 1.0, 190, 370)],
+    [(2, 1.0, 10, 60), (2, 0.5, 15, 60), (2, 0.2, 45, 60), (2, 0.07, 130, 60), (10, 0.1, 40, 60), (0.2, 1.0, 25, 60),
+     (0.2, 0.5, 40, 60), (0.2, 0.2, 130, 120), (1 / 60, 1.0, 190, 370)],
 )  # fmt: skip
 @pytest.mark.parametrize("seed", range(2))
 def test_a_burn_begins_and_ends_with_its_trouble(
