@@ -197,7 +197,7 @@ def _saved_counts(now: Moment, data: bytes) -> dict[str, tuple[int, Any]]:
 class Burn:
     """Whether the budget of an SLO burns now, and the events of the last minutes.
 
-    span_s: the last minutes, at most those of the present burn, in which the events are counted
+    span_s: the last minutes in which the events are counted: at most those of the present burn, or those since the latest one
     since_unix_s: begin of the present burn, None if the budget does not burn
     until_unix_s: last bad event of the latest burn, None if none is known
     """
@@ -256,15 +256,13 @@ class _Count:
 
     def burn(self, now: Moment) -> Burn:
         """The state of the budget at this moment."""
-        now_ns, since_ns, spans = now.monotonic_ns, None, SPANS
+        now_ns, since_ns, burned_ns, span_ns = now.monotonic_ns, None, self.window.burned_ns, self.recent.span_ns
+        spans = SPANS if burned_ns is None else min(SPANS, (now_ns - burned_ns) // span_ns)
         if self.is_burning(now_ns):
             since_ns = self._begin_ns(now_ns)
-            spans = min(SPANS, 1 + (now_ns - since_ns) // self.recent.span_ns)
-        times_s = (
-            None if at_ns is None else now.unix_s - (now_ns - at_ns) / 1e9
-            for at_ns in (since_ns, self.window.burned_ns)
-        )
-        return Burn(*self.recent.total(now_ns, spans), spans * self.recent.span_ns / 1e9, *times_s)
+            spans = min(SPANS, 1 + (now_ns - since_ns) // span_ns)
+        times_s = (None if at_ns is None else now.unix_s - (now_ns - at_ns) / 1e9 for at_ns in (since_ns, burned_ns))
+        return Burn(*self.recent.total(now_ns, spans), spans * span_ns / 1e9, *times_s)
 
 
 class TargetSlos(TargetObserver):

@@ -167,8 +167,13 @@ def test_what_the_budget_allows_is_no_burn(rate_per_s: float) -> None:
 
 
 def test_the_last_minutes_are_those_of_the_burn() -> None:
-    """Its own events, not those of the calm before it; of a long one the last five minutes. Of rare probes more than these."""
-    seen = dict(burns_over(2, [(3_600, 0.0), (900, 1.0)]))
+    """Its own events, not those of the calm before it; of a long one the last five minutes; after it none of them. Of rare probes
+    more than these.
+    """
+    seen = dict(burns_over(2, [(3_600, 0.0), (900, 1.0), (600, 0.0)]))
+    after = [burn for at_s, burn in seen.items() if at_s > 4_500 and not burn.since_unix_s]
+    assert {burn.bad for burn in after} == {0}
+    assert (after[0].events, after[-1].span_s) == (81, 300.0)
     young, old = seen[3_630.0], seen[4_400.0]
     assert (young.since_unix_s, young.span_s, young.events, young.bad) == (UNIX_S + 3_600, 35.0, 61, 61)
     assert (old.events, old.bad, old.span_s) == (old.bad, old.bad, 300.0)
