@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from statistics import median_low
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AliasPath, Field, GetPydanticSchema, PlainSerializer
@@ -22,11 +21,9 @@ from prober.features.slo.compliance import UNTRUSTED, Compliance, SloStatus
 from prober.features.slo.monitor import Burn
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.objective import MIN_BAD_EVENTS, promql
-from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import UNANSWERED_STATES, TargetState
 from prober.measure.timeline import format_duration
-from prober.probing.history import LATEST_S
 from prober.results.capacity import Capacity
 from prober.results.result import Result
 from prober.web.api_types import Answer, EndedProbe, EventAnswer, SweepAnswer
@@ -153,20 +150,6 @@ class SloAnswer(Answer):
     def window_words(self) -> str:
         """The window as text, such as `30 days`."""
         return duration_text(self.window) if self.window % DAY_S else counted(int(self.window // DAY_S), "day")
-
-    def bad_words(self, typical_s: float | None) -> str:
-        """The trouble as text, such as `TTFT 1.1 s (500 ms allowed)`. typical_s: the median of the latency now"""
-        share_allowed = f"({(1 - self.objective) * 100:.4g}% allowed)"
-        ratio, name = share(self.recent_bad / max(1, self.recent_events)), signal_name(self.signal)
-        if self.threshold is None:
-            of = "checked answers are wrong or fail" if self.signal == "quality" else "requests fail"
-            return f"{ratio} of {of} {share_allowed}"
-        threshold = format_duration(self.threshold)
-        if typical_s is not None and typical_s > self.threshold:
-            return f"{name} {format_duration(typical_s)} ({threshold} allowed)"
-        failed = "" if self.of_answered or self.signal == "tpot" else " or failed"
-        events = "gaps" if self.signal == "itl" else "requests"
-        return f"{name}: {ratio} of {events} slower than {threshold}{failed} {share_allowed}"
 
 
 class QuantileAnswer(Answer):
@@ -401,7 +384,8 @@ class ConcernAnswer(Answer):
 
     def words(self, now_unix_s: float) -> str:
         """The text with its time."""
-        return self.text if self.since is None else f"{self.text} since {clock_time(self.since, now_unix_s)}"
+        comma = "" if self.kind == "past" else ","
+        return self.text if self.since is None else f"{self.text}{comma} since {clock_time(self.since, now_unix_s)}"
 
 
 class TargetAnswer(Answer):
@@ -565,7 +549,9 @@ class TargetAnswer(Answer):
         if burning:
             worst = max(burning, key=lambda slo: slo.burn_rate)
             cause = f"{self.cause}; " if self.cause else ""
-            text, detail = worst.bad_words(self._typical_s(worst)), cause + worst.recent_words
+            share_bad, allowed = share(worst.recent_bad / max(1, worst.recent_events)), (1 - worst.objective) * 100
+            text = self.trouble or f"SLO {worst.slo}: {share_bad} bad, {allowed:.4g}% allowed"
+            detail = cause + worst.recent_words
             return self._concern(1, "bad", text, detail, "LLMErrorBudgetBurn", since, worst.burn_rate)
         if self.health.state == Health.UNHEALTHY and self.state == TargetState.READY:
             weight = 1e9  # no traffic is sent to it: before every burn
@@ -597,19 +583,6 @@ class TargetAnswer(Answer):
             text = f"SLO missed over {worst.window_words}: {_slo_names(spending)}, and bad events go on"
             return self._concern(3, "few", text, worst.recent_words, "LLMErrorBudgetBurn", weight=worst.burn_rate)
         return self._concern(3, "few", self.warnings[0]) if self.warnings else None
-
-    def _typical_s(self, slo: SloAnswer) -> float | None:
-        """Median of a latency over the last probes of the SLO's workload, of a minute at most; None if it is not known."""
-        name, probes = f"{slo.signal}_s", self.probes
-        latest_ns = probes[0].timeline.intended_ns - round(LATEST_S * 1e9) if probes else 0
-        values = [
-            value
-            for probe in probes
-            if probe.workload == slo.workload and probe.timeline.intended_ns >= latest_ns
-            if probe.outcome in ANSWERED and not (probe.warm_up or probe.cached or probe.on_request)
-            if (value := getattr(probe.timeline, name, None)) is not None
-        ]
-        return median_low(values) if values else None
 
     def _concern(
         self,

@@ -298,7 +298,7 @@ def test_plain_lines_have_what_is_new_then_each_target() -> None:
     ]
     assert (
         lines[2]
-        == "11:00:00 llama-70b: failing since 10:53:20 (connect_refused: 127.0.0.1:8000 refused the connection)"
+        == "11:00:00 llama-70b: failing, since 10:53:20 (connect_refused: 127.0.0.1:8000 refused the connection)"
     )
     well = snapshot(scenes.healthy())
     assert re.fullmatch(

@@ -226,6 +226,7 @@ def slow() -> list[TargetAnswer]:
             target(ttft_ms=900.0),
             slos=slos("missed", "met", "met"),
             diagnosis=diagnosis,
+            trouble="TTFT 1.1 s, 500 ms allowed",
             probes=late,
             engine_trends=engine_trends(
                 [
