@@ -86,8 +86,7 @@ def test_the_screen_fits_its_size(scene: Callable[[], list[TargetAnswer]], width
         (
             scenes.slow,
             [
-                "✗ TTFT ",
-                "s (500 ms allowed) since 10:53:20 (queueing",
+                "✗ TTFT 1.1 s, 500 ms allowed, since 10:53:20 (queueing",
                 "headroom  ✗ none, demand is above the capacity [-20%, 2%]",
             ],
             [],
