@@ -441,16 +441,10 @@ class TargetAnswer(Answer):
     last_sweep: SweepAnswer | None
 
     key: str = Field("", exclude=True)  # its address on the page and in the API, known before its name is
-    trusted: bool = Field(
-        True, description="whether its latencies are judged: at least half of its probes were sent and timed"
-    )
-    timed: tuple[int, int] = Field(
-        (0, 0), exclude=True
-    )  # probes of the last ten minutes, and those that were sent and timed
+    trusted: bool = Field(True, description="whether its latencies are judged: half of its probes were sent and timed")
+    timed: tuple[int, int] = Field((0, 0), exclude=True)  # probes of ten minutes, and those that were sent and timed
     buffering: str = Field("", exclude=True)  # evidence and consequence of held-back answers, in words
-    caching: str = Field(
-        "", exclude=True
-    )  # workloads without latencies, as the engine has all of their prompts in its cache
+    caching: str = Field("", exclude=True)  # workloads without latencies, as all of their prompts are in a cache
     cause_since: float | None = Field(None, exclude=True)  # of the diagnosis; and what is bad, in its words
     trouble: str = Field("", exclude=True)
     workloads: list[str] = Field(default_factory=list, exclude=True)  # those that probe it

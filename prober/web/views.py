@@ -67,20 +67,14 @@ MAX_FILTER_WORDS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
-    """A target with its most important fact. text: text that a filter searches"""
-
-    view: TargetAnswer
-    concern: ConcernAnswer
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Ranking:
-    """All targets at one time, worst first. latest: the last probes of all targets"""
+    """All targets at one time, worst first, with their most important facts, and the texts that a filter searches.
+
+    latest: the last probes of all targets
+    """
 
     at_s: float
-    targets: Sequence[Ranked]
+    targets: Sequence[tuple[TargetAnswer, ConcernAnswer, str]]
     latest: Sequence[ProbeResult]
 
 
@@ -122,21 +116,21 @@ class Views:
         fleet = self._fleet
         ranking = await self._ranked()
         targets = ranking.targets
-        target = next((ranked.view for ranked in targets if chosen in (ranked.view.key, ranked.view.name)), None)
+        target = next((view for view, _, _ in targets if chosen in (view.key, view.name)), None)
         if chosen and target is None:
             return None
         if len(targets) == 1:
-            target = targets[0].view
+            target = targets[0][0]
         if target is not None:
             await self._sweeps.read(target.name)
             target = target.model_copy(update={"sweeps": self._sweeps.results(target.name)})
             count, shown, number, pages = 1, [target], 1, 1
         else:
             words = filter_text.lower().split()[:MAX_FILTER_WORDS]
-            matching = [ranked for ranked in targets if all(word in ranked.text for word in words)]
+            matching = [view for view, _, text in targets if all(word in text for word in words)]
             count, pages = len(matching), max(1, -(-len(matching) // AT_ONCE))
             number = min(max(1, number), pages)
-            shown = [ranked.view for ranked in matching[(number - 1) * AT_ONCE : number * AT_ONCE]]
+            shown = matching[(number - 1) * AT_ONCE : number * AT_ONCE]
         if probe_filter.takes_all:
             probes = ranking.latest if target is None else target.probes
         else:
@@ -146,7 +140,7 @@ class Views:
         return PageView(
             at_unix_s=fleet.context.clock.unix_s(),
             targets=[self._with_latencies(view) for view in shown],
-            concerns=[ranked.concern for ranked in targets],
+            concerns=[concern for _, concern, _ in targets],
             matching=count,
             events=fleet.context.events.folded(target.name if target else None)[:EVENTS],
             probes=probes,
@@ -185,10 +179,10 @@ class Views:
                 "buffered" if view.buffered else "",
                 *(f"{label}:{value}" for label, value in view.labels.items()),
             )
-            targets.append(Ranked(view, concern, " ".join(searched).lower()))
+            targets.append((view, concern, " ".join(searched).lower()))
             await asyncio.sleep(0)
-        targets.sort(key=lambda ranked: (*ranked.concern.order, ranked.view.name))
-        latest = islice(latest_first(ranked.view.probes for ranked in targets), PROBES)
+        targets.sort(key=lambda ranked: (*ranked[1].order, ranked[0].name))
+        latest = islice(latest_first(view.probes for view, _, _ in targets), PROBES)
         return Ranking(now_s, targets, list(latest))
 
     def known(self) -> list[tuple[str, str]]:
