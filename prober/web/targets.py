@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AliasPath, Field, GetPydanticSchema, PlainSerializer
+from pydantic import AliasPath, BeforeValidator, Field, GetPydanticSchema, PlainSerializer
 from pydantic_core import core_schema
 
 from prober.config.target import Estimate
@@ -348,7 +348,7 @@ class LatencyRow:
 class PastCauseAnswer(Answer):
     """The cause of a trouble that is over. title: its name in words; means: what happened"""
 
-    title: str
+    title: Annotated[str, BeforeValidator(lambda title: title.removesuffix(", confirming"))]
     means: str
     since: float | None = Field(validation_alias=AliasPath("since_unix_s"))
     until: float = Field(validation_alias=AliasPath("until_unix_s"))

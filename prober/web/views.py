@@ -269,6 +269,7 @@ class Views:
                 headroom = HeadroomAnswer(
                     **asdict(free), addable_lower=added.lower, addable=added.estimate, addable_upper=added.upper
                 )
+        past = getattr(diagnosis, "past", None)
         uses = list(spec.uses())
         statuses = (
             slos.statuses(trusted=trusted)
@@ -309,7 +310,7 @@ class Views:
             diagnosis=diagnosis.diagnosis if diagnosis else None,
             cause_since=getattr(diagnosis and diagnosis.diagnosis, "since_unix_s", None),
             trouble=getattr(diagnosis and diagnosis.diagnosis, "bad", ""),
-            past_cause=PastCauseAnswer.model_validate(past) if (past := getattr(diagnosis, "past", None)) else None,
+            past_cause=None if past is None or past.title == "cause unknown" else PastCauseAnswer.model_validate(past),
             warnings=list(_warnings(probes, getattr(engine, "page_problem", ""), now_unix_s)),
             capacity=(
                 f"{words(swept.capacities)}, as of {datetime.fromtimestamp(swept.at_unix_s, UTC):%Y-%m-%d %H:%M} UTC"
