@@ -90,10 +90,13 @@ def plain_lines(watched: Watched, snapshot: Snapshot) -> list[str]:
         f"{time_of_day(event.unix_s)} {one_line(': '.join(filter(None, (event.target, event.text))))}"
         for event in snapshot.events
     ]
+    ends: dict[str, list[float]] = {}
+    for probe in snapshot.probes:
+        if probe.outcome != Outcome.OK:
+            ends.setdefault(f"{one_line(probe.target)}: {ending(probe)}", []).append(probe.time)
     lines += [
-        f"{time_of_day(probe.time)} {one_line(probe.target)}: {ending(probe)}"
-        for probe in snapshot.probes
-        if probe.outcome != Outcome.OK
+        f"{time_of_day(max(times))} {text}{f', {len(times):,} times' if len(times) > 1 else ''}"
+        for text, times in ends.items()
     ]
     lines += [f"{time_of_day(snapshot.time)} {doubt}" for doubt in doubts(snapshot)]
     return lines + [f"{time_of_day(snapshot.time)} {status(*pair, snapshot.time)}" for pair in by_trouble(snapshot)]

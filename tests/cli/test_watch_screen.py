@@ -299,6 +299,8 @@ def test_plain_lines_have_what_is_new_then_each_target() -> None:
         lines[2]
         == "11:00:00 llama-70b: failing, since 10:53:20 (connect_refused: 127.0.0.1:8000 refused the connection)"
     )
+    again = snapshot([replace(view, probes=view.probes[:12])])
+    assert plain_lines(watched(again), again)[0] == f"{lines[1]}, 12 times", "one line for what is the same"
     well = snapshot(scenes.healthy())
     assert re.fullmatch(
         r"11:00:00 llama-70b: no problem found; TTFT p50 .* ms of 1,400; ITL p50 .* ms of 5,600",
