@@ -18,14 +18,11 @@ from prober.cli.watch_words import (
     by_trouble,
     concern_words,
     doubts,
-    drift_words,
     ending,
-    outcomes,
+    facts,
     percentiles,
-    slo_words,
 )
 from prober.config.units import duration_text
-from prober.measure.buffering import CONSEQUENCE
 from prober.measure.printable import one_line
 from prober.measure.timeline import format_duration
 from prober.statistics.quantiles import percentile_name
@@ -39,7 +36,7 @@ MAX_NOT_OK, MIN_NOT_OK = 8, 2  # lines of probes that were not ok
 COLUMN, COUNT = 9, 8  # cells of a percentile and of a number of samples
 NAME, MIN_WORDS = 28, 20  # cells of a target's name at most, and of its concern at least
 MARKS: dict[str, Kind] = {"✗+": "bad", "•+": "good", "─+": "few"}  # in the chart
-STYLES: dict[Kind, str] = {"good": "green", "bad": "bold red", "few": "yellow", "unknown": "cyan"}
+STYLES: dict[Kind, str] = {"good": "green", "bad": "bold red", "few": "yellow", "past": "magenta", "unknown": "cyan"}
 
 
 class Frame:
@@ -62,7 +59,7 @@ def screen(watched: Watched, width: int, height: int, *, is_utf8: bool = True) -
     ranked = by_trouble(snapshot)
     lines = _head(snapshot)
     if len(ranked) > 1:
-        lines += _overview(ranked, width, max(2, height // 3))
+        lines += _overview(ranked, snapshot.time, width, max(2, height // 3))
     for target, fact in ranked:
         if (room := height - len(lines)) < MIN_DETAIL and target is not ranked[0][0]:
             break
@@ -122,13 +119,14 @@ def _scale(largest_s: float) -> float:
 
 def _head(snapshot: Snapshot) -> list[Text]:
     """Lines with the title, the headline, and doubts about the other data."""
-    kinds = {fact.kind for fact in snapshot.concerns}
-    worst: Kind = next((kind for kind in ("bad", "few", "unknown", "good") if kind in kinds), "unknown")
+    worst: Kind = min((fact.kind for fact in snapshot.concerns), key=list(SIGNS).index, default="unknown")
     title = Text(f"prober watch  {time_of_day(snapshot.time)} UTC  ") + _mark(worst, snapshot.headline)
     return [title, *(_mark("bad", doubt) for doubt in doubts(snapshot)), Text()]
 
 
-def _overview(ranked: Sequence[tuple[TargetAnswer, ConcernAnswer]], width: int, most: int) -> list[Text]:
+def _overview(
+    ranked: Sequence[tuple[TargetAnswer, ConcernAnswer]], now_unix_s: float, width: int, most: int
+) -> list[Text]:
     """A line for each of the first `most` targets, with as many latencies as fit."""
     name_width = min(NAME, max(cell_len(one_line(target.name)) for target, _ in ranked))
     latency_width = len(SHOWN) * COLUMN + COUNT
@@ -138,7 +136,7 @@ def _overview(ranked: Sequence[tuple[TargetAnswer, ConcernAnswer]], width: int, 
     lines = [Text(" " * (name_width + 3 + words_width) + "".join(map(_columns, signals)), "dim")] if signals else []
     for target, fact in ranked[:most]:
         line = Text(f"{SIGNS[fact.kind]} ", STYLES[fact.kind]).append(_sized(target.name, name_width), "bold")
-        line.append(" " + _sized(fact.text, words_width), STYLES[fact.kind])
+        line.append(" " + _sized(concern_words(fact, now_unix_s), words_width), STYLES[fact.kind])
         line.append("".join(_values(target, signal) for signal in signals), "not bold default")
         lines.append(line)
     if len(ranked) > most:
@@ -153,9 +151,12 @@ def _detail(
     story = watched.story(target)
     top = [
         _title(target),
-        _mark(fact.kind, concern_words(fact)),
+        _mark(fact.kind, concern_words(fact, snapshot.time)),
         *_percentile_table(target, story, snapshot.time),
-        *_facts(target, snapshot.time),
+        *(
+            Text(name.ljust(10)) + (_mark(kind, text) if kind else Text(text))
+            for name, kind, text in facts(target, snapshot.time)
+        ),
     ]
     is_drawn = any(point.ttft_s is not None for point in story.points)
     top = _folded(top, width, room - len(top) - 1 - MIN_NOT_OK - (MIN_CHART_ROWS + 2 if is_drawn else 0))
@@ -192,21 +193,6 @@ def _percentile_table(target: TargetAnswer, story: Story, now_unix_s: float) -> 
         lines[0].append(f"   latest answered probe {age_s:.0f} s ago{of}")
     if any(len(percentiles(target, signal)[1].keys() & set(SHOWN)) < len(SHOWN) for signal in LATENCIES):
         lines.append(Text(TOO_FEW, "dim"))
-    return lines
-
-
-def _facts(target: TargetAnswer, now_unix_s: float) -> list[Text]:
-    """Lines on SLOs, drift, headroom, and answers that are held back."""
-    lines = [Text(f"probes    {outcomes(target)}")]
-    lines += [Text("SLO       ") + _mark(slo.kind, slo_words(slo, now_unix_s)) for slo in target.slos]
-    if not target.slos:
-        lines.append(Text("SLO       none is configured"))
-    lines += [_mark("few", one_line(workload.detail)) for workload in target.no_data]
-    lines += [Text("drift     ") + _mark(*verdict) for verdict in drift_words(target, now_unix_s)]
-    kind, headroom = target.headroom_words
-    lines.append(Text("headroom  ") + _mark(kind, one_line(headroom)))
-    if target.buffered:
-        lines.append(_mark("few", f"buffered: {CONSEQUENCE}"))
     return lines
 
 

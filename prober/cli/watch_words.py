@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from prober.config.units import duration_text
+from prober.measure.buffering import CONSEQUENCE
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.printable import one_line
 from prober.measure.timeline import format_duration
@@ -29,7 +30,7 @@ TOO_FEW = "–: too few samples; " + ", ".join(
     f"{percentile_name(q)} needs {MIN_SAMPLES_BY_QUANTILE[q]:,}" for q in SHOWN
 )
 # One character for each other one, so that nothing moves. Other characters become question marks.
-ASCII = str.maketrans("✓✗▲•│─┤└…–·×≤→", "+x!*|-|+~--x<>")
+ASCII = str.maketrans("✓✗▲◇•│─┤└…–·×≤→", "+x!o*|-|+~--x<>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +90,16 @@ def plain_lines(watched: Watched, snapshot: Snapshot) -> list[str]:
         f"{time_of_day(event.unix_s)} {one_line(': '.join(filter(None, (event.target, event.text))))}"
         for event in snapshot.events
     ]
+    ends: dict[str, list[float]] = {}
+    for probe in snapshot.probes:
+        if probe.outcome != Outcome.OK:
+            ends.setdefault(f"{one_line(probe.target)}: {ending(probe)}", []).append(probe.time)
     lines += [
-        f"{time_of_day(probe.time)} {one_line(probe.target)}: {ending(probe)}"
-        for probe in snapshot.probes
-        if probe.outcome != Outcome.OK
+        f"{time_of_day(max(times))} {text}{f', {len(times):,} times' if len(times) > 1 else ''}"
+        for text, times in ends.items()
     ]
     lines += [f"{time_of_day(snapshot.time)} {doubt}" for doubt in doubts(snapshot)]
-    return lines + [f"{time_of_day(snapshot.time)} {status(*pair)}" for pair in by_trouble(snapshot)]
+    return lines + [f"{time_of_day(snapshot.time)} {status(*pair, snapshot.time)}" for pair in by_trouble(snapshot)]
 
 
 def summary(watched: Watched) -> list[str]:
@@ -107,11 +111,8 @@ def summary(watched: Watched) -> list[str]:
     lines = [f"prober watch, {span} until {time_of_day(snapshot.time)} UTC: {snapshot.headline}", *doubts(snapshot)]
     for target, concern in by_trouble(snapshot):
         story = watched.story(target)
-        lines += [status(target, concern), f"  probes: {outcomes(target)}"]
-        lines += [f"  {one_line(workload.detail)}" for workload in target.no_data]
-        lines += [f"  SLO {slo_words(slo, snapshot.time)}" for slo in target.slos]
-        lines += [f"  drift: {text}" for _, text in drift_words(target, snapshot.time)]
-        lines.append(f"  headroom: {one_line(target.headroom_words[1])}")
+        lines.append(status(target, concern, snapshot.time))
+        lines += [f"  {name}: {text}" for name, _, text in facts(target, snapshot.time)]
         if story.not_ok:
             last = story.not_ok[-1]
             lines.append(f"  last one that was not ok: {clock_time(last.time, snapshot.time)} {ending(last)}")
@@ -125,17 +126,18 @@ def doubts(snapshot: Snapshot) -> list[str]:
 
 def by_trouble(snapshot: Snapshot) -> list[tuple[TargetAnswer, ConcernAnswer]]:
     """The targets with their concerns, worst first; equal ones in the order of the configuration."""
-    return sorted(zip(snapshot.targets, snapshot.concerns, strict=True), key=lambda pair: pair[1].rank)
+    return sorted(zip(snapshot.targets, snapshot.concerns, strict=True), key=lambda pair: pair[1].order)
 
 
-def concern_words(concern: ConcernAnswer) -> str:
+def concern_words(concern: ConcernAnswer, now_unix_s: float) -> str:
     """The concern as text, with its detail in parentheses if there is one."""
-    return one_line(f"{concern.text} ({concern.detail})" if concern.detail else concern.text)
+    words = concern.words(now_unix_s)
+    return one_line(f"{words} ({concern.detail})" if concern.detail else words)
 
 
-def status(target: TargetAnswer, concern: ConcernAnswer) -> str:
+def status(target: TargetAnswer, concern: ConcernAnswer, now_unix_s: float) -> str:
     """A target in one line: its concern, and its percentiles with their sample counts."""
-    words = f"{one_line(target.name)}: {concern_words(concern)}"
+    words = f"{one_line(target.name)}: {concern_words(concern, now_unix_s)}"
     if concern.kind == "good" and not target.quantiles:
         words += f". {target.no_latency}"
     for signal in LATENCIES if target.quantiles else ():
@@ -145,11 +147,21 @@ def status(target: TargetAnswer, concern: ConcernAnswer) -> str:
     return words
 
 
-def outcomes(target: TargetAnswer) -> str:
-    """Numbers of scheduled probes by outcome, as text, since the target appeared."""
+def facts(target: TargetAnswer, now_unix_s: float) -> list[tuple[str, Kind | None, str]]:
+    """(subject, kind, text) of the probes since the target appeared, each SLO, warnings, drift and headroom."""
     total = sum(target.outcomes.values())
     listed = ", ".join(f"{count:,} {name}" for name, count in target.outcomes.items())
-    return f"{total:,} ended: {listed}" if total else "none has ended yet"
+    warnings = [*(workload.detail for workload in target.no_data), *target.warnings]
+    warnings += [f"buffered: {CONSEQUENCE}"] if target.buffered else []
+    lines: list[tuple[str, Kind | None, str]] = [
+        ("probes", None, f"{total:,} ended: {listed}" if total else "none has ended yet"),
+        *(("SLO", slo.kind, slo_words(slo, now_unix_s)) for slo in target.slos),
+        *([] if target.slos else [("SLO", None, "none is configured")]),
+        *(("warning", "few", text) for text in warnings),
+        *(("drift", *verdict) for verdict in drift_words(target, now_unix_s)),
+        ("headroom", *target.headroom_words),
+    ]
+    return [(subject, kind, one_line(text)) for subject, kind, text in lines]
 
 
 def ending(probe: EndedProbe) -> str:
@@ -168,12 +180,13 @@ def percentiles(target: TargetAnswer, signal: str, *, kept: bool = False) -> tup
         return 0, {}
     quantiles = row.earlier if kept else row.recent
     known = {q: quantile.estimate for q, quantile in quantiles.items() if quantile.enough}
-    return row.earlier_count if kept else row.count, known
+    return quantiles[0.5].count if quantiles else 0, known
 
 
 def slo_words(slo: SloAnswer, now_unix_s: float) -> str:
     """The SLO as text: its objective, met, missed or no data, and the counted events."""
     events = f"{slo.bad_events:,} bad of {slo.events:,} since {clock_time(slo.since, now_unix_s)}"
+    events += f"; {slo.recent_words}" if slo.recent_bad else ""
     state = f"{slo.word}, {slo.why} ({events})" if slo.why else f"{slo.word}, {events}"
     return one_line(f"{slo.slo}, {slo.objective_words}: {state}")
 

@@ -164,8 +164,12 @@ _MAX_BAD_RATIO = 0.8  # limit for loose objectives, whose burn rate cannot excee
 def burns(probes: Sequence[ProbeResult], slo: Slo, rate: float) -> bool:
     """True if these probes burn the budget of the SLO faster than `rate`, with at least three bad events."""
     counts = [count_events(slo, probe) for probe in probes]
-    total, bad = (sum(count[place] for count in counts) for place in (0, 1))
-    return bad >= MIN_BAD_EVENTS and bad > min(rate * float(slo.error_budget_ratio), _MAX_BAD_RATIO) * total
+    return is_burn(slo, sum(events for events, _ in counts), sum(bad for _, bad in counts), rate)
+
+
+def is_burn(slo: Slo, events: int, bad: int, rate: float) -> bool:
+    """The same of `bad` of `events`."""
+    return bad >= MIN_BAD_EVENTS and bad > min(rate * float(slo.error_budget_ratio), _MAX_BAD_RATIO) * events
 
 
 def max_events_per_probe(slo: Slo, output_tokens: int) -> int:

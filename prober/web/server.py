@@ -77,7 +77,7 @@ class Connection(web.RequestHandler):
         self.client_key = client_key
         self.is_busy = self.is_beyond = False
         self.wire: asyncio.Transport | None = (
-            None  # `transport` is none already where the client does not read the rest
+            None  # as long as `transport`, and while the client does not read the rest
         )
         self.silent_since_s = time.monotonic()
         self._accepted, self._open, self._loaded = accepted, open_connections, loaded

@@ -9,15 +9,18 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AliasPath, Field, GetPydanticSchema, PlainSerializer
+from pydantic import AliasPath, BeforeValidator, Field, GetPydanticSchema, PlainSerializer
 from pydantic_core import core_schema
 
 from prober.config.target import Estimate
+from prober.config.units import counted, duration_text
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.state import DriftVerdict, Shift
 from prober.features.health.health import Health
-from prober.features.slo.compliance import UNTRUSTED, Compliance
+from prober.features.slo.compliance import UNTRUSTED, Compliance, SloStatus
+from prober.features.slo.monitor import Burn
 from prober.measure.engine_signals import EngineSignals
+from prober.measure.objective import MIN_BAD_EVENTS, promql
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import UNANSWERED_STATES, TargetState
 from prober.measure.timeline import format_duration
@@ -25,14 +28,10 @@ from prober.results.capacity import Capacity
 from prober.results.result import Result
 from prober.web.api_types import Answer, EndedProbe, EventAnswer, SweepAnswer
 
-Kind = Literal["good", "bad", "few", "unknown"]  # few: a warning
-SIGNS: dict[Kind, str] = {"good": "✓", "bad": "✗", "few": "▲", "unknown": "?"}
+Kind = Literal["bad", "few", "past", "unknown", "good"]  # worst first; few: a warning, past: missed and over
+SIGNS: dict[Kind, str] = {"bad": "✗", "few": "▲", "past": "◇", "unknown": "?", "good": "✓"}
 SIGNALS = {"ttft": "TTFT", "ttft_answer": "TTFT of the answer", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
-SLO_STATES: dict[Compliance, tuple[Kind, str]] = {
-    "met": ("good", "met"),
-    "missed": ("bad", "missed"),
-    "no_data": ("unknown", "no data"),
-}
+SLO_KINDS: dict[Compliance, Kind] = {"met": "good", "missed": "past", "no_data": "unknown"}
 RUNBOOKS = {"rejected": "LLMProbeRejected", "over_budget": "LLMProbeBudgetExhausted"}
 WORST_STATES: dict[str, tuple[str, str]] = {
     TargetState.FAILING: ("failing", "LLMTargetFailing"),
@@ -79,9 +78,12 @@ def signal_name(signal: str) -> str:
 
 
 class SloAnswer(Answer):
-    """The compliance of a window with an SLO.
+    """The compliance of a window with an SLO, and whether its budget burns now.
 
     since: from when on this prober has counted; threshold and window: seconds
+    of_answered: failed requests are no events, as another SLO counts them
+    recent_events, recent_bad: of the last `recent` seconds
+    burning_since: null if the budget does not burn; burned_until: last bad event of the latest burn, null if none is known
     """
 
     slo: str = Field(validation_alias=AliasPath("slo", "name"))
@@ -95,27 +97,59 @@ class SloAnswer(Answer):
     window: float = Field(validation_alias=AliasPath("slo", "window_s"))
     since: float = Field(validation_alias=AliasPath("since_unix_s"))
     why: str
+    of_answered: bool = False
+    recent_events: int = 0
+    recent_bad: int = 0
+    recent: float = 0.0
+    burning_since: float | None = None
+    burned_until: float | None = None
+
+    @classmethod
+    def of(cls, status: SloStatus, burn: Burn, *, counts_failures: bool) -> "SloAnswer":
+        """The answer for an SLO. counts_failures: another SLO of the target counts its failed requests"""
+        recent = {"recent_events": burn.events, "recent_bad": burn.bad, "recent": burn.span_s}
+        times = {"burning_since": burn.since_unix_s, "burned_until": burn.until_unix_s}
+        of_answered = counts_failures and status.slo.threshold_s is not None
+        return cls.model_validate(status).model_copy(update={**recent, **times, "of_answered": of_answered})
 
     @property
     def kind(self) -> Kind:
-        """Colour of the verdict of the SLO: good if it is met, bad if it is missed."""
-        return SLO_STATES[self.state][0]
+        """Colour of the SLO: bad while its budget burns; of one that was missed, a warning as long as it still spends the budget."""
+        if self.burning_since is not None:
+            return "bad"
+        return "few" if self.state == "missed" and self.is_spending else SLO_KINDS[self.state]
+
+    @property
+    def is_spending(self) -> bool:
+        """True if more of the last events were bad than the budget allows."""
+        return self.recent_bad >= MIN_BAD_EVENTS and self.burn_rate > 1
+
+    @property
+    def burn_rate(self) -> float:
+        """Share of bad events among the last ones ÷ the share that the budget allows."""
+        return self.recent_bad / max(1, self.recent_events) / max(1e-9, 1 - self.objective)
 
     @property
     def word(self) -> str:
         """The state as the page shows it."""
-        return SLO_STATES[self.state][1]
-
-    @property
-    def bad_ratio(self) -> float:
-        """Bad events ÷ all events."""
-        return self.bad_events / max(1, self.events)
+        return self.state.replace("_", " ") + (", burning" if self.burning_since is not None else "")
 
     @property
     def objective_words(self) -> str:
         """The objective as text, such as `99% of TTFT ≤ 500 ms`."""
         threshold = f" ≤ {format_duration(self.threshold)}" if self.threshold is not None else ""
-        return f"{self.objective * 100:.6g}% of {signal_name(self.signal)}{threshold}"
+        answered = " of answered requests" if self.of_answered else ""
+        return f"{self.objective * 100:.6g}% of {signal_name(self.signal)}{threshold}{answered}"
+
+    @property
+    def recent_words(self) -> str:
+        """The last events as text, such as `61 of 90 bad in the last 5m`."""
+        return f"{self.recent_bad:,} of {self.recent_events:,} bad in the last {promql(self.recent)}"
+
+    @property
+    def window_words(self) -> str:
+        """The window as text, such as `30 days`."""
+        return duration_text(self.window) if self.window % DAY_S else counted(int(self.window // DAY_S), "day")
 
 
 class QuantileAnswer(Answer):
@@ -310,32 +344,48 @@ class LatencyRow:
     latest: dict[float, QuantileAnswer] = field(default_factory=dict)
     earlier: dict[float, QuantileAnswer] = field(default_factory=dict)
 
-    @property
-    def count(self) -> int:
-        """Number of samples of the last ten minutes."""
-        return next((quantile.count for quantile in self.recent.values()), 0)
+
+class PastCauseAnswer(Answer):
+    """The cause of a trouble that is over. title: its name in words; means: what happened"""
+
+    title: Annotated[str, BeforeValidator(lambda title: title.removesuffix(", confirming"))]
+    means: str
+    since: float | None = Field(validation_alias=AliasPath("since_unix_s"))
+    until: float = Field(validation_alias=AliasPath("until_unix_s"))
 
     @property
-    def earlier_count(self) -> int:
-        """Number of all stored samples."""
-        return next((quantile.count for quantile in self.earlier.values()), 0)
-
-    @property
-    def earlier_since(self) -> float:
-        """Unix seconds of the first stored sample."""
-        return next((quantile.since for quantile in self.earlier.values()), 0.0)
+    def words(self) -> str:
+        """The cause with its end, such as `queueing until 02:47:10`."""
+        return f"{self.title} until {time_of_day(self.until)}"
 
 
 class ConcernAnswer(Answer):
-    """The most important fact about a target, as the page words it. rank: 0 is worst; kind: good, bad, few (a warning) or unknown."""
+    """The most important fact about a target now, as the page words it.
+
+    rank: 0 is worst; weight: how bad it is within its rank
+    kind: bad, few (a warning), past (an SLO that was missed, and whose budget burns no more), unknown or good
+    since: of the text; null if that is not known
+    """
 
     target: str
     rank: int
     kind: Kind
     text: str
     detail: str = ""
+    since: float | None = None
+    weight: float = 0.0
     key: str = Field("", exclude=True)
     runbook: str = Field("", exclude=True)  # alert whose runbook says what to do; empty if none does
+
+    @property
+    def order(self) -> tuple[int, float]:
+        """Place among the targets, worst first."""
+        return self.rank, -self.weight
+
+    def words(self, now_unix_s: float) -> str:
+        """The text with its time."""
+        comma = "" if self.kind == "past" else ","
+        return self.text if self.since is None else f"{self.text}{comma} since {clock_time(self.since, now_unix_s)}"
 
 
 class TargetAnswer(Answer):
@@ -343,6 +393,8 @@ class TargetAnswer(Answer):
 
     paused: when it was paused; capacity: result of the last sweep with a capacity, in words
     last_sweep: the last one that ended, which may have found no capacity
+    past_cause: of a trouble that ended in the last minutes; null if there was none
+    warnings: on what is no trouble yet, such as a certificate that expires soon
     buffered: most of its last answers arrived all at once or several tokens at a time; null until enough were seen
     quantiles: of the last ten minutes, latest: of the last minute, both empty while no probe is answered
     earlier: of all samples that are kept, the last 4,096
@@ -378,6 +430,8 @@ class TargetAnswer(Answer):
         _AS_IT_IS,
         PlainSerializer(lambda it: asdict(it) if is_dataclass(it) else it, return_type=dict[str, Any] | None),
     ]
+    past_cause: PastCauseAnswer | None = None
+    warnings: list[str] = Field(default_factory=list)
     capacity: str | None
     headroom: HeadroomAnswer | None = None
     headroom_unknown: str = ""
@@ -387,16 +441,12 @@ class TargetAnswer(Answer):
     last_sweep: SweepAnswer | None
 
     key: str = Field("", exclude=True)  # its address on the page and in the API, known before its name is
-    trusted: bool = Field(
-        True, description="whether its latencies are judged: at least half of its probes were sent and timed"
-    )
-    timed: tuple[int, int] = Field(
-        (0, 0), exclude=True
-    )  # probes of the last ten minutes, and those that were sent and timed
+    trusted: bool = Field(True, description="whether its latencies are judged: half of its probes were sent and timed")
+    timed: tuple[int, int] = Field((0, 0), exclude=True)  # probes of ten minutes, and those that were sent and timed
     buffering: str = Field("", exclude=True)  # evidence and consequence of held-back answers, in words
-    caching: str = Field(
-        "", exclude=True
-    )  # workloads without latencies, as the engine has all of their prompts in its cache
+    caching: str = Field("", exclude=True)  # workloads without latencies, as all of their prompts are in a cache
+    cause_since: float | None = Field(None, exclude=True)  # of the diagnosis; and what is bad, in its words
+    trouble: str = Field("", exclude=True)
     workloads: list[str] = Field(default_factory=list, exclude=True)  # those that probe it
     probes: Annotated[Sequence[ProbeResult], _AS_IT_IS] = Field((), exclude=True)  # the last ones, latest first
     sweeps: Annotated[Sequence[Result], _AS_IT_IS] = Field((), exclude=True)  # the last results, latest first
@@ -427,7 +477,7 @@ class TargetAnswer(Answer):
     def busiest_latencies(self) -> list[LatencyRow]:
         """Latencies of the last ten minutes of the workload with the most samples."""
         rows = [row for row in self.latencies if row.recent]
-        busiest = max(rows, key=lambda row: row.count, default=None)
+        busiest = max(rows, key=lambda row: row.recent[0.5].count, default=None)
         return [row for row in rows if busiest is not None and row.workload == busiest.workload]
 
     @property
@@ -457,49 +507,89 @@ class TargetAnswer(Answer):
     @property
     def concern(self) -> ConcernAnswer:
         """The most important fact about the target."""
-        missed = [slo for slo in self.slos if slo.state == "missed"]
-        without_data = [slo for slo in self.slos if slo.state == "no_data"]
-        drifted = [drift for drift in self.drift if drift.active and drift.cause != "unusual"]
-        cause = self.diagnosis.headline if self.diagnosis else ""
         if self.paused is not None:
-            return self._concern(5, "unknown", "paused", "no probes and no sweeps start until it is resumed")
+            text = "No probes and no sweeps start until it is resumed"
+            return self._concern(6, "unknown", "paused", text, since=self.paused)
+        if (trouble := self._failure() or self._slowness()) is not None:
+            return trouble
+        if self.state != TargetState.READY:
+            return self._concern(4, "unknown", self.state, self.reason)
+        ended = self.past_cause.words if self.past_cause else ""
+        if missed := [slo for slo in self.slos if slo.state == "missed"]:
+            untils = [slo.burned_until for slo in missed]
+            until = None if None in untils else max(filter(None, untils))
+            text = f"SLO missed over {missed[0].window_words}: {_slo_names(missed)}, not burning"
+            return self._concern(5, "past", text, ended, "LLMErrorBudgetBurn", until, until or 0.0)
+        if without_data := [slo for slo in self.slos if slo.state == "no_data"]:
+            text = f"no verdict on SLO: {_slo_names(without_data)}"
+            return self._concern(7, "unknown", text, without_data[0].why, "LLMSLONoData")
+        if not self.trusted:
+            return self._concern(7, "unknown", "no verdict: the prober lacks CPU time", UNTRUSTED, "LLMProberUntrusted")
+        return self._concern(9, "good", "no problem found", ended)
+
+    @property
+    def cause(self) -> str:
+        """The diagnosis in words, with its first figure if it names a cause; "" without one."""
+        diagnosis = self.diagnosis
+        return "" if diagnosis is None else diagnosis.title if diagnosis.regimes == ("unknown",) else diagnosis.headline
+
+    def _failure(self) -> ConcernAnswer | None:
+        """What is bad now: it fails, a budget burns, or it gives no data."""
+        burning = [slo for slo in self.slos if slo.burning_since is not None]
+        since = min((slo.burning_since for slo in burning if slo.burning_since is not None), default=None)
         if self.state in WORST_STATES:
             text, runbook = WORST_STATES[self.state]
-            return self._concern(0, "bad", text, self.reason, runbook)
+            return self._concern(0, "bad", text, self.reason, runbook, since)
+        if burning:
+            worst = max(burning, key=lambda slo: slo.burn_rate)
+            cause = f"{self.cause}; " if self.cause else ""
+            share_bad, allowed = share(worst.recent_bad / max(1, worst.recent_events)), (1 - worst.objective) * 100
+            text = self.trouble or f"SLO {worst.slo}: {share_bad} bad, {allowed:.4g}% allowed"
+            detail = cause + worst.recent_words
+            return self._concern(1, "bad", text, detail, "LLMErrorBudgetBurn", since, worst.burn_rate)
         if self.health.state == Health.UNHEALTHY and self.state == TargetState.READY:
-            return self._concern(1, "bad", "unhealthy", self.health.reason)
-        if missed:
-            worst = max(missed, key=lambda slo: slo.bad_ratio)
-            detail = f"{worst.bad_ratio:.2%} bad, {(1 - worst.objective) * 100:.4g}% allowed"
-            detail += f"; {cause}" if cause else ""
-            return self._concern(1, "bad", f"SLO missed: {_slo_names(missed)}", detail, "LLMErrorBudgetBurn")
+            weight = 1e9  # no traffic is sent to it: before every burn
+            return self._concern(1, "bad", "unhealthy", self.health.reason, weight=weight)
         if self.state == TargetState.OVER_BUDGET:
             return self._concern(2, "few", "no data: over budget", self.reason, RUNBOOKS[self.state])
         if self.no_data:
             first = self.no_data[0]
             names = ", ".join(workload.workload for workload in self.no_data if workload.state == first.state)
-            return self._concern(
-                2, "few", f"no data of {names}: {first.state}", first.reason, RUNBOOKS.get(first.state, "")
-            )
-        if drifted:
-            signals = ", ".join(dict.fromkeys(signal_name(drift.signal) for drift in drifted))
-            runbook = DRIFT_RUNBOOKS.get(drifted[0].signal, "")
-            return self._concern(2, "few", f"slower than its baseline: {signals}", cause, runbook)
-        if self.diagnosis is not None:
-            return self._concern(3, "few", cause, self.diagnosis.means)
-        if self.state != TargetState.READY:
-            return self._concern(4, "unknown", self.state, self.reason)
-        if without_data:
-            text = f"no verdict on SLO: {_slo_names(without_data)}"
-            return self._concern(6, "unknown", text, without_data[0].why, "LLMSLONoData")
-        if not self.trusted:
-            return self._concern(6, "unknown", "no verdict: the prober lacks CPU time", UNTRUSTED, "LLMProberUntrusted")
-        return self._concern(9, "good", "no problem found")
+            runbook = RUNBOOKS.get(first.state, "")
+            return self._concern(2, "few", f"no data of {names}: {first.state}", first.reason, runbook)
+        return None
 
-    def _concern(self, rank: int, kind: Kind, text: str, detail: str = "", runbook: str = "") -> ConcernAnswer:
-        return ConcernAnswer(
-            target=self.name, rank=rank, kind=kind, text=text, detail=detail, key=self.key, runbook=runbook
-        )
+    def _slowness(self) -> ConcernAnswer | None:
+        """What is a warning now. That a cause is unknown is none: what is bad comes first."""
+        if drifted := [drift for drift in self.drift if drift.active and drift.cause != "unusual"]:
+            sizes = (" ".join((signal_name(it.signal), *(shift.words for shift in it.shifts[:1]))) for it in drifted)
+            text, runbook = ", ".join(dict.fromkeys(sizes)), DRIFT_RUNBOOKS.get(drifted[0].signal, "")
+            weight = max((shift.ratio for drift in drifted for shift in drift.shifts), default=0.0)
+            text = f"slower than its baseline: {text}"
+            return self._concern(2, "few", text, self.cause, runbook, drifted[0].since, weight)
+        if self.diagnosis is not None and self.trouble:
+            since = None if " since " in self.trouble else self.cause_since
+            return self._concern(3, "few", self.trouble, self.cause, since=since)
+        if self.diagnosis is not None and (self.diagnosis.regimes != ("unknown",) or self.diagnosis.probable):
+            return self._concern(3, "few", self.cause, self.diagnosis.means, since=self.cause_since)
+        if spending := [slo for slo in self.slos if slo.state == "missed" and slo.is_spending]:
+            worst = max(spending, key=lambda slo: slo.burn_rate)
+            text = f"SLO missed over {worst.window_words}: {_slo_names(spending)}, and bad events go on"
+            return self._concern(3, "few", text, worst.recent_words, "LLMErrorBudgetBurn", weight=worst.burn_rate)
+        return self._concern(3, "few", self.warnings[0]) if self.warnings else None
+
+    def _concern(
+        self,
+        rank: int,
+        kind: Kind,
+        text: str,
+        detail: str = "",
+        runbook: str = "",
+        since: float | None = None,
+        weight: float = 0.0,
+    ) -> ConcernAnswer:
+        known = {"target": self.name, "key": self.key, "runbook": runbook, "since": since, "weight": weight}
+        return ConcernAnswer(rank=rank, kind=kind, text=text, detail=detail, **known)
 
 
 def _slo_names(slos: Sequence[SloAnswer]) -> str:
@@ -507,29 +597,33 @@ def _slo_names(slos: Sequence[SloAnswer]) -> str:
 
 
 def attention(concerns: Sequence[ConcernAnswer]) -> list[ConcernAnswer]:
-    """Concerns of the targets that need attention; if none does, those of targets without a verdict."""
+    """Concerns to list: of the targets in trouble or with a missed SLO; if there are none, of targets without a verdict."""
     not_good = [concern for concern in concerns if concern.kind != "good"]
-    return [concern for concern in not_good if concern.kind in ("bad", "few")] or not_good
+    return [concern for concern in not_good if concern.kind != "unknown"] or not_good
 
 
 def headline(concerns: Sequence[ConcernAnswer], *, shard: str = "", configured: int = 0) -> tuple[Kind, str]:
-    """(kind, text) of the most important fact about all targets.
+    """(kind, text) of the most important fact about all targets now.
 
     shard: shard of this prober, such as 1/3; configured: number of targets of all shards
     """
-    total, listed = len(concerns), attention(concerns)
+    total, kinds = len(concerns), [concern.kind for concern in concerns]
+    live, past, unknown = kinds.count("bad") + kinds.count("few"), kinds.count("past"), kinds.count("unknown")
     if total == 0 and configured and shard:
         if configured == 1:
             return "unknown", f"The one configured target does not belong to shard {shard}"
         return "unknown", f"None of the {configured:,} configured targets belongs to shard {shard}"
     if total == 0:
         return "unknown", "No target is configured"
-    if not listed:
-        return "good", f"No problem found on any of {total} targets"
-    kind = min((concern.kind for concern in listed), key=("bad", "few", "unknown").index)
-    if kind == "unknown":
-        return kind, f"No problem found; {len(listed)} of {total} targets have no verdict"
-    return kind, f"{len(listed)} of {total} targets {'needs' if len(listed) == 1 else 'need'} attention"
+    kind = min(kinds, key=list(SIGNS).index)
+    if live:
+        earlier = f"; {past} more missed an SLO earlier" if past else ""
+        return kind, f"{live} of {total} targets {'needs' if live == 1 else 'need'} attention{earlier}"
+    if past:
+        return kind, f"No problem now; {past} of {total} targets missed an SLO earlier"
+    if unknown:
+        return kind, f"No problem found; {unknown} of {total} targets have no verdict"
+    return "good", f"No problem found on any of {total} targets"
 
 
 class Problem(Answer):

@@ -1,12 +1,13 @@
 """Views of the fleet for the page, the API and `prober watch`. All targets are read one by one, between which other tasks run."""
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from itertools import islice, takewhile
+from itertools import islice, repeat, takewhile
 
 from prober import __version__
 from prober.config.target import estimate_per_day
@@ -22,8 +23,8 @@ from prober.features.experiments.report.plots import curves
 from prober.features.health.health import NO_VERDICT
 from prober.features.health.monitor import TargetHealth
 from prober.features.slo.compliance import slo_status
-from prober.features.slo.monitor import TargetSlos
-from prober.measure.objective import promql
+from prober.features.slo.monitor import Burn, TargetSlos
+from prober.measure.objective import DAY_S, promql
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, TargetEvent
 from prober.probing.fleet import Fleet
@@ -42,6 +43,7 @@ from prober.web.targets import (
     HeadroomAnswer,
     HealthAnswer,
     NoDataAnswer,
+    PastCauseAnswer,
     Problem,
     QuantileAnswer,
     SloAnswer,
@@ -56,6 +58,7 @@ from prober.web.targets import (
 )
 
 UNNAMED = "(not found out yet)"
+CERTIFICATE_S = 14 * DAY_S  # before its end a certificate is a warning; most are renewed 30 days before
 PROBES, EVENTS = 20, 20  # shown of all targets together
 RECEIVE_DELAYS = 4_096  # of the last reads: enough for a p99
 CURVES = 3  # sweeps that are drawn over each other
@@ -64,20 +67,14 @@ MAX_FILTER_WORDS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
-    """A target with its most important fact. text: text that a filter searches"""
-
-    view: TargetAnswer
-    concern: ConcernAnswer
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Ranking:
-    """All targets at one time, worst first. latest: the last probes of all targets"""
+    """All targets at one time, worst first, with their most important facts, and the texts that a filter searches.
+
+    latest: the last probes of all targets
+    """
 
     at_s: float
-    targets: Sequence[Ranked]
+    targets: Sequence[tuple[TargetAnswer, ConcernAnswer, str]]
     latest: Sequence[ProbeResult]
 
 
@@ -119,21 +116,21 @@ class Views:
         fleet = self._fleet
         ranking = await self._ranked()
         targets = ranking.targets
-        target = next((ranked.view for ranked in targets if chosen in (ranked.view.key, ranked.view.name)), None)
+        target = next((view for view, _, _ in targets if chosen in (view.key, view.name)), None)
         if chosen and target is None:
             return None
         if len(targets) == 1:
-            target = targets[0].view
+            target = targets[0][0]
         if target is not None:
             await self._sweeps.read(target.name)
             target = target.model_copy(update={"sweeps": self._sweeps.results(target.name)})
             count, shown, number, pages = 1, [target], 1, 1
         else:
             words = filter_text.lower().split()[:MAX_FILTER_WORDS]
-            matching = [ranked for ranked in targets if all(word in ranked.text for word in words)]
+            matching = [view for view, _, text in targets if all(word in text for word in words)]
             count, pages = len(matching), max(1, -(-len(matching) // AT_ONCE))
             number = min(max(1, number), pages)
-            shown = [ranked.view for ranked in matching[(number - 1) * AT_ONCE : number * AT_ONCE]]
+            shown = matching[(number - 1) * AT_ONCE : number * AT_ONCE]
         if probe_filter.takes_all:
             probes = ranking.latest if target is None else target.probes
         else:
@@ -143,7 +140,7 @@ class Views:
         return PageView(
             at_unix_s=fleet.context.clock.unix_s(),
             targets=[self._with_latencies(view) for view in shown],
-            concerns=[ranked.concern for ranked in targets],
+            concerns=[concern for _, concern, _ in targets],
             matching=count,
             events=fleet.context.events.folded(target.name if target else None)[:EVENTS],
             probes=probes,
@@ -177,15 +174,15 @@ class Views:
             view = self._view(runner)
             concern = view.concern
             searched = (
-                *(view.name, view.model, view.other_model, view.engine, view.state, concern.text),
+                *(view.name, view.model, view.other_model, view.engine, view.state, concern.text, concern.detail),
                 "paused" if view.paused is not None else "",
                 "buffered" if view.buffered else "",
                 *(f"{label}:{value}" for label, value in view.labels.items()),
             )
-            targets.append(Ranked(view, concern, " ".join(searched).lower()))
+            targets.append((view, concern, " ".join(searched).lower()))
             await asyncio.sleep(0)
-        targets.sort(key=lambda ranked: (ranked.concern.rank, ranked.view.name))
-        latest = islice(latest_first(ranked.view.probes for ranked in targets), PROBES)
+        targets.sort(key=lambda ranked: (*ranked[1].order, ranked[0].name))
+        latest = islice(latest_first(view.probes for view, _, _ in targets), PROBES)
         return Ranking(now_s, targets, list(latest))
 
     def known(self) -> list[tuple[str, str]]:
@@ -272,14 +269,16 @@ class Views:
                 headroom = HeadroomAnswer(
                     **asdict(free), addable_lower=added.lower, addable=added.estimate, addable_upper=added.upper
                 )
+        past = getattr(diagnosis, "past", None)
+        uses = list(spec.uses())
         statuses = (
             slos.statuses(trusted=trusted)
             if slos is not None
-            else [
-                slo_status(slo, use, 0, 0, since_unix_s=now_unix_s, trusted=trusted, quiet_s=None)
-                for slo, use in spec.uses()
-            ]
+            else [slo_status(*use, 0, 0, since_unix_s=now_unix_s, trusted=trusted, quiet_s=None) for use in uses]
         )
+        burns = slos.burns() if slos is not None else repeat(Burn())
+        counts_failures = any(slo.signal == "success" for slo, _ in uses)
+        probes = list(islice(history.recent(), RECENT)) if history else []
         return TargetAnswer(
             key=runner.name or spec.key,
             name=runner.name or UNNAMED,
@@ -304,8 +303,15 @@ class Views:
             trusted=trusted,
             timed=timed,
             outcomes=dict(history.outcomes.most_common()) if history else {},
-            slos=[SloAnswer.model_validate(status) for status in statuses],
+            slos=[
+                SloAnswer.of(status, burn, counts_failures=counts_failures)
+                for status, burn in zip(statuses, burns, strict=False)
+            ],
             diagnosis=diagnosis.diagnosis if diagnosis else None,
+            cause_since=getattr(diagnosis and diagnosis.diagnosis, "since_unix_s", None),
+            trouble=getattr(diagnosis and diagnosis.diagnosis, "bad", ""),
+            past_cause=None if past is None or past.title == "cause unknown" else PastCauseAnswer.model_validate(past),
+            warnings=list(_warnings(probes, getattr(engine, "page_problem", ""), now_unix_s)),
             capacity=(
                 f"{words(swept.capacities)}, as of {datetime.fromtimestamp(swept.at_unix_s, UTC):%Y-%m-%d %H:%M} UTC"
                 if swept
@@ -327,7 +333,7 @@ class Views:
             last_sweep=SweepAnswer.model_validate(results[0]) if results else None,
             sweeps=results,
             sweepable=spec.sweep is not None,
-            probes=list(islice(history.recent(), RECENT)) if history else [],
+            probes=probes,
             workloads=list(dict.fromkeys(probe.workload.name for probe in spec.probes)),
         )
 
@@ -339,14 +345,32 @@ def _starting_text(since_unix_s: float, until_unix_s: float) -> str:
     return f"refuses connections since {since}; counted as failures after {after}, from {until} UTC (starting_timeout)"
 
 
+def _warnings(probes: Iterable[ProbeResult], page_problem: str, now_unix_s: float) -> Iterator[str]:
+    """Sentences on what is no trouble yet. probes: the last ones, latest first; page_problem: why the engine's page is not read"""
+    ends = next((probe.cert_expiry_unix_s for probe in probes if probe.cert_expiry_unix_s is not None), math.inf)
+    if (left_s := ends - now_unix_s) < CERTIFICATE_S:
+        when = f"{datetime.fromtimestamp(ends, UTC):%Y-%m-%d %H:%M} UTC"
+        yield (
+            f"its certificate expires in {left_s / DAY_S:.1f} days: {when}"
+            if left_s > 0
+            else f"its certificate expired: {when}"
+        )
+    if page_problem:
+        yield f"the engine's metrics page cannot be read: {page_problem}"
+
+
 def why_no_latency(view: TargetAnswer, *, has_earlier: bool, done: int, warm_up: int) -> str:
     """Text on why there is no current latency. done: number of warm-up probes so far; warm_up: number of them that are needed"""
     if view.is_unanswered:
         return "No latency: no probe is answered now."
     if has_earlier:
         return "No latency was measured in the last 10 minutes."
-    judging = ", judging from now" if done == warm_up else ""
-    return f"{done} of {warm_up} warm-up probes done{judging}." if warm_up else "No latency samples yet."
+    if not warm_up:
+        return "No latency samples yet."
+    if done == warm_up:
+        return "Warmed up: latencies count from now on."
+    again = ", again after a pause or a restart" if view.outcomes.get("ok", 0) > done else ""
+    return f"Warming up{again}: {done} of {warm_up} probes, whose latencies do not count."
 
 
 def last_probes(histories: Iterable[TargetHistory], probe_filter: ProbeFilter, most: int) -> Iterator[ProbeResult]:

@@ -85,7 +85,10 @@ def test_the_screen_fits_its_size(scene: Callable[[], list[TargetAnswer]], width
         (scenes.healthy, ["✓ no problem found", "state ready", "✓ ok, 99% of success: met, 4 bad of 2,400"], ["✗ "]),
         (
             scenes.slow,
-            ["✗ SLO missed: ttft", "headroom  ✗ none, demand is above the capacity [-20%, 2%]"],
+            [
+                "✗ TTFT 1.1 s, 500 ms allowed, since 10:53:20 (queueing",
+                "headroom  ✗ none, demand is above the capacity [-20%, 2%]",
+            ],
             [],
         ),
         (
@@ -292,7 +295,12 @@ def test_plain_lines_have_what_is_new_then_each_target() -> None:
         "11:00:00 llama-70b: ready → failing",
         "10:59:55 llama-70b: connect_refused: 127.0.0.1:8000 refused the connection",
     ]
-    assert lines[2] == "11:00:00 llama-70b: failing (connect_refused: 127.0.0.1:8000 refused the connection)"
+    assert (
+        lines[2]
+        == "11:00:00 llama-70b: failing, since 10:53:20 (connect_refused: 127.0.0.1:8000 refused the connection)"
+    )
+    again = snapshot([replace(view, probes=view.probes[:12])])
+    assert plain_lines(watched(again), again)[0] == f"{lines[1]}, 12 times", "one line for what is the same"
     well = snapshot(scenes.healthy())
     assert re.fullmatch(
         r"11:00:00 llama-70b: no problem found; TTFT p50 .* ms of 1,400; ITL p50 .* ms of 5,600",
@@ -305,6 +313,7 @@ def test_the_summary_says_what_was_seen() -> None:
     text = "\n".join(summary(watched(snapshot(scenes.down()))))
     assert text.startswith("prober watch, 10m until 11:00:00 UTC: The headline")
     assert "probes: 1,412 ended: 1,400 ok, 12 connect_refused" in text
-    assert "SLO ttft, 99% of TTFT ≤ 500 ms: missed, 61 bad of 2,400 since 08:30:00" in text
+    events = "61 bad of 2,400 since 08:30:00; 35 of 60 bad in the last 5m"
+    assert f"SLO: ttft, 99% of TTFT ≤ 500 ms of answered requests: missed, burning, {events}" in text
     assert "last one that was not ok: 10:59:55 connect_refused" in text
     assert summary(Watched()) == ["prober watch ended before its prober had started; nothing was measured"]

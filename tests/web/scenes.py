@@ -14,6 +14,7 @@ from prober.features.diagnosis.clues import Finding
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.state import DriftVerdict, Shift
 from prober.features.slo.compliance import Compliance, SloStatus
+from prober.features.slo.monitor import Burn
 from prober.measure.buffering import Buffering
 from prober.measure.engine_signals import EngineInfo, EngineSignals
 from prober.measure.objective import Slo
@@ -32,6 +33,7 @@ from prober.web.targets import (
     HeadroomAnswer,
     HealthAnswer,
     NoDataAnswer,
+    PastCauseAnswer,
     Problem,
     QuantileAnswer,
     SloAnswer,
@@ -126,13 +128,16 @@ def probe(
     )
 
 
-def slos(*states: Compliance) -> list[SloAnswer]:
-    """Statuses of the three SLOs."""
+def slos(*states: Compliance, burning: bool = True) -> list[SloAnswer]:
+    """Statuses of the three SLOs. burning: the budgets of those that are missed burn; else they did so until ten minutes ago"""
     why = {"met": "", "missed": "", "no_data": "120 of the 1,000 events needed"}
     bad = {"met": 4, "missed": 61, "no_data": 0}
+    now = Burn(60, 35, 300.0, NOW - 400, NOW - 5) if burning else Burn(60, 0, 300.0, None, NOW - 600)
     return [
-        SloAnswer.model_validate(
-            SloStatus(slo, "chat", 120 if state == "no_data" else 2_400, bad[state], NOW - 9_000, state, why[state])
+        SloAnswer.of(
+            SloStatus(slo, "chat", 120 if state == "no_data" else 2_400, bad[state], NOW - 9_000, state, why[state]),
+            now if state == "missed" else Burn(60, 0),
+            counts_failures=True,
         )
         for slo, state in zip((TTFT, ITL, OK), states, strict=True)
     ]
@@ -221,6 +226,7 @@ def slow() -> list[TargetAnswer]:
             target(ttft_ms=900.0),
             slos=slos("missed", "met", "met"),
             diagnosis=diagnosis,
+            trouble="TTFT 1.1 s, 500 ms allowed",
             probes=late,
             engine_trends=engine_trends(
                 [
@@ -241,6 +247,12 @@ def slow() -> list[TargetAnswer]:
             swept=replace(target().swept, demand_per_s=13.0, exhausted_unix_s=NOW + 12 * 86_400),
         )
     ]
+
+
+def over() -> list[TargetAnswer]:
+    """An SLO was missed for a while that is over, and whose cause is known."""
+    cause = PastCauseAnswer(title="queueing", means="requests waited", since=NOW - 1_500, until=NOW - 600)
+    return [replace(target(), slos=slos("missed", "met", "met", burning=False), past_cause=cause)]
 
 
 def drifting() -> list[TargetAnswer]:
@@ -458,6 +470,7 @@ def fleet() -> list[TargetAnswer]:
 SCENES = {
     "healthy": healthy,
     "slow": slow,
+    "over": over,
     "drifting": drifting,
     "full": full,
     "down": down,
@@ -495,7 +508,7 @@ def unconfigured(text: str = "prober.yaml: targets[0].ulr: unknown key") -> Page
 
 def page_of(targets: Sequence[TargetAnswer], *, admin: bool = True, query: str = "", chosen: str = "") -> PageView:
     """The values of a page as `Views.page` makes them."""
-    ranked = sorted(targets, key=lambda view: (view.concern.rank, view.name))
+    ranked = sorted(targets, key=lambda view: (*view.concern.order, view.name))
     matching = [view for view in ranked if query.lower() in view.name.lower()]
     one = next((view for view in targets if view.key == chosen), targets[0] if len(targets) == 1 else None)
     probes = sorted((p for view in targets for p in view.probes[:20]), key=lambda p: -p.timeline.intended_ns)

@@ -69,7 +69,9 @@ def test_a_target_is_answered_with_and_without_a_capacity() -> None:
     assert answer["slos"][0] == {
         **{"slo": "ttft", "workload": "chat", "signal": "ttft", "threshold": 0.5},
         **{"state": "missed", "events": 2_400, "bad_events": 61},
-        **{"objective": 0.99, "window": 30 * 86_400.0, "since": scenes.NOW - 9_000, "why": ""},
+        **{"objective": 0.99, "window": 30 * 86_400.0, "since": scenes.NOW - 9_000, "why": "", "of_answered": True},
+        **{"recent_events": 60, "recent_bad": 35, "recent": 300.0},
+        **{"burning_since": scenes.NOW - 400, "burned_until": scenes.NOW - 5},
     }
     assert {(each["signal"], each["q"], each["enough"]) for each in answer["quantiles"]} >= {("ttft", 0.99, True)}
     answer = json.loads(dumped(scenes.nothing()[0]))

@@ -14,7 +14,10 @@ import pytest
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.state import DriftVerdict
 from prober.features.experiments.report.plots import curves
+from prober.features.slo.compliance import SloStatus
+from prober.features.slo.monitor import Burn
 from prober.measure.engine_signals import EngineInfo, EngineSignals
+from prober.measure.objective import Slo
 from prober.measure.outcome import NEUTRAL, Outcome
 from prober.measure.printable import printable
 from prober.measure.result import ProbeResult
@@ -28,14 +31,17 @@ from prober.web.page import filters, layout
 from prober.web.page.filters import cut
 from prober.web.page.layout import TEMPLATES
 from prober.web.page.view import AT_ONCE, RECENT, PageView, ProbeFilter
-from prober.web.targets import DriftAnswer, HealthAnswer, TargetAnswer, engine_trends
+from prober.web.targets import DriftAnswer, HealthAnswer, SloAnswer, TargetAnswer, engine_trends
 from prober.web.views import why_no_latency
 from tests.results.samples import sweep
 from tests.web.scenes import (
     HOSTILE,
+    ITL,
     LONG,
     NOW,
+    OK,
     SCENES,
+    TTFT,
     at_other_load,
     hostile,
     hundred,
@@ -262,17 +268,20 @@ def test_a_text_is_cut_and_its_faults_are_shown() -> None:
 @pytest.mark.parametrize(
     ("scene", "rank", "headline"),
     [
-        ("down", 0, "✗ llama-70b: failing"),
-        ("slow", 1, "✗ llama-70b: SLO missed: ttft"),
-        ("drifting", 2, "▲ llama-70b: slower than its baseline: TTFT"),
+        ("down", 0, "✗ llama-70b: failing, since 10:53:20"),
+        ("slow", 1, "✗ llama-70b: TTFT 1.1 s, 500 ms allowed, since 10:53:20"),
+        ("drifting", 2, "▲ llama-70b: slower than its baseline: TTFT p50 ×1.31 [1.24, 1.39], since 09:30:00"),
         ("nothing", 4, "? (not found out yet): pending"),
-        ("paused", 5, "? llama-70b: paused"),
+        ("over", 5, "◇ llama-70b: SLO missed over 30 days: ttft, not burning since 10:50:00"),
+        ("paused", 6, "? llama-70b: paused, since 10:50:00"),
         ("full", 9, "✓ llama-70b: no problem found"),
         ("healthy", 9, "✓ llama-70b: no problem found"),
     ],
 )
 def test_the_headline_is_the_worst_fact(scene: str, rank: int, headline: str) -> None:
-    """It has a sign and words. Failing ranks before a missed SLO, that before drift; a paused or new target behind them."""
+    """It has a sign and words. Failing ranks before a burning SLO, that before drift; new targets, missed SLOs of the past and pauses
+    come behind them.
+    """
     assert SCENES[scene]()[0].concern.rank == rank
     heading = re.search(r"<h1.*?</h1>", html(SCENES[scene]()))
     assert heading is not None
@@ -303,6 +312,7 @@ FIGURES = {
     "Buffered: 10 of the last 10 answers arrived all at once or in flushes of 4 chunks or more; something on the way | "
     "not measurable here: all content arrived at once, so its TTFT is the time of the whole answer",
     "cached": "Cached: probe measures no latency, as every prompt is cached.",
+    "over": "◇ missed | not burning since 10:50:00 | What happened | queueing from 10:35:00 until 10:50:00: requests waited",
     "paused": "‖ paused | No probes and no sweeps start until it is resumed | Resume",
 }
 
@@ -369,6 +379,81 @@ def test_a_drift_at_a_load_that_was_not_learnt_has_no_size() -> None:
         assert "no drift found" not in text
 
 
+def burning(slo: Slo, bad: int) -> SloAnswer:
+    """An SLO whose budget burns, with so many of the last 100 events bad."""
+    status = SloStatus(slo, "chat", 2_400, 61, NOW - 9_000, "missed", "")
+    return SloAnswer.of(status, Burn(100, bad, 300.0, NOW - 60, NOW), counts_failures=True)
+
+
+def test_what_is_bad_now_is_said_first_with_how_much_is_allowed() -> None:
+    """In the words of the diagnosis; until it has some, the share of bad events of the SLO that burns fastest."""
+    view = replace(target(), slos=[burning(TTFT, 5), burning(OK, 40), burning(ITL, 4)])
+    assert view.concern.words(NOW) == "SLO ok: 40% bad, 1% allowed, since 10:59:00"
+    told = replace(view, trouble="TTFT 1.1 s, 500 ms allowed")
+    assert told.concern.words(NOW) == "TTFT 1.1 s, 500 ms allowed, since 10:59:00"
+    assert told.concern.detail == "40 of 100 bad in the last 5m"
+
+
+def test_now_goes_before_the_past() -> None:
+    """Of 17 targets one burns, one only drifts, and 13 missed an SLO earlier: those are named below, and not called trouble."""
+    (slow,), (over,), (drifting,) = SCENES["slow"](), SCENES["over"](), SCENES["drifting"]()
+    past = [replace(over, name=f"a{n}", key=f"a{n}") for n in range(13)]
+    mild = replace(slow, name="a", key="a", slos=[burning(TTFT, 5)])
+    worst = replace(slow, name="z", key="z", slos=[burning(TTFT, 58)])
+    well = [replace(target(), name=f"w{n}", key=f"w{n}") for n in range(2)]
+    page = page_of([*past, mild, drifting, *well, worst])
+    assert page.headline == ("bad", "3 of 18 targets need attention; 13 more missed an SLO earlier")
+    assert [concern.target for concern in page.concerns[:4]] == ["z", "a", "llama-70b", "a0"]
+    assert page_of([*past, *well]).headline == ("past", "No problem now; 13 of 15 targets missed an SLO earlier")
+    assert page_of(well).headline == ("good", "No problem found on any of 2 targets")
+
+
+def test_a_missed_slo_whose_bad_events_go_on_is_not_called_over() -> None:
+    """It spends its budget too slowly to burn, and faster than it allows; within the budget it is over, as long as nothing is known
+    of when it burned without a time.
+    """
+    missed = SloStatus(TTFT, "chat", 2_400, 61, NOW - 9_000, "missed", "")
+    cases = {
+        (600, 12): ("few", "SLO missed over 30 days: ttft, and bad events go on"),
+        (600, 6): ("past", "SLO missed over 30 days: ttft, not burning"),
+        (60, 2): ("past", "SLO missed over 30 days: ttft, not burning"),
+    }
+    for counts, words in cases.items():
+        slo = SloAnswer.of(missed, Burn(*counts, 300.0, None, None), counts_failures=True)
+        concern = replace(target(), slos=[slo]).concern
+        assert (concern.kind, concern.words(NOW)) == words
+
+
+def test_a_cause_that_is_unknown_is_no_headline() -> None:
+    """Where nothing burns and no latency drifted; a named cause is one."""
+    (view,) = SCENES["slow"]()
+    assert view.diagnosis is not None
+    well = replace(view, slos=target().slos, cause_since=NOW - 60, trouble="")
+    assert replace(well, diagnosis=Diagnosis(("unknown",), "not visible")).concern.text == "no problem found"
+    assert well.concern.words(NOW) == "queueing (requests waiting: 7.2), since 10:59:00"
+    growing = replace(well, trouble="TTFT growing since 10:20, ×1.62")
+    assert (growing.concern.words(NOW), growing.concern.detail) == (growing.trouble, well.cause)
+
+
+def test_a_certificate_that_expires_soon_is_a_warning_beside_what_is_worse() -> None:
+    """On the page and on the card; the first fact only where nothing is worse."""
+    warning = "its certificate expires in 9.0 days: 2025-11-30 11:00 UTC"
+    well, bad = (replace(view, warnings=[warning]) for view in (target(), SCENES["slow"]()[0]))
+    assert (well.concern.kind, well.concern.text) == ("few", warning)
+    for views, times in (([well], 1), ([bad], 1), ([replace(well, name="b", key="b"), bad], 3)):
+        assert Read(html(views)).text.count(warning) == times, "the list at the top names the first fact of each"
+
+
+def test_what_stands_between_backticks_is_code() -> None:
+    """A command in a sentence; a text with a single backtick stays as it is."""
+    (view,) = SCENES["slow"]()
+    assert view.diagnosis is not None
+    shown = replace(view.diagnosis, next_measurement="TTFT (`prober diagnose`)", missing=("it`s",))
+    page = html([replace(view, diagnosis=shown)])
+    assert "<bdi>TTFT (<code>prober diagnose</code>)</bdi>" in page
+    assert "<bdi>it`s</bdi>" in page
+
+
 def test_what_is_only_unusual_is_no_concern() -> None:
     """Slower than in the first hours: the page says so and why, and does not call the target slower than its baseline."""
     target_ = replace(SCENES["healthy"]()[0], drift=unusual())
@@ -396,22 +481,23 @@ def test_what_happens_is_said_with_how_much_and_how_sure() -> None:
     (view,) = SCENES["slow"]()
     diagnosis = view.diagnosis
     assert diagnosis is not None
-    assert view.concern.detail.endswith("; queueing (requests waiting: 7.2)")
+    assert view.concern.detail == "queueing (requests waiting: 7.2); 35 of 60 bad in the last 5m"
     probable = replace(diagnosis, regimes=("unknown",), probable=("queueing",))
     why = "unknown with these measurements"
     for shown, title, detail in (
-        (probable, "probably queueing, confirming", "; probably queueing, confirming"),
+        (probable, "probably queueing, confirming", "probably queueing, confirming; "),
         (
             replace(diagnosis, regimes=("slow_decode", "network"), why=why),
             "slow decode and network",
-            "(requests waiting: 7.2)",
+            "slow decode and network (requests waiting: 7.2); ",
         ),
-        (Diagnosis(("unknown",), "no mechanism is visible", missing=("the page",)), "cause unknown", "; cause unknown"),
+        (Diagnosis(("unknown",), "no mechanism is visible", missing=("the page",)), "cause unknown", "cause unknown; "),
     ):
         one = replace(view, diagnosis=shown)
         text = Read(html([one])).text
         assert f"{title}: {shown.means}" in text
-        assert one.concern.detail.endswith(detail)
+        assert one.concern.detail.startswith(detail)
+        assert one.concern.text == "TTFT 1.1 s, 500 ms allowed", "what is bad comes first"
         assert (f"Why: {why}" in text) == bool(shown.why)
         assert ("Would tell more" in text) == bool(shown.missing)
 
@@ -657,8 +743,13 @@ def test_a_target_that_refuses_connections_says_since_when_and_until_when() -> N
     [
         (SCENES["down"]()[0], True, 3, "No latency: no probe is answered now."),
         (target(), True, 3, "No latency was measured in the last 10 minutes."),
-        (target(), False, 1, "1 of 3 warm-up probes done."),
-        (target(), False, 3, "3 of 3 warm-up probes done, judging from now."),
+        (
+            target(),
+            False,
+            1,
+            "Warming up, again after a pause or a restart: 1 of 3 probes, whose latencies do not count.",
+        ),
+        (target(), False, 3, "Warmed up: latencies count from now on."),
     ],
 )
 def test_a_target_without_latencies_says_why(view: TargetAnswer, has_earlier: bool, done: int, text: str) -> None:

@@ -17,12 +17,15 @@ from prober.features.slo.traffic import STREAM, bound_text, histogram_of, neares
 from prober.measure.engine_signals import PageReading
 from prober.measure.objective import (
     BOUNDED_SIGNALS,
+    MIN_BAD_EVENTS,
     JudgedStream,
     Slo,
     count_events,
     format_percent,
+    is_burn,
     is_undecided,
     max_events_per_probe,
+    mean_events_per_probe,
 )
 from prober.measure.outcome import ANSWERED, BAD
 from prober.measure.result import ProbeResult
@@ -33,6 +36,10 @@ from prober.storage.saved_rows import Moment, SavedRows, moment_now, moment_of
 
 SHOW_EVERY_S = 15.0
 SPANS = 60  # of a window: what is counted is up to a 60th shorter than it
+# What is bad now: the last five minutes, more where they have few probes; a burn begins and ends by the last 50 s of them.
+RECENT_S, RECENT_PROBES, LATEST_SPANS = 300.0, 30, SPANS // 6
+# Burn rates in the latest events and in those of minutes by which a burn begins: those of the workbook's second and third pair.
+BEGINS, SLOW_BEGINS = 6, 3
 log = logging.getLogger(__name__)
 
 
@@ -41,12 +48,14 @@ class WindowCount:
 
     begun_ns: when counting began; negative if that was before the machine started
     last_ns: the last event; None if there was none
+    burned_ns: the last bad event while the budget burned; None if none is known
     """
 
     def __init__(self, window_s: float, begun_ns: int) -> None:
         self.begun_ns = begun_ns
         self.last_ns: int | None = None
-        self._span_ns = round(window_s * 1e9) // SPANS
+        self.burned_ns: int | None = None
+        self.span_ns = round(window_s * 1e9) // SPANS
         self._newest = 0
         self._events, self._bad = array("q", [0]) * SPANS, array("q", [0]) * SPANS
 
@@ -58,15 +67,21 @@ class WindowCount:
         self._bad[place] += bad
         self.last_ns = now_ns
 
-    def total(self, now_ns: int) -> tuple[int, int]:
-        """(events, bad events) of the window that ends now."""
+    def total(self, now_ns: int, spans: int = SPANS) -> tuple[int, int]:
+        """(events, bad events) of the window that ends now, or of its latest spans."""
         self._move(now_ns)
-        return sum(self._events), sum(self._bad)
+        latest = [(self._newest - age) % SPANS for age in range(spans)]
+        return sum(map(self._events.__getitem__, latest)), sum(map(self._bad.__getitem__, latest))
+
+    def oldest_bad_ns(self, spans: int) -> int:
+        """Start of the oldest of the latest spans that has a bad event."""
+        ages = (age for age in range(spans) if self._bad[(self._newest - age) % SPANS])
+        return self.begun_ns + (self._newest - max(ages, default=0)) * self.span_ns
 
     def since_ns(self, now_ns: int) -> int:
         """Start of the span that `total` counts."""
         self._move(now_ns)
-        return self.begun_ns + max(0, self._newest - SPANS + 1) * self._span_ns
+        return self.begun_ns + max(0, self._newest - SPANS + 1) * self.span_ns
 
     def saved(self, now_ns: int) -> dict[str, Any]:
         """The counts as a JSON value, which `restored` reads; times are stored as ages."""
@@ -74,6 +89,7 @@ class WindowCount:
         return {
             "age_ns": now_ns - self.begun_ns,
             "quiet_ns": None if self.last_ns is None else now_ns - self.last_ns,
+            "burned_ns": None if self.burned_ns is None else now_ns - self.burned_ns,
             "events": self._events.tolist(),
             "bad": self._bad.tolist(),
         }
@@ -82,15 +98,20 @@ class WindowCount:
     def restored(cls, window_s: float, saved_ns: int, saved: Any) -> "WindowCount":
         """The counts that an earlier process saved. saved_ns: time of saving, on this process's clock. Raises ValueError."""
         try:
-            age_ns, quiet_ns = int(saved["age_ns"]), saved["quiet_ns"]
+            age_ns, quiet_ns, burned_ns = int(saved["age_ns"]), saved["quiet_ns"], saved["burned_ns"]
             count = cls(window_s, saved_ns - age_ns)
             count.last_ns = None if quiet_ns is None else saved_ns - int(quiet_ns)
-            count._newest = age_ns // count._span_ns
+            count.burned_ns = None if burned_ns is None else saved_ns - int(burned_ns)
+            count._newest = age_ns // count.span_ns
             count._events, count._bad = array("q", saved["events"]), array("q", saved["bad"])
         except (KeyError, TypeError, ValueError, OverflowError) as problem:
             raise ValueError(f"these are no counts of an SLO: {problem!r}") from None
         if (
-            not count.begun_ns <= (saved_ns if count.last_ns is None else count.last_ns) <= saved_ns
+            not all(
+                count.begun_ns <= at_ns <= saved_ns
+                for at_ns in (saved_ns, count.last_ns, count.burned_ns)
+                if at_ns is not None
+            )
             or not len(count._events) == len(count._bad) == SPANS
             or not all(0 <= bad <= events for events, bad in zip(count._events, count._bad, strict=True))
         ):
@@ -99,7 +120,7 @@ class WindowCount:
 
     def _move(self, now_ns: int) -> None:
         """Set the spans that are older than the window to 0."""
-        now = (now_ns - self.begun_ns) // self._span_ns
+        now = (now_ns - self.begun_ns) // self.span_ns
         for span in range(self._newest + 1, min(now, self._newest + SPANS) + 1):
             self._events[span % SPANS] = self._bad[span % SPANS] = 0
         self._newest = max(self._newest, now)
@@ -189,18 +210,76 @@ def _saved_counts(now: Moment, data: bytes) -> dict[str, tuple[int, Any]]:
     return {key: (saved_ns, counts) for key, counts in row["counts"].items()}
 
 
+@dataclass(frozen=True, slots=True)
+class Burn:
+    """Whether the budget of an SLO burns now, and the events of the last minutes.
+
+    span_s: the last minutes in which the events are counted: at most those of the present burn, or those since the latest one
+    since_unix_s: begin of the present burn, None if the budget does not burn
+    until_unix_s: last bad event of the latest burn, None if none is known
+    """
+
+    events: int = 0
+    bad: int = 0
+    span_s: float = RECENT_S
+    since_unix_s: float | None = None
+    until_unix_s: float | None = None
+
+
 @dataclass(slots=True)
 class _Count:
     """Count of the events of one SLO in one workload.
 
+    recent: events of the last minutes
     why_no_event: why the last probe or its answer was no event, "" if it was one or the reason is unknown
+    since_ns: begin of the latest burn that this process saw
     """
 
     slo: Slo
     stream: JudgedStream
     window: WindowCount
-    declared_ns: int
+    recent: WindowCount
     why_no_event: str = ""
+    since_ns: int | None = None
+
+    def add(self, now_ns: int, events: int, bad: int) -> None:
+        """Count events, of which `bad` are bad."""
+        self.window.add(now_ns, events, bad)
+        self.recent.add(now_ns, events, bad)
+        if bad and self.is_burning(now_ns):
+            self.since_ns, self.window.burned_ns = self._begin_ns(now_ns), now_ns
+
+    def _is_under_way(self, now_ns: int) -> bool:
+        """True if the budget burned at the last bad event, and that was just now."""
+        last_ns = self.window.burned_ns
+        return last_ns is not None and now_ns - last_ns <= LATEST_SPANS * self.recent.span_ns
+
+    def _begin_ns(self, now_ns: int) -> int:
+        """Begin of the present burn."""
+        if self.since_ns is not None and self._is_under_way(now_ns):
+            return self.since_ns
+        return self.recent.oldest_bad_ns(LATEST_SPANS)
+
+    def is_burning(self, now_ns: int) -> bool:
+        """True if the budget burns now. A burn begins fast, or by minutes, and ends when the budget allows the latest events."""
+        events, bad = self.recent.total(now_ns)
+        if bad < MIN_BAD_EVENTS or events < MIN_BAD_EVENTS * mean_events_per_probe(self.slo, self.stream.mean_tokens):
+            return False
+        latest = self.recent.total(now_ns, LATEST_SPANS)
+        if is_burn(self.slo, *latest, BEGINS):
+            return True
+        has_begun = self._is_under_way(now_ns) or is_burn(self.slo, events, bad, SLOW_BEGINS)
+        return has_begun and latest[1] > self.slo.error_budget_ratio * latest[0]
+
+    def burn(self, now: Moment) -> Burn:
+        """The state of the budget at this moment."""
+        now_ns, since_ns, burned_ns, span_ns = now.monotonic_ns, None, self.window.burned_ns, self.recent.span_ns
+        spans = SPANS if burned_ns is None else min(SPANS, (now_ns - burned_ns) // span_ns)
+        if self.is_burning(now_ns):
+            since_ns = self._begin_ns(now_ns)
+            spans = min(SPANS, 1 + (now_ns - since_ns) // span_ns)
+        times_s = (None if at_ns is None else now.unix_s - (now_ns - at_ns) / 1e9 for at_ns in (since_ns, burned_ns))
+        return Burn(*self.recent.total(now_ns, spans), spans * span_ns / 1e9, *times_s)
 
 
 class TargetSlos(TargetObserver):
@@ -232,7 +311,8 @@ class TargetSlos(TargetObserver):
                 # Events of another threshold or signal must not be added to the old ones.
                 if count is not None:
                     self._monitor.changes.setdefault((count.slo, slo), set()).add(self.name)
-                count = _Count(slo, stream, self._window(slo, stream), self._monitor.now().monotonic_ns)
+                recent_s = max(RECENT_S, RECENT_PROBES / stream.rate_per_s)
+                count = _Count(slo, stream, self._window(slo, stream), WindowCount(recent_s, self._now_ns()))
             count.stream = stream
             self._counts[key] = count
         # Where an SLO on success counts failures, those on latencies judge answered requests only.
@@ -250,7 +330,7 @@ class TargetSlos(TargetObserver):
                 return WindowCount.restored(slo.window_s, *saved)
             except ValueError as problem:
                 log.error("target=%s slo=%s: %s; it is counted from now on", self.name, slo.name, problem)
-        return WindowCount(slo.window_s, self._monitor.now().monotonic_ns)
+        return WindowCount(slo.window_s, self._now_ns())
 
     def probe_ended(self, result: ProbeResult) -> None:
         for (workload, slo_name), count in self._counts.items():
@@ -269,7 +349,7 @@ class TargetSlos(TargetObserver):
             if not (result.warm_up or result.cached) and is_undecided(count.slo, result):
                 self._monitor.registry.value(series.SLO_UNDECIDED, self.name, workload, slo_name).inc()
             if events:
-                count.window.add(self._monitor.now().monotonic_ns, events, bad)
+                count.add(self._now_ns(), events, bad)
                 self._monitor.registry.value(series.SLO_EVENTS, self.name, workload, slo_name).inc(events)
                 self._monitor.registry.value(series.SLO_BAD_EVENTS, self.name, workload, slo_name).inc(bad)
 
@@ -322,12 +402,20 @@ class TargetSlos(TargetObserver):
                 registry.show(series.SLO_STATE, 1.0 if state == status.state else None, *labels, state)
             registry.show(series.SLO_WINDOW_EVENTS, float(status.events), *labels)
             registry.show(series.SLO_BUDGET_LEFT, _left(status.slo, status.events, status.bad), *labels)
-            quiet_since_ns = max(count.declared_ns, count.window.last_ns or count.declared_ns)
+            quiet_since_ns = max(count.recent.begun_ns, count.window.last_ns or count.recent.begun_ns)
             is_silent = now_ns - quiet_since_ns > silence_s([count.stream]) * 1e9
             registry.show(series.SLO_SILENT, float(is_silent), *labels)
         for slo in self._traffic.values():
             left = _left(slo, *self._traffic_windows[slo].total(now_ns))
             registry.show(series.TRAFFIC_BUDGET_LEFT, left, self.name, slo.name)
+
+    def burns(self) -> Iterator[Burn]:
+        """Whether the budget of each SLO burns now, in the order of `statuses`."""
+        now = self._monitor.now()
+        return (count.burn(now) for count in self._counts.values())
+
+    def _now_ns(self) -> int:
+        return self._monitor.now().monotonic_ns
 
     def _declare(self, unchanged: set[tuple[str, str]]) -> None:
         """Export objective and threshold as configured, and the counters. Counters of changed SLOs start again at 0."""

@@ -18,8 +18,8 @@ from prober.measure.timeline import Timeline, format_duration
 from prober.results.capacity import binding, undecided, words
 from prober.results.stop_reason import ending
 from prober.statistics.quantiles import percentile_name
-from prober.web.page.view import FAILED, RECENT, PageView
-from prober.web.targets import SIGNS, Kind, SweptCapacity, amount, clock_time, share, signal_name
+from prober.web.page.view import RECENT, PageView
+from prober.web.targets import SIGNS, Kind, amount, clock_time, share, signal_name
 
 WIDTH, HEIGHT = 360, 16  # of a timeline
 LEFT = 40  # units of a timeline before the due time, for connecting
@@ -162,20 +162,6 @@ def page_link(page: PageView, /, **changed: str) -> str:
     return "?" + "&".join(f"{name}={query_value(value)}" for name, value in query.items() if value)
 
 
-def outcome_choices(page: PageView) -> list[tuple[str, str]]:
-    """(value, text) of the choices of the filter by outcome: all probes, failed probes, and the chosen outcome."""
-    chosen = page.probe_filter.outcome
-    named = [("", "all"), (FAILED, "failed")]
-    return named if chosen in dict(named) else [*named, (chosen, chosen)]
-
-
-def workload_choices(page: PageView) -> list[str]:
-    """The choices of the filter by workload, "" for all; empty if the target has one workload."""
-    known = page.targets[0].workloads if page.is_target_page and page.targets else ()
-    names = list(dict.fromkeys((*known, *filter(None, (page.probe_filter.workload,)))))
-    return ["", *names] if len(names) > 1 or page.probe_filter.workload else []
-
-
 def grafana_link(page: PageView, target: str = "") -> str:
     """Address of the target's dashboard in Grafana, or without a target of the overview; "" without a Grafana."""
     path = f"{UIDS['target']}?var-target={query_value(target)}" if target else UIDS["overview"]
@@ -212,45 +198,10 @@ def bar_length(ratio: float) -> int:
     return min(100, max(0, round(ratio * 100)))
 
 
-def connection_phases(t: Timeline) -> str:
-    """Durations of DNS, TCP, proxy and TLS, as far as they are known."""
-    if t.connection is None:
-        return ""
-    phases = [(name, getattr(t.connection, f"{name}_s")) for name in ("dns", "tcp", "proxy", "tls")]
-    return ", ".join(f"{name} {format_duration(seconds)}" for name, seconds in phases if seconds is not None)
-
-
-def itl_summary(t: Timeline) -> str:
-    """Median and maximum of a probe's ITLs, and how many there are."""
-    gaps = sorted(t.itls_s)
-    return (
-        f"median {format_duration(gaps[len(gaps) // 2])}, maximum {format_duration(gaps[-1])}, {len(gaps):,} values"
-        if gaps
-        else ""
-    )
-
-
-def probe_notes(probe: ProbeResult) -> str:
-    """Reasons why a probe counts in no latency or no SLI."""
-    notes = (
-        ("warm-up: not in any latency metric", probe.warm_up),
-        ("cached by the engine: not in any latency metric", probe.cached),
-        ("on request: not in any SLI or latency metric", probe.on_request),
-    )
-    return "; ".join(text for text, applies in notes if applies)
-
-
-def sweep_request_tokens(capacity: SweptCapacity) -> float | None:
-    """Tokens of one request of the sweep; None if they are not known."""
-    least = binding(tuple(capacity.capacities))
-    return least.own.prompt_tokens + least.own.output_tokens if least and least.own else None
-
-
 _BY_THEIR_NAMES: tuple[Callable[..., Any], ...] = (
-    *(amount, anchor, bar_length, bound, clock_time, connection_phases, cut, grafana_link, iso_time, itl_summary),
-    *(outcome_choices, overrun_s, page_link, percentage, percentile_name, probe_anchor, probe_kind, probe_notes),
-    *(query_value, share, signal_name, spaced, sparkline, sweep_request_tokens, target_link, timeline_drawing, trend),
-    workload_choices,
+    *(amount, anchor, bar_length, binding, bound, clock_time, cut, grafana_link, iso_time, overrun_s, page_link),
+    *(percentage, percentile_name, probe_anchor, probe_kind, query_value, share, signal_name, spaced, sparkline),
+    *(target_link, timeline_drawing, trend),
 )
 FILTERS: dict[str, Callable[..., Any]] = {function.__name__: function for function in _BY_THEIR_NAMES} | {
     "capacity_words": words,

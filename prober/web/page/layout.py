@@ -14,7 +14,9 @@ from jinja2.ext import Extension
 from markupsafe import Markup
 
 from prober.features.experiments.report.document import Figure
+from prober.features.slo.compliance import UNTRUSTED
 from prober.measure.printable import printable
+from prober.probing.series import PHASES
 from prober.web.page.filters import FILTERS, cut
 from prober.web.page.view import PageView
 from prober.web.targets import NO_CAPACITY, NO_DRIFT_DATA, attention
@@ -22,6 +24,8 @@ from prober.web.targets import NO_CAPACITY, NO_DRIFT_DATA, attention
 CONSTANTS = {
     "no_capacity": NO_CAPACITY,
     "no_drift_data": NO_DRIFT_DATA,
+    "untrusted": UNTRUSTED,
+    "connect_phases": PHASES,
     "max_mistakes": 20,  # of a configuration, that are listed
     "max_open_probes": 12,  # the others are folded away
     "max_sweeps": 6,

@@ -12,7 +12,7 @@ from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.features.slo import series
-from prober.features.slo.monitor import SPANS, SloMonitor, TargetSlos, WindowCount
+from prober.features.slo.monitor import SPANS, Burn, SloMonitor, TargetSlos, WindowCount
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
@@ -53,7 +53,8 @@ SAVED = WindowCount(3_600.0, T0_NS).saved(T0_NS)
     "row",
     [None, [], 5, {}, SAVED | {"events": [1]}, SAVED | {"bad": [1] * SPANS}, SAVED | {"age_ns": "x"}, SAVED | {"age_ns": -1},
      SAVED | {"events": [2**70] * SPANS}, SAVED | {"age_ns": None}, SAVED | {"events": [-1] * SPANS},
-     SAVED | {"quiet_ns": 10**12}, SAVED | {"quiet_ns": -1}, SAVED | {"quiet_ns": []}],
+     SAVED | {"quiet_ns": 10**12}, SAVED | {"quiet_ns": -1}, SAVED | {"quiet_ns": []},
+     SAVED | {"burned_ns": -1}, SAVED | {"burned_ns": "x"}],
 )  # fmt: skip
 def test_what_is_no_count_is_refused(row: object) -> None:
     with pytest.raises(ValueError, match="counts"):
@@ -120,6 +121,80 @@ def test_silence_is_seen_over_a_restart() -> None:
     assert [(status.state, status.why) for status in slos.statuses(trusted=True)] == [
         ("no_data", "no event for 7200 s")
     ]
+
+
+def burns_over(rate_per_s: float, shares: Sequence[tuple[float, float]], *, seed: int = 1) -> list[tuple[float, Burn]]:
+    """(seconds, burn) after each probe, and ten minutes later. shares: (seconds, share of failed probes) one after another"""
+    clock, draw = StoppedClock(), random.Random(seed)
+    _, slos = monitored(clock, {}, CONFIG.replace("http://h}", f"http://h, rate: {rate_per_s}/s}}"))
+    seen, end_s = list[tuple[float, Burn]](), 0.0
+    for length_s, share in shares:
+        end_s += length_s
+        while clock.ns < end_s * 1e9:
+            slos.probe_ended(FAILED if draw.random() < share else replace(FAILED, outcome=Outcome.OK))
+            seen.append((clock.ns / 1e9, next(iter(slos.burns()))))
+            clock.ns += round(1e9 / rate_per_s)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("rate_per_s", "share", "begins_s", "ends_s"),
+    [(2, 1.0, 10, 60), (2, 0.5, 15, 60), (2, 0.2, 45, 60), (2, 0.07, 130, 60), (10, 0.1, 40, 60), (0.2, 1.0, 25, 60),
+     (0.2, 0.5, 40, 60), (0.2, 0.2, 130, 120), (1 / 60, 1.0, 190, 370)],
+)  # fmt: skip
+@pytest.mark.parametrize("seed", range(2))
+def test_a_burn_begins_and_ends_with_its_trouble(
+    rate_per_s: float, share: float, begins_s: float, ends_s: float, seed: int
+) -> None:
+    """Within seconds where many requests are bad; a minute after the last of them, or six probes, where probes are rare."""
+    calm_s, trouble_s = 600.0, 20 / rate_per_s + 600.0
+    seen = burns_over(rate_per_s, [(calm_s, 0.002), (trouble_s, share), (900.0, 0.0)], seed=seed)
+    during = [(at_s, burn) for at_s, burn in seen if calm_s <= at_s < calm_s + trouble_s]
+    assert not any(burn.since_unix_s for at_s, burn in seen if at_s < calm_s or at_s > calm_s + trouble_s + ends_s)
+    lit = [(at_s, burn) for at_s, burn in during if burn.since_unix_s]
+    assert lit[0][0] <= calm_s + begins_s + 2 / rate_per_s
+    assert len(lit) >= 0.85 * len([at_s for at_s, _ in during if at_s > lit[0][0]])
+    last = seen[-1][1]
+    assert last.until_unix_s is not None
+    assert calm_s + trouble_s - 12 / rate_per_s / share <= last.until_unix_s - UNIX_S <= calm_s + trouble_s
+
+
+@pytest.mark.parametrize("rate_per_s", [0.2, 2, 20])
+def test_what_the_budget_allows_is_no_burn(rate_per_s: float) -> None:
+    """Half of it: of rare probes three may fail in five minutes by chance, once a day. Nor is a restart of ten seconds one to a prober
+    that sends a probe every five.
+    """
+    lit = [burn.since_unix_s is not None for _, burn in burns_over(rate_per_s, [(1e4 / rate_per_s, 0.005)])]
+    assert sum(lit) <= (0.005 if rate_per_s < 1 else 0) * len(lit)
+    if rate_per_s < 1:
+        assert not any(burn.since_unix_s for _, burn in burns_over(rate_per_s, [(600, 0.0), (10, 1.0), (600, 0.0)]))
+
+
+def test_the_last_minutes_are_those_of_the_burn() -> None:
+    """Its own events, not those of the calm before it; of a long one the last five minutes; after it none of them. Of rare probes
+    more than these.
+    """
+    seen = dict(burns_over(2, [(3_600, 0.0), (900, 1.0), (600, 0.0)]))
+    after = [burn for at_s, burn in seen.items() if at_s > 4_500 and not burn.since_unix_s]
+    assert {burn.bad for burn in after} == {0}
+    assert (after[0].events, after[-1].span_s) == (81, 300.0)
+    young, old = seen[3_630.0], seen[4_400.0]
+    assert (young.since_unix_s, young.span_s, young.events, young.bad) == (UNIX_S + 3_600, 35.0, 61, 61)
+    assert (old.events, old.bad, old.span_s) == (old.bad, old.bad, 300.0)
+    assert burns_over(1 / 120, [(7_200, 0.0)])[-1][1].span_s == 3_600
+
+
+def test_the_end_of_a_burn_survives_a_restart() -> None:
+    """As the counts do. Before any burn it is not known."""
+    clock = StoppedClock()
+    monitor, slos = monitored(clock, {})
+    assert [burn.until_unix_s for burn in slos.burns()] == [None]
+    for _ in range(9):
+        slos.probe_ended(FAILED)
+    assert [burn.since_unix_s for burn in slos.burns()] == [UNIX_S]
+    clock.ns = 7_200 * 10**9
+    _, slos = monitored(clock, dict(monitor.states()))
+    assert [(burn.since_unix_s, burn.until_unix_s) for burn in slos.burns()] == [(None, UNIX_S)]
 
 
 class SteppedClock(StoppedClock):
