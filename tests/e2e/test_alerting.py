@@ -228,10 +228,7 @@ async def test_faults_arrive_and_resolve_and_quiet_stays_quiet(
         for name, labels in stories:
             await arrives(inbox, "firing", name, **labels)
         burn = await arrives(inbox, "firing", "LLMErrorBudgetBurn", target="burning")
-        assert re.search(
-            r"^[\d.]+% of about \d+ events of workload short in the last [\d.ms ]+ were bad",
-            burn["annotations"]["description"],
-        )
+        assert re.search(r"^Last 5 min: \d+ of \d+ events bad\.", burn["annotations"]["description"])
         stage.fault("burning", [])
         stage.running["gone"] = stage.mock("gone")
         stage.running["doomed"] = stage.prober("doomed", {"other": USUAL})
@@ -242,7 +239,9 @@ async def test_faults_arrive_and_resolve_and_quiet_stays_quiet(
         assert inbox.receivers["", "critical"] == {"pager"}
         one_each = {"burning": "LLMErrorBudgetBurn critical", "gone": "LLMTargetFailing critical"}
         fired = {
-            (a["labels"].get("target"), f"{a['labels']['alertname']} {a['labels']['severity']}") for a in inbox.alerts
+            (a["labels"].get("target"), f"{a['labels']['alertname']} {a['labels']['severity']}")
+            for a in inbox.alerts
+            if a["labels"]["alertname"] != "LLMProberUntrusted"  # of a busy machine it is true
         }
         assert {pair for pair in fired if pair[0] in one_each} == set(one_each.items()), "one trouble, one alert"
         assert "LLMSLONoData" not in inbox.about(), "a prober that is down is told once"
@@ -276,7 +275,7 @@ async def test_a_drift_arrives_with_its_size_and_resolves(
         drift = await arrives(inbox, "firing", "LLMTTFTP99Drift", target="drifty")
         # The page is read less often than probes are sent: whether the baseline knows the load depends on when it was learned.
         assert "cause" not in drift["labels"], "it may change while the alert lasts"
-        assert re.search(r"is slower than its own baseline since \d{4}-\d\d-\d\d ", drift["annotations"]["description"])
+        assert re.search(r"is slower since \d{4}-\d\d-\d\d ", drift["annotations"]["description"])
         # A shift takes 20 probes since the change; a message that was sent before has none, and the alert gets it.
         sized = r"p50: ×\d\.\d\d \(95% interval ×\d\.\d\d to ×\d\.\d\d\)"
         alerts = f"http://127.0.0.1:{stage.alertmanager}/api/v2/alerts"
