@@ -262,8 +262,8 @@ def _costs(specs: Configuration, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]
     mine = [spec for spec in specs.targets if fleet.has(spec)]
     discovered = [(f"each of discovery {discovery.name}", discovery.template) for discovery in specs.discovery]
     total = _Cost()
-    swept: list[tuple[str, SweepCost]] = []
-    rows: dict[str, list[str]] = {}  # names of targets by their figures
+    rows: list[tuple[str, str]] = []  # names of targets and their figures
+    swept: list[tuple[str, str]] = []
     for name, spec in [*((spec.name or "(named by its model)", spec) for spec in mine), *discovered]:
         use = estimate_per_day(spec)
         families = registry()
@@ -273,24 +273,23 @@ def _costs(specs: Configuration, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]
         rate = sum(probe.rate for probe in spec.probes)
         cost = _Cost(rate, use.prompt_tokens, use.completion_tokens, nan if use.dollars is None else use.dollars, lines)
         if (sweep := sweeps.get(spec.key)) is not None:
-            swept.append((name, sweep))
+            swept.append((name, str(sweep)))
             tokens = sweep.amount_per_day("tokens")
             prompt = tokens * sweep.prompt_tokens / (sweep.prompt_tokens + sweep.completion_tokens)
             dollars = sweep.amount_per_day("cost") if sweep.has_price else nan
             cost = _Cost(*map(add, cost, _Cost(0.0, prompt, tokens - prompt, dollars)))
         cost = _Cost(*((1 if fleet.alone else fleet.replicas) * amount for amount in cost))
         total = _Cost(*map(add, total, cost))
-        rows.setdefault(str(cost), []).append(name)
-    for figures, names in rows.items():
-        for name in [f"{first_names(names, 1)}, each"] if len(names) > MAX_NAMED else names:
-            echo(f"{name:32} {figures}")
+        rows.append((name, str(cost)))
+    for name, figures in _grouped(rows):
+        echo(f"{name:32} {figures}")
     if fleet.is_explicit and mine and not specs.discovery:
         echo(f"{'all of ' + counted(fleet.replicas, 'replica'):32} {total}")
     echo()
     if swept:
         echo("Of these figures sweeps take at most, by each prober, at their workloads' mean lengths:")
         echo(f"{'':32} {'tokens a sweep':>14} {'$':>8} {'a day':>9} {'tokens a day':>14} {'$':>8}  limited by")
-        echo("".join(f"{f'sweep of {name}':32} {sweep}\n" for name, sweep in swept), end="")
+        echo("".join(f"{f'sweep of {name}':32} {figures}\n" for name, figures in _grouped(swept)), end="")
         echo("Sweeps that are asked for, or follow a change of the engine, come on top; a budget holds for all.\n")
     for discovery in specs.discovery:
         echo(
@@ -298,6 +297,16 @@ def _costs(specs: Configuration, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]
         )
     for line in fleet.words(specs):
         echo(line)
+
+
+def _grouped(rows: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield rows of a name and its figures; those of more than MAX_NAMED names with equal figures as one."""
+    names: dict[str, list[str]] = {}
+    for name, figures in rows:
+        names.setdefault(figures, []).append(name)
+    for figures, of_row in names.items():
+        for name in [f"{first_names(of_row, 1)}, each"] if len(of_row) > MAX_NAMED else of_row:
+            yield name, figures
 
 
 class _Cost(NamedTuple):

@@ -193,7 +193,7 @@ class TargetProbes(TargetObserver):
 
 log = logging.getLogger(__name__)
 SLOT_NS = 10 * 10**9  # in which probes are counted, so that a high rate takes no more memory
-FAILURE_WINDOW_NS = 300 * 10**9
+FAILURE_WINDOW_NS, TRUST_WINDOW_NS = 300 * 10**9, 600 * 10**9
 MAX_FAILURE_CHARS = 200
 # Identifiers of a request in a text, each of which would make a new series: a UUID, and 16 hexadecimal digits or more.
 _REQUEST_IDS = re.compile(
@@ -201,52 +201,78 @@ _REQUEST_IDS = re.compile(
 )
 
 
+class RecentCounts:
+    """Counts of what happened within `window_ns` before the latest call."""
+
+    def __init__(self, window_ns: int) -> None:
+        self._window_ns = window_ns
+        self._slots: deque[tuple[int, int, Counter[str]]] = deque()  # (first and last time in ns, counts)
+        self._total = Counter[str]()
+
+    def add(self, now_ns: int, *names: str) -> None:
+        """Count each of the names once."""
+        is_current = self._slots and now_ns - self._slots[-1][0] < SLOT_NS
+        begin_ns, _, counts = self._slots.pop() if is_current else (now_ns, now_ns, Counter[str]())
+        counts.update(names)
+        self._total.update(names)
+        self._slots.append((begin_ns, now_ns, counts))
+
+    def at(self, now_ns: int) -> Counter[str]:
+        """Counts by name."""
+        while self._slots and now_ns >= self.next_end_ns:
+            self._total.subtract(self._slots.popleft()[2])
+        return self._total
+
+    @property
+    def next_end_ns(self) -> int:
+        """When the oldest counts leave the window."""
+        return self._slots[0][1] + self._window_ns
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._slots.clear()
+        self._total.clear()
+
+
 class TargetFailures(TargetObserver):
-    """Exports the most frequent reason of a target's failures of the last FAILURE_WINDOW_NS, and what the last one with it says."""
+    """Exports the most frequent reason of a target's failures of the last five minutes, and what the last one with it says."""
 
     def __init__(self, registry: Registry, observed: ObservedTarget) -> None:
         self._registry, self._observed, self._url = registry, observed, observed.spec.url
-        self._slots: deque[tuple[int, int, Counter[str]]] = deque()  # (first and last time in ns, failures by reason)
-        self._texts: dict[str, str] = {}  # of the last failure, by reason
-        self._alarm: Alarm | None = None  # when the oldest failures leave the window
+        self._recent = RecentCounts(FAILURE_WINDOW_NS)
+        self._texts: dict[str, str] = {}  # of the last failure by reason, the latest at the end
+        self._alarm: Alarm | None = None  # when failures leave the window
 
     def configured(self) -> None:
         if self._observed.spec.url != self._url:
             self._url = self._observed.spec.url
-            self._slots.clear()
+            self._recent.clear()
             self._show()
 
     def probe_ended(self, result: ProbeResult) -> None:
-        if result.outcome not in BAD:
-            return
-        now_ns, reason = self._observed.target.clock.now_ns(), result.outcome.value
-        is_current = self._slots and now_ns - self._slots[-1][0] < SLOT_NS
-        begin_ns, _, counts = self._slots.pop() if is_current else (now_ns, now_ns, Counter[str]())
-        counts[reason] += 1
-        self._slots.append((begin_ns, now_ns, counts))
-        text = result.detail.replace(result.request_id or "\0", "…")
-        self._texts[reason] = shown_name(_REQUEST_IDS.sub("…", text), MAX_FAILURE_CHARS)
-        self._show()
+        if result.outcome in BAD:
+            reason, text = result.outcome.value, result.detail.replace(result.request_id or "\0", "…")
+            self._texts.pop(reason, None)
+            self._texts[reason] = shown_name(_REQUEST_IDS.sub("…", text), MAX_FAILURE_CHARS)
+            self._recent.add(self._observed.target.clock.now_ns(), reason)
+            self._show()
 
     def removed(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
 
     def _show(self) -> None:
-        clock = self._observed.target.clock
+        clock, name = self._observed.target.clock, self._observed.name
         now_ns = clock.now_ns()
-        while self._slots and now_ns - self._slots[0][1] >= FAILURE_WINDOW_NS:
-            self._slots.popleft()
-        counts = sum((counts for *_, counts in reversed(self._slots)), Counter[str]())  # of equals, the latest
-        labels = [(self._observed.name, reason, self._texts[reason]) for reason, _ in counts.most_common(1)]
-        self._registry.keep(series.FAILURE_INFO, labels, self._observed.name)
-        for shown in labels:
-            self._registry.show(series.FAILURE_INFO, 1.0, *shown)
-        if self._slots and (self._alarm is None or self._alarm.due_ns <= now_ns):
-            self._alarm = clock.call_at(self._slots[0][1] + FAILURE_WINDOW_NS, self._show)
-
-
-TRUST_WINDOW_S = 600.0
+        counts = self._recent.at(now_ns)
+        reason = max(reversed(self._texts), key=counts.__getitem__, default="")  # of equals, the latest
+        labels = (name, reason, self._texts.get(reason, ""))
+        self._registry.keep(series.FAILURE_INFO, {labels} if counts[reason] else (), name)
+        if not counts[reason]:
+            return
+        self._registry.show(series.FAILURE_INFO, 1.0, *labels)
+        if self._alarm is None or self._alarm.due_ns <= now_ns:
+            self._alarm = clock.call_at(self._recent.next_end_ns, self._show)
 
 
 class TargetTrust(TargetObserver):
@@ -257,7 +283,7 @@ class TargetTrust(TargetObserver):
 
     def __init__(self, registry: Registry, observed: ObservedTarget) -> None:
         self._registry, self._observed = registry, observed
-        self._slots: deque[tuple[int, int, int]] = deque()  # (begin in ns, probes, those that were sent and timed)
+        self._recent = RecentCounts(TRUST_WINDOW_NS)
         self._show()
 
     @property
@@ -269,22 +295,17 @@ class TargetTrust(TargetObserver):
     @property
     def counts(self) -> tuple[int, int]:
         """(probes of the window, those that were sent and timed)."""
-        since_ns = self._observed.target.clock.now_ns() - round(TRUST_WINDOW_S * 1e9)
-        while self._slots and self._slots[0][0] < since_ns:
-            self._slots.popleft()
-        return sum(probes for _, probes, _ in self._slots), sum(timed for *_, timed in self._slots)
+        counts = self._recent.at(self._observed.target.clock.now_ns())
+        return counts["probes"], counts["timed"]
 
     def probe_ended(self, result: ProbeResult) -> None:
         if result.outcome in ANSWERED or result.outcome is Outcome.INVALID:
-            now_ns = self._observed.target.clock.now_ns()
-            is_current = self._slots and now_ns - self._slots[-1][0] < SLOT_NS
-            begin_ns, probes, timed = self._slots.pop() if is_current else (now_ns, 0, 0)
             is_timed = result.outcome in ANSWERED and not result.timeline.why_no_ttft
-            self._slots.append((begin_ns, probes + 1, timed + is_timed))
+            self._recent.add(self._observed.target.clock.now_ns(), "probes", *(("timed",) if is_timed else ()))
         self._show()
 
     def paused(self) -> None:
-        self._slots.clear()
+        self._recent.clear()
         self._show()
 
     def _show(self) -> None:

@@ -451,6 +451,9 @@ def test_equal_rows_of_many_targets_are_one(tmp_path: Path) -> None:
     assert len(lines) <= 35
     assert len([line for line in lines if line.startswith("engine-0 ")]) == 1
     assert len([line for line in lines if "engine-0, probe  " in line]) == 8
+    swept_ = of_engines(17).replace("'}", "', sweep: {schedule: '0 3 * * *'}}")
+    lines = Call(tmp_path, swept_)().stdout.splitlines()
+    assert [line for line in lines if line.startswith("sweep of engine-0 and 16 more, each ")]
     cannot = Call(tmp_path, of_engines(17).replace("99.5%", "90%"))()
     assert cannot.stderr.count("its alert cannot fire: burn rate 14.4") == 1
     assert "slos.success.objective: engine-0, probe and 16 more: its alert cannot fire" in cannot.stderr

@@ -115,9 +115,14 @@ async def test_one_hour(tmp_path: Path, promtool: Path) -> None:
         await day.scrape_at(range(MINUTE_S, HOUR_S + 1, MINUTE_S))
     before, at_end = day.scrapes[40 * MINUTE_S], day.scrapes[HOUR_S]
     check_probes(before, at_end, 0.2 * HOUR_S, 0.1)
-    assert not [
-        name for samples in day.scrapes.values() for name in samples if "drift_active" in name and samples[name]
-    ]
+    active = {
+        (name, time_s > 40 * MINUTE_S)
+        for time_s, samples in day.scrapes.items()
+        for name in samples
+        if "drift_active" in name and samples[name]
+    }
+    assert active
+    assert all('target="slows"' in name and 'cause="unusual"' in name and is_late for name, is_late in active)
     check_capacity(at_end)
     rules = tmp_path / "rules.yaml"
     write_rules(str(day.config), output=rules)

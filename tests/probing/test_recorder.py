@@ -20,7 +20,7 @@ from prober.measure.target_state import TargetState
 from prober.measure.timeline import Connection, Timeline
 from prober.measure.usage import Usage
 from prober.probing.observer import ObservedTarget
-from prober.probing.recorder import MAX_FAILURE_CHARS, TRUST_WINDOW_S, TargetFailures, TargetProbes, TargetTrust
+from prober.probing.recorder import MAX_FAILURE_CHARS, TRUST_WINDOW_NS, TargetFailures, TargetProbes, TargetTrust
 from prober.probing.series import FAILURE_INFO, TRUSTED
 from tests.observed import StoppedClock, observed, reconfigured
 from tests.virtual import VirtualClock
@@ -190,7 +190,7 @@ def test_a_target_is_trusted_while_half_of_its_probes_are_sent_and_timed(
         target.probe_ended(result)
     assert families.value(TRUSTED, "t").value == trusted
     assert families.value(TRUSTED, "o").value == 1
-    clock.ns += round(TRUST_WINDOW_S * 1e9) + 1
+    clock.ns += TRUST_WINDOW_NS + 1
     target.probe_ended(INVALID)
     other.probe_ended(GOOD)
     assert (families.value(TRUSTED, "t").value, families.value(TRUSTED, "o").value) == (0, 1)

@@ -153,7 +153,6 @@ def _step(state: Drift, observation: Observation, log: float, *, linked: bool) -
         _relearn(state, everything=state.covers_days)
         return present_verdict(state, "accepted")
     learns = alarm is None or (not state.covers_days and unix_s - alarm.raised_s > MAX_PAUSE_S)
-    learns = learns and state.unusual_since_s is None
     event = _learn(state, unix_s, log, linked=linked) if state.spread is not None and learns else None
     baseline = state.baseline
     if baseline is None:
@@ -306,11 +305,11 @@ def _smooth(state: Drift, unix_s: float, load: float | None) -> None:
 
 
 def _learn(state: Drift, unix_s: float, log: float, *, linked: bool) -> Event | None:
-    """Collect the sample, and learn a baseline once there are enough of them."""
+    """Collect the sample, unless it is unusual, and learn a baseline once there are enough of them."""
     stretch, spread = state.stretch, state.spread
     assert spread is not None
     for blocks in (stretch, spread):
-        if blocks is not None:
+        if blocks is not None and state.unusual_since_s is None:
             blocks.add(unix_s, log, state.load, linked=linked)
     if spread.full:
         adopt(state, learn_baseline(spread), settled=True)
