@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
+from prober.features.diagnosis.advice import Advice
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.state import DriftVerdict
 from prober.features.experiments.report.plots import curves
@@ -442,6 +443,16 @@ def test_a_certificate_that_expires_soon_is_a_warning_beside_what_is_worse() -> 
     assert (well.concern.kind, well.concern.text) == ("few", warning)
     for views, times in (([well], 1), ([bad], 1), ([replace(well, name="b", key="b"), bad], 3)):
         assert Read(html(views)).text.count(warning) == times, "the list at the top names the first fact of each"
+
+
+def test_an_action_without_a_cost_names_none() -> None:
+    """Another one has its trade-off."""
+    (view,) = SCENES["slow"]()
+    assert view.diagnosis is not None
+    actions = (Advice("wait", "nothing"), Advice("add replicas", "cost"))
+    text = Read(html([replace(view, diagnosis=replace(view.diagnosis, advice=actions))])).text
+    assert "trade-off: cost" in text
+    assert text.count("trade-off") == 1
 
 
 def test_what_stands_between_backticks_is_code() -> None:

@@ -126,7 +126,7 @@ class Finding(NamedTuple):
         return (f"{value:,.0f}" if value >= 1_000 else f"{value:.3g}") + unit
 
     def text(self) -> str:
-        """Line of text, such as `decode step: 1.6 × (14.9 ms after 9.3 ms)`."""
+        """Line of text, such as `decode step: 1.6 × (14.9 ms, usually 9.3 ms)`."""
         return f"{self.figure}: {self.amount}{f' ({self.detail})' if self.detail else ''}"
 
 
@@ -216,7 +216,7 @@ class Symptoms:
             return None
         if not before:
             return Finding(name, now * 1e3, "ms")
-        return Finding(name, now / before, "×", f"{format_s(now)} after {format_s(before)}")
+        return Finding(name, now / before, "×", f"{format_s(now)}, usually {format_s(before)}")
 
     def shared(self, name: str, share: float | None, of_s: float | None) -> Finding | None:
         """Finding with the share of a part in the growth of the TTFT."""

@@ -63,7 +63,9 @@ class Diagnosis:
         lines += [f"  {finding.text()}" for finding in self.evidence]
         lines += [f"  would tell more: {', '.join(self.missing)}"] if self.missing else []
         lines += [f"next: {self.next_measurement}"] if self.next_measurement else []
-        lines += [f"- {do}{f' ({knob})' if knob else ''}; trade-off: {trades}" for do, trades, _, knob in self.advice]
+        for do, trades, _, knob in self.advice:
+            trade_off = f"; trade-off: {trades}" if trades != "nothing" else ""
+            lines.append(f"- {do}{f' ({knob})' if knob else ''}{trade_off}")
         return "\n".join(lines)
 
 

@@ -111,7 +111,7 @@ def _prefix_miss(s: Symptoms) -> tuple[Finding, ...]:
     is_lost = abs(saved_s) <= MINOR * usual_s and usual_s - abs(saved_s) >= CERTAIN * error_s
     if not is_lost or usual_s < 0.2 * before.ttft_cold_s or now.ttft_warm_s < GROWN * before.ttft_warm_s:
         return ()
-    detail = f"{format_s(saved_s)} after {format_s(usual_s)}"
+    detail = f"{format_s(saved_s)}, usually {format_s(usual_s)}"
     return _known(
         Finding("time that a warm prefix saves, against the usual one", saved_s / usual_s, "ratio", detail), share
     )

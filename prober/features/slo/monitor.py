@@ -250,9 +250,14 @@ class _Count:
             self.since_ns, self.window.burned_ns = self._begin_ns(now_ns), now_ns
 
     def _is_under_way(self, now_ns: int) -> bool:
-        """True if the budget burned at the last bad event, and that was just now."""
+        """True if a burn's last bad event was just now, or a pause ago that a burn of rare bad events has."""
         last_ns = self.window.burned_ns
-        return last_ns is not None and now_ns - last_ns <= LATEST_SPANS * self.recent.span_ns
+        return last_ns is not None and now_ns - last_ns <= 2 * LATEST_SPANS * self.recent.span_ns
+
+    def _spans_since_burn(self, now_ns: int) -> int:
+        """Number of the latest spans that have none of the latest burn's bad events."""
+        last_ns = self.window.burned_ns
+        return SPANS if last_ns is None else min(SPANS, (now_ns - last_ns) // self.recent.span_ns)
 
     def _begin_ns(self, now_ns: int) -> int:
         """Begin of the present burn."""
@@ -262,23 +267,27 @@ class _Count:
 
     def is_burning(self, now_ns: int) -> bool:
         """True if the budget burns now. A burn begins fast, or by minutes, and ends when the budget allows the latest events."""
-        events, bad = self.recent.total(now_ns)
+        is_under_way = self._is_under_way(now_ns)
+        events, bad = self.recent.total(now_ns, SPANS if is_under_way else self._spans_since_burn(now_ns))
         if bad < MIN_BAD_EVENTS or events < MIN_BAD_EVENTS * mean_events_per_probe(self.slo, self.stream.mean_tokens):
             return False
         latest = self.recent.total(now_ns, LATEST_SPANS)
         if is_burn(self.slo, *latest, BEGINS):
             return True
-        has_begun = self._is_under_way(now_ns) or is_burn(self.slo, events, bad, SLOW_BEGINS)
+        has_begun = is_under_way or is_burn(self.slo, events, bad, SLOW_BEGINS)
         return has_begun and latest[1] > self.slo.error_budget_ratio * latest[0]
 
     def burn(self, now: Moment) -> Burn:
         """The state of the budget at this moment."""
-        now_ns, since_ns, burned_ns, span_ns = now.monotonic_ns, None, self.window.burned_ns, self.recent.span_ns
-        spans = SPANS if burned_ns is None else min(SPANS, (now_ns - burned_ns) // span_ns)
+        now_ns, since_ns, span_ns = now.monotonic_ns, None, self.recent.span_ns
+        spans = self._spans_since_burn(now_ns)
         if self.is_burning(now_ns):
             since_ns = self._begin_ns(now_ns)
             spans = min(SPANS, 1 + (now_ns - since_ns) // span_ns)
-        times_s = (None if at_ns is None else now.unix_s - (now_ns - at_ns) / 1e9 for at_ns in (since_ns, burned_ns))
+        times_s = (
+            None if at_ns is None else now.unix_s - (now_ns - at_ns) / 1e9
+            for at_ns in (since_ns, self.window.burned_ns)
+        )
         return Burn(*self.recent.total(now_ns, spans), spans * span_ns / 1e9, *times_s)
 
 

@@ -184,6 +184,20 @@ def test_the_last_minutes_are_those_of_the_burn() -> None:
     assert burns_over(1 / 120, [(7_200, 0.0)])[-1][1].span_s == 3_600
 
 
+def test_a_bad_event_after_a_burn_does_not_begin_it_again() -> None:
+    """One, or two of them, two minutes later; a burst does."""
+    for strays in (1, 2, 8):
+        clock = StoppedClock()
+        _, slos = monitored(clock, {}, CONFIG.replace("http://h}", "http://h, rate: 2/s}"))
+        for at in range(1_000):
+            clock.ns = at * 500_000_000
+            slos.probe_ended(
+                FAILED if 400 <= at < 500 or 740 <= at < 740 + strays else replace(FAILED, outcome=Outcome.OK)
+            )
+            if at in (499, 660, 760):
+                assert bool(next(iter(slos.burns())).since_unix_s) is (at == 499 or (at == 760 and strays == 8))
+
+
 def test_the_end_of_a_burn_survives_a_restart() -> None:
     """As the counts do. Before any burn it is not known."""
     clock = StoppedClock()
