@@ -138,13 +138,12 @@ def firing(alert: str, more: str = "") -> str:
 
 
 def what_happens_template(selector: str) -> str:
-    """Template of a sentence that names the current diagnosis as confirmed (1) or probable (less); no text without a diagnosis."""
-    matchers = escaped(selector)
-    active = f'llmslo_regime_active{{{matchers},target=%q,regime!=\\"unknown\\"}}'
-    regimes = f'printf "max by (regime) ({active}) > 0" $labels.target'
-    name = '{{ .Labels.regime | reReplaceAll "_" " " }}'
-    words = f"{{{{ if eq .Value 1.0 }}}} What happens: {name}.{{{{ else }}}} Probably {name}, confirming.{{{{ end }}}}"
-    return f"{{{{ range {regimes} | query }}}}{words}{{{{ end }}}}"
+    """Template of a sentence that names the current diagnosis as confirmed or probable; no text without a diagnosis."""
+    query = f'printf "llmslo_cause_info{{{escaped(selector)},target=%q,cause!=\\"unknown\\"}}" $labels.target'
+    name = '{{ .Labels.cause | reReplaceAll "_" " " }}'
+    confirmed, probable = f" What happens: {name}.", f" Probably {name}, confirming."
+    words = f'{{{{ if eq .Labels.state "confirmed" }}}}{confirmed}{{{{ else }}}}{probable}{{{{ end }}}}'
+    return f"{{{{ range {query} | query }}}}{words}{{{{ end }}}}"
 
 
 def top_failure_template(selector: str, *labels: str) -> str:

@@ -432,8 +432,7 @@ KNOWN = (
     | series_of("engine_info", "1+0x60", engine="vllm", version="0.11.0", model="m")
     | series_of("engine_last_change_timestamp_seconds", "1200+0x60", what="restart")
     | series_of("engine_last_change_timestamp_seconds", "600+0x60", what="version")
-    | series_of("regime_active", "0.5+0x20 1+0x10", regime="slow_decode")
-    | series_of("regime_active", "1+0x20 0+0x10", regime="unknown")
+    | series_of("cause_info", "1+0x200", cause="slow_decode", state="confirmed")
 )
 ALL_KNOWN = (
     " In the last 5 minutes p50 was 1.25s, p99 was 1.985s (of about 60 values); the limit is 500ms. "
@@ -530,9 +529,9 @@ def test_an_alert_says_what_happens_and_how_sure_that_is(
     template = what_happens_template(RuleOptions().selector)
     of_burns = [rule["annotations"]["description"] for rule in ALERTS if rule["alert"] == BURN]
     assert all(template in text for text in of_burns)
-    series = failing("1+0x90") | beside(failing("1+0x90") | series_of("regime_active", "1+0x90", regime="unknown"))
-    series |= series_of("regime_active", "0.5+0x44 1+0x45", regime="cache_pressure")
-    series |= series_of("regime_active", "1+0x44 0+0x45", regime="unknown")
+    series = failing("1+0x90") | beside(failing("1+0x90") | series_of("cause_info", "1+0x90", cause="unknown"))
+    series |= series_of("cause_info", "1+0x44", cause="cache_pressure", state="probable")
+    series |= series_of("cause_info", "_x45 1+0x45", cause="cache_pressure", state="confirmed")
     rule = {
         "alert": "A",
         "expr": 'max by (target) (llmslo_target_state{state="failing"}) == 1',

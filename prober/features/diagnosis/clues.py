@@ -14,6 +14,7 @@ Name = Literal[
     "refusing",
     "failing",
     "loading",
+    "draining",
     "cache_pressure",
     "prefix_miss",
     "long_prompts",

@@ -327,6 +327,13 @@ MECHANISMS: tuple[Mechanism, ...] = (
         "the log of the engine since its last start",
     ),
     Mechanism(
+        "draining",
+        "the engine shuts down and takes no more requests",
+        lambda _: (),  # its health says so
+        frozenset(),
+        "whether somebody or something asked it to shut down",
+    ),
+    Mechanism(
         "failing",
         "requests fail",
         # Timeouts are what slowness makes: they are named only where nothing shows why.
@@ -400,3 +407,4 @@ MECHANISMS: tuple[Mechanism, ...] = (
         "a sweep: the highest rate at which the SLO holds; TTFT by prompt length at this load",
     ),
 )
+MECHANISM_OF = {mechanism.name: mechanism for mechanism in MECHANISMS}
