@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 GROWN = 1.2  # relative to the usual value
-CERTAIN = 3.0  # standard errors that a growth exceeds before it is divided into parts
+CERTAIN = 2.5  # standard errors that a growth exceeds before it is divided into parts
 MOST = 0.5  # share of a growth that makes a part its cause
 
 Name = Literal[

@@ -280,7 +280,8 @@ class TargetDiagnosis(TargetObserver):
         self._verdicts.append(verdict)
         verdicts = [*reversed(self._verdicts)]
         counts: Counter[Name] = Counter(name for past in verdicts for name in past.regimes if name != "unknown")
-        names = {name for name, count in counts.items() if count >= MIN_CONFIRMING and 2 * count > len(verdicts)}
+        known = sum(past.regimes != ("unknown",) for past in verdicts)
+        names = {name for name, count in counts.items() if count >= MIN_CONFIRMING and 2 * count > known}
         names = names or {name for name in shown if 2 * counts[name] >= len(verdicts)}
         if is_certain:
             names = set(verdict.regimes)

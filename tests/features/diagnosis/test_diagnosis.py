@@ -157,6 +157,11 @@ CASES: dict[str, list[tuple[tuple[Name, ...], dict[str, Any], tuple[str, ...], t
         (("cache_pressure",), {"preemptions_per_s": 1.0, "kv_usage_ratio": 0.8}, ("itl",), ()),
         (("unknown",), {"kv_usage_ratio": 0.99}, ("ttft",), ()),
         (("queueing",), {**NO_SPACE, "waiting_at_most_running_ratio": 0.9}, ("ttft",), ()),
+        (("queueing",), {**NO_SPACE, "kv_usage_ratio": 0.93}, ("ttft",), ()),  # a full batch fills the cache as well
+    ],
+    "more requests are load, also where users' prompts are longer than those of probes": [
+        (("queueing",), {**LONG, "requests_per_s": 100.0}, ("ttft",), ()),
+        (("long_prompts",), {**LONG, "requests_per_s": 50.0}, ("ttft",), ()),
     ],
     "a growth is divided into parts only if its error allows it": [
         (("network",), {**OUTSIDE, "ttft_mean_error_s": 0.07}, ("ttft",), ()),
@@ -202,7 +207,8 @@ CASES: dict[str, list[tuple[tuple[Name, ...], dict[str, Any], tuple[str, ...], t
         (("stalls",), {**PAUSES, "still_together_ratio": 1.0}, ("itl",), PAGE),
         (("unknown",), {**PAUSES, "still_together_ratio": 0.4}, ("itl",), PAGE),
         (("unknown",), PAUSES, ("itl",), PAGE),
-        (("unknown",), {**PAUSES, "computed_prompt_tokens_per_s": 1_300.0}, ("itl",), ()),
+        (("stalls",), {**PAUSES, "computed_prompt_tokens_per_s": 1_300.0}, ("itl",), ()),
+        (("unknown",), {**PAUSES, "computed_prompt_tokens_per_s": 1_500.0}, ("itl",), ()),
         (("unknown",), {**PAUSES, "long_ttft_s": 0.11}, ("itl",), ()),
     ],
     "requests that wait for an engine that stands still are not queueing, where the load grew by less than the pauses": [
@@ -211,7 +217,8 @@ CASES: dict[str, list[tuple[tuple[Name, ...], dict[str, Any], tuple[str, ...], t
     ],
     "pauses that are no longer than usual take twice the usual time": [
         (("stalls",), {**PAUSES, "longest_still_s": 0.3}, ("itl",), ()),
-        (("unknown",), {**PAUSES, "longest_still_s": 0.2}, ("itl",), ()),
+        (("stalls",), {**PAUSES, "longest_still_s": 0.085}, ("itl",), ()),  # single steps that are ten times as long
+        (("unknown",), {**PAUSES, "longest_still_s": 0.2, "still_ratio": 0.025}, ("itl",), ()),
     ],
     "prefill is slower where long prompts are, though the mean of all hardly grows": [
         (("slow_prefill",), {**PREFILL, "ttft_mean_s": 0.1}, ("ttft",), ()),
@@ -265,6 +272,8 @@ def test_a_cache_that_was_as_full_before_is_no_cause() -> None:
         ({"gpu_memory_ratio": 0.97}, ("gpu_processes",), "perhaps another process on the GPU: 7% more"),
         ({"gpu_memory_ratio": 0.97, "over_bound": 0.45}, (), "neither clocks nor memory bandwidth"),
         ({"running": 9.0, "generated_tokens_per_s": 700.0}, (), "the batch is larger: 9 requests run, usually 4"),
+        ({"running": 9.0, "generated_tokens_per_s": 550.0}, (), "neither clocks nor memory bandwidth"),
+        ({"running": 9.0, "generated_tokens_per_s": 700.0, "step_s": 0.02}, (), "neither clocks nor memory bandwidth"),
         ({"over_bound": 0.9}, (), "memory bandwidth: steps run at 90%"),
         ({"over_bound": 0.45}, (), "neither clocks nor memory bandwidth"),
         ({}, (*PAGE, *GPU), "unknown with these measurements"),
@@ -286,10 +295,24 @@ def test_the_first_figure_says_how_much() -> None:
     assert failing.headline == "failing (http_5xx: HTTP 503: no upstream: 40 of 240 probes)"
 
 
+def test_the_figure_in_the_headline_is_one_that_decides() -> None:
+    """A part that shrank, or a cache that is not full, stands for nothing."""
+    slow_headers = {**SLOWER, "headers_s": 0.250, "connect_s": 0.0019}
+    assert diagnosed(slow_headers, "ttft", without=PAGE).headline.startswith("network (time to the headers")
+    assert "connecting" not in diagnosed(slow_headers, "ttft", without=PAGE).text()
+    preempted = diagnosed({"preemptions_per_s": 1.0, "kv_usage_ratio": 0.25}, "itl")
+    assert preempted.headline == "cache pressure (preemptions per request: 0.04)"
+    inside = diagnosed({**PREFILL, "ttft_per_prompt_token_s": None}, "ttft")
+    assert inside.headline.startswith("slow prefill (time in the engine without waiting")
+
+
 def test_a_probable_name_is_said_to_be_one() -> None:
-    """Until it is confirmed the diagnosis is `unknown`."""
+    """Until it is confirmed the diagnosis is `unknown`; what is bad comes before it."""
     diagnosis = replace(diagnosed(STEPS, "tpot"), regimes=("unknown",), probable=("slow_decode",))
     assert diagnosis.headline == "probably slow decode, confirming"
+    assert replace(diagnosis, bad="TPOT 16 ms, 12 ms allowed").headline.startswith(
+        "TPOT 16 ms, 12 ms allowed, probably"
+    )
     assert diagnosis.text().startswith("probably slow decode, confirming: decode steps")
 
 

@@ -285,7 +285,7 @@ def test_a_name_is_probable_until_three_evaluations_and_most_have_it() -> None:
         ("qqq.", ["", "", "q", ""]),
         ("qqq.q", ["", "", "q", "", "q"]),
         ("qqq.n", ["", "", "q", "", ""]),
-        ("qqqqquuuuuuu", ["", "", *"qqqqqqq", "", "", ""]),
+        ("qqqqquuuuuuu", ["", "", *"qqqqqqqq", "", ""]),
         ("qqqqqqqqnqqq", ["", "", *"qqqqqqqqqq"]),
         ("unquuuuuuuuu", [""] * 12),
         ("qqqqqqqqnnnnnnnn", ["", "", *"qqqqqqqqqq", *"nnnn"]),
