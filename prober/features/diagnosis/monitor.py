@@ -16,7 +16,7 @@ from prober.features.diagnosis import series
 from prober.features.diagnosis.clues import Name, Symptoms, WindowFeatures
 from prober.features.diagnosis.diagnosis import NOTHING_VISIBLE, Diagnosis, diagnose, diagnosis_of, moment
 from prober.features.diagnosis.mechanisms import MECHANISM_OF, MECHANISMS
-from prober.features.diagnosis.trouble import Course, Growth, burn, due_s
+from prober.features.diagnosis.trouble import Course, burn, due_s
 from prober.features.diagnosis.window import WARM, hardware_of, typical, window_features
 from prober.measure.engine_signals import EngineSignals, PageReading, without_buckets
 from prober.measure.gpu_reading import GpuReading
@@ -31,9 +31,8 @@ from prober.storage.saved_rows import SavedRows
 EVALUATE_EVERY_S = 15.0
 # A name is confirmed by more than half of these latest evaluations of a trouble, at least three, and ends when fewer than half have it.
 CONFIRMING, MIN_CONFIRMING = 8, 3
-# In which an SLO is breached, and of the trouble that is diagnosed.
-WINDOW_S, LONG_WINDOW_S = 120.0, 300.0
-MIN_PROBES, MANY_PROBES = 30, 120  # of rare probes these windows reach further back, up to this many
+# Seconds of a window before trouble, and of one in it; of rare probes they reach further back, up to this many.
+SHORT, LONG = (120.0, 30), (300.0, 120)
 MAX_PROBES = 600  # per workload, and MAX_READINGS of page and GPUs: an evaluation then takes milliseconds
 MAX_READINGS = 150
 SHOWN_S = 600.0  # of the engine's state on the page
@@ -123,6 +122,7 @@ class TargetDiagnosis(TargetObserver):
         self._past: Diagnosis | None = None
         # Of the present trouble, or of the last one: its begin, its last bad event, and the latest evaluations.
         self._since_s = self._until_s = -math.inf
+        self._begin_s, self._is_judged = -math.inf, False  # of a trouble that may be the last one again
         self._verdicts: deque[Diagnosis] = deque(maxlen=CONFIRMING)
         self._logged: set[tuple[Name, ...]] = set()
         self.configured()
@@ -215,73 +215,67 @@ class TargetDiagnosis(TargetObserver):
 
     def _trouble(self, now_s: float) -> tuple[Diagnosis, float, float] | None:
         """(verdict on the present trouble, its begin, its last bad event); None without trouble."""
+        if self._state in NO_DATA_STATES or self._observed.target.paused_unix_s is not None:
+            return None
         in_trouble = self.diagnosis is not None
         is_again = not in_trouble and now_s - self._until_s < AGAIN_S
-        span = (LONG_WINDOW_S, MANY_PROBES) if in_trouble else (WINDOW_S, MIN_PROBES)
-        drifted = {workload.removesuffix(WARM) for workload, _ in self._drifted}
+        begin_s = self._since_s if self._is_judged else self._begin_s
+        after_s = begin_s - 1e-9 if in_trouble else self._until_s
         verdict, begins_s, ends_s = None, list[float](), list[float]()
-        for workload, probes in () if self._state in NO_DATA_STATES else self._probes.items():
-            recent = [
-                probe
-                for probe in _latest(probes, now_s, *span)
-                if (due_s(probe) >= self._since_s if in_trouble else due_s(probe) > self._until_s)
-            ]
+        for workload, probes in self._probes.items():
+            latest = _latest(probes, now_s, *(LONG if in_trouble else SHORT))
+            recent = [probe for probe in latest if due_s(probe) > after_s]
             slos = (*self._slos[workload], *([SUCCESS] if self._state is TargetState.FAILING else ()))
             burns = [burning for slo in slos if (burning := burn(slo, recent, is_again=is_again))]
-            growths: list[Growth] = [
-                growth
-                for signal in GROWING
-                if (course := self._courses.get((workload, signal))) and (growth := course.growth(signal.upper()))
-            ]
-            lasts = [now_s] if growths or workload in drifted else [burning.until_s for burning in burns]
-            if not lasts:
+            burns.sort(key=lambda burning: burning.threshold_s)  # the strictest of a signal counts
+            courses = [(signal.upper(), self._courses.get((workload, signal), Course())) for signal in GROWING]
+            growths = [(signal, growth) for signal, course in courses if (growth := course.growth())]
+            drifted = [signal.upper() for base, signal in self._drifted if base.removesuffix(WARM) == workload]
+            if not burns and not growths and not drifted:
                 continue
-            since_s = min(
-                [*(part.since_s for part in burns), *(part.since_s for part in growths)], default=now_s - LONG_WINDOW_S
-            )
-            begins_s.append(since_s)
-            ends_s += lasts
+            known_s = [*(burning.since_s for burning in burns), *(growth.since_s for _, growth in growths)]
+            begins_s.append(min(known_s, default=now_s - LONG[0]))
+            ends_s.append(now_s if growths or drifted else max(burning.until_s for burning in burns))
             if verdict is not None and verdict.regimes != ("unknown",):
                 continue
-            since_s = min(since_s, self._since_s) if in_trouble else since_s
-            breached: dict[str, float] = {}
-            for burning in burns:
-                breached[burning.signal] = min(burning.threshold_s, breached.get(burning.signal, math.inf))
-            latest = _latest(probes, now_s, *((LONG_WINDOW_S, MANY_PROBES) if burns else (WINDOW_S, MIN_PROBES)))
+            since_s = min(begins_s[-1], begin_s) if in_trouble else begins_s[-1]
+            latest = _latest(probes, now_s, *(LONG if burns else SHORT))
             present = self._features([probe for probe in latest if due_s(probe) >= since_s])
             self._monitor.registry.show(series.BOUND_RATIO, present.over_bound, self.name)
             usual = [features for at_s, features in self.usual[workload] if at_s <= since_s]
             engine = self.readings[-1][1].info.engine if self.readings else None
-            bad = [burning.text for burning in burns]
-            bad += [
-                f"{growth.signal} growing since {moment(self._unix_s(growth.since_s))}, {growth.text}"
-                for growth in growths
-            ]
-            verdict = replace(
-                diagnose(Symptoms(present, typical(usual), breached, engine)), bad="; ".join(dict.fromkeys(bad))
-            )
+            breached = {burning.signal: burning.threshold_s for burning in reversed(burns)}
+            verdict = diagnose(Symptoms(present, typical(usual), breached, engine))
+            bad = {burning.signal.upper(): burning.text for burning in reversed(burns)}
+            bad |= {
+                signal: f"{signal} growing since {moment(self._unix_s(growth.since_s))}, {growth.text}"
+                for signal, growth in growths
+            }
+            bad = {signal: f"{signal} slower than its baseline" for signal in drifted} | bad
+            verdict = replace(verdict, bad="; ".join(bad.values()))
         return None if verdict is None else (verdict, min(begins_s), max(ends_s))
 
     def _take(self, verdict: Diagnosis, since_s: float, until_s: float, *, is_certain: bool = False) -> None:
         """Show those names that most of the latest verdicts of the trouble agree on; of a certain verdict, its own at once.
 
-        A cause that comes again soon after its end is the same trouble.
+        A cause that comes again soon after its end is the same trouble, until the first verdict on it names another one.
         """
         shown = self.diagnosis.regimes if self.diagnosis is not None else ()
-        earlier = {name for past in self._verdicts for name in past.regimes}
-        is_same = self.diagnosis is not None or (
-            since_s - self._until_s < AGAIN_S and not earlier.isdisjoint({*verdict.regimes, "unknown"})
-        )
-        self._since_s = min(self._since_s, since_s) if is_same else since_s
-        self._until_s = until_s
-        if not is_same:
+        known = set(verdict.regimes) - {"unknown"}
+        if self.diagnosis is None:
+            self._begin_s, self._is_judged = since_s, False
+        is_other = known.isdisjoint(name for past in self._verdicts for name in past.regimes)
+        if since_s - self._until_s >= AGAIN_S or (known and is_other and not self._is_judged):
+            self._since_s = self._begin_s
             self._verdicts.clear()
             self._logged.clear()
+        self._is_judged = self._is_judged or bool(known)
+        self._since_s, self._until_s = min(self._since_s, since_s), until_s
         self._verdicts.append(verdict)
         verdicts = [*reversed(self._verdicts)]
         counts: Counter[Name] = Counter(name for past in verdicts for name in past.regimes if name != "unknown")
-        known = sum(past.regimes != ("unknown",) for past in verdicts)
-        names = {name for name, count in counts.items() if count >= MIN_CONFIRMING and 2 * count > known}
+        judged = sum(past.regimes != ("unknown",) for past in verdicts)
+        names = {name for name, count in counts.items() if count >= MIN_CONFIRMING and 2 * count > judged}
         names = names or {name for name in shown if 2 * counts[name] >= len(verdicts)}
         if is_certain:
             names = set(verdict.regimes)
@@ -338,7 +332,7 @@ class TargetDiagnosis(TargetObserver):
             since_s = max(self._calm_since_s, self._learnt_s.get(workload, 0.0))
             recent = [probe for probe in probes if due_s(probe) >= since_s]
             usual = self.usual[workload]
-            is_early = not usual or (len(usual) < FIRST_WINDOWS and len(recent) >= MANY_PROBES / 2)
+            is_early = not usual or (len(usual) < FIRST_WINDOWS and len(recent) >= LONG[1] / 2)
             if len(recent) >= FEW_PROBES and now_s - since_s >= (FIRST_WINDOW_S if is_early else USUAL_WINDOW_S):
                 features = self._features(recent)
                 self._monitor.registry.show(series.BOUND_RATIO, features.over_bound, self.name)

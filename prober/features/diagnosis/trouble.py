@@ -115,7 +115,7 @@ def _bad_text(slo: Slo, signal: str, probes: Sequence[ProbeResult], ratios: Sequ
     values = [value for probe in probes if (value := getattr(probe.timeline, f"{signal}_s", None)) is not None]
     if values and median(values) > (slo.threshold_s or 0.0):
         return f"{name} {format_s(median(values))}, {limit} allowed"
-    return f"{name} above {limit} in {_percent(fmean(ratios))} of the {'tokens' if signal == 'itl' else 'answers'}, {allowed}"
+    return f"{name} above {limit} in {_percent(fmean(ratios))} of the {'tokens' if signal == 'itl' else 'probes'}, {allowed}"
 
 
 def _percent(ratio: float) -> str:
@@ -125,7 +125,6 @@ def _percent(ratio: float) -> str:
 class Growth(NamedTuple):
     """A latency that grows steadily since `since_s`. text: by how much"""
 
-    signal: str
     since_s: float
     text: str
 
@@ -146,7 +145,7 @@ class Course:
             self.points.append(((self._begin_s + at_s) / 2, fmean(self._logs)))
             self._logs = []
 
-    def growth(self, signal: str) -> Growth | None:
+    def growth(self) -> Growth | None:
         """The steady growth until now: a level and then a rising line correlate with the course clearly, and more than two levels do.
 
         When the latency has fallen by half of its growth, the course begins anew.
@@ -170,4 +169,4 @@ class Course:
             self.points.clear()
             return None
         text = f"by {_percent(math.expm1(60 * slope))} a minute: {format_s(math.exp(end))} after {format_s(math.exp(begin))}"
-        return Growth(signal, times_s[lines.index(line)], text)
+        return Growth(times_s[lines.index(line)], text)

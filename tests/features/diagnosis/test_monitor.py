@@ -20,7 +20,7 @@ from prober.features.diagnosis.monitor import (
     CONFIRMING,
     EVALUATE_EVERY_S,
     MIN_CONFIRMING,
-    MIN_PROBES,
+    SHORT,
     DiagnosisMonitor,
     TargetDiagnosis,
 )
@@ -35,7 +35,7 @@ from prober.measure.timeline import Timeline
 from prober.measure.usage import Usage
 from prober.probing.history import EventLog
 from prober.storage.saved_rows import SavedRows
-from tests.observed import StoppedClock, observed, reconfigured
+from tests.observed import UNIX_S, StoppedClock, observed, reconfigured
 
 TEXT = """
 slos: {quick: {signal: ttft, threshold: 300ms, objective: 95%}, pace: {signal: tpot, threshold: 12ms, objective: 95%},
@@ -104,14 +104,17 @@ class Scene:
                 self.evaluate()
 
     def evaluate(self) -> None:
+        self.target_diagnosis.evaluate()
+
+    @property
+    def target_diagnosis(self) -> TargetDiagnosis:
         diagnosis = self.target.find(TargetDiagnosis)
         assert diagnosis is not None
-        diagnosis.evaluate()
+        return diagnosis
 
     @property
     def diagnosis(self) -> Diagnosis | None:
-        target = self.target.find(TargetDiagnosis)
-        return target.diagnosis if target else None
+        return self.target_diagnosis.diagnosis
 
     def probe(self, ttft_s: float, itl_s: float) -> ProbeResult:
         due = round(self.now_s * 1e9)
@@ -236,6 +239,80 @@ def test_the_reason_of_failures_is_what_happens(outcome: Outcome, detail: str, n
     assert scene.diagnosis is not None
     assert detail in scene.diagnosis.headline
     assert "probes" in scene.diagnosis.headline
+
+
+def test_a_cause_ends_with_its_trouble_and_is_past_for_a_while() -> None:
+    """Within a minute, at one probe in five seconds; with its begin and end to the probe, for a quarter of an hour."""
+    scene = Scene()
+    scene.run_for(CALM_S)
+    scene.run_for(TROUBLE_S, queue_s=0.6)
+    assert scene.target_diagnosis.past is None
+    scene.run_for(60)
+    assert scene.diagnosis is None
+    past = scene.target_diagnosis.past
+    assert past is not None
+    assert (past.regimes, past.since_unix_s) == (("queueing",), UNIX_S + CALM_S + 5)
+    assert past.until_unix_s == UNIX_S + CALM_S + TROUBLE_S
+    assert past.times == "from 2001-09-09 02:06 UTC until 2001-09-09 02:16 UTC"
+    scene.run_for(900)
+    assert scene.target_diagnosis.past is None
+
+
+def test_a_cause_that_comes_again_is_the_same_trouble() -> None:
+    """Within five minutes it is named at once, with the begin of the first time. Later, and another cause, begin anew."""
+    scene = Scene()
+    scene.run_for(CALM_S)
+    for pause_s, outcome, name, since_s in (
+        (150, Outcome.OK, "queueing", CALM_S),
+        (200, Outcome.OK, "queueing", CALM_S),
+        (450, Outcome.HTTP_5XX, "failing", CALM_S + 650),
+        (0, Outcome.OK, "queueing", CALM_S + 1250),
+    ):
+        scene.run_for(150, queue_s=0.6 if name == "queueing" else 0.0, outcome=outcome, detail="HTTP 503: no upstream")
+        assert scene.diagnosis is not None
+        assert scene.diagnosis.regimes == (name,)
+        assert scene.diagnosis.since_unix_s == UNIX_S + since_s + 5
+        scene.run_for(pause_s)
+
+
+def test_a_target_that_fails_is_failing_at_once() -> None:
+    """Its state says so with the third probe, whatever its SLOs allow; when it is ready again, nothing is said of it."""
+    scene = Scene()
+    scene.run_for(CALM_S)
+    scene.run_for(15, outcome=Outcome.CONNECT_REFUSED, detail="connection refused")
+    scene.target.state_seen(TargetState.FAILING, None, ())
+    assert scene.causes() == {"failing"}
+    scene.run_for(30)
+    scene.target.state_seen(TargetState.READY, None, ())
+    assert scene.causes() == set()
+
+
+def test_a_paused_target_has_no_present_cause() -> None:
+    """Nothing new is known of it."""
+    scene = Scene()
+    scene.run_for(CALM_S)
+    scene.run_for(TROUBLE_S, queue_s=0.6)
+    scene.target.target.paused_unix_s = UNIX_S
+    scene.evaluate()
+    assert scene.diagnosis is None
+
+
+def test_a_latency_that_grows_steadily_is_named_with_its_begin() -> None:
+    """By 1% a minute from 100 ms on, far below its SLO. A single step of the same size is no growth, and a fall ends it."""
+    grows, steps = Scene(), Scene()
+    for scene in (grows, steps):
+        scene.run_for(CALM_S)
+    for minute in range(1, 61):
+        grows.run_for(60, queue_s=0.1 * (1.01**minute - 1))
+        steps.run_for(60, queue_s=0.04)
+    assert steps.diagnosis is None
+    assert grows.diagnosis is not None
+    assert grows.diagnosis.since_unix_s == pytest.approx(UNIX_S + CALM_S, abs=240)
+    assert "TTFT growing since 2001-09-09 02:0" in grows.diagnosis.bad
+    assert "by 1% a minute" in grows.diagnosis.bad
+    assert grows.diagnosis.regimes == ("queueing",)
+    grows.run_for(60)
+    assert grows.diagnosis is None
 
 
 def test_an_engine_that_loads_again_is_loading() -> None:
@@ -381,7 +458,7 @@ def test_too_few_bad_probes_are_not_a_breach() -> None:
     """Three bad probes in a row, or up to three times the share of the budget, give no diagnosis; the fourth in a row does."""
     scene = Scene()
     scene.run_for(CALM_S)
-    assert pytest.approx(4.5) == MIN_PROBES * 0.05 * BREACH_BURN_RATE
+    assert pytest.approx(4.5) == SHORT[1] * 0.05 * BREACH_BURN_RATE
     scene.run_for(15, queue_s=0.6)
     scene.evaluate()
     assert scene.diagnosis is None
