@@ -42,7 +42,7 @@ class WindowFeatures:
     still_together_ratio: of the pauses in still_ratio during which another stream was open, the share in which that stream paused too.
         longest_still_s: the longest of them.
     ttft_per_prompt_token_s: see `window.prompt_line`; with its standard error.
-    long_*: medians of the longest third of the prompts (of all if their lengths are similar), and the quartile range of their TTFT.
+    long_*: medians of the longest third of the prompts (of all if their lengths are similar).
     ttft_cold_s, ttft_warm_s: medians for prompts of similar length without and with a shared prefix; their difference has the standard
         error saving_error_s.
     connect_s: median. network_s: median time until the target's host has acknowledged a request.
@@ -77,7 +77,6 @@ class WindowFeatures:
     ttft_per_prompt_token_error_s: float | None = None
     long_prompt_tokens: float | None = None
     long_ttft_s: float | None = None
-    long_ttft_spread_s: float | None = None
     ttft_cold_s: float | None = None
     ttft_warm_s: float | None = None
     saving_error_s: float | None = None

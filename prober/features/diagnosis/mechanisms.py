@@ -23,7 +23,6 @@ from prober.features.diagnosis.clues import (
 
 STEP_GROWN = 1.12  # of plain decode steps, which vary less, where an SLO on decoding is breached
 MINOR = 0.4  # share of a growth up to which a part is not its cause
-OUTSIDE = 0.7  # share of the growth that the engine did not see
 EARLY = 0.9  # share of the time to the first token, within which headers do not wait for it
 BUSIER = 1.6  # growth of the work that means another load
 IDLE = 0.5  # waiting requests up to which the queue counts as empty
@@ -32,11 +31,8 @@ BELOW_LIMIT = 0.3  # share of the readings with waiting requests up to which slo
 PREEMPTED = 0.01  # preemptions per request
 LONGER = 1.4  # growth of the mean prompt; minutes of the same users vary by less
 LOST = 0.6  # share of the usual prefix hits
-ONE_REPLICA = 1.4  # growth of the steps of the slowest fifth of the answers
 STILL = 0.02  # share of the time of streams that they stand still for more than usual
 STEADY = 1.15  # growth of a median up to which only the tail grew
-STEADY_WARM = 1.3  # the same of warm prompts, which are short work and vary more
-NARROW = 0.35  # quartile range over the growth, up to which every long prompt is slower
 SHARP = 5.0  # standard errors of the slope by which prompts are slower by their length
 SLOW_CLOCK = 0.85  # share of the usual clock; a power cap in normal operation reduces it less
 NEAR_BOUND = 0.75  # share of the speed that memory bandwidth allows
@@ -120,7 +116,7 @@ def _long_prompts(s: Symptoms) -> tuple[Finding, ...]:
         not s.is_about_ttft
         or not is_at_least(grown, max(LONGER, s.growth(lambda w: w.requests_per_s) or 1.0))
         or not s.is_ttft_slow
-        or is_at_least(s.outside_share, OUTSIDE)
+        or is_at_least(s.outside_share, MOST)
     ):
         return ()
     return _known(
@@ -145,7 +141,7 @@ def _kv_transfer(s: Symptoms) -> tuple[Finding, ...]:
 def _slow_decode(s: Symptoms) -> tuple[Finding, ...]:
     is_slow = is_at_least(s.step_growth, STEP_GROWN if s.breached and s.is_about_decode else GROWN)
     ttft_growth = s.growth(lambda w: w.ttft_mean_s) or 0.0
-    if not is_slow and not (s.is_about_decode and is_at_least(s.growth(lambda w: w.slow_step_s), ONE_REPLICA)):
+    if not is_slow and not (s.is_about_decode and is_at_least(s.growth(lambda w: w.slow_step_s), GROWN)):
         return ()
     # Under much more work every step contains prefill, and no plain step is measured.
     if is_at_least(s.work_growth, BUSIER) and (s.now.waiting is None or s.now.waiting >= IDLE):
@@ -175,8 +171,8 @@ def _network(s: Symptoms) -> tuple[Finding, ...]:
     ]
     if not is_at_least(s.growth(lambda w: w.engine_itl_s), 1.25):
         parts += [
-            ("time to the headers", headers, OUTSIDE, s.added_s),
-            ("time outside the engine", s.outside_share, OUTSIDE, s.added_s),
+            ("time to the headers", headers, MOST, s.added_s),
+            ("time outside the engine", s.outside_share, MOST, s.added_s),
         ]
     deciding = [s.shared(name, share, of_s) for name, share, least, of_s in parts if is_at_least(share, least)]
     return _known(*deciding) if s.is_about_ttft else ()
@@ -187,7 +183,7 @@ def _slow_prefill(s: Symptoms) -> tuple[Finding, ...]:
         slope, tokens = window.ttft_per_prompt_token_s, window.long_prompt_tokens
         return slope * tokens if slope is not None and tokens is not None else None
 
-    cost, spread_s = s.share(cost_s, s.long_added_s), s.now.long_ttft_spread_s
+    cost = s.share(cost_s, s.long_added_s)
     slopes_s = (s.now.ttft_per_prompt_token_s or 0.0) - (s.before.ttft_per_prompt_token_s or 0.0)
     error_s = math.hypot(s.now.ttft_per_prompt_token_error_s or 0.0, s.before.ttft_per_prompt_token_error_s or 0.0)
     if not s.is_about_ttft or not s.is_ttft_slow:
@@ -203,11 +199,9 @@ def _slow_prefill(s: Symptoms) -> tuple[Finding, ...]:
             is_own, inside = True, 1 - s.outside_share - s.queue_share
             findings = _known(s.shared("time in the engine without waiting", inside, s.added_s), waiting)
         return findings if s.queue_share < MINOR and not is_outside and is_own else ()
-    if cost is None or not 0.7 <= cost <= 1.3 or s.long_added_s is None or spread_s is None:
+    if cost is None or not 0.7 <= cost <= 1.3 or is_at_least(s.step_growth, GROWN):
         return ()
-    if is_at_least(s.step_growth, GROWN):
-        return ()
-    return findings if spread_s <= NARROW * s.long_added_s and slopes_s > SHARP * error_s else ()
+    return findings if slopes_s > SHARP * error_s else ()
 
 
 def _stands_still_more(s: Symptoms) -> bool:
@@ -229,7 +223,7 @@ def _stalls(s: Symptoms) -> tuple[Finding, ...]:
     # Prompts that are computed, of others or longer than before, make pauses as well, and a later first token of every probe.
     median, warm = s.growth(lambda w: w.long_ttft_s), s.growth(lambda w: w.ttft_warm_s)
     has_warm = s.before.ttft_warm_s is not None
-    is_later = median is None or median >= STEADY or (has_warm and (warm is None or warm >= STEADY_WARM))
+    is_later = median is None or median >= STEADY or (has_warm and (warm is None or warm >= STEADY))
     if is_later or not _stands_still_more(s):
         return ()
     if s.now.waiting is None and not is_at_least(s.now.still_together_ratio, 0.8):
@@ -242,7 +236,7 @@ def _stalls(s: Symptoms) -> tuple[Finding, ...]:
 
 
 def _queueing(s: Symptoms) -> tuple[Finding, ...]:
-    if not s.is_about_ttft or not is_at_least(s.queue_share, MOST) or is_at_least(s.outside_share, OUTSIDE):
+    if not s.is_about_ttft or not is_at_least(s.queue_share, MOST) or is_at_least(s.outside_share, MOST):
         return ()
     if _stands_still_more(s):
         return ()  # they may wait for an engine that stands still
