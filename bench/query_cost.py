@@ -26,7 +26,6 @@ from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.rules import example_rules
 from prober.exposition.buckets import bounds
 from prober.exposition.dashboards.board import ANNOTATION_STEP
-from prober.features.diagnosis.series import REGIMES
 from prober.measure.outcome import BAD
 from tools.dashboard_lint.promql import parse
 from tools.dashboard_lint.rules import expressions, labels_of_series, panels
@@ -47,7 +46,6 @@ VALUES = {
     "bound": ("lower", "estimate", "upper"),
     "reason": tuple(sorted(reason.value for reason in BAD)),
     "what": ("engine", "version", "model", "flags", "driver", "restart"),
-    "regime": REGIMES,
     "phase": ("settled",),
     "cause": ("regression",),
     "workload": ("w",),

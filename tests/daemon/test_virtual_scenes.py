@@ -40,7 +40,7 @@ ALSO_TRUE = {  # alerts that a text need not name
 HAPPENING = {  # by the diagnosis; nothing in the other scenes
     **dict.fromkeys(("dead", "broken", "flaky", "cut"), "failing"),
     **dict.fromkeys(("slow", "upgraded", DRIFT), "slow_decode"),
-    **{"limited": "refusing", "full": "cache_pressure", "loading": "loading"},
+    **{"limited": "refusing", "full": "cache_pressure", "loading": "loading", "draining": "draining"},
 }
 NAMED_AFTER_S = 180  # of the trouble
 
@@ -68,8 +68,8 @@ class Shown:
 
     def happening(self, time_s: int) -> dict[str, str]:
         """Names of the diagnosis by target, with `unknown` and those that are not confirmed."""
-        found = re.compile(r'llmslo_regime_active\{target="(.+)",regime="(.+)"\}')
-        active = [found.fullmatch(sample) for sample, value in self.daemon.scrapes[time_s].items() if value]
+        found = re.compile(r'llmslo_cause_info\{target="(.+?)",cause="(.+?)",.+\}')
+        active = [found.fullmatch(sample) for sample in self.daemon.scrapes[time_s]]
         return {match[1]: match[2] for match in active if match}
 
     def reads_page(self, name: str, time_s: int) -> bool:

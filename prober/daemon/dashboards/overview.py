@@ -238,11 +238,9 @@ def _trend(signal: str) -> str:
 
 
 def _happening() -> str:
-    """PromQL for the diagnosis of each target: the confirmed name, else the probable one, else `unknown`."""
-    active = f'max by (target, regime) ({diagnosis_series.REGIME}{{{TARGET},regime!="unknown"}})'
-    probable = f'label_replace({active} == 0.5, "regime", "probably $1", "regime", "(.+)")'
-    unknown = f'max by (target, regime) ({diagnosis_series.REGIME}{{{TARGET},regime="unknown"}}) == 1'
-    return f"topk by (target) (1, {active} == 1 or on (target) {probable} or on (target) {unknown})"
+    """PromQL for a cause of each target by the diagnosis, after the word `confirmed` or `probable`."""
+    causes = f'label_join({diagnosis_series.CAUSE}{{{TARGET}}}, "cause", " ", "state", "cause")'
+    return f"topk by (target) (1, max by (target, cause) ({causes}))"
 
 
 def _of_worst(expr: str) -> str:
@@ -291,7 +289,7 @@ def _targets() -> Panel:
         Column(source=source["Alerts"], name="Alerts", unit="none", steps=ANY_IS_BAD, width=62),
         Column(source=source["Since"], name="Since", unit="dateTimeFromNow", width=120, empty="–"),
         Column(source="reason", name="Fails with", mappings=FAILURE_WORDS, width=134, empty="–"),
-        Column(source="regime", name="What happens", mappings=CAUSE_WORDS, width=120, empty="–"),
+        Column(source="cause", name="What happens", mappings=CAUSE_WORDS, width=120, empty="–"),
         Column(source="slo", name="Worst SLO", width=92, empty="–"),
         Column(source=source["Good now"], name=f"Good, {NOW}", decimals=1, **share),
         Column(source=source["Good"], name="Good", decimals=2, **share),

@@ -36,6 +36,7 @@ class Advice(NamedTuple):
 LOAD_LIMIT = Advice("raise the limit, or send fewer requests", "load")
 REPLICAS = Advice("add replicas", "cost")
 WAIT = Advice("wait; if it restarts again and again, read its log", "nothing")
+NEXT_SERVER = Advice("make sure that another server takes over", "nothing")
 REQUEST_IDS = Advice("look up the failed probes by their request id in the logs", "nothing")
 CACHE_MEMORY = Advice("give the KV cache more memory", "less memory for activations", "kv_memory")
 CACHE_TYPE = Advice("store the KV cache in 8 bits", "some accuracy", "kv_type")
@@ -69,6 +70,7 @@ NEARER = Advice("serve nearer to the users, and keep connections open", "more lo
 ADVICE: Mapping[Name, tuple[Advice, ...]] = {
     "refusing": (LOAD_LIMIT, REPLICAS),
     "loading": (WAIT,),
+    "draining": (NEXT_SERVER,),
     "failing": (REQUEST_IDS,),
     "cache_pressure": (CACHE_MEMORY, CACHE_TYPE, FEWER_SEQUENCES, SHORT_CONTEXT, QUANTISE, MORE_GPUS),
     "prefix_miss": (PREFIX_CACHE, STABLE_PREFIX, ROUTING, CACHE_MEMORY),

@@ -7,13 +7,14 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 GROWN = 1.2  # relative to the usual value
-CERTAIN = 3.0  # standard errors that a growth exceeds before it is divided into parts
+CERTAIN = 2.5  # standard errors that a growth exceeds before it is divided into parts
 MOST = 0.5  # share of a growth that makes a part its cause
 
 Name = Literal[
     "refusing",
     "failing",
     "loading",
+    "draining",
     "cache_pressure",
     "prefix_miss",
     "long_prompts",
@@ -41,7 +42,7 @@ class WindowFeatures:
     still_together_ratio: of the pauses in still_ratio during which another stream was open, the share in which that stream paused too.
         longest_still_s: the longest of them.
     ttft_per_prompt_token_s: see `window.prompt_line`; with its standard error.
-    long_*: medians of the longest third of the prompts (of all if their lengths are similar), and the quartile range of their TTFT.
+    long_*: medians of the longest third of the prompts (of all if their lengths are similar).
     ttft_cold_s, ttft_warm_s: medians for prompts of similar length without and with a shared prefix; their difference has the standard
         error saving_error_s.
     connect_s: median. network_s: median time until the target's host has acknowledged a request.
@@ -76,7 +77,6 @@ class WindowFeatures:
     ttft_per_prompt_token_error_s: float | None = None
     long_prompt_tokens: float | None = None
     long_ttft_s: float | None = None
-    long_ttft_spread_s: float | None = None
     ttft_cold_s: float | None = None
     ttft_warm_s: float | None = None
     saving_error_s: float | None = None

@@ -8,11 +8,13 @@ If mechanisms look alike, the result is `unknown`: a wrong name costs more than 
 """
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from prober.features.diagnosis.advice import Advice, advice
 from prober.features.diagnosis.clues import Finding, Name, Symptoms
 from prober.features.diagnosis.mechanisms import (
     CALM_TIME,
+    MECHANISM_OF,
     MECHANISMS,
     Mechanism,
     failures,
@@ -21,6 +23,7 @@ from prober.features.diagnosis.mechanisms import (
 )
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
 
+NOTHING_VISIBLE = "no mechanism is visible in what was measured"
 MAX_NAMES = 2  # more of them explain nothing
 
 
@@ -32,6 +35,8 @@ class Diagnosis:
     why: the cause of slow decode steps, "" for other mechanisms
     missing: names of measurements that were not made and could show more
     probable: names that are not confirmed yet; `regimes` is `unknown` until then
+    bad: what is bad and how much, such as `TTFT 1.1 s, 300 ms allowed`; "" if nothing was judged
+    since_unix_s: begin of the trouble, None of a single measurement; until_unix_s: its end, None while it lasts
     """
 
     regimes: tuple[Name, ...]
@@ -42,6 +47,9 @@ class Diagnosis:
     next_measurement: str = ""
     advice: tuple[Advice, ...] = ()
     probable: tuple[Name, ...] = ()
+    bad: str = ""
+    since_unix_s: float | None = None
+    until_unix_s: float | None = None
 
     @property
     def title(self) -> str:
@@ -53,13 +61,25 @@ class Diagnosis:
 
     @property
     def headline(self) -> str:
-        """The title with the first finding, such as `slow decode (decode step: 1.6 ×)`."""
+        """The title with the first finding, such as `slow decode (decode step: 1.6 ×)`; what is bad before an unknown cause."""
+        if self.regimes == ("unknown",):
+            return f"{self.bad}, {self.title}" if self.bad else self.title
         first = next((f" ({finding.figure}: {finding.amount})" for finding in self.evidence), "")
-        return self.title if self.probable else self.title + first
+        return self.title + first
+
+    @property
+    def times(self) -> str:
+        """When the trouble began and ended, such as `since 2026-01-31 02:40 UTC`; "" of a single measurement."""
+        if self.since_unix_s is None:
+            return ""
+        if self.until_unix_s is None:
+            return f"since {moment(self.since_unix_s)}"
+        return f"from {moment(self.since_unix_s)} until {moment(self.until_unix_s)}"
 
     def text(self) -> str:
         """The whole diagnosis as several lines of text."""
         lines = [f"{self.title}: {self.means}", *([f"  why: {self.why}"] if self.why else [])]
+        lines += [f"  {words}" for words in (self.bad, self.times) if words]
         lines += [f"  {finding.text()}" for finding in self.evidence]
         lines += [f"  would tell more: {', '.join(self.missing)}"] if self.missing else []
         lines += [f"next: {self.next_measurement}"] if self.next_measurement else []
@@ -77,9 +97,9 @@ def diagnose(symptoms: Symptoms) -> Diagnosis:
         if not is_explained and (findings := mechanism.shows(symptoms)):
             named.append((mechanism, findings))
     if not named and (timeouts := failures(symptoms, lambda _: True)):
-        named = [(next(mechanism for mechanism in MECHANISMS if mechanism.name == "failing"), timeouts)]
+        named = [(MECHANISM_OF["failing"], timeouts)]
     if not named:
-        return _unknown("no mechanism is visible in what was measured", symptoms)
+        return _unknown(NOTHING_VISIBLE, symptoms)
     if len(named) > MAX_NAMES:
         return _unknown(f"{', '.join(cause.name for cause, _ in named)}: too many to say which matters", symptoms)
     causes = [cause for cause, _ in named]
@@ -96,15 +116,15 @@ def diagnose(symptoms: Symptoms) -> Diagnosis:
     )
 
 
-def loading() -> Diagnosis:
-    """The diagnosis of an engine whose health check says that it loads its model; nothing is sent meanwhile."""
-    mechanism = next(mechanism for mechanism in MECHANISMS if mechanism.name == "loading")
-    return Diagnosis(
-        (mechanism.name,),
-        mechanism.means,
-        next_measurement=mechanism.next_measurement,
-        advice=advice(mechanism.name, None),
-    )
+def diagnosis_of(name: Name) -> Diagnosis:
+    """The diagnosis of an engine that says itself what happens: it loads its model, or shuts down, and nothing is sent meanwhile."""
+    mechanism = MECHANISM_OF[name]
+    return Diagnosis((name,), mechanism.means, next_measurement=mechanism.next_measurement, advice=advice(name, None))
+
+
+def moment(unix_s: float) -> str:
+    """A time for people, to the minute."""
+    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _unknown(means: str, symptoms: Symptoms) -> Diagnosis:

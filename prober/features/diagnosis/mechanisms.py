@@ -23,22 +23,16 @@ from prober.features.diagnosis.clues import (
 
 STEP_GROWN = 1.12  # of plain decode steps, which vary less, where an SLO on decoding is breached
 MINOR = 0.4  # share of a growth up to which a part is not its cause
-OUTSIDE = 0.7  # share of the growth that the engine did not see
 EARLY = 0.9  # share of the time to the first token, within which headers do not wait for it
 BUSIER = 1.6  # growth of the work that means another load
 IDLE = 0.5  # waiting requests up to which the queue counts as empty
-FULL = 0.85  # KV cache usage in a tenth of the readings, below which no request waits for space
+FULL = 0.97  # KV cache usage in a tenth of the readings, below which no request waits for space
 BELOW_LIMIT = 0.3  # share of the readings with waiting requests up to which slots are not what they wait for
 PREEMPTED = 0.01  # preemptions per request
 LONGER = 1.4  # growth of the mean prompt; minutes of the same users vary by less
 LOST = 0.6  # share of the usual prefix hits
-ONE_REPLICA = 1.4  # growth of the steps of the slowest fifth of the answers
 STILL = 0.02  # share of the time of streams that they stand still for more than usual
-USUAL_STILL = 0.08  # the same, usually, up to which a growth of it is seen
-LONG_STILL_S = 0.25  # longest pause, at least
 STEADY = 1.15  # growth of a median up to which only the tail grew
-STEADY_WARM = 1.3  # the same of warm prompts, which are short work and vary more
-NARROW = 0.35  # quartile range over the growth, up to which every long prompt is slower
 SHARP = 5.0  # standard errors of the slope by which prompts are slower by their length
 SLOW_CLOCK = 0.85  # share of the usual clock; a power cap in normal operation reduces it less
 NEAR_BOUND = 0.75  # share of the speed that memory bandwidth allows
@@ -77,17 +71,16 @@ def _cache_pressure(s: Symptoms) -> tuple[Finding, ...]:
     now, before, preempted = s.now, s.before, _preemptions(s.now)
     findings = _known(
         s.measured("KV cache usage", lambda w: w.kv_usage_ratio, "ratio"),
-        s.measured("preemptions per request", _preemptions),
         s.measured("requests waiting", lambda w: w.waiting),
         s.measured("requests running", lambda w: w.running),
     )
     if is_at_least(preempted, max(PREEMPTED, 3 * (_preemptions(before) or 0.0))):
-        return findings
+        return _known(s.measured("preemptions per request", _preemptions), *findings)
     # Requests that wait although fewer run than at other times wait for space. Some pages count cached blocks as used: a cache that
     # was as full before is no cause.
     at_limit = now.waiting_at_most_running_ratio
     waits = is_at_least(s.queue_share, MOST) and at_limit is not None and at_limit <= BELOW_LIMIT
-    is_full = is_at_least(now.kv_usage_ratio, FULL) and not is_at_least(before.kv_usage_ratio, FULL)
+    is_full = is_at_least(now.kv_usage_ratio, FULL) and not is_at_least(before.kv_usage_ratio, FULL / GROWN)
     return findings if waits and is_full else ()
 
 
@@ -121,9 +114,9 @@ def _long_prompts(s: Symptoms) -> tuple[Finding, ...]:
     grown = s.growth(lambda w: w.prompt_tokens_per_request)
     if (
         not s.is_about_ttft
-        or not is_at_least(grown, LONGER)
+        or not is_at_least(grown, max(LONGER, s.growth(lambda w: w.requests_per_s) or 1.0))
         or not s.is_ttft_slow
-        or is_at_least(s.outside_share, OUTSIDE)
+        or is_at_least(s.outside_share, MOST)
     ):
         return ()
     return _known(
@@ -148,7 +141,7 @@ def _kv_transfer(s: Symptoms) -> tuple[Finding, ...]:
 def _slow_decode(s: Symptoms) -> tuple[Finding, ...]:
     is_slow = is_at_least(s.step_growth, STEP_GROWN if s.breached and s.is_about_decode else GROWN)
     ttft_growth = s.growth(lambda w: w.ttft_mean_s) or 0.0
-    if not is_slow and not (s.is_about_decode and is_at_least(s.growth(lambda w: w.slow_step_s), ONE_REPLICA)):
+    if not is_slow and not (s.is_about_decode and is_at_least(s.growth(lambda w: w.slow_step_s), GROWN)):
         return ()
     # Under much more work every step contains prefill, and no plain step is measured.
     if is_at_least(s.work_growth, BUSIER) and (s.now.waiting is None or s.now.waiting >= IDLE):
@@ -171,18 +164,18 @@ def _network(s: Symptoms) -> tuple[Finding, ...]:
     # Headers tell something only where they do not wait for the first token.
     is_early = s.before.headers_ratio is not None and s.before.headers_ratio < EARLY
     headers = s.share(lambda w: w.headers_s, s.added_s) if is_early else None
-    path = s.share(lambda w: w.network_s, s.added_s)
-    is_engine_slower = is_at_least(s.growth(lambda w: w.engine_itl_s), 1.25)
-    is_outside = is_at_least(headers, OUTSIDE) or is_at_least(s.outside_share, OUTSIDE)
-    is_path = is_at_least(connect, MOST) or is_at_least(path, MOST)
-    if not s.is_about_ttft or not (is_path or (is_outside and not is_engine_slower)):
-        return ()
-    return _known(
-        s.shared("connecting", connect, s.long_added_s),
-        s.shared("time until its host has the request", path, s.added_s),
-        s.shared("time to the headers", headers, s.added_s),
-        s.shared("time outside the engine", s.outside_share, s.added_s),
-    )
+    # Only the parts that decide are evidence.
+    parts = [
+        ("connecting", connect, MOST, s.long_added_s),
+        ("time until its host has the request", s.share(lambda w: w.network_s, s.added_s), MOST, s.added_s),
+    ]
+    if not is_at_least(s.growth(lambda w: w.engine_itl_s), 1.25):
+        parts += [
+            ("time to the headers", headers, MOST, s.added_s),
+            ("time outside the engine", s.outside_share, MOST, s.added_s),
+        ]
+    deciding = [s.shared(name, share, of_s) for name, share, least, of_s in parts if is_at_least(share, least)]
+    return _known(*deciding) if s.is_about_ttft else ()
 
 
 def _slow_prefill(s: Symptoms) -> tuple[Finding, ...]:
@@ -190,26 +183,25 @@ def _slow_prefill(s: Symptoms) -> tuple[Finding, ...]:
         slope, tokens = window.ttft_per_prompt_token_s, window.long_prompt_tokens
         return slope * tokens if slope is not None and tokens is not None else None
 
-    cost, spread_s = s.share(cost_s, s.long_added_s), s.now.long_ttft_spread_s
+    cost = s.share(cost_s, s.long_added_s)
     slopes_s = (s.now.ttft_per_prompt_token_s or 0.0) - (s.before.ttft_per_prompt_token_s or 0.0)
     error_s = math.hypot(s.now.ttft_per_prompt_token_error_s or 0.0, s.before.ttft_per_prompt_token_error_s or 0.0)
     if not s.is_about_ttft or not s.is_ttft_slow:
         return ()
-    findings = _known(
-        s.shared("prefill of its own prompt", cost, s.long_added_s), s.shared("waiting", s.queue_share, s.added_s)
-    )
+    waiting = s.shared("waiting", s.queue_share, s.added_s)
+    findings = _known(s.shared("prefill of its own prompt", cost, s.long_added_s), waiting)
     if s.queue_share is not None:
         is_outside = (
             s.has_usual and s.now.engine_ttft_s is not None and (s.outside_share is None or s.outside_share >= MOST)
         )
         is_own = is_at_least(cost, MOST) and slopes_s > 2 * error_s
-        is_inside = cost is None and s.outside_share is not None
-        return findings if s.queue_share < MINOR and not is_outside and (is_own or is_inside) else ()
-    if cost is None or not 0.7 <= cost <= 1.3 or s.long_added_s is None or spread_s is None:
+        if cost is None and s.outside_share is not None:
+            is_own, inside = True, 1 - s.outside_share - s.queue_share
+            findings = _known(s.shared("time in the engine without waiting", inside, s.added_s), waiting)
+        return findings if s.queue_share < MINOR and not is_outside and is_own else ()
+    if cost is None or not 0.7 <= cost <= 1.3 or is_at_least(s.step_growth, GROWN):
         return ()
-    if is_at_least(s.step_growth, GROWN):
-        return ()
-    return findings if spread_s <= NARROW * s.long_added_s and slopes_s > SHARP * error_s else ()
+    return findings if slopes_s > SHARP * error_s else ()
 
 
 def _stands_still_more(s: Symptoms) -> bool:
@@ -218,8 +210,10 @@ def _stands_still_more(s: Symptoms) -> bool:
     longest_s, usual_s, at_limit = s.now.longest_still_s, s.before.longest_still_s, s.now.waiting_at_most_running_ratio
     if still is None or usual is None or longest_s is None or usual_s is None:
         return False
+    if (s.now.held_ratio or 0.0) - (s.before.held_ratio or 0.0) >= still - usual:
+        return False
     is_longer = longest_s >= 1.3 * usual_s or still >= 2 * usual
-    if still < max(usual + STILL, 1.6 * s.load_growth * usual) or longest_s < LONG_STILL_S or not is_longer:
+    if still < max(usual + STILL, 1.6 * s.load_growth * usual) or not is_longer:
         return False
     is_idle = not is_at_least(s.now.waiting, IDLE) or (at_limit is not None and at_limit <= BELOW_LIMIT)
     return is_idle and s.load_growth < LONGER
@@ -229,13 +223,8 @@ def _stalls(s: Symptoms) -> tuple[Finding, ...]:
     # Prompts that are computed, of others or longer than before, make pauses as well, and a later first token of every probe.
     median, warm = s.growth(lambda w: w.long_ttft_s), s.growth(lambda w: w.ttft_warm_s)
     has_warm = s.before.ttft_warm_s is not None
-    is_later = median is None or median >= STEADY or (has_warm and (warm is None or warm >= STEADY_WARM))
-    if (
-        is_later
-        or is_at_least(s.before.still_ratio, USUAL_STILL)
-        or s.load_growth >= GROWN
-        or not _stands_still_more(s)
-    ):
+    is_later = median is None or median >= STEADY or (has_warm and (warm is None or warm >= STEADY))
+    if is_later or not _stands_still_more(s):
         return ()
     if s.now.waiting is None and not is_at_least(s.now.still_together_ratio, 0.8):
         return ()
@@ -247,7 +236,7 @@ def _stalls(s: Symptoms) -> tuple[Finding, ...]:
 
 
 def _queueing(s: Symptoms) -> tuple[Finding, ...]:
-    if not s.is_about_ttft or not is_at_least(s.queue_share, MOST) or is_at_least(s.outside_share, OUTSIDE):
+    if not s.is_about_ttft or not is_at_least(s.queue_share, MOST) or is_at_least(s.outside_share, MOST):
         return ()
     if _stands_still_more(s):
         return ()  # they may wait for an engine that stands still
@@ -262,6 +251,7 @@ def why_decode_is_slow(s: Symptoms) -> tuple[str, tuple[str, ...]]:
     """(why decode steps are slow, measurements that could show more), by GPU readings, the metrics page and the bandwidth bound."""
     now, before = s.now, s.before
     clock, running = s.growth(lambda w: w.gpu_clock_hertz), s.growth(lambda w: w.running)
+    tokens = s.growth(lambda w: w.generated_tokens_per_s)
     if clock is not None and clock <= SLOW_CLOCK:
         is_throttled = (now.gpu_throttled_ratio or 0.0) - (before.gpu_throttled_ratio or 0.0) >= 0.3
         return f"the GPU clock is at {clock:.0%} of the usual one{', throttled' if is_throttled else ''}", ()
@@ -271,7 +261,8 @@ def why_decode_is_slow(s: Symptoms) -> tuple[str, tuple[str, ...]]:
     foreign = (now.gpu_memory_ratio or 0.0) - (before.gpu_memory_ratio or 1.0)
     if foreign >= FOREIGN and not now.gpu_processes:
         return f"perhaps another process on the GPU: {foreign:.0%} more of its memory is in use", ()
-    if is_at_least(running, LONGER) and is_at_least(s.work_growth, GROWN):
+    # Slower steps alone raise the number that run by as much as they grow; a larger batch raises the steps by less.
+    if is_at_least(running, LONGER) and is_at_least(tokens, max(LONGER, s.step_growth or 1.0)):
         return f"the batch is larger: {now.running:.3g} requests run, usually {before.running:.3g}", ()
     if is_at_least(now.over_bound, NEAR_BOUND):
         return f"memory bandwidth: steps run at {now.over_bound:.0%} of what it allows", ()
@@ -325,6 +316,13 @@ MECHANISMS: tuple[Mechanism, ...] = (
         lambda s: failures(s, _is_loading),
         frozenset({"prefix_miss"}),
         "the log of the engine since its last start",
+    ),
+    Mechanism(
+        "draining",
+        "the engine shuts down and takes no more requests",
+        lambda _: (),  # its health says so
+        frozenset(),
+        "whether somebody or something asked it to shut down",
     ),
     Mechanism(
         "failing",
@@ -400,3 +398,4 @@ MECHANISMS: tuple[Mechanism, ...] = (
         "a sweep: the highest rate at which the SLO holds; TTFT by prompt length at this load",
     ),
 )
+MECHANISM_OF = {mechanism.name: mechanism for mechanism in MECHANISMS}

@@ -3,48 +3,50 @@
 import asyncio
 import json
 import logging
+import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
-from statistics import median
+from datetime import UTC, datetime
+from decimal import Decimal
 
 from prober.config.serving import DecodeBoundSpec
 from prober.exposition.families import Registry
 from prober.features.diagnosis import series
 from prober.features.diagnosis.clues import Name, Symptoms, WindowFeatures
-from prober.features.diagnosis.diagnosis import Diagnosis, diagnose, loading
-from prober.features.diagnosis.mechanisms import MECHANISMS
+from prober.features.diagnosis.diagnosis import NOTHING_VISIBLE, Diagnosis, diagnose, diagnosis_of, moment
+from prober.features.diagnosis.mechanisms import MECHANISM_OF, MECHANISMS
+from prober.features.diagnosis.trouble import Course, burn, due_s
 from prober.features.diagnosis.window import WARM, hardware_of, typical, window_features
 from prober.measure.engine_signals import EngineSignals, PageReading, without_buckets
 from prober.measure.gpu_reading import GpuReading
-from prober.measure.objective import Slo, count_events
-from prober.measure.outcome import ANSWERED, Outcome
+from prober.measure.objective import Slo
+from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
-from prober.measure.target_state import TargetEvent, TargetState, WorkloadState
+from prober.measure.target_state import NO_DATA_STATES, TargetEvent, TargetState, WorkloadState
 from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.storage.saved_rows import SavedRows
 
 EVALUATE_EVERY_S = 15.0
-CONFIRMING = 8  # evaluations, two minutes: a name is confirmed by more than half of them, and ends when fewer have it
-HELD_S, MOSTLY = 900.0, 0.6  # a diagnosis is an event once it was shown for this share of this time
-# In which an SLO is breached; in which it still is, since trouble can come and go; and of the trouble that is diagnosed.
-WINDOW_S, LASTING_S, LONG_WINDOW_S = 120.0, 220.0, 300.0
-MIN_PROBES, MANY_PROBES = 30, 120  # of rare probes these windows reach further back, up to this many
+# A name is confirmed by more than half of these latest evaluations of a trouble, at least three, and ends when fewer than half have it.
+CONFIRMING, MIN_CONFIRMING = 8, 3
+# Seconds of a window before trouble, and of one in it; of rare probes they reach further back, up to this many.
+SHORT, LONG = (120.0, 30), (300.0, 120)
 MAX_PROBES = 600  # per workload, and MAX_READINGS of page and GPUs: an evaluation then takes milliseconds
 MAX_READINGS = 150
 SHOWN_S = 600.0  # of the engine's state on the page
+PAST_S = 900.0  # for which a diagnosis is shown after its trouble
+AGAIN_S = 300.0  # after a trouble, in which the same trouble comes again
 MAX_PROBE_AGE_S = 6 * 3600.0
+SETTLING_S = 30.0  # of a new prober or engine, and after a trouble, in which nothing is usual
 FIRST_WINDOWS, FIRST_WINDOW_S = 5, 60.0  # the first usual windows are short, to exist within minutes
 USUAL_WINDOW_S = 600.0
 FEW_PROBES = 20
 MAX_USUAL_WINDOWS = 36  # six hours
-BREACH_BURN_RATE = 3
-MIN_BAD_EVENTS = 3
-# Outcomes that depend on speed: answers, and requests that the target was too slow to answer.
-SPEED_OUTCOMES = ANSWERED | {
-    *(Outcome.TIMEOUT_FIRST_TOKEN, Outcome.TIMEOUT_STALL, Outcome.TIMEOUT_TOTAL, Outcome.HTTP_408),
-}
+GROWING = ("ttft", "tpot")  # latencies whose steady growth is seen
+FAILURES: frozenset[Name] = frozenset({"refusing", "loading", "failing"})
+SUCCESS = Slo("success", "success", None, Decimal("0.99"), 0.0)  # judges a target whose state says that it fails
 log = logging.getLogger(__name__)
 
 
@@ -76,7 +78,8 @@ class DiagnosisMonitor:
         for target in list(self._targets):
             for workload, windows in list(target.usual.items()):
                 if windows:
-                    yield target.keys[workload], json.dumps(asdict(typical(windows))).encode()
+                    features = typical(features for _, features in windows)
+                    yield target.keys[workload], json.dumps(asdict(features)).encode()
 
     async def run(self) -> None:
         """Evaluate all targets every EVALUATE_EVERY_S until cancelled."""
@@ -96,7 +99,7 @@ class TargetDiagnosis(TargetObserver):
 
     keys: key of the usual features in the store, by workload; it changes if the workload's requests do.
     readings, devices: of the engine's page and of the GPUs, with seconds of the monotonic clock.
-    diagnosis: None while no SLO is breached and no latency drifts; names are `probable` until they are confirmed.
+    diagnosis: None while no SLO is breached and no latency drifts or grows; names are `probable` until they are confirmed.
     """
 
     def __init__(self, monitor: DiagnosisMonitor, observed: ObservedTarget) -> None:
@@ -104,21 +107,24 @@ class TargetDiagnosis(TargetObserver):
         self.name = observed.name
         self._slos: dict[str, tuple[Slo, ...]] = {}
         self._probes: dict[str, deque[ProbeResult]] = {}
-        self.usual: dict[str, deque[WindowFeatures]] = {}
+        self.usual: dict[str, deque[tuple[float, WindowFeatures]]] = {}  # and when each was learnt
         self.keys: dict[str, str] = {}
         self._drifted: set[tuple[str, str]] = set()  # workload, signal
-        self._calm_since_s = self._now_s()
+        self._courses: dict[tuple[str, str], Course] = {}  # by workload and signal
+        self._calm_since_s = self._now_s() + SETTLING_S
         self._learnt_s: dict[str, float] = {}  # end of the latest usual window of a workload
-        self._trouble_since_s: float | None = None
         self._state, self._was_ready = TargetState.PENDING, False
+        self._state_since_s = 0.0
         self.decode: DecodeBoundSpec | None = None
         self.readings: deque[tuple[float, EngineSignals]] = deque(maxlen=MAX_READINGS)
         self.devices: deque[tuple[float, Sequence[GpuReading]]] = deque(maxlen=MAX_READINGS)
         self.diagnosis: Diagnosis | None = None
-        self._verdicts: deque[Diagnosis | None] = deque(maxlen=CONFIRMING)  # of the latest evaluations
-        # (seconds, names) of the evaluations in trouble, of the last HELD_S.
-        self._shown: deque[tuple[float, tuple[Name, ...]]] = deque()
-        self._logged: tuple[Name, ...] = ()
+        self._past: Diagnosis | None = None
+        # Of the present trouble, or of the last one: its begin, its last bad event, and the latest evaluations.
+        self._since_s = self._until_s = -math.inf
+        self._begin_s, self._is_judged = -math.inf, False  # of a trouble that may be the last one again
+        self._verdicts: deque[Diagnosis] = deque(maxlen=CONFIRMING)
+        self._logged: set[tuple[Name, ...]] = set()
         self.configured()
 
     def configured(self) -> None:
@@ -134,9 +140,11 @@ class TargetDiagnosis(TargetObserver):
         for base in [base for base, key in self.keys.items() if keys.get(base) != key]:
             del self.usual[base]
             self._probes.pop(base, None)
+            for signal in GROWING:
+                self._courses.pop((base, signal), None)
         for base in keys.keys() - self.usual.keys():
             saved = self._monitor.saved_usual(keys[base])
-            self.usual[base] = deque([] if saved is None else [saved], maxlen=MAX_USUAL_WINDOWS)
+            self.usual[base] = deque([] if saved is None else [(-math.inf, saved)], maxlen=MAX_USUAL_WINDOWS)
         self._slos, self.keys, self.decode = slos, keys, spec.decode_bound
         self._show()
 
@@ -144,11 +152,19 @@ class TargetDiagnosis(TargetObserver):
         base = result.workload.removesuffix(WARM)
         if base in self.keys:
             self._probes.setdefault(base, deque(maxlen=MAX_PROBES)).append(result.stored)
+            for signal in GROWING if result.outcome in ANSWERED and not (result.warm_up or result.cached) else ():
+                if value_s := getattr(result.timeline, f"{signal}_s"):
+                    self._courses.setdefault((base, signal), Course()).add(due_s(result), value_s)
 
     def state_seen(
         self, state: TargetState, starting_until_unix_s: float | None, workloads: Iterable[WorkloadState]
     ) -> None:
-        self._state, self._was_ready = state, self._was_ready or state is TargetState.READY
+        if state is not self._state:
+            if state is TargetState.READY and not self._was_ready:
+                self._calm_since_s = self._now_s() + SETTLING_S
+            self._state, self._was_ready = state, self._was_ready or state is TargetState.READY
+            self._state_since_s = self._now_s()
+            self.evaluate()
 
     def page_read(self, reading: PageReading | None) -> None:
         if reading is not None:
@@ -169,96 +185,163 @@ class TargetDiagnosis(TargetObserver):
         since_s = self._now_s() - SHOWN_S
         return [(at_s, signals) for at_s, signals in self.readings if at_s >= since_s]
 
+    @property
+    def past(self) -> Diagnosis | None:
+        """The diagnosis of the last trouble, with its end, until PAST_S after it; None while there is another."""
+        if self.diagnosis is not None or self._now_s() - self._until_s > PAST_S:
+            return None
+        return self._past
+
     def evaluate(self) -> None:
-        """Diagnose the target if an SLO is breached or a latency drifts; otherwise learn its usual features."""
+        """Diagnose the target while an SLO is breached or a latency drifts or grows; otherwise learn its usual features."""
         now_s = self._now_s()
-        is_loading = self._state is TargetState.STARTING and self._was_ready
-        is_draining = self._state is TargetState.DRAINING  # nothing is sent, and what failed before is over
-        verdict = loading() if is_loading else None
-        drifted = {workload.removesuffix(WARM) for workload, _ in self._drifted}
-        for workload, probes in () if is_draining else self._probes.items():
-            window_s = WINDOW_S if self._trouble_since_s is None else LASTING_S
-            breached, bad_s = _breached(self._slos[workload], _latest(probes, now_s, window_s, MIN_PROBES))
-            if not breached and workload not in drifted:
-                continue
-            if self._trouble_since_s is None:
-                self._trouble_since_s = median(bad_s) if bad_s else now_s - LONG_WINDOW_S
-            if verdict is None or verdict.regimes == ("unknown",):
-                recent = _latest(probes, now_s, LONG_WINDOW_S, MANY_PROBES)
-                present = self._features([p for p in recent if p.timeline.intended_ns / 1e9 >= self._trouble_since_s])
-                self._monitor.registry.show(series.BOUND_RATIO, present.over_bound, self.name)
-                engine = self.readings[-1][1].info.engine if self.readings else None
-                usual = typical(self.usual[workload])
-                verdict = diagnose(Symptoms(present, usual, breached, engine))
-        self._take(verdict, now_s)
-        if verdict is not None or is_draining:
-            self._calm_since_s = now_s
-        if not any(self._verdicts):
-            self._trouble_since_s = None
+        silent: Name | None = None
+        if self._state is TargetState.DRAINING:
+            silent = "draining"
+        elif self._state is TargetState.STARTING and self._was_ready:
+            silent = "loading"
+        if silent is not None:
+            self._verdicts.clear()
+            self._since_s = self._state_since_s
+            self._take(diagnosis_of(silent), self._since_s, now_s, is_certain=True)
+        elif (trouble := self._trouble(now_s)) is not None:
+            verdict, since_s, until_s = trouble
+            is_failing = self._state is TargetState.FAILING and not FAILURES.isdisjoint(verdict.regimes)
+            self._take(verdict, since_s, until_s, is_certain=is_failing)
+        elif self.diagnosis is not None:
+            self._end(now_s)
+        else:
             self._learn(now_s)
 
-    def _take(self, verdict: Diagnosis | None, now_s: float) -> None:
-        """Add a verdict, and show those names that most of the latest evaluations agree on."""
-        self._verdicts.append(verdict)
-        verdicts = [past for past in reversed(self._verdicts) if past is not None]
-        counts: Counter[Name] = Counter(name for past in verdicts for name in past.regimes if name != "unknown")
+    def _trouble(self, now_s: float) -> tuple[Diagnosis, float, float] | None:
+        """(verdict on the present trouble, its begin, its last bad event); None without trouble."""
+        if self._state in NO_DATA_STATES or self._observed.target.paused_unix_s is not None:
+            return None
+        in_trouble = self.diagnosis is not None
+        is_again = not in_trouble and now_s - self._until_s < AGAIN_S
+        begin_s = self._since_s if self._is_judged else self._begin_s
+        after_s = begin_s - 1e-9 if in_trouble else self._until_s
+        verdict, begins_s, ends_s = None, list[float](), list[float]()
+        for workload, probes in self._probes.items():
+            latest = _latest(probes, now_s, *(LONG if in_trouble else SHORT))
+            recent = [probe for probe in latest if due_s(probe) > after_s]
+            slos = (*self._slos[workload], *([SUCCESS] if self._state is TargetState.FAILING else ()))
+            burns = [burning for slo in slos if (burning := burn(slo, recent, is_again=is_again))]
+            burns.sort(key=lambda burning: burning.threshold_s)  # the strictest of a signal counts
+            courses = [(signal.upper(), self._courses.get((workload, signal), Course())) for signal in GROWING]
+            growths = [(signal, growth) for signal, course in courses if (growth := course.growth())]
+            drifted = [signal.upper() for base, signal in self._drifted if base.removesuffix(WARM) == workload]
+            if not burns and not growths and not drifted:
+                continue
+            known_s = [*(burning.since_s for burning in burns), *(growth.since_s for _, growth in growths)]
+            begins_s.append(min(known_s, default=now_s - LONG[0]))
+            ends_s.append(now_s if growths or drifted else max(burning.until_s for burning in burns))
+            if verdict is not None and verdict.regimes != ("unknown",):
+                continue
+            since_s = min(begins_s[-1], begin_s) if in_trouble else begins_s[-1]
+            latest = _latest(probes, now_s, *(LONG if burns else SHORT))
+            present = self._features([probe for probe in latest if due_s(probe) >= since_s])
+            self._monitor.registry.show(series.BOUND_RATIO, present.over_bound, self.name)
+            usual = [features for at_s, features in self.usual[workload] if at_s <= since_s]
+            engine = self.readings[-1][1].info.engine if self.readings else None
+            breached = {burning.signal: burning.threshold_s for burning in reversed(burns)}
+            verdict = diagnose(Symptoms(present, typical(usual), breached, engine))
+            bad = {burning.signal.upper(): burning.text for burning in reversed(burns)}
+            bad |= {
+                signal: f"{signal} growing since {moment(self._unix_s(growth.since_s))}, {growth.text}"
+                for signal, growth in growths
+            }
+            bad = {signal: f"{signal} slower than its baseline" for signal in drifted} | bad
+            verdict = replace(verdict, bad="; ".join(bad.values()))
+        return None if verdict is None else (verdict, min(begins_s), max(ends_s))
+
+    def _take(self, verdict: Diagnosis, since_s: float, until_s: float, *, is_certain: bool = False) -> None:
+        """Show those names that most of the latest verdicts of the trouble agree on; of a certain verdict, its own at once.
+
+        A cause that comes again soon after its end is the same trouble, until the first verdict on it names another one.
+        """
         shown = self.diagnosis.regimes if self.diagnosis is not None else ()
-        names: set[Name] = {name for name, count in counts.items() if 2 * count > CONFIRMING}
-        names = names or {name for name in shown if 2 * counts[name] >= CONFIRMING}
+        known = set(verdict.regimes) - {"unknown"}
+        if self.diagnosis is None:
+            self._begin_s, self._is_judged = since_s, False
+        is_other = known.isdisjoint(name for past in self._verdicts for name in past.regimes)
+        if since_s - self._until_s >= AGAIN_S or (known and is_other and not self._is_judged):
+            self._since_s = self._begin_s
+            self._verdicts.clear()
+            self._logged.clear()
+        self._is_judged = self._is_judged or bool(known)
+        self._since_s, self._until_s = min(self._since_s, since_s), until_s
+        self._verdicts.append(verdict)
+        verdicts = [*reversed(self._verdicts)]
+        counts: Counter[Name] = Counter(name for past in verdicts for name in past.regimes if name != "unknown")
+        judged = sum(past.regimes != ("unknown",) for past in verdicts)
+        names = {name for name, count in counts.items() if count >= MIN_CONFIRMING and 2 * count > judged}
+        names = names or {name for name in shown if 2 * counts[name] >= len(verdicts)}
+        if is_certain:
+            names = set(verdict.regimes)
         if names:
             latest = next((past for past in verdicts if set(past.regimes) == names), None)
             latest = latest or next(past for past in verdicts if names & set(past.regimes))
             confirmed = [mechanism for mechanism in MECHANISMS if mechanism.name in names]
             means = " – and ".join(mechanism.means for mechanism in confirmed)
-            self.diagnosis = replace(latest, regimes=tuple(mechanism.name for mechanism in confirmed), means=means)
-        elif verdict is not None and counts:
+            latest = replace(latest, regimes=tuple(mechanism.name for mechanism in confirmed), means=means)
+        elif counts:
             latest = next(past for past in verdicts if past.regimes != ("unknown",))
-            self.diagnosis = replace(latest, regimes=("unknown",), probable=latest.regimes)
+            latest = replace(latest, regimes=("unknown",), probable=latest.regimes)
         else:
-            self.diagnosis = verdict
+            latest = verdict
+        self.diagnosis = replace(latest, bad=verdict.bad, since_unix_s=self._unix_s(self._since_s))
         self._show()
-        self._log(now_s)
+        self._log()
 
-    def _log(self, now_s: float) -> None:
-        """Log a diagnosis that was shown for most of the time in which the target was in trouble."""
-        while self._shown and now_s - self._shown[0][0] >= HELD_S:
-            self._shown.popleft()
-        if self.diagnosis is not None:
-            self._shown.append((now_s, self.diagnosis.regimes))
-        if not self._shown:
-            self._logged = ()
-        if self.diagnosis is None or self.diagnosis.probable or self.diagnosis.regimes == self._logged:
+    def _end(self, now_s: float) -> None:
+        """Show no cause any more, as the trouble is over."""
+        assert self.diagnosis is not None
+        self._past = replace(self.diagnosis, until_unix_s=self._unix_s(self._until_s))
+        self.diagnosis = None
+        self._calm_since_s = now_s + SETTLING_S
+        self._show()
+
+    def _log(self) -> None:
+        """Log each confirmed diagnosis of a trouble once."""
+        assert self.diagnosis is not None
+        names = self.diagnosis.regimes
+        if names == ("unknown",) or names in self._logged:
             return
-        regimes = self.diagnosis.regimes
-        count, known = sum(shown == regimes for _, shown in self._shown), len(self._shown)
-        if known >= CONFIRMING and count > MOSTLY * known:
-            self._logged = regimes
-            log.info("target=%s diagnosis: %s", self.name, " and ".join(regimes))
-            unix_s = self._observed.target.clock.unix_s()
-            self._monitor.events.append(TargetEvent(unix_s, self.name, "diagnosis", self.diagnosis.text()))
+        self._logged.add(names)
+        log.info("target=%s diagnosis: %s", self.name, " and ".join(names))
+        unix_s = self._observed.target.clock.unix_s()
+        self._monitor.events.append(TargetEvent(unix_s, self.name, "diagnosis", self.diagnosis.text()))
 
     def _show(self) -> None:
-        shown: dict[str, float] = dict.fromkeys(self.diagnosis.regimes if self.diagnosis else (), 1.0)
-        shown |= dict.fromkeys(self.diagnosis.probable if self.diagnosis else (), series.PROBABLE)
-        for regime in series.REGIMES:
-            self._monitor.registry[series.REGIME.name].value(self.name, regime).value = shown.get(regime, 0.0)
+        """Export the names that are shown now."""
+        shown: list[tuple[str, str, str, str, str]] = []
+        if self.diagnosis is not None and self.diagnosis.since_unix_s is not None:
+            since = f"{datetime.fromtimestamp(self.diagnosis.since_unix_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
+            state = "probable" if self.diagnosis.probable else "confirmed"
+            for name in self.diagnosis.probable or self.diagnosis.regimes:
+                means = MECHANISM_OF[name].means if name != "unknown" else NOTHING_VISIBLE
+                shown.append((self.name, name, state, since, means))
+        self._monitor.registry.keep(series.CAUSE, shown, self.name)
+        for labels in shown:
+            self._monitor.registry.value(series.CAUSE, *labels).value = 1.0
 
     def _learn(self, now_s: float) -> None:
         """Store the features of the time since the last usual window as a further usual window, once that time has enough probes."""
         for workload, probes in self._probes.items():
             since_s = max(self._calm_since_s, self._learnt_s.get(workload, 0.0))
-            recent = [probe for probe in probes if probe.timeline.intended_ns / 1e9 >= since_s]
+            recent = [probe for probe in probes if due_s(probe) >= since_s]
             usual = self.usual[workload]
-            is_early = not usual or (len(usual) < FIRST_WINDOWS and len(recent) >= MANY_PROBES / 2)
+            is_early = not usual or (len(usual) < FIRST_WINDOWS and len(recent) >= LONG[1] / 2)
             if len(recent) >= FEW_PROBES and now_s - since_s >= (FIRST_WINDOW_S if is_early else USUAL_WINDOW_S):
                 features = self._features(recent)
                 self._monitor.registry.show(series.BOUND_RATIO, features.over_bound, self.name)
-                usual.append(features)
+                usual.append((now_s, features))
                 self._learnt_s[workload] = now_s
 
     def _features(self, probes: Sequence[ProbeResult]) -> WindowFeatures:
         """Features of the span of time since the first of these probes was due."""
-        since_s = min((probe.timeline.intended_ns for probe in probes), default=0) / 1e9
+        since_s = min(map(due_s, probes), default=0.0)
         readings = [(at_s, signals) for at_s, signals in self.readings if at_s >= since_s]
         devices = [gpus for at_s, gpus in self.devices if at_s >= since_s]
         ranks = max((signals.ranks or 1 for _, signals in readings), default=1)
@@ -268,37 +351,13 @@ class TargetDiagnosis(TargetObserver):
     def _now_s(self) -> float:
         return self._observed.target.clock.now_ns() / 1e9
 
+    def _unix_s(self, at_s: float) -> float:
+        """The wall time of a moment, by the present difference of both clocks."""
+        return self._observed.target.clock.unix_s() + at_s - self._now_s()
+
 
 def _latest(probes: Sequence[ProbeResult], now_s: float, window_s: float, least: int) -> list[ProbeResult]:
     """Probes of the last `window_s`; if they are too few, the latest `least` that are no older than MAX_PROBE_AGE_S."""
-    ages = [(now_s - probe.timeline.intended_ns / 1e9, probe) for probe in probes]
+    ages = [(now_s - due_s(probe), probe) for probe in probes]
     recent = [probe for age_s, probe in ages if age_s <= window_s]
     return recent if len(recent) >= least else [probe for age_s, probe in ages[-least:] if age_s <= MAX_PROBE_AGE_S]
-
-
-def _breached(slos: Sequence[Slo], probes: Sequence[ProbeResult]) -> tuple[dict[str, float], list[float]]:
-    """({signal: strictest threshold in s} of the SLOs whose budget these probes burn, times of the bad events).
-
-    Failures that do not depend on speed are a breach of `success`, whatever the signal of the SLO whose budget they burn. Wrong answers
-    are left out.
-    """
-    thresholds: dict[str, float] = {}
-    bad_s: list[float] = []
-    timed = [probe for probe in probes if probe.outcome in SPEED_OUTCOMES]
-    for slo in slos:
-        if slo.signal == "quality":
-            continue
-        is_speed = slo.threshold_s is not None
-        for judged in (timed, probes) if is_speed else (probes,):
-            counts = [count_events(slo, probe) for probe in judged]
-            events, bad = (sum(count[place] for count in counts) for place in (0, 1))
-            if bad < MIN_BAD_EVENTS or bad <= BREACH_BURN_RATE * float(slo.error_budget_ratio) * events:
-                continue
-            signal = slo.signal if judged is timed else "success"
-            if judged is timed and slo.threshold_s is not None:
-                thresholds[signal] = min(slo.threshold_s, thresholds.get(signal, slo.threshold_s))
-            else:
-                thresholds[signal] = 0.0
-            bad_s += [probe.timeline.intended_ns / 1e9 for probe, count in zip(judged, counts, strict=True) if count[1]]
-            break
-    return thresholds, bad_s

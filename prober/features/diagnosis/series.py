@@ -9,24 +9,27 @@ from prober.exposition.dashboards.style import GREEN, GREY, ORANGE, RED, YELLOW,
 from prober.exposition.families import gauge
 from prober.features.diagnosis.clues import Name
 
-REGIME = gauge(
-    "llmslo_regime_active",
-    "1 for what happens by the diagnosis, or for both of two, while an SLO is breached or a latency has drifted; "
-    "0.5 for a name that is probable and not confirmed yet, beside 1 for unknown.",
-    "target",
-    "regime",
+CAUSE = gauge(
+    "llmslo_cause_info",
+    "1 for each cause of the present trouble by the diagnosis, while an SLO is breached or a latency has drifted or grows. "
+    "state: confirmed, or probable until most evaluations agree; since: begin of the trouble.",
+    *("target", "cause", "state", "since", "text"),
 )
 BOUND_RATIO = gauge(
     "llmslo_decode_bandwidth_bound_ratio",
     "Speed of a decode step as a share of the speed that memory bandwidth allows.",
     "target",
 )
-PROBABLE = 0.5
-REGIMES: tuple[Name, ...] = get_args(Name)
-
-
-NAMES = [*REGIMES, *(f"probably {regime}" for regime in REGIMES)]
-CAUSE_WORDS = words_mapping({name: name.replace("_", " ") for name in NAMES}, ORANGE)
+CAUSES: tuple[Name, ...] = get_args(Name)
+# After the state of the cause.
+CAUSE_WORDS = words_mapping(
+    {
+        f"{state} {cause}": f"{adverb}{cause.replace('_', ' ')}"
+        for cause in CAUSES
+        for state, adverb in (("confirmed", ""), ("probable", "probably "))
+    },
+    ORANGE,
+)
 
 
 def decode_speed() -> Panel:
@@ -46,13 +49,13 @@ def causes() -> Panel:
     """Panel of the diagnosed causes over time."""
     return states(
         "What happens",
-        "What the prober's diagnosis names while an SLO is breached or a latency has drifted. "
+        "What the prober's diagnosis names while an SLO is breached or a latency has drifted or grows. "
         "Bad: any. Probable: not confirmed yet. Unknown: no mechanism is visible.",
         index_mapping(("no", GREY), ("probable", YELLOW), ("yes", RED), ("unknown", YELLOW)),
         Query(
-            f'2 * (max by (regime) ({REGIME}{{{TARGET},regime!="unknown"}}) > 0) or '
-            f'3 * (max by (regime) ({REGIME}{{{TARGET},regime="unknown"}}) > 0)',
-            "{{regime}}",
+            f'3 * max by (cause) ({CAUSE}{{{TARGET},cause="unknown"}}) or '
+            f'2 * max by (cause) ({CAUSE}{{{TARGET},state="confirmed"}}) or max by (cause) ({CAUSE}{{{TARGET}}})',
+            "{{cause}}",
         ),
         width=24,
         height=5,

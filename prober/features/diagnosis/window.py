@@ -37,7 +37,7 @@ MAX_LENGTH_DIFFERENCE = 0.1  # between prompts of similar length, as a share of 
 SINGLE = 0.75  # flushes per token; a busy machine or a lossy path merges some, and speculation makes more tokens a step
 MAX_GAPS = 4_000  # ITLs that are used, from evenly spaced probes: sorting them takes most of the time
 MIN_WAITING_READINGS = 5
-PAUSE_STEPS, PAUSE_S = 8, 0.1  # a gap that is longer than both is a pause of the stream
+PAUSE_STEPS, PAUSE_S = 8, 0.05  # a gap that is longer than both is a pause of the stream
 BURST_SHARE = 0.3  # of the tokens that the time of a pause stands for: they arrive after it if it was on their way
 MIN_OVERLAPS = 3
 WARM = "_warm"  # suffix of the name of a workload's series of warm prompts, see `Workload.series`
@@ -130,7 +130,6 @@ def window_features(
         ttft_per_prompt_token_s=line.slope if line else None,
         ttft_per_prompt_token_error_s=line.error if line else None,
         long_prompt_tokens=line.tokens if line else None,
-        long_ttft_spread_s=line.spread_s if line else None,
         long_ttft_s=line.ttft_s if line else median(colds_s) if len(colds_s) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None,
         ttft_cold_s=cold_s,
         ttft_warm_s=warm_s,
@@ -249,14 +248,13 @@ def _pauses(probes: Sequence[ProbeResult], step_s: float | None) -> tuple[float 
 class PromptLine(NamedTuple):
     """TTFT as a function of prompt length.
 
-    slope: seconds per token; error: its standard error; tokens, ttft_s, spread_s: medians and quartile range of TTFT of long prompts
+    slope: seconds per token; error: its standard error; tokens, ttft_s: medians of long prompts
     """
 
     slope: float
     error: float
     tokens: float
     ttft_s: float
-    spread_s: float
 
 
 def prompt_line(samples: Sequence[tuple[float, float]]) -> PromptLine | None:
@@ -280,7 +278,6 @@ def prompt_line(samples: Sequence[tuple[float, float]]) -> PromptLine | None:
         error_s / (long - short),
         long,
         median(high_s),
-        _quartile_range(high_s),
     )
 
 

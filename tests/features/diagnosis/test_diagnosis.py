@@ -25,7 +25,6 @@ HEALTHY = WindowFeatures(
     ttft_per_prompt_token_error_s=0.000005,
     long_prompt_tokens=600.0,
     long_ttft_s=0.090,
-    long_ttft_spread_s=0.010,
     ttft_cold_s=0.200,
     ttft_warm_s=0.080,
     saving_error_s=0.005,
@@ -63,13 +62,13 @@ PAGE = (
 )
 GPU = ("gpu_clock_hertz", "gpu_throttled_ratio", "gpu_memory_ratio", "gpu_processes")
 
-SLOWER = {"ttft_mean_s": 0.330, "ttft_mean_error_s": 0.02, "long_ttft_s": 0.340, "long_ttft_spread_s": 0.2}
+SLOWER = {"ttft_mean_s": 0.330, "ttft_mean_error_s": 0.02, "long_ttft_s": 0.340}
 IN_ENGINE = {**SLOWER, "engine_ttft_s": 0.310}
 QUEUEING = {**IN_ENGINE, "engine_queue_s": 0.240, "waiting": 6.0, "waiting_at_most_running_ratio": 0.9, "running": 8.0}
 NO_SPACE = {**QUEUEING, "kv_usage_ratio": 0.99, "waiting_at_most_running_ratio": 0.1, "running": 3.0}
 PREFILL = {
     **IN_ENGINE,
-    **{"ttft_per_prompt_token_s": 0.0005, "long_ttft_spread_s": 0.02, "engine_queue_s": 0.010},
+    **{"ttft_per_prompt_token_s": 0.0005, "engine_queue_s": 0.010},
 }
 OUTSIDE = {**SLOWER, "engine_ttft_s": 0.071}
 STEPS = {"step_s": 0.016, "slow_step_s": 0.017, "engine_itl_s": 0.017}
@@ -109,10 +108,10 @@ def diagnosed(
 
 
 def test_every_name_has_a_breach_here() -> None:
-    """All names but `unknown`, each of one mechanism."""
-    assert {*BREACHES, "unknown"} == set(get_args(Name))
-    assert [mechanism.name for mechanism in MECHANISMS if mechanism.name not in BREACHES] == []
-    assert len({mechanism.name for mechanism in MECHANISMS}) == len(MECHANISMS) == len(BREACHES)
+    """All names but `unknown`, each of one mechanism; that it is draining an engine says itself."""
+    assert {*BREACHES, "draining", "unknown"} == set(get_args(Name))
+    assert {mechanism.name for mechanism in MECHANISMS} == {*BREACHES, "draining"}
+    assert len(MECHANISMS) == len(BREACHES) + 1
 
 
 @pytest.mark.parametrize("name", BREACHES)
@@ -150,13 +149,18 @@ CASES: dict[str, list[tuple[tuple[Name, ...], dict[str, Any], tuple[str, ...], t
     ],
     "one slow replica shows in the slowest answers, and only an SLO on decoding asks for it": [
         (("slow_decode",), {"slow_step_s": 0.016}, ("tpot",), ()),
-        (("unknown",), {"slow_step_s": 0.013}, ("tpot",), ()),
+        (("unknown",), {"slow_step_s": 0.012}, ("tpot",), ()),
         (("network",), {**OUTSIDE, "slow_step_s": 0.016}, ("ttft",), ()),
     ],
     "preemptions show a full cache; usage alone does not, nor requests that wait for slots, nor a cache that was as full before": [
         (("cache_pressure",), {"preemptions_per_s": 1.0, "kv_usage_ratio": 0.8}, ("itl",), ()),
         (("unknown",), {"kv_usage_ratio": 0.99}, ("ttft",), ()),
         (("queueing",), {**NO_SPACE, "waiting_at_most_running_ratio": 0.9}, ("ttft",), ()),
+        (("queueing",), {**NO_SPACE, "kv_usage_ratio": 0.93}, ("ttft",), ()),  # a full batch fills the cache as well
+    ],
+    "more requests are load, also where users' prompts are longer than those of probes": [
+        (("queueing",), {**LONG, "requests_per_s": 100.0}, ("ttft",), ()),
+        (("long_prompts",), {**LONG, "requests_per_s": 50.0}, ("ttft",), ()),
     ],
     "a growth is divided into parts only if its error allows it": [
         (("network",), {**OUTSIDE, "ttft_mean_error_s": 0.07}, ("ttft",), ()),
@@ -184,7 +188,7 @@ CASES: dict[str, list[tuple[tuple[Name, ...], dict[str, Any], tuple[str, ...], t
     ],
     "without a page, prefill is named only where every prompt is slower by its length": [
         (("slow_prefill",), PREFILL, ("ttft",), PAGE),
-        (("unknown",), {**PREFILL, "long_ttft_spread_s": 0.15}, ("ttft",), PAGE),
+        (("unknown",), {**PREFILL, "ttft_per_prompt_token_error_s": 0.0001}, ("ttft",), PAGE),
         (("unknown",), {**PREFILL, "ttft_per_prompt_token_s": 0.0002}, ("ttft",), PAGE),
     ],
     "a KV transfer is named where it carries half of the growth of the TTFT, on the page of either engine; not for longer prompts": [
@@ -202,7 +206,8 @@ CASES: dict[str, list[tuple[tuple[Name, ...], dict[str, Any], tuple[str, ...], t
         (("stalls",), {**PAUSES, "still_together_ratio": 1.0}, ("itl",), PAGE),
         (("unknown",), {**PAUSES, "still_together_ratio": 0.4}, ("itl",), PAGE),
         (("unknown",), PAUSES, ("itl",), PAGE),
-        (("unknown",), {**PAUSES, "computed_prompt_tokens_per_s": 1_300.0}, ("itl",), ()),
+        (("stalls",), {**PAUSES, "computed_prompt_tokens_per_s": 1_300.0}, ("itl",), ()),
+        (("unknown",), {**PAUSES, "computed_prompt_tokens_per_s": 1_500.0}, ("itl",), ()),
         (("unknown",), {**PAUSES, "long_ttft_s": 0.11}, ("itl",), ()),
     ],
     "requests that wait for an engine that stands still are not queueing, where the load grew by less than the pauses": [
@@ -211,7 +216,8 @@ CASES: dict[str, list[tuple[tuple[Name, ...], dict[str, Any], tuple[str, ...], t
     ],
     "pauses that are no longer than usual take twice the usual time": [
         (("stalls",), {**PAUSES, "longest_still_s": 0.3}, ("itl",), ()),
-        (("unknown",), {**PAUSES, "longest_still_s": 0.2}, ("itl",), ()),
+        (("stalls",), {**PAUSES, "longest_still_s": 0.085}, ("itl",), ()),  # single steps that are ten times as long
+        (("unknown",), {**PAUSES, "longest_still_s": 0.2, "still_ratio": 0.025}, ("itl",), ()),
     ],
     "prefill is slower where long prompts are, though the mean of all hardly grows": [
         (("slow_prefill",), {**PREFILL, "ttft_mean_s": 0.1}, ("ttft",), ()),
@@ -265,6 +271,8 @@ def test_a_cache_that_was_as_full_before_is_no_cause() -> None:
         ({"gpu_memory_ratio": 0.97}, ("gpu_processes",), "perhaps another process on the GPU: 7% more"),
         ({"gpu_memory_ratio": 0.97, "over_bound": 0.45}, (), "neither clocks nor memory bandwidth"),
         ({"running": 9.0, "generated_tokens_per_s": 700.0}, (), "the batch is larger: 9 requests run, usually 4"),
+        ({"running": 9.0, "generated_tokens_per_s": 550.0}, (), "neither clocks nor memory bandwidth"),
+        ({"running": 9.0, "generated_tokens_per_s": 700.0, "step_s": 0.02}, (), "neither clocks nor memory bandwidth"),
         ({"over_bound": 0.9}, (), "memory bandwidth: steps run at 90%"),
         ({"over_bound": 0.45}, (), "neither clocks nor memory bandwidth"),
         ({}, (*PAGE, *GPU), "unknown with these measurements"),
@@ -286,10 +294,24 @@ def test_the_first_figure_says_how_much() -> None:
     assert failing.headline == "failing (http_5xx: HTTP 503: no upstream: 40 of 240 probes)"
 
 
+def test_the_figure_in_the_headline_is_one_that_decides() -> None:
+    """A part that shrank, or a cache that is not full, stands for nothing."""
+    slow_headers = {**SLOWER, "headers_s": 0.250, "connect_s": 0.0019}
+    assert diagnosed(slow_headers, "ttft", without=PAGE).headline.startswith("network (time to the headers")
+    assert "connecting" not in diagnosed(slow_headers, "ttft", without=PAGE).text()
+    preempted = diagnosed({"preemptions_per_s": 1.0, "kv_usage_ratio": 0.25}, "itl")
+    assert preempted.headline == "cache pressure (preemptions per request: 0.04)"
+    inside = diagnosed({**PREFILL, "ttft_per_prompt_token_s": None}, "ttft")
+    assert inside.headline.startswith("slow prefill (time in the engine without waiting")
+
+
 def test_a_probable_name_is_said_to_be_one() -> None:
-    """Until it is confirmed the diagnosis is `unknown`."""
+    """Until it is confirmed the diagnosis is `unknown`; what is bad comes before it."""
     diagnosis = replace(diagnosed(STEPS, "tpot"), regimes=("unknown",), probable=("slow_decode",))
     assert diagnosis.headline == "probably slow decode, confirming"
+    assert replace(diagnosis, bad="TPOT 16 ms, 12 ms allowed").headline.startswith(
+        "TPOT 16 ms, 12 ms allowed, probably"
+    )
     assert diagnosis.text().startswith("probably slow decode, confirming: decode steps")
 
 

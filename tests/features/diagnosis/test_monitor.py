@@ -17,14 +17,14 @@ from prober.exposition.families import Value
 from prober.features.diagnosis.clues import Name, WindowFeatures
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.diagnosis.monitor import (
-    BREACH_BURN_RATE,
     CONFIRMING,
     EVALUATE_EVERY_S,
-    MIN_PROBES,
+    MIN_CONFIRMING,
+    SHORT,
     DiagnosisMonitor,
     TargetDiagnosis,
-    _breached,
 )
+from prober.features.diagnosis.trouble import BREACH_BURN_RATE, burn
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.objective import Slo
@@ -35,7 +35,7 @@ from prober.measure.timeline import Timeline
 from prober.measure.usage import Usage
 from prober.probing.history import EventLog
 from prober.storage.saved_rows import SavedRows
-from tests.observed import StoppedClock, observed, reconfigured
+from tests.observed import UNIX_S, StoppedClock, observed, reconfigured
 
 TEXT = """
 slos: {quick: {signal: ttft, threshold: 300ms, objective: 95%}, pace: {signal: tpot, threshold: 12ms, objective: 95%},
@@ -104,14 +104,17 @@ class Scene:
                 self.evaluate()
 
     def evaluate(self) -> None:
+        self.target_diagnosis.evaluate()
+
+    @property
+    def target_diagnosis(self) -> TargetDiagnosis:
         diagnosis = self.target.find(TargetDiagnosis)
         assert diagnosis is not None
-        diagnosis.evaluate()
+        return diagnosis
 
     @property
     def diagnosis(self) -> Diagnosis | None:
-        target = self.target.find(TargetDiagnosis)
-        return target.diagnosis if target else None
+        return self.target_diagnosis.diagnosis
 
     def probe(self, ttft_s: float, itl_s: float) -> ProbeResult:
         due = round(self.now_s * 1e9)
@@ -122,9 +125,10 @@ class Scene:
         )
         return ProbeResult("t", "probe", "id", self.now_s, Outcome.OK, "", timeline, requested_prompt_tokens=128)
 
-    def regimes(self, value: float = 1.0) -> set[str]:
-        children: Iterable[tuple[tuple[str, ...], object]] = self.families["llmslo_regime_active"].children.items()
-        return {labels[1] for labels, child in children if isinstance(child, Value) and child.value == value}
+    def causes(self, state: str = "confirmed") -> set[str]:
+        children: Iterable[tuple[tuple[str, ...], object]] = self.families["llmslo_cause_info"].children.items()
+        assert all(isinstance(child, Value) and child.value == 1 for _, child in children)
+        return {labels[1] for labels, _ in children if labels[2] == state}
 
     def bound(self) -> float | None:
         child = self.families["llmslo_decode_bandwidth_bound_ratio"].children.get(("t",))
@@ -135,14 +139,22 @@ def verdict(*names: Name) -> Diagnosis:
     return Diagnosis(names, "means")
 
 
+def take(target: TargetDiagnosis, shown: Diagnosis | None) -> None:
+    """The next evaluation comes to this verdict; None: there is no trouble."""
+    if shown is not None:
+        target._take(shown, target._now_s(), target._now_s())
+    elif target.diagnosis is not None:
+        target._end(target._now_s())
+
+
 def test_a_breach_is_diagnosed_while_it_lasts() -> None:
     """No diagnosis before; queueing while requests wait, with evidence and the engine's flag; none afterwards."""
     scene = Scene()
     scene.run_for(CALM_S)
-    assert scene.regimes() == set()
+    assert scene.causes() == set()
     assert scene.diagnosis is None
     scene.run_for(TROUBLE_S, queue_s=0.6)
-    assert scene.regimes() == {"queueing"}
+    assert scene.causes() == {"queueing"}
     diagnosis = scene.diagnosis
     assert diagnosis is not None
     assert any("waiting" in finding.figure for finding in diagnosis.evidence)
@@ -150,7 +162,7 @@ def test_a_breach_is_diagnosed_while_it_lasts() -> None:
     assert [event.text.split(":")[0] for event in scene.events.latest("t")] == ["queueing"]
     assert scene.events.latest("t")[0].text.startswith("queueing: ")
     scene.run_for(300)
-    assert scene.regimes() == set()
+    assert scene.causes() == set()
     assert scene.diagnosis is None
 
 
@@ -166,11 +178,11 @@ def test_a_slow_kv_transfer_is_told_from_a_queue(
     if measures_transfers:
         scene.page = replace(CALM, kv_transfer_seconds=EngineHistogram((5.0,), (0.0, 0.0), 0.0))
     scene.run_for(CALM_S, transfer_s=0.02)
-    assert scene.regimes() == set()
+    assert scene.causes() == set()
     scene.run_for(TROUBLE_S, queue_s=queue_s, transfer_s=transfer_s)
-    assert scene.regimes() == {name}
+    assert scene.causes() == {name}
     scene.run_for(300, transfer_s=0.02)
-    assert scene.regimes() == set()
+    assert scene.causes() == set()
 
 
 def test_slower_steps_are_named_within_minutes_of_the_start() -> None:
@@ -179,7 +191,7 @@ def test_slower_steps_are_named_within_minutes_of_the_start() -> None:
     scene.gpus = []
     scene.run_for(150)
     scene.run_for(300, itl_s=0.016)
-    assert scene.regimes() == {"slow_decode"}
+    assert scene.causes() == {"slow_decode"}
     assert scene.diagnosis is not None
     assert scene.diagnosis.headline == "slow decode (decode step: 2 ×)"
     assert "GPU readings" in scene.diagnosis.missing
@@ -223,10 +235,84 @@ def test_the_reason_of_failures_is_what_happens(outcome: Outcome, detail: str, n
     scene = Scene()
     scene.run_for(CALM_S)
     scene.run_for(TROUBLE_S, outcome=outcome, detail=detail)
-    assert scene.regimes() == {name}
+    assert scene.causes() == {name}
     assert scene.diagnosis is not None
     assert detail in scene.diagnosis.headline
     assert "probes" in scene.diagnosis.headline
+
+
+def test_a_cause_ends_with_its_trouble_and_is_past_for_a_while() -> None:
+    """Within a minute, at one probe in five seconds; with its begin and end to the probe, for a quarter of an hour."""
+    scene = Scene()
+    scene.run_for(CALM_S)
+    scene.run_for(TROUBLE_S, queue_s=0.6)
+    assert scene.target_diagnosis.past is None
+    scene.run_for(60)
+    assert scene.diagnosis is None
+    past = scene.target_diagnosis.past
+    assert past is not None
+    assert (past.regimes, past.since_unix_s) == (("queueing",), UNIX_S + CALM_S + 5)
+    assert past.until_unix_s == UNIX_S + CALM_S + TROUBLE_S
+    assert past.times == "from 2001-09-09 02:06 UTC until 2001-09-09 02:16 UTC"
+    scene.run_for(900)
+    assert scene.target_diagnosis.past is None
+
+
+def test_a_cause_that_comes_again_is_the_same_trouble() -> None:
+    """Within five minutes it is named at once, with the begin of the first time. Later, and another cause, begin anew."""
+    scene = Scene()
+    scene.run_for(CALM_S)
+    for pause_s, outcome, name, since_s in (
+        (150, Outcome.OK, "queueing", CALM_S),
+        (200, Outcome.OK, "queueing", CALM_S),
+        (450, Outcome.HTTP_5XX, "failing", CALM_S + 650),
+        (0, Outcome.OK, "queueing", CALM_S + 1250),
+    ):
+        scene.run_for(150, queue_s=0.6 if name == "queueing" else 0.0, outcome=outcome, detail="HTTP 503: no upstream")
+        assert scene.diagnosis is not None
+        assert scene.diagnosis.regimes == (name,)
+        assert scene.diagnosis.since_unix_s == UNIX_S + since_s + 5
+        scene.run_for(pause_s)
+
+
+def test_a_target_that_fails_is_failing_at_once() -> None:
+    """Its state says so with the third probe, whatever its SLOs allow; when it is ready again, nothing is said of it."""
+    scene = Scene()
+    scene.run_for(CALM_S)
+    scene.run_for(15, outcome=Outcome.CONNECT_REFUSED, detail="connection refused")
+    scene.target.state_seen(TargetState.FAILING, None, ())
+    assert scene.causes() == {"failing"}
+    scene.run_for(30)
+    scene.target.state_seen(TargetState.READY, None, ())
+    assert scene.causes() == set()
+
+
+def test_a_paused_target_has_no_present_cause() -> None:
+    """Nothing new is known of it."""
+    scene = Scene()
+    scene.run_for(CALM_S)
+    scene.run_for(TROUBLE_S, queue_s=0.6)
+    scene.target.target.paused_unix_s = UNIX_S
+    scene.evaluate()
+    assert scene.diagnosis is None
+
+
+def test_a_latency_that_grows_steadily_is_named_with_its_begin() -> None:
+    """By 1% a minute from 100 ms on, far below its SLO. A single step of the same size is no growth, and a fall ends it."""
+    grows, steps = Scene(), Scene()
+    for scene in (grows, steps):
+        scene.run_for(CALM_S)
+    for minute in range(1, 61):
+        grows.run_for(60, queue_s=0.1 * (1.01**minute - 1))
+        steps.run_for(60, queue_s=0.04)
+    assert steps.diagnosis is None
+    assert grows.diagnosis is not None
+    assert grows.diagnosis.since_unix_s == pytest.approx(UNIX_S + CALM_S, abs=240)
+    assert "TTFT growing since 2001-09-09 02:0" in grows.diagnosis.bad
+    assert "by 1% a minute" in grows.diagnosis.bad
+    assert grows.diagnosis.regimes == ("queueing",)
+    grows.run_for(60)
+    assert grows.diagnosis is None
 
 
 def test_an_engine_that_loads_again_is_loading() -> None:
@@ -238,37 +324,34 @@ def test_an_engine_that_loads_again_is_loading() -> None:
         (TargetState.STARTING, {"loading"}),
     ):
         scene.target.state_seen(state, None, ())
-        for _ in range(CONFIRMING):
-            scene.evaluate()
-        assert scene.regimes() == names
+        assert scene.causes() == names
     assert scene.diagnosis is not None
     assert scene.diagnosis.headline == "loading"  # no probe was sent, so none is said to have failed
     assert scene.diagnosis.advice
 
 
-def test_an_engine_that_shuts_down_has_no_trouble() -> None:
-    """Nothing is sent any more, and the failures before its health said so are no diagnosis of what happens now."""
+def test_an_engine_that_shuts_down_is_draining() -> None:
+    """At once, as nothing is sent any more; the failures before its health said so are no diagnosis of what happens now."""
     scene = Scene()
     scene.run_for(CALM_S)
     scene.run_for(TROUBLE_S, outcome=Outcome.HTTP_5XX, detail="HTTP 503: Server is shutting down")
-    assert scene.regimes() == {"failing"}
+    assert scene.causes() == {"failing"}
     scene.target.state_seen(TargetState.DRAINING, None, ())
-    for _ in range(CONFIRMING):
-        scene.evaluate()
-    assert scene.diagnosis is None
-    assert scene.regimes() == set()
+    assert scene.causes() == {"draining"}
+    scene.target.state_seen(TargetState.PENDING, None, ())
+    assert scene.causes() == set()
 
 
-def test_a_name_is_probable_until_most_evaluations_of_two_minutes_have_it() -> None:
-    """Until then the series is 1 for `unknown` and 0.5 for the name; it is no event."""
+def test_a_name_is_probable_until_three_evaluations_and_most_have_it() -> None:
+    """Until then the state of the series is `probable`; it is no event."""
     scene = Scene()
     scene.run_for(CALM_S)
     states: list[tuple[set[str], set[str], str]] = []
     while not states or "queueing" not in states[-1][0]:
         scene.run_for(15, queue_s=0.6)
-        states.append((scene.regimes(), scene.regimes(0.5), scene.diagnosis.title if scene.diagnosis else ""))
-    probable = [state for state in states if state == ({"unknown"}, {"queueing"}, "probably queueing, confirming")]
-    assert len(probable) == CONFIRMING // 2
+        states.append((scene.causes(), scene.causes("probable"), scene.diagnosis.title if scene.diagnosis else ""))
+    probable = states.count((set(), {"queueing"}, "probably queueing, confirming"))
+    assert MIN_CONFIRMING - 1 <= probable <= CONFIRMING // 2
     assert states[-1] == ({"queueing"}, set(), "queueing")
     assert len(states) * EVALUATE_EVERY_S < TROUBLE_S
 
@@ -276,13 +359,13 @@ def test_a_name_is_probable_until_most_evaluations_of_two_minutes_have_it() -> N
 @pytest.mark.parametrize(
     ("verdicts", "shown"),
     [
-        ("qqqq", [""] * 4),
-        ("qqqqq.", ["", "", "", "", "q", "q"]),
-        ("qqqqquuuuuuu", [*[""] * 4, *"qqqqq", *[""] * 3]),
-        ("qqqqqqqqnqqq", [*[""] * 4, *"qqqqqqqq"]),
-        ("qnqnqnqnqnqn", [""] * 12),
-        ("qqqqqqqqnnnnnnnn", [*[""] * 4, *"qqqqqqqq", *"nnnn"]),
-        ("qqqqqqqq........", [*[""] * 4, *"qqqqqqqq", *[""] * 4]),
+        ("qqq.", ["", "", "q", ""]),
+        ("qqq.q", ["", "", "q", "", "q"]),
+        ("qqq.n", ["", "", "q", "", ""]),
+        ("qqqqquuuuuuu", ["", "", *"qqqqqqqq", "", ""]),
+        ("qqqqqqqqnqqq", ["", "", *"qqqqqqqqqq"]),
+        ("unquuuuuuuuu", [""] * 12),
+        ("qqqqqqqqnnnnnnnn", ["", "", *"qqqqqqqqqq", *"nnnn"]),
     ],
 )
 def test_a_name_is_held_until_few_evaluations_have_it(verdicts: str, shown: list[str]) -> None:
@@ -293,8 +376,8 @@ def test_a_name_is_held_until_few_evaluations_have_it(verdicts: str, shown: list
     assert target is not None
     seen = []
     for letter in verdicts:
-        target._take(verdict(names[letter]) if letter != "." else None, 0.0)
-        seen.append("".join(sorted(name[0] for name in scene.regimes() - {"unknown"})))
+        take(target, verdict(names[letter]) if letter != "." else None)
+        seen.append("".join(sorted(name[0] for name in scene.causes() - {"unknown"})))
     assert seen == shown
 
 
@@ -304,8 +387,8 @@ def test_two_names_are_both_shown() -> None:
     target = scene.target.find(TargetDiagnosis)
     assert target is not None
     for _ in range(CONFIRMING):
-        target._take(verdict("slow_decode", "network"), 0.0)
-    assert scene.regimes() == {"slow_decode", "network"}
+        take(target, verdict("slow_decode", "network"))
+    assert scene.causes() == {"slow_decode", "network"}
     assert scene.diagnosis is not None
     assert scene.diagnosis.title == "slow decode and network"
 
@@ -315,8 +398,9 @@ def test_the_words_are_of_the_confirmed_names() -> None:
     scene = Scene()
     target = scene.target.find(TargetDiagnosis)
     assert target is not None
-    for other in (*["network"] * 4, "stalls"):
-        target._take(verdict("slow_decode", cast(Name, other)), 0.0)
+    others: tuple[Name, ...] = ("network", "network", "stalls", "stalls")
+    for other in others:
+        take(target, verdict("slow_decode", other))
     assert scene.diagnosis is not None
     assert scene.diagnosis.regimes == ("slow_decode",)
     assert scene.diagnosis.means == "decode steps take longer than usual"
@@ -352,7 +436,7 @@ def test_a_workload_that_changes_under_its_name_is_learned_again() -> None:
 @pytest.mark.parametrize("flip_s", [30, 60, 75, 90, 150, 240])
 @pytest.mark.parametrize("other", ["network", None])
 def test_a_diagnosis_that_flips_does_not_drown_the_event_list(flip_s: int, other: Name | None) -> None:
-    """Half an hour of flips adds at most one. A steady neighbour has one entry, and one whose cause changes has two."""
+    """Half an hour of flips adds each cause once. A steady neighbour has one entry, and one whose cause changes has two."""
     scene = Scene()
     neighbours = [
         observed(spec(), scene.monitor.observe, clock=scene.clock, name=name) for name in ("steady", "changes")
@@ -364,18 +448,18 @@ def test_a_diagnosis_that_flips_does_not_drown_the_event_list(flip_s: int, other
         for target, cause in zip((scene.target, *neighbours), (flipping, "queueing", changing), strict=True):
             diagnosis = target.find(TargetDiagnosis)
             assert diagnosis is not None
-            diagnosis._take(verdict(cause) if cause else None, scene.clock.ns / 1e9)
-    assert len(scene.events.latest("t")) <= 1
+            take(diagnosis, verdict(cause) if cause else None)
+    assert len(scene.events.latest("t")) <= (2 if other else 1)
     named = {name: [event.text.split(":")[0] for event in scene.events.latest(name)] for name in ("steady", "changes")}
     assert named == {"steady": ["queueing"], "changes": ["network", "queueing"]}
 
 
 def test_too_few_bad_probes_are_not_a_breach() -> None:
-    """Two bad probes in a window, or up to three times the share of the budget, give no diagnosis."""
+    """Three bad probes in a row, or up to three times the share of the budget, give no diagnosis; the fourth in a row does."""
     scene = Scene()
     scene.run_for(CALM_S)
-    assert pytest.approx(4.5) == MIN_PROBES * 0.05 * BREACH_BURN_RATE
-    scene.run_for(20, queue_s=0.6)
+    assert pytest.approx(4.5) == SHORT[1] * 0.05 * BREACH_BURN_RATE
+    scene.run_for(15, queue_s=0.6)
     scene.evaluate()
     assert scene.diagnosis is None
     scene.run_for(5, queue_s=0.6)
@@ -392,9 +476,10 @@ def test_wrong_answers_are_no_begin_of_slowness() -> None:
         scene.now_s = second
         answer = scene.probe(0.1 if second < 30 else 0.6, 0.008)
         probes.append(replace(answer, check="text", outcome=Outcome.WRONG_ANSWER if second < 30 else Outcome.OK))
-    breached, bad_s = _breached((right, quick), probes)
-    assert (breached, min(bad_s)) == ({"ttft": 0.3}, 30.0)
-    assert _breached((right,), probes) == ({}, [])
+    slow = burn(quick, probes)
+    assert slow is not None
+    assert (slow.signal, slow.threshold_s, slow.since_s, slow.until_s) == ("ttft", 0.3, 30.0, 39.0)
+    assert burn(right, probes) is None
 
 
 def test_what_is_usual_survives_a_restart() -> None:
@@ -405,7 +490,7 @@ def test_what_is_usual_survives_a_restart() -> None:
     (key,) = saved
     after = Scene(saved)
     after.run_for(TROUBLE_S, itl_s=0.02)
-    assert after.regimes() == {"slow_decode"}
+    assert after.causes() == {"slow_decode"}
     for odd in (b"{", b"[1]", b'{"color": 1}'):
         fresh = Scene(dict.fromkeys(saved, odd))
         assert fresh.monitor.saved_usual(key) is None

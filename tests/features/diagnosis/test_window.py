@@ -134,11 +134,9 @@ def test_the_cost_of_a_prompt_token() -> None:
     waited = prompt_line([(n, ttft + (5.0 if i % 10 == 0 else 0.0)) for i, (n, ttft) in enumerate(samples)])
     assert waited is not None
     assert waited.slope == pytest.approx(0.0001, rel=0.2)
-    assert waited.spread_s < 0.01
     queued = prompt_line([(n, ttft + (0.2 if i % 2 == 0 else 0.0)) for i, (n, ttft) in enumerate(samples)])
     assert queued is not None
     assert queued.error > 5 * line.error
-    assert queued.spread_s > 0.15
     assert prompt_line([(100 + i % 20, 0.05) for i in range(60)]) is None
     assert prompt_line(samples[:14]) is None
 

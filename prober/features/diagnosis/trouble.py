@@ -1,0 +1,172 @@
+"""Begin and end of a trouble: a budget that burns too fast, and a latency that grows steadily. Times are seconds of one clock."""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from statistics import correlation, fmean, linear_regression, median
+from typing import NamedTuple
+
+from prober.features.diagnosis.clues import GROWN, format_s
+from prober.measure.objective import Slo, count_events, format_percent
+from prober.measure.outcome import ANSWERED, Outcome
+from prober.measure.result import ProbeResult
+
+BREACH_BURN_RATE = 3
+MIN_BAD_EVENTS, MIN_BAD_AGAIN = 3, 2
+HOLD_S = 20.0  # without a bad event, at least, until trouble is over
+# Log likelihood ratios: of trouble to good times, to begin, and to begin again; of good times to trouble, to end.
+SURE, AGAIN, OVER = math.log(10_000), math.log(1_000), math.log(100)
+# Outcomes that depend on speed: answers, and requests that the target was too slow to answer.
+SPEED_OUTCOMES = ANSWERED | {
+    *(Outcome.TIMEOUT_FIRST_TOKEN, Outcome.TIMEOUT_STALL, Outcome.TIMEOUT_TOTAL, Outcome.HTTP_408),
+}
+# A point of a latency's course has so many answers, and so many seconds; its course has some hours of them.
+POINT_ANSWERS, POINT_S, MAX_POINTS = 20, 60.0, 90
+MIN_GROWING_POINTS = 6
+CLEARLY = 6.0  # standard errors of the slope of a latency that grows
+
+
+@dataclass(frozen=True, slots=True)
+class Burn:
+    """Budget of an SLO that burns too fast.
+
+    signal: of the SLO; `success` if failures that do not depend on speed burn its budget, whatever its signal
+    since_s, until_s: when the first and the last of its bad probes were due
+    text: what is bad, such as `TTFT 1.1 s, 300 ms allowed`
+    """
+
+    signal: str
+    threshold_s: float
+    since_s: float
+    until_s: float
+    text: str
+
+
+def due_s(probe: ProbeResult) -> float:
+    """When the probe was due."""
+    return probe.timeline.intended_ns / 1e9
+
+
+def burn(slo: Slo, probes: Sequence[ProbeResult], *, is_again: bool = False) -> Burn | None:
+    """The burn of an SLO's budget that lasts until the last of these probes; None without one. Wrong answers are left out.
+
+    probes: in the order of time; is_again: the budget burned a little before, so that less evidence is enough
+    """
+    if slo.signal == "quality":
+        return None
+    timed = [probe for probe in probes if probe.outcome in SPEED_OUTCOMES]
+    for judged in (timed, probes) if slo.threshold_s is not None else (probes,):
+        counted = [(probe, *counts) for probe in judged if (counts := count_events(slo, probe))[0]]
+        if sum(bad for _, _, bad in counted) < (MIN_BAD_AGAIN if is_again else MIN_BAD_EVENTS):
+            continue
+        # Events of one answer are alike: they weigh as the root of their number.
+        samples = [(due_s(probe), bad / events, math.sqrt(events)) for probe, events, bad in counted]
+        if (span := _span(samples, float(slo.error_budget_ratio), AGAIN if is_again else SURE)) is not None:
+            first, last = span
+            signal = slo.signal if judged is timed else "success"
+            text = _bad_text(
+                slo, signal, [probe for probe, _, _ in counted[first:]], [ratio for _, ratio, _ in samples[first:]]
+            )
+            threshold_s = (slo.threshold_s or 0.0) if judged is timed else 0.0
+            return Burn(signal, threshold_s, samples[first][0], samples[last][0], text)
+    return None
+
+
+def _span(samples: Sequence[tuple[float, float, float]], budget: float, sure: float) -> tuple[int, int] | None:
+    """(places of the first and the last bad probe of a trouble); None if there is none, or if it is over.
+
+    It begins where the sum of the bad events less the allowed ones is least (Page's CUSUM), and is one if its log likelihood ratio to
+    good times is `sure`, or if all samples burn the budget too fast. It is over once what came since is much more likely in good times,
+    and the target was good for longer than at any time in between.
+
+    samples: (time, share of bad events, weight) of each probe
+    """
+    allowed = BREACH_BURN_RATE * budget
+    sums = [0.0, *accumulate(ratio - allowed for _, ratio, _ in samples)]
+    begin = sums.index(min(sums))
+    # Of an answer with many events some are bad in good times too.
+    clearly = max(allowed, fmean(ratio for _, ratio, _ in samples[begin:]) / 2) if begin < len(samples) else 1.0
+    bad = [place for place in range(begin, len(samples)) if samples[place][1] > clearly]
+    if not bad or allowed >= 1:
+        return None
+    first, last = bad[0], bad[-1]
+    trouble = max(allowed, (sum(ratio for _, ratio, _ in samples[first : last + 1]) + 1) / (last - first + 3))
+    good, worse = math.log((1 - budget) / (1 - trouble)), math.log(budget / trouble)
+    evidences = [weight * ((1 - ratio) * good + ratio * worse) for _, ratio, weight in samples[first:]]
+    if sums[-1] <= 0 and -sum(evidences[: last - first + 1]) < sure:
+        return None
+    over = 0.0
+    for evidence in evidences:
+        over = max(0.0, over + evidence)
+    pause_s = max((samples[after][0] - samples[before][0] for before, after in pairwise(bad)), default=0.0)
+    pause_s = max(pause_s, HOLD_S)
+    is_over = over >= OVER and samples[-1][0] - samples[last][0] > pause_s
+    return None if is_over else (first, last)
+
+
+def _bad_text(slo: Slo, signal: str, probes: Sequence[ProbeResult], ratios: Sequence[float]) -> str:
+    """What is bad since the trouble began, and how much is allowed."""
+    allowed = f"{format_percent(slo.error_budget_ratio)} allowed"
+    if signal == "success":
+        return f"{_percent(fmean(ratios))} of the probes fail, {allowed}"
+    name, limit = signal.upper().replace("_", " "), format_s(slo.threshold_s or 0.0)
+    values = [value for probe in probes if (value := getattr(probe.timeline, f"{signal}_s", None)) is not None]
+    if values and median(values) > (slo.threshold_s or 0.0):
+        return f"{name} {format_s(median(values))}, {limit} allowed"
+    return f"{name} above {limit} in {_percent(fmean(ratios))} of the {'tokens' if signal == 'itl' else 'probes'}, {allowed}"
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * ratio:.2g}%" if ratio < 0.995 else f"{ratio:.0%}"
+
+
+class Growth(NamedTuple):
+    """A latency that grows steadily since `since_s`. text: by how much"""
+
+    since_s: float
+    text: str
+
+
+@dataclass(slots=True)
+class Course:
+    """Course of a latency over some hours: points, each the mean of the logarithm over some answers."""
+
+    points: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MAX_POINTS))
+    _begin_s: float = 0.0
+    _logs: list[float] = field(default_factory=list)
+
+    def add(self, at_s: float, value_s: float) -> None:
+        """Add the latency of an answer, in the order of time."""
+        self._begin_s = self._begin_s if self._logs else at_s
+        self._logs.append(math.log(value_s))
+        if len(self._logs) >= POINT_ANSWERS and at_s - self._begin_s >= POINT_S:
+            self.points.append(((self._begin_s + at_s) / 2, fmean(self._logs)))
+            self._logs = []
+
+    def growth(self) -> Growth | None:
+        """The steady growth until now: a level and then a rising line correlate with the course clearly, and more than two levels do.
+
+        When the latency has fallen by half of its growth, the course begins anew.
+        """
+        size = len(self.points)
+        if size < MIN_GROWING_POINTS:
+            return None
+        times_s, logs = zip(*self.points, strict=True)
+        means = [fmean(logs[max(0, place - 2) : place + 1]) for place in range(size)]
+        if means[-1] - min(means) < math.log(GROWN):
+            return None
+        lines = [[max(0.0, at_s - begin_s) for at_s in times_s] for begin_s in times_s[: 1 - MIN_GROWING_POINTS]]
+        line = max(lines, key=lambda line: correlation(line, logs))
+        fit = correlation(line, logs)
+        step = max(correlation([float(place >= first) for place in range(size)], logs) for first in range(1, size))
+        slope, begin = linear_regression(line, logs)
+        end = begin + slope * line[-1]
+        if end - begin < math.log(GROWN) or fit <= step or fit**2 * (size - 2) < CLEARLY**2 * (1 - fit**2):
+            return None
+        if len(self._logs) >= POINT_ANSWERS / 2 and fmean(self._logs) < (begin + end) / 2:
+            self.points.clear()
+            return None
+        text = f"by {_percent(math.expm1(60 * slope))} a minute: {format_s(math.exp(end))} after {format_s(math.exp(begin))}"
+        return Growth(times_s[lines.index(line)], text)
