@@ -220,7 +220,8 @@ def play(scene: Scene) -> dict[str, Any]:
                 "defaults: {rate: 4/s, max_in_flight: 100, warmup: 0}",
                 f"workloads: {{w: {{prompt_tokens: 64, output_tokens: {TOKENS}}}}}",
                 "slos: {ttft: {signal: ttft, threshold: 80ms, objective: 95%}}",
-                f"targets: [{{name: t, url: 'http://{address}', model: m, engine: vllm, metrics: {{url: none}}, probes: [{{workload: w}}]}}]",
+                f"targets: [{{name: t, url: 'http://{address}', model: m, engine: vllm, metrics: {{url: none}}, "
+                "probes: [{workload: w}]}]",
             )
         )
         it = stack.enter_context(daemon(folder, "network", config + "\n"))

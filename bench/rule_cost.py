@@ -3,7 +3,7 @@
 A real Prometheus loads the rules of `prober rules` and a block of series that ends now, made with `promtool tsdb create-blocks-from
 openmetrics`: counters at a sample every 15 s for as long as a group reads them, the tiles that three days of evaluations would have
 recorded, and the facts that alerts quote. Half of all events are bad, so each target has an alert for each of its four SLOs, whose
-texts are evaluated too. Reported is what Prometheus measures (`prometheus_rule_group_last_duration_seconds`), the median of three rounds.
+texts are evaluated too. Reported is what Prometheus measures of each group, the median of three rounds.
 """
 
 import argparse
