@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from itertools import islice, repeat, takewhile
+from itertools import islice, takewhile
 
 from prober import __version__
 from prober.config.target import estimate_per_day
@@ -23,7 +23,7 @@ from prober.features.experiments.report.plots import curves
 from prober.features.health.health import NO_VERDICT
 from prober.features.health.monitor import TargetHealth
 from prober.features.slo.compliance import slo_status
-from prober.features.slo.monitor import Burn, TargetSlos
+from prober.features.slo.monitor import TargetSlos
 from prober.measure.objective import DAY_S, promql
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, TargetEvent
@@ -276,7 +276,6 @@ class Views:
             if slos is not None
             else [slo_status(*use, 0, 0, since_unix_s=now_unix_s, trusted=trusted, quiet_s=None) for use in uses]
         )
-        burns = slos.burns() if slos is not None else repeat(Burn())
         counts_failures = any(slo.signal == "success" for slo, _ in uses)
         probes = list(islice(history.recent(), RECENT)) if history else []
         return TargetAnswer(
@@ -304,8 +303,10 @@ class Views:
             timed=timed,
             outcomes=dict(history.outcomes.most_common()) if history else {},
             slos=[
-                SloAnswer.of(status, burn, counts_failures=counts_failures)
-                for status, burn in zip(statuses, burns, strict=False)
+                SloAnswer.model_validate(status).model_copy(
+                    update={"of_answered": counts_failures and status.slo.threshold_s is not None}
+                )
+                for status in statuses
             ],
             diagnosis=diagnosis.diagnosis if diagnosis else None,
             cause_since=getattr(diagnosis and diagnosis.diagnosis, "since_unix_s", None),

@@ -15,8 +15,7 @@ from prober.features.diagnosis.advice import Advice
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.state import DriftVerdict
 from prober.features.experiments.report.plots import curves
-from prober.features.slo.compliance import SloStatus
-from prober.features.slo.monitor import Burn
+from prober.features.slo.compliance import Burn, SloStatus
 from prober.measure.engine_signals import EngineInfo, EngineSignals
 from prober.measure.objective import Slo
 from prober.measure.outcome import NEUTRAL, Outcome
@@ -382,8 +381,8 @@ def test_a_drift_at_a_load_that_was_not_learnt_has_no_size() -> None:
 
 def burning(slo: Slo, bad: int) -> SloAnswer:
     """An SLO whose budget burns, with so many of the last 100 events bad."""
-    status = SloStatus(slo, "chat", 2_400, 61, NOW - 9_000, "missed", "")
-    return SloAnswer.of(status, Burn(100, bad, 300.0, NOW - 60, NOW), counts_failures=True)
+    burn = Burn(100, bad, 300.0, NOW - 60, NOW)
+    return SloAnswer.model_validate(SloStatus(slo, "chat", 2_400, 61, NOW - 9_000, "missed", "", burn))
 
 
 def test_what_is_bad_now_is_said_first_with_how_much_is_allowed() -> None:
@@ -413,15 +412,14 @@ def test_a_missed_slo_whose_bad_events_go_on_is_not_called_over() -> None:
     """It spends its budget too slowly to burn, and faster than it allows; within the budget it is over, as long as nothing is known
     of when it burned without a time.
     """
-    missed = SloStatus(TTFT, "chat", 2_400, 61, NOW - 9_000, "missed", "")
     cases = {
         (600, 12): ("few", "SLO missed over 30 days: ttft, and bad events go on"),
         (600, 6): ("past", "SLO missed over 30 days: ttft, not burning"),
         (60, 2): ("past", "SLO missed over 30 days: ttft, not burning"),
     }
     for counts, words in cases.items():
-        slo = SloAnswer.of(missed, Burn(*counts, 300.0, None, None), counts_failures=True)
-        concern = replace(target(), slos=[slo]).concern
+        missed = SloStatus(TTFT, "chat", 2_400, 61, NOW - 9_000, "missed", "", Burn(*counts, 300.0))
+        concern = replace(target(), slos=[SloAnswer.model_validate(missed)]).concern
         assert (concern.kind, concern.words(NOW)) == words
 
 

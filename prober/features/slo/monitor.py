@@ -4,14 +4,14 @@ import json
 import logging
 from array import array
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from prober.config.units import counted, duration_text, first_names
 from prober.exposition.families import Registry
 from prober.features.slo import series
-from prober.features.slo.compliance import SloStatus, slo_status
+from prober.features.slo.compliance import Burn, SloStatus, slo_status
 from prober.features.slo.traffic import bound_text, histogram_of, nearest_bound
 from prober.measure.engine_signals import PageReading
 from prober.measure.objective import (
@@ -193,22 +193,6 @@ def _saved_counts(now: Moment, data: bytes) -> dict[str, tuple[int, Any]]:
     return {key: (saved_ns, counts) for key, counts in row["counts"].items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Burn:
-    """Whether the budget of an SLO burns now, and the events of the last minutes.
-
-    span_s: the last minutes in which the events are counted: at most those of the present burn, or those since the latest one
-    since_unix_s: begin of the present burn, None if the budget does not burn
-    until_unix_s: last bad event of the latest burn, None if none is known
-    """
-
-    events: int = 0
-    bad: int = 0
-    span_s: float = RECENT_S
-    since_unix_s: float | None = None
-    until_unix_s: float | None = None
-
-
 @dataclass(slots=True)
 class _Count:
     """Count of the events of one SLO in one workload.
@@ -368,18 +352,14 @@ class TargetSlos(TargetObserver):
         now_ns = now.monotonic_ns
         for count in self._counts.values():
             last_ns = count.window.last_ns
-            yield slo_status(
+            status = slo_status(
                 *(count.slo, count.stream, *count.window.total(now_ns)),
                 since_unix_s=now.unix_s - (now_ns - count.window.since_ns(now_ns)) / 1e9,
                 trusted=trusted,
                 quiet_s=None if last_ns is None else (now_ns - last_ns) / 1e9,
                 why_no_event=count.why_no_event,
             )
-
-    def burns(self) -> Iterator[Burn]:
-        """Whether the budget of each SLO burns now, in the order of `statuses`."""
-        now = self._monitor.now()
-        return (count.burn(now) for count in self._counts.values())
+            yield replace(status, burn=count.burn(now))
 
     def _now_ns(self) -> int:
         return self._monitor.now().monotonic_ns
