@@ -37,6 +37,9 @@ SPANS = 60  # of a window: what is counted is up to a 60th shorter than it
 RECENT_S, RECENT_PROBES, LATEST_SPANS = 300.0, 30, SPANS // 6
 # Burn rates in the latest events and in those of minutes by which a burn begins: those of the workbook's second and third pair.
 BEGINS, SLOW_BEGINS = 6, 3
+MAX_QUIET_SPANS = (
+    2 * LATEST_SPANS
+)  # within a burn; at 0.2/s, one bad answer in five leaves a longer pause once in a hundred
 log = logging.getLogger(__name__)
 
 
@@ -67,6 +70,8 @@ class WindowCount:
     def total(self, now_ns: int, spans: int = SPANS) -> tuple[int, int]:
         """(events, bad events) of the window that ends now, or of its latest spans."""
         self._move(now_ns)
+        if spans == SPANS:
+            return sum(self._events), sum(self._bad)
         latest = [(self._newest - age) % SPANS for age in range(spans)]
         return sum(map(self._events.__getitem__, latest)), sum(map(self._bad.__getitem__, latest))
 
@@ -216,26 +221,22 @@ class _Count:
         if bad and self.is_burning(now_ns):
             self.since_ns, self.window.burned_ns = self._begin_ns(now_ns), now_ns
 
-    def _is_under_way(self, now_ns: int) -> bool:
-        """True if a burn's last bad event was just now, or a pause ago that a burn of rare bad events has."""
-        last_ns = self.window.burned_ns
-        return last_ns is not None and now_ns - last_ns <= 2 * LATEST_SPANS * self.recent.span_ns
-
-    def _spans_since_burn(self, now_ns: int) -> int:
-        """Number of the latest spans that have none of the latest burn's bad events."""
+    def _quiet_spans(self, now_ns: int) -> int:
+        """Number of the latest spans without a bad event of the latest burn."""
         last_ns = self.window.burned_ns
         return SPANS if last_ns is None else min(SPANS, (now_ns - last_ns) // self.recent.span_ns)
 
     def _begin_ns(self, now_ns: int) -> int:
         """Begin of the present burn."""
-        if self.since_ns is not None and self._is_under_way(now_ns):
+        if self.since_ns is not None and self._quiet_spans(now_ns) <= MAX_QUIET_SPANS:
             return self.since_ns
         return self.recent.oldest_bad_ns(LATEST_SPANS)
 
     def is_burning(self, now_ns: int) -> bool:
         """True if the budget burns now. A burn begins fast, or by minutes, and ends when the budget allows the latest events."""
-        is_under_way = self._is_under_way(now_ns)
-        events, bad = self.recent.total(now_ns, SPANS if is_under_way else self._spans_since_burn(now_ns))
+        quiet_spans = self._quiet_spans(now_ns)
+        is_under_way = quiet_spans <= MAX_QUIET_SPANS
+        events, bad = self.recent.total(now_ns, SPANS if is_under_way else quiet_spans)
         if bad < MIN_BAD_EVENTS or events < MIN_BAD_EVENTS * mean_events_per_probe(self.slo, self.stream.mean_tokens):
             return False
         latest = self.recent.total(now_ns, LATEST_SPANS)
@@ -247,7 +248,7 @@ class _Count:
     def burn(self, now: Moment) -> Burn:
         """The state of the budget at this moment."""
         now_ns, since_ns, span_ns = now.monotonic_ns, None, self.recent.span_ns
-        spans = self._spans_since_burn(now_ns)
+        spans = self._quiet_spans(now_ns)
         if self.is_burning(now_ns):
             since_ns = self._begin_ns(now_ns)
             spans = min(SPANS, 1 + (now_ns - since_ns) // span_ns)
