@@ -276,7 +276,7 @@ class Views:
             if slos is not None
             else [slo_status(*use, 0, 0, since_unix_s=now_unix_s, trusted=trusted, quiet_s=None) for use in uses]
         )
-        counts_failures = any(slo.signal == "success" for slo, _ in uses)
+        counting_failures = {use.workload for slo, use in uses if slo.signal == "success"}
         probes = list(islice(history.recent(), RECENT)) if history else []
         return TargetAnswer(
             key=runner.name or spec.key,
@@ -304,7 +304,7 @@ class Views:
             outcomes=dict(history.outcomes.most_common()) if history else {},
             slos=[
                 SloAnswer.model_validate(status).model_copy(
-                    update={"of_answered": counts_failures and status.slo.threshold_s is not None}
+                    update={"of_answered": bool(status.slo.threshold_s) and status.workload in counting_failures}
                 )
                 for status in statuses
             ],
