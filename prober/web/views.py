@@ -312,7 +312,7 @@ class Views:
             cause_since=getattr(diagnosis and diagnosis.diagnosis, "since_unix_s", None),
             trouble=getattr(diagnosis and diagnosis.diagnosis, "bad", ""),
             past_cause=None if past is None or past.title == "cause unknown" else PastCauseAnswer.model_validate(past),
-            warnings=list(_warnings(probes, getattr(engine, "page_problem", ""), now_unix_s)),
+            warnings=list(early_warnings(probes, getattr(engine, "page_problem", ""), now_unix_s)),
             capacity=(
                 f"{words(swept.capacities)}, as of {datetime.fromtimestamp(swept.at_unix_s, UTC):%Y-%m-%d %H:%M} UTC"
                 if swept
@@ -346,7 +346,7 @@ def _starting_text(since_unix_s: float, until_unix_s: float) -> str:
     return f"refuses connections since {since}; counted as failures after {after}, from {until} UTC (starting_timeout)"
 
 
-def _warnings(probes: Iterable[ProbeResult], page_problem: str, now_unix_s: float) -> Iterator[str]:
+def early_warnings(probes: Iterable[ProbeResult], page_problem: str, now_unix_s: float) -> Iterator[str]:
     """Sentences on what is no trouble yet. probes: the last ones, latest first; page_problem: why the engine's page is not read"""
     ends = next((probe.cert_expiry_unix_s for probe in probes if probe.cert_expiry_unix_s is not None), math.inf)
     if (left_s := ends - now_unix_s) < CERTIFICATE_S:

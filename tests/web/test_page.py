@@ -32,7 +32,7 @@ from prober.web.page.filters import cut
 from prober.web.page.layout import TEMPLATES
 from prober.web.page.view import AT_ONCE, RECENT, PageView, ProbeFilter
 from prober.web.targets import DriftAnswer, HealthAnswer, SloAnswer, TargetAnswer, engine_trends
-from prober.web.views import why_no_latency
+from prober.web.views import early_warnings, why_no_latency
 from tests.results.samples import sweep
 from tests.web.scenes import (
     HOSTILE,
@@ -441,6 +441,23 @@ def test_a_certificate_that_expires_soon_is_a_warning_beside_what_is_worse() -> 
     assert (well.concern.kind, well.concern.text) == ("few", warning)
     for views, times in (([well], 1), ([bad], 1), ([replace(well, name="b", key="b"), bad], 3)):
         assert Read(html(views)).text.count(warning) == times, "the list at the top names the first fact of each"
+
+
+@pytest.mark.parametrize(
+    ("days", "problem", "words"),
+    [
+        (14.1, "", []),
+        (13.9, "", ["its certificate expires in 13.9 days: 2025-12-05 08:36 UTC"]),
+        (-0.1, "", ["its certificate expired: 2025-11-21 08:36 UTC"]),
+        (90, "HTTP 404", ["the engine's metrics page cannot be read: HTTP 404"]),
+        (None, "", []),
+    ],
+)
+def test_what_will_be_trouble_is_a_warning(days: float | None, problem: str, words: list[str]) -> None:
+    """The certificate of the latest probe that has one, from two weeks before its end on; an engine's page that is not read."""
+    ends = None if days is None else NOW + days * 86_400
+    probes = [replace(probe(at, Random(1)), cert_expiry_unix_s=None if at == 5 else ends) for at in (5, 10)]
+    assert list(early_warnings(probes, problem, NOW)) == words
 
 
 def test_an_action_without_a_cost_names_none() -> None:
