@@ -17,8 +17,7 @@ from prober.config.units import counted, duration_text
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.state import DriftVerdict, Shift
 from prober.features.health.health import Health
-from prober.features.slo.compliance import UNTRUSTED, Compliance, SloStatus
-from prober.features.slo.monitor import Burn
+from prober.features.slo.compliance import UNTRUSTED, Compliance
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.objective import MIN_BAD_EVENTS, promql
 from prober.measure.result import ProbeResult
@@ -98,19 +97,11 @@ class SloAnswer(Answer):
     since: float = Field(validation_alias=AliasPath("since_unix_s"))
     why: str
     of_answered: bool = False
-    recent_events: int = 0
-    recent_bad: int = 0
-    recent: float = 0.0
-    burning_since: float | None = None
-    burned_until: float | None = None
-
-    @classmethod
-    def of(cls, status: SloStatus, burn: Burn, *, counts_failures: bool) -> "SloAnswer":
-        """The answer for an SLO. counts_failures: another SLO of the target counts its failed requests"""
-        recent = {"recent_events": burn.events, "recent_bad": burn.bad, "recent": burn.span_s}
-        times = {"burning_since": burn.since_unix_s, "burned_until": burn.until_unix_s}
-        of_answered = counts_failures and status.slo.threshold_s is not None
-        return cls.model_validate(status).model_copy(update={**recent, **times, "of_answered": of_answered})
+    recent_events: int = Field(validation_alias=AliasPath("burn", "events"))
+    recent_bad: int = Field(validation_alias=AliasPath("burn", "bad"))
+    recent: float = Field(validation_alias=AliasPath("burn", "span_s"))
+    burning_since: float | None = Field(validation_alias=AliasPath("burn", "since_unix_s"))
+    burned_until: float | None = Field(validation_alias=AliasPath("burn", "until_unix_s"))
 
     @property
     def kind(self) -> Kind:

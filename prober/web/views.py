@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from itertools import islice, repeat, takewhile
+from itertools import islice, takewhile
 
 from prober import __version__
 from prober.config.target import estimate_per_day
@@ -23,7 +23,7 @@ from prober.features.experiments.report.plots import curves
 from prober.features.health.health import NO_VERDICT
 from prober.features.health.monitor import TargetHealth
 from prober.features.slo.compliance import slo_status
-from prober.features.slo.monitor import Burn, TargetSlos
+from prober.features.slo.monitor import TargetSlos
 from prober.measure.objective import DAY_S, promql
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, TargetEvent
@@ -276,8 +276,7 @@ class Views:
             if slos is not None
             else [slo_status(*use, 0, 0, since_unix_s=now_unix_s, trusted=trusted, quiet_s=None) for use in uses]
         )
-        burns = slos.burns() if slos is not None else repeat(Burn())
-        counts_failures = any(slo.signal == "success" for slo, _ in uses)
+        counting_failures = {use.workload for slo, use in uses if slo.signal == "success"}
         probes = list(islice(history.recent(), RECENT)) if history else []
         return TargetAnswer(
             key=runner.name or spec.key,
@@ -304,14 +303,16 @@ class Views:
             timed=timed,
             outcomes=dict(history.outcomes.most_common()) if history else {},
             slos=[
-                SloAnswer.of(status, burn, counts_failures=counts_failures)
-                for status, burn in zip(statuses, burns, strict=False)
+                SloAnswer.model_validate(status).model_copy(
+                    update={"of_answered": bool(status.slo.threshold_s) and status.workload in counting_failures}
+                )
+                for status in statuses
             ],
             diagnosis=diagnosis.diagnosis if diagnosis else None,
             cause_since=getattr(diagnosis and diagnosis.diagnosis, "since_unix_s", None),
             trouble=getattr(diagnosis and diagnosis.diagnosis, "bad", ""),
             past_cause=None if past is None or past.title == "cause unknown" else PastCauseAnswer.model_validate(past),
-            warnings=list(_warnings(probes, getattr(engine, "page_problem", ""), now_unix_s)),
+            warnings=list(early_warnings(probes, getattr(engine, "page_problem", ""), now_unix_s)),
             capacity=(
                 f"{words(swept.capacities)}, as of {datetime.fromtimestamp(swept.at_unix_s, UTC):%Y-%m-%d %H:%M} UTC"
                 if swept
@@ -345,7 +346,7 @@ def _starting_text(since_unix_s: float, until_unix_s: float) -> str:
     return f"refuses connections since {since}; counted as failures after {after}, from {until} UTC (starting_timeout)"
 
 
-def _warnings(probes: Iterable[ProbeResult], page_problem: str, now_unix_s: float) -> Iterator[str]:
+def early_warnings(probes: Iterable[ProbeResult], page_problem: str, now_unix_s: float) -> Iterator[str]:
     """Sentences on what is no trouble yet. probes: the last ones, latest first; page_problem: why the engine's page is not read"""
     ends = next((probe.cert_expiry_unix_s for probe in probes if probe.cert_expiry_unix_s is not None), math.inf)
     if (left_s := ends - now_unix_s) < CERTIFICATE_S:

@@ -33,7 +33,16 @@ def few() -> list[TargetAnswer]:
 
 
 STATES: tuple[Callable[[], list[TargetAnswer]], ...] = (
-    *(scenes.healthy, scenes.slow, scenes.drifting, scenes.full, scenes.down, scenes.nothing, scenes.starting),
+    *(
+        scenes.healthy,
+        scenes.slow,
+        scenes.over,
+        scenes.drifting,
+        scenes.full,
+        scenes.down,
+        scenes.nothing,
+        scenes.starting,
+    ),
     *(scenes.paused, scenes.buffered, scenes.rejected, scenes.refused_workload, draining, few),
 )
 
@@ -90,6 +99,11 @@ def test_the_screen_fits_its_size(scene: Callable[[], list[TargetAnswer]], width
                 "headroom  ✗ none, demand is above the capacity [-20%, 2%]",
             ],
             [],
+        ),
+        (
+            scenes.over,
+            ["◇ SLO missed over 30 days: ttft, not burning since 10:50:00 (queueing until 10:50:00)"],
+            ["✗ "],
         ),
         (
             scenes.drifting,

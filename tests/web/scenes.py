@@ -13,8 +13,7 @@ from prober.features.diagnosis.advice import Advice
 from prober.features.diagnosis.clues import Finding
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.state import DriftVerdict, Shift
-from prober.features.slo.compliance import Compliance, SloStatus
-from prober.features.slo.monitor import Burn
+from prober.features.slo.compliance import Burn, Compliance, SloStatus
 from prober.measure.buffering import Buffering
 from prober.measure.engine_signals import EngineInfo, EngineSignals
 from prober.measure.objective import Slo
@@ -134,11 +133,12 @@ def slos(*states: Compliance, burning: bool = True) -> list[SloAnswer]:
     bad = {"met": 4, "missed": 61, "no_data": 0}
     now = Burn(60, 35, 300.0, NOW - 400, NOW - 5) if burning else Burn(60, 0, 300.0, None, NOW - 600)
     return [
-        SloAnswer.of(
-            SloStatus(slo, "chat", 120 if state == "no_data" else 2_400, bad[state], NOW - 9_000, state, why[state]),
-            now if state == "missed" else Burn(60, 0),
-            counts_failures=True,
-        )
+        SloAnswer.model_validate(
+            SloStatus(
+                *(slo, "chat", 120 if state == "no_data" else 2_400, bad[state], NOW - 9_000, state, why[state]),
+                burn=now if state == "missed" else Burn(60, 0, 300.0),
+            )
+        ).model_copy(update={"of_answered": slo is not OK})
         for slo, state in zip((TTFT, ITL, OK), states, strict=True)
     ]
 

@@ -15,8 +15,7 @@ from prober.features.diagnosis.advice import Advice
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.state import DriftVerdict
 from prober.features.experiments.report.plots import curves
-from prober.features.slo.compliance import SloStatus
-from prober.features.slo.monitor import Burn
+from prober.features.slo.compliance import Burn, SloStatus
 from prober.measure.engine_signals import EngineInfo, EngineSignals
 from prober.measure.objective import Slo
 from prober.measure.outcome import NEUTRAL, Outcome
@@ -33,7 +32,7 @@ from prober.web.page.filters import cut
 from prober.web.page.layout import TEMPLATES
 from prober.web.page.view import AT_ONCE, RECENT, PageView, ProbeFilter
 from prober.web.targets import DriftAnswer, HealthAnswer, SloAnswer, TargetAnswer, engine_trends
-from prober.web.views import why_no_latency
+from prober.web.views import early_warnings, why_no_latency
 from tests.results.samples import sweep
 from tests.web.scenes import (
     HOSTILE,
@@ -382,8 +381,8 @@ def test_a_drift_at_a_load_that_was_not_learnt_has_no_size() -> None:
 
 def burning(slo: Slo, bad: int) -> SloAnswer:
     """An SLO whose budget burns, with so many of the last 100 events bad."""
-    status = SloStatus(slo, "chat", 2_400, 61, NOW - 9_000, "missed", "")
-    return SloAnswer.of(status, Burn(100, bad, 300.0, NOW - 60, NOW), counts_failures=True)
+    burn = Burn(100, bad, 300.0, NOW - 60, NOW)
+    return SloAnswer.model_validate(SloStatus(slo, "chat", 2_400, 61, NOW - 9_000, "missed", "", burn))
 
 
 def test_what_is_bad_now_is_said_first_with_how_much_is_allowed() -> None:
@@ -413,15 +412,14 @@ def test_a_missed_slo_whose_bad_events_go_on_is_not_called_over() -> None:
     """It spends its budget too slowly to burn, and faster than it allows; within the budget it is over, as long as nothing is known
     of when it burned without a time.
     """
-    missed = SloStatus(TTFT, "chat", 2_400, 61, NOW - 9_000, "missed", "")
     cases = {
         (600, 12): ("few", "SLO missed over 30 days: ttft, and bad events go on"),
         (600, 6): ("past", "SLO missed over 30 days: ttft, not burning"),
         (60, 2): ("past", "SLO missed over 30 days: ttft, not burning"),
     }
     for counts, words in cases.items():
-        slo = SloAnswer.of(missed, Burn(*counts, 300.0, None, None), counts_failures=True)
-        concern = replace(target(), slos=[slo]).concern
+        missed = SloStatus(TTFT, "chat", 2_400, 61, NOW - 9_000, "missed", "", Burn(*counts, 300.0))
+        concern = replace(target(), slos=[SloAnswer.model_validate(missed)]).concern
         assert (concern.kind, concern.words(NOW)) == words
 
 
@@ -443,6 +441,23 @@ def test_a_certificate_that_expires_soon_is_a_warning_beside_what_is_worse() -> 
     assert (well.concern.kind, well.concern.text) == ("few", warning)
     for views, times in (([well], 1), ([bad], 1), ([replace(well, name="b", key="b"), bad], 3)):
         assert Read(html(views)).text.count(warning) == times, "the list at the top names the first fact of each"
+
+
+@pytest.mark.parametrize(
+    ("days", "problem", "words"),
+    [
+        (14.1, "", []),
+        (13.9, "", ["its certificate expires in 13.9 days: 2025-12-05 08:36 UTC"]),
+        (-0.1, "", ["its certificate expired: 2025-11-21 08:36 UTC"]),
+        (90, "HTTP 404", ["the engine's metrics page cannot be read: HTTP 404"]),
+        (None, "", []),
+    ],
+)
+def test_what_will_be_trouble_is_a_warning(days: float | None, problem: str, words: list[str]) -> None:
+    """The certificate of the latest probe that has one, from two weeks before its end on; an engine's page that is not read."""
+    ends = None if days is None else NOW + days * 86_400
+    probes = [replace(probe(at, Random(1)), cert_expiry_unix_s=None if at == 5 else ends) for at in (5, 10)]
+    assert list(early_warnings(probes, problem, NOW)) == words
 
 
 def test_an_action_without_a_cost_names_none() -> None:

@@ -17,7 +17,16 @@ from tests.web import scenes
 from tests.web.scenes import replace
 
 STATES = (
-    *(scenes.healthy, scenes.slow, scenes.drifting, scenes.full, scenes.down, scenes.nothing, scenes.starting),
+    *(
+        scenes.healthy,
+        scenes.slow,
+        scenes.over,
+        scenes.drifting,
+        scenes.full,
+        scenes.down,
+        scenes.nothing,
+        scenes.starting,
+    ),
     *(scenes.paused, scenes.buffered, scenes.rejected, scenes.refused_workload),
 )
 

@@ -40,6 +40,22 @@ def silence_s(uses: Sequence[JudgedStream]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Burn:
+    """Whether the budget of an SLO burns now, and the events of the last minutes.
+
+    span_s: the last minutes in which the events are counted: at most those of the present burn, or those since the latest one
+    since_unix_s: begin of the present burn, None if the budget does not burn
+    until_unix_s: last bad event of the latest burn, None if none is known
+    """
+
+    events: int = 0
+    bad: int = 0
+    span_s: float = 0.0
+    since_unix_s: float | None = None
+    until_unix_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SloStatus:
     """Status of one SLO.
 
@@ -54,6 +70,7 @@ class SloStatus:
     since_unix_s: float
     state: Compliance
     why: str
+    burn: Burn = Burn()
 
 
 def slo_status(

@@ -5,14 +5,14 @@ import json
 import logging
 from array import array
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, get_args
 
 from prober.config.units import counted, duration_text, first_names
 from prober.exposition.families import Registry
 from prober.features.slo import series
-from prober.features.slo.compliance import Compliance, SloStatus, silence_s, slo_status
+from prober.features.slo.compliance import Burn, Compliance, SloStatus, silence_s, slo_status
 from prober.features.slo.traffic import STREAM, bound_text, histogram_of, nearest_bound
 from prober.measure.engine_signals import PageReading
 from prober.measure.objective import (
@@ -40,6 +40,9 @@ SPANS = 60  # of a window: what is counted is up to a 60th shorter than it
 RECENT_S, RECENT_PROBES, LATEST_SPANS = 300.0, 30, SPANS // 6
 # Burn rates in the latest events and in those of minutes by which a burn begins: those of the workbook's second and third pair.
 BEGINS, SLOW_BEGINS = 6, 3
+MAX_QUIET_SPANS = (
+    2 * LATEST_SPANS
+)  # within a burn; at 0.2/s, one bad answer in five leaves a longer pause once in a hundred
 log = logging.getLogger(__name__)
 
 
@@ -70,6 +73,8 @@ class WindowCount:
     def total(self, now_ns: int, spans: int = SPANS) -> tuple[int, int]:
         """(events, bad events) of the window that ends now, or of its latest spans."""
         self._move(now_ns)
+        if spans == SPANS:
+            return sum(self._events), sum(self._bad)
         latest = [(self._newest - age) % SPANS for age in range(spans)]
         return sum(map(self._events.__getitem__, latest)), sum(map(self._bad.__getitem__, latest))
 
@@ -210,22 +215,6 @@ def _saved_counts(now: Moment, data: bytes) -> dict[str, tuple[int, Any]]:
     return {key: (saved_ns, counts) for key, counts in row["counts"].items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Burn:
-    """Whether the budget of an SLO burns now, and the events of the last minutes.
-
-    span_s: the last minutes in which the events are counted: at most those of the present burn, or those since the latest one
-    since_unix_s: begin of the present burn, None if the budget does not burn
-    until_unix_s: last bad event of the latest burn, None if none is known
-    """
-
-    events: int = 0
-    bad: int = 0
-    span_s: float = RECENT_S
-    since_unix_s: float | None = None
-    until_unix_s: float | None = None
-
-
 @dataclass(slots=True)
 class _Count:
     """Count of the events of one SLO in one workload.
@@ -249,26 +238,22 @@ class _Count:
         if bad and self.is_burning(now_ns):
             self.since_ns, self.window.burned_ns = self._begin_ns(now_ns), now_ns
 
-    def _is_under_way(self, now_ns: int) -> bool:
-        """True if a burn's last bad event was just now, or a pause ago that a burn of rare bad events has."""
-        last_ns = self.window.burned_ns
-        return last_ns is not None and now_ns - last_ns <= 2 * LATEST_SPANS * self.recent.span_ns
-
-    def _spans_since_burn(self, now_ns: int) -> int:
-        """Number of the latest spans that have none of the latest burn's bad events."""
+    def _quiet_spans(self, now_ns: int) -> int:
+        """Number of the latest spans without a bad event of the latest burn."""
         last_ns = self.window.burned_ns
         return SPANS if last_ns is None else min(SPANS, (now_ns - last_ns) // self.recent.span_ns)
 
     def _begin_ns(self, now_ns: int) -> int:
         """Begin of the present burn."""
-        if self.since_ns is not None and self._is_under_way(now_ns):
+        if self.since_ns is not None and self._quiet_spans(now_ns) <= MAX_QUIET_SPANS:
             return self.since_ns
         return self.recent.oldest_bad_ns(LATEST_SPANS)
 
     def is_burning(self, now_ns: int) -> bool:
         """True if the budget burns now. A burn begins fast, or by minutes, and ends when the budget allows the latest events."""
-        is_under_way = self._is_under_way(now_ns)
-        events, bad = self.recent.total(now_ns, SPANS if is_under_way else self._spans_since_burn(now_ns))
+        quiet_spans = self._quiet_spans(now_ns)
+        is_under_way = quiet_spans <= MAX_QUIET_SPANS
+        events, bad = self.recent.total(now_ns, SPANS if is_under_way else quiet_spans)
         if bad < MIN_BAD_EVENTS or events < MIN_BAD_EVENTS * mean_events_per_probe(self.slo, self.stream.mean_tokens):
             return False
         latest = self.recent.total(now_ns, LATEST_SPANS)
@@ -280,7 +265,7 @@ class _Count:
     def burn(self, now: Moment) -> Burn:
         """The state of the budget at this moment."""
         now_ns, since_ns, span_ns = now.monotonic_ns, None, self.recent.span_ns
-        spans = self._spans_since_burn(now_ns)
+        spans = self._quiet_spans(now_ns)
         if self.is_burning(now_ns):
             since_ns = self._begin_ns(now_ns)
             spans = min(SPANS, 1 + (now_ns - since_ns) // span_ns)
@@ -392,13 +377,14 @@ class TargetSlos(TargetObserver):
         now_ns = now.monotonic_ns
         for count in self._counts.values():
             last_ns = count.window.last_ns
-            yield slo_status(
+            status = slo_status(
                 *(count.slo, count.stream, *count.window.total(now_ns)),
                 since_unix_s=now.unix_s - (now_ns - count.window.since_ns(now_ns)) / 1e9,
                 trusted=trusted,
                 quiet_s=None if last_ns is None else (now_ns - last_ns) / 1e9,
                 why_no_event=count.why_no_event,
             )
+            yield replace(status, burn=count.burn(now))
 
     def show_standing(self) -> None:
         """Export the compliance, the rest of the budget and silence of each SLO."""
@@ -417,11 +403,6 @@ class TargetSlos(TargetObserver):
         for slo in self._traffic.values():
             left = _left(slo, *self._traffic_windows[slo].total(now_ns))
             registry.show(series.TRAFFIC_BUDGET_LEFT, left, self.name, slo.name)
-
-    def burns(self) -> Iterator[Burn]:
-        """Whether the budget of each SLO burns now, in the order of `statuses`."""
-        now = self._monitor.now()
-        return (count.burn(now) for count in self._counts.values())
 
     def _now_ns(self) -> int:
         return self._monitor.now().monotonic_ns

@@ -139,11 +139,6 @@ def cut(text: str, limit: int = MAX_TEXT_CHARS) -> str:
     return text[:limit] + "…" if len(text) > limit else text
 
 
-def spaced(name: str) -> str:
-    """The name with spaces in place of underscores: `http_5xx` as `http 5xx`."""
-    return name.replace("_", " ")
-
-
 def query_value(text: str) -> str:
     """The text escaped as the value of a query parameter, or as one segment of a path."""
     return quote(text, safe="", errors="replace")
@@ -193,14 +188,9 @@ def percentage(ratio: float, digits: int) -> str:
     return f"{ratio:.{digits}%}"
 
 
-def bar_length(ratio: float) -> int:
-    """Length of a bar for a ratio: 0 to 100."""
-    return min(100, max(0, round(ratio * 100)))
-
-
 _BY_THEIR_NAMES: tuple[Callable[..., Any], ...] = (
-    *(amount, anchor, bar_length, binding, bound, clock_time, cut, grafana_link, iso_time, overrun_s, page_link),
-    *(percentage, percentile_name, probe_anchor, probe_kind, query_value, share, signal_name, spaced, sparkline),
+    *(amount, anchor, binding, bound, clock_time, cut, grafana_link, iso_time, overrun_s, page_link),
+    *(percentage, percentile_name, probe_anchor, probe_kind, query_value, share, signal_name, sparkline),
     *(target_link, timeline_drawing, trend),
 )
 FILTERS: dict[str, Callable[..., Any]] = {function.__name__: function for function in _BY_THEIR_NAMES} | {
