@@ -269,7 +269,7 @@ class Views:
                 headroom = HeadroomAnswer(
                     **asdict(free), addable_lower=added.lower, addable=added.estimate, addable_upper=added.upper
                 )
-        past = getattr(diagnosis, "past", None)
+        cause, past = (diagnosis.diagnosis, diagnosis.past) if diagnosis else (None, None)
         uses = list(spec.uses())
         statuses = (
             slos.statuses(trusted=trusted)
@@ -308,11 +308,11 @@ class Views:
                 )
                 for status in statuses
             ],
-            diagnosis=diagnosis.diagnosis if diagnosis else None,
-            cause_since=getattr(diagnosis and diagnosis.diagnosis, "since_unix_s", None),
-            trouble=getattr(diagnosis and diagnosis.diagnosis, "bad", ""),
+            diagnosis=cause,
+            cause_since=cause.since_unix_s if cause else None,
+            trouble=cause.bad if cause else "",
             past_cause=None if past is None or past.title == "cause unknown" else PastCauseAnswer.model_validate(past),
-            warnings=list(early_warnings(probes, getattr(engine, "page_problem", ""), now_unix_s)),
+            warnings=list(early_warnings(probes, engine.page_problem if engine else "", now_unix_s)),
             capacity=(
                 f"{words(swept.capacities)}, as of {datetime.fromtimestamp(swept.at_unix_s, UTC):%Y-%m-%d %H:%M} UTC"
                 if swept
