@@ -45,18 +45,6 @@ class LineTooLong(ValueError):
 class SseDecoder:
     """Incremental decoder: call `feed` with any split of the body, then `finish` once at its end."""
 
-    __slots__ = (
-        "_at_start",
-        "_data",
-        "_data_bytes",
-        "_has_stray",
-        "_idle",
-        "_max_line_bytes",
-        "_name",
-        "_partial_line",
-        "_skip_lf",
-    )
-
     def __init__(self, max_line_bytes: int = 256 << 10) -> None:
         self._max_line_bytes = max_line_bytes
         self._partial_line = bytearray()  # grows in place, so that many small pieces are not copied again each time

@@ -12,7 +12,7 @@ from prober.mock.faults import Schedule
 from prober.mock.page import KV_BLOCKS
 from prober.mock.record import Record
 from prober.mock.service import Behaviour, Emission, Place, Service, emissions
-from prober.net.clock import Alarm, Clock
+from prober.net.clock import Clock
 from prober.simulation.blocks import Blocks
 
 BACKGROUND_PROMPT_TOKENS = 256
@@ -30,7 +30,7 @@ class DrawnPlace:
         self.begun = asyncio.Event()
         self.entered_ns = 0  # the queue
         self.lease: Lease | None = None
-        self.loaded: Alarm | None = None  # the adapter
+        self.loaded: asyncio.TimerHandle | None = None  # the adapter
         self._service = service
 
     async def wait(self) -> int:

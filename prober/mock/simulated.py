@@ -14,7 +14,7 @@ from prober.mock.completion_request import CompletionRequest, bad_request, block
 from prober.mock.faults import Schedule
 from prober.mock.record import Record
 from prober.mock.service import Behaviour, Emission, Place, Service, chunk_tokens
-from prober.net.clock import Alarm, Clock
+from prober.net.clock import Clock
 from prober.simulation.engine import Engine
 from prober.simulation.faults import Fault, Flush, KvLost, Slow, Tail
 from prober.simulation.load import AzureConversation
@@ -82,7 +82,7 @@ class SimulatedService(Service):
         self._since_ns = self.pacer.now_ns()
         self._load: Iterator[Request] = iter(())
         self._next: Request | None = None
-        self._alarm: Alarm | None = None
+        self._alarm: asyncio.TimerHandle | None = None
         if behaviour.background_per_s:
             load = AzureConversation(behaviour.background_per_s, daily_amplitude=0.0)
             self._load = load.requests(Random(self.rng.getrandbits(64)), self.page.started_unix_s, math.inf)

@@ -7,16 +7,12 @@ gVisor), or if a step of the wall clock has spoilt it, readings of the clock aro
 
 import asyncio
 import contextlib
-import heapq
-import itertools
-import logging
 import socket
 import struct
 import sys
 import time
 from array import array
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import NamedTuple
 
 from prober.net.libc import wake_sooner
@@ -131,21 +127,6 @@ class Stamps:
 
 BEAT_NS = 1_000_000_000
 STANDSTILL_NS = 1_000_000_000  # less than any time after which a server gives a client up
-log = logging.getLogger(__name__)
-
-
-class Alarm:
-    """A scheduled call. due_ns: never before the time of scheduling"""
-
-    __slots__ = ("callback", "due_ns")
-
-    def __init__(self, due_ns: int, callback: Callable[[], None]) -> None:
-        self.due_ns = due_ns
-        self.callback: Callable[[], None] | None = callback
-
-    def cancel(self) -> None:
-        """Drop the scheduled call. Does nothing if it was made already."""
-        self.callback = None
 
 
 class Clock:
@@ -170,73 +151,50 @@ class Clock:
         self.now_ns = monotonic_ns or time.monotonic_ns
         self.stamps = Stamps(self.now_ns, by_kernel=monotonic_ns is None and sys.platform == "linux")
         self._loop = asyncio.get_running_loop()
-        self._heap: list[tuple[int, int, Alarm]] = []
-        self._order = itertools.count()
-        self._armed_ns: int | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self.on_beat: Callable[[float], None] | None = None
         self._standstill_end_ns: int | None = None  # of the last one
+        self._next_beat_ns = self.now_ns()
+        self._next_beat = self.call_at(self._next_beat_ns, self._beat)
         if monotonic_ns is None:
             wake_sooner()
-        self.call_at(self.now_ns(), self._beat)
 
-    def call_at(self, due_ns: int, callback: Callable[[], None]) -> Alarm:
-        """Call `callback` at `due_ns`, or at once if that has passed."""
-        alarm = Alarm(max(due_ns, self.now_ns()), callback)
-        heapq.heappush(self._heap, (due_ns, next(self._order), alarm))
-        if self._armed_ns is None or due_ns < self._armed_ns:
-            self._arm(due_ns)
-        return alarm
+    def call_at(self, due_ns: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call `callback` at `due_ns`, or as soon as the loop runs if that has passed. The loop logs its exceptions."""
+        now_ns = self.now_ns()
+        due_ns = max(due_ns, now_ns)
+        return self._loop.call_later((due_ns - now_ns) / 1e9, self._ring, due_ns, callback)
 
     async def sleep_until(self, due_ns: int) -> None:
         """Return at `due_ns`, never before; at once if that has passed."""
-        if due_ns <= self.now_ns():
-            return
-        waiter = self._loop.create_future()
-        alarm = self.call_at(due_ns, lambda: None if waiter.done() else waiter.set_result(None))
-        try:
-            await waiter
-        finally:
-            alarm.cancel()
+        while due_ns > self.now_ns():
+            woken = asyncio.Event()
+            alarm = self.call_at(due_ns, woken.set)
+            try:
+                await woken.wait()
+            finally:
+                alarm.cancel()
 
     def stood_still(self, since_ns: int) -> bool:
         """True if the event loop has stood still for a second or more, and not only before `since_ns`."""
-        if self._heap and self.now_ns() - self._heap[0][2].due_ns >= STANDSTILL_NS:
+        if self.now_ns() - self._next_beat_ns >= STANDSTILL_NS:
             return True
         return self._standstill_end_ns is not None and self._standstill_end_ns > since_ns
 
     def close(self) -> None:
-        """Drop all alarms."""
-        self._heap.clear()
-        if self._timer:
-            self._timer.cancel()
+        """Beat no more."""
+        self._next_beat.cancel()
 
-    def _beat(self, due_ns: int | None = None) -> None:
+    def _beat(self) -> None:
         now_ns = self.now_ns()
-        late_ns = now_ns - due_ns if due_ns is not None else 0
-        next_ns = now_ns + self._beat_ns
-        self.call_at(next_ns, partial(self._beat, next_ns))  # first: the clock beats on if the callback fails
+        late_ns = now_ns - self._next_beat_ns
+        self._next_beat_ns = now_ns + self._beat_ns
+        # First: the clock beats on if the callback fails.
+        self._next_beat = self.call_at(self._next_beat_ns, self._beat)
         if self.on_beat is not None:
             self.on_beat(late_ns / 1e9)
 
-    def _arm(self, due_ns: int) -> None:
-        self._armed_ns = due_ns
-        if self._timer:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(max(0.0, (due_ns - self.now_ns()) / 1e9), self._run_due)
-
-    def _run_due(self) -> None:
-        self._armed_ns = 0  # alarms set by callbacks do not arm the timer; it is armed once below, for the earliest
-        while self._heap and self._heap[0][0] <= self.now_ns():
-            alarm = heapq.heappop(self._heap)[2]
-            now_ns = self.now_ns()
-            if now_ns - alarm.due_ns >= STANDSTILL_NS:
-                self._standstill_end_ns = now_ns
-            if alarm.callback is not None:
-                try:
-                    alarm.callback()
-                except Exception:  # in one target's callback; the other alarms still run
-                    log.exception("an alarm failed; please report this")
-        self._armed_ns = None
-        if self._heap:
-            self._arm(self._heap[0][0])
+    def _ring(self, due_ns: int, callback: Callable[[], None]) -> None:
+        now_ns = self.now_ns()
+        if now_ns - due_ns >= STANDSTILL_NS:
+            self._standstill_end_ns = now_ns
+        callback()

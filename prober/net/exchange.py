@@ -51,33 +51,6 @@ class Exchange:
         MAX_PLAIN_BYTES on the wire for an answer that is not streamed
     """
 
-    __slots__ = (  # more attributes than a dictionary finds quickly
-        *(
-            "_arrived_ns",
-            "_check_ns",
-            "_origin_ns",
-            "_handled",
-            "_is_cut",
-            "_max_body_bytes",
-            "_max_bytes",
-            "_parser",
-            "_parts",
-        ),
-        *("_earliest_ns", "_read_bytes", "_size", "_streaming", "_timeouts", "_timer", "body", "broken", "clock"),
-        *(
-            "connection",
-            "end_ns",
-            "ended",
-            "headers",
-            "headers_ns",
-            "is_sent",
-            "is_too_long",
-            "on_body",
-            "recording",
-            "status",
-        ),
-    )
-
     def __init__(self, recording: Recording | None, clock: Clock, max_body_bytes: int | None = None) -> None:
         self.recording, self.clock, self._max_body_bytes = recording, clock, max_body_bytes
         self.connection: StampedSocket | None = None

@@ -54,23 +54,6 @@ class StampedSocket:
     tls: the TLS object, once the handshake has begun; None without TLS
     """
 
-    __slots__ = (
-        *("_clock", "_emptied_ns", "_handshake", "_incoming", "_info", "_is_requesting", "_loop", "_outgoing"),
-        *("_read_bytes", "_receiver", "_record", "_recvmsg", "_request_end", "_segments", "_sent_bytes", "_socket"),
-        *("_unsent", "_write_problem"),
-        *(
-            "acknowledged_ns",
-            "arrived_ns",
-            "handed_ns",
-            "max_read_delay_ns",
-            "read_delay_ns",
-            "reads",
-            "sent_earliest_ns",
-            "sent_ns",
-            "tls",
-        ),
-    )
-
     def __init__(self, sock: socket, clock: Clock, receiver: Receiver) -> None:
         """Wrap `sock`, which is not connected yet."""
         self._loop = asyncio.get_running_loop()

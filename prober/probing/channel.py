@@ -4,19 +4,15 @@ A worker on another machine has another monotonic clock. `ClockOffset` bounds it
 """
 
 import asyncio
-import copyreg
-import io
 import pickle
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from operator import attrgetter
+from dataclasses import dataclass
 from typing import Any, cast
 
 from prober.config.target import TargetSpec
 from prober.measure.request import AssistantMessage, Request
 from prober.measure.result import ProbeResult
-from prober.measure.timeline import Connection, Timeline
 from prober.probing.target import Identity
 
 LENGTH_BYTES = 4
@@ -70,28 +66,10 @@ class Beat:
     progress: tuple[tuple[str, int, int | None], ...] = ()
 
 
-def _reducer(kind: type) -> Callable[[Any], tuple[type, tuple[Any, ...]]]:
-    """Returns a function that pickles a dataclass as its constructor's arguments, which takes a third of the default's time."""
-    values = attrgetter(*(field.name for field in fields(kind) if field.init))
-    return lambda value: (kind, values(value))
-
-
-# The types of every request; others are pickled as they are.
-REDUCERS = copyreg.dispatch_table | {
-    kind: _reducer(kind) for kind in (Send, Ended, Request, ProbeResult, Timeline, Connection)
-}
-
-
 def packed(message: object) -> bytes:
     """The bytes of a message, preceded by its length."""
-    file = io.BytesIO()
-    file.write(bytes(LENGTH_BYTES))
-    pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
-    pickler.dispatch_table = REDUCERS
-    pickler.dump(message)
-    file.seek(0)
-    file.write((len(file.getbuffer()) - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "big"))
-    return file.getvalue()
+    data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    return len(data).to_bytes(LENGTH_BYTES, "big") + data
 
 
 class Channel(asyncio.Protocol):

@@ -17,7 +17,6 @@ from prober.measure.request import AssistantMessage, Drawer, Request
 from prober.measure.result import ProbeResult, RetryKind
 from prober.measure.target_state import SILENT_STATES
 from prober.measure.timeline import Connection, Timeline
-from prober.net.clock import Alarm
 from prober.net.connection import Broken, cert_expiry, connect
 from prober.net.exchange import Exchange, requested_pause_s
 from prober.probing.answer_checks import CheckUnavailable, answer_checks
@@ -256,7 +255,7 @@ class LocalRun(ProbeRun):
         target = self._target
         try:
             work = asyncio.ensure_future(self._work())
-            alarm: Alarm | None = None
+            alarm: asyncio.TimerHandle | None = None
             try:
                 alarm = target.clock.call_at(self.request.due_ns, self._at_due_time)
                 await asyncio.wait((work, self._stopped), return_when=asyncio.FIRST_COMPLETED)

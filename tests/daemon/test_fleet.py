@@ -40,7 +40,7 @@ from prober.mock.completion_request import Tokenizer
 from prober.mock.delays import Constant
 from prober.mock.service import Behaviour, Settings
 from prober.net import exchange
-from prober.net.clock import BEAT_NS, Alarm, Clock
+from prober.net.clock import BEAT_NS, Clock
 from prober.net.endpoint import Endpoint
 from prober.net.exchange import Exchange
 from prober.probing.fleet import Fleet
@@ -564,7 +564,7 @@ async def test_an_exception_in_the_code_of_one_target_is_its_own(
 
     call_at = Clock.call_at
 
-    def in_its_context(self: Clock, due_ns: int, callback: Callable[[], None]) -> Alarm:
+    def in_its_context(self: Clock, due_ns: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
         return call_at(self, due_ns, partial(copy_context().run, callback))
 
     def sometimes(*args: Any, **kwargs: Any) -> Any:

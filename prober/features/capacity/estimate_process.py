@@ -33,20 +33,15 @@ async def estimate_in_process(
 ) -> tuple[tuple[Capacity, ...], Fit | None]:
     """Capacity of each SLO of the record, and the engine model if it agrees with the record. Raises EstimateFailed.
 
-    Cancelling kills the process. A thread starts it, so that the loop does not wait.
+    Cancelling kills the process.
     """
     command = (sys.executable, "-P", "-m", __name__, str(os.getpid()))
     pipe = subprocess.PIPE
-    # A session of its own: Ctrl-C in a terminal goes to the prober, which keeps what was measured.
-    starting = asyncio.create_task(
-        asyncio.to_thread(subprocess.Popen, command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
-    )
     try:
-        process = await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        with await starting as process:
-            process.kill()
-        raise
+        # A session of its own: Ctrl-C in a terminal goes to the prober, which keeps what was measured.
+        process = subprocess.Popen(  # noqa: ASYNC220 - it takes milliseconds
+            command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+        )
     except OSError as problem:
         raise EstimateFailed(
             f"the process of the estimate could not be started ({problem}): raise the limits of memory and processes"

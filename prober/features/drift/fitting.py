@@ -28,8 +28,6 @@ MIN_SEASON_S = 3_600.0  # of blocks that tell hours apart
 MIN_VISITS = 2  # days that make an hour of workdays known: a single one may be a holiday
 CLUSTER_SCORE = 1.2816  # Φ⁻¹(0.9): scores above it should not follow each other more often than by chance
 
-BlockMeans = tuple["array[float]", ...]  # mean scores of the blocks in each fifth
-
 
 def learn_baseline(blocks: Blocks, *, correlation: float | None = None, thin: int = 1) -> Baseline:
     """Fit the baseline of complete blocks, which takes about 0.1 s, and 0.3 s if its fifths have references of their own.
@@ -294,15 +292,13 @@ def _fifths(model: Baseline, blocks: Blocks, block: int) -> list[int]:
 
 def _divided(model: Baseline, blocks: Blocks) -> Baseline:
     """The model with a reference for each fifth of its factor, if shape or correlation differs between them."""
-    pooled, table = model.references[0], scores(len(model.references[0]))
-    sums = [[0.0, 0.0, 0.0] for _ in range(FIFTHS)]
-    for block in range(BLOCK_COUNT):
-        for fifth, r in zip(_fifths(model, blocks, block), _whitened(model, blocks, block), strict=True):
-            z = table[bisect_right(pooled, r)]
+    scored, sums = _scored(model, blocks), [[0.0, 0.0, 0.0] for _ in range(FIFTHS)]
+    for fifths, block_scores in scored:
+        for fifth, z in zip(fifths, block_scores, strict=True):
             sums[fifth] = [sum_ + term for sum_, term in zip(sums[fifth], (1.0, z, z * z), strict=True)]
     if min(n for n, _, _ in sums) < FIFTH_SAMPLES / 2:
         return replace(model, cuts=())
-    means = _block_means(model, blocks)
+    means = _block_means(scored)
     statistic = sum(s * s / n + n * (q / n - (s / n) ** 2 - 1) ** 2 / 2 for n, s, q in sums)
     pooled_inflation = _inflation([mean for of in means for mean in of])
     statistic += sum(len(of) * (_inflation(of) / pooled_inflation - 1) ** 2 / 2 for of in means)
@@ -327,24 +323,24 @@ def _sorted_by_fifth(
     return tuple(array("f", sorted(of)) for of in of_fifth)
 
 
-def _block_means(model: Baseline, blocks: Blocks) -> BlockMeans:
+def _scored(model: Baseline, blocks: Blocks) -> list[tuple[list[int], list[float]]]:
+    """(fifths, normal scores) of the samples of each block."""
+    scored = []
+    for block in range(BLOCK_COUNT):
+        fifths, z = _fifths(model, blocks, block), []
+        for fifth, r in zip(fifths, _whitened(model, blocks, block), strict=True):
+            reference = model.references[fifth if len(model.references) > 1 else 0]
+            z.append(scores(len(reference))[bisect_right(reference, r)])
+        scored.append((fifths, z))
+    return scored
+
+
+def _block_means(scored: Iterable[tuple[list[int], list[float]]]) -> tuple["array[float]", ...]:
     """Mean scores of the blocks, by the fifth in which most of a block lies (its middle)."""
     means = tuple(array("f") for _ in range(FIFTHS))
-    for block in range(BLOCK_COUNT):
-        _add_block(model, blocks, block, means)
+    for fifths, z in scored:
+        means[fifths[BLOCK_SAMPLES // 2]].append(sum(z) / BLOCK_SAMPLES)
     return means
-
-
-def _add_block(model: Baseline, blocks: Blocks, block: int, means: BlockMeans) -> tuple[int, int]:
-    """Add the mean score of a block to those of its fifth. Returns (high scores, those among them that follow a high one)."""
-    fifths, z = _fifths(model, blocks, block), []
-    divided = len(model.references) > 1
-    for fifth, r in zip(fifths, _whitened(model, blocks, block), strict=True):
-        reference = model.references[fifth if divided else 0]
-        z.append(scores(len(reference))[bisect_right(reference, r)])
-    means[fifths[BLOCK_SAMPLES // 2]].append(sum(z) / BLOCK_SAMPLES)
-    above = [score > CLUSTER_SCORE for score in z]
-    return sum(above[:-1]), sum(a and b for a, b in pairwise(above))
 
 
 def _inflation(means: Sequence[float]) -> float:
@@ -354,10 +350,11 @@ def _inflation(means: Sequence[float]) -> float:
 
 def _with_inflations(model: Baseline, blocks: Blocks) -> Baseline:
     """The model with the inflation of each reference. An excess within two errors of the estimate counts as none."""
-    means, high, following = tuple(array("f") for _ in range(FIFTHS)), 0, 0
-    for block in range(BLOCK_COUNT):
-        of_block = _add_block(model, blocks, block, means)
-        high, following = high + of_block[0], following + of_block[1]
+    scored, high, following = _scored(model, blocks), 0, 0
+    means = _block_means(scored)
+    for _, z in scored:
+        above = [score > CLUSTER_SCORE for score in z]
+        high, following = high + sum(above[:-1]), following + sum(a and b for a, b in pairwise(above))
     pooled = _inflation([mean for of in means for mean in of])
     if pooled < 1 + 2 * math.sqrt(2 / BLOCK_COUNT):
         pooled = 1.0

@@ -6,10 +6,7 @@ import json
 import os
 import pickle
 import select
-import signal
-import subprocess
 import sys
-import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -82,30 +79,6 @@ async def test_a_cancelled_estimate_leaves_no_process(tmp_path: Path, become: Be
     ended, _, _ = await asyncio.to_thread(select.select, [process], [], [], 30.0)
     os.close(process)
     assert ended
-
-
-async def test_an_estimate_that_is_cancelled_at_its_start_leaves_no_process(
-    become: Become, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The process is there before anybody waits for its answer."""
-    become("exec sleep 60")
-    begins, may_begin, started = threading.Event(), threading.Event(), list[Any]()
-    popen = subprocess.Popen
-
-    def start(*arguments: Any, **options: Any) -> Any:
-        begins.set()
-        may_begin.wait(30)
-        started.append(popen(*arguments, **options))
-        return started[0]
-
-    monkeypatch.setattr(subprocess, "Popen", start)
-    estimate = asyncio.create_task(estimate_in_process(Record((), (), ()), 1, None))
-    await asyncio.to_thread(begins.wait, 30)
-    estimate.cancel()
-    asyncio.get_running_loop().call_soon(may_begin.set)
-    with pytest.raises(asyncio.CancelledError):
-        await estimate
-    assert started[0].returncode == -signal.SIGKILL
 
 
 @pytest.mark.virtual_time

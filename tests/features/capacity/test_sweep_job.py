@@ -34,7 +34,6 @@ from prober.mock.delays import Constant
 from prober.mock.faults import parse_fault
 from prober.mock.server import create_app
 from prober.mock.service import Behaviour, Settings
-from prober.net.clock import Alarm
 from prober.probing.session import UnidentifiedTarget
 from prober.results.capacity import Capacity
 from prober.storage.watched_file import Lock
@@ -324,7 +323,7 @@ async def test_how_late_the_prober_sends_changes_no_capacity(
         call_at = stage.clock.call_at
         lateness_ns: dict[int, int] = {}
 
-        def call_late(due_ns: int, callback: Callable[[], None]) -> Alarm:
+        def call_late(due_ns: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
             """Alarms of one time are late together, as in a process that sleeps."""
             late_ns = lateness_ns.setdefault(due_ns, rng.randint(*latest_ms) * 10**6)
             return call_at(due_ns + late_ns, callback)
