@@ -21,7 +21,8 @@ STAMPS = counter(
 )
 STORAGE_FAILURES = counter("llmslo_storage_write_failures_total", "Writes to --storage.path that failed.")
 
-A_PROBER = "max_over_time(llmslo_build_info[7d:5m])"  # whatever its scrape job is called
+# Within a week, whatever its scrape job is called; the steps of the long look back may all miss a short life.
+A_PROBER = "(last_over_time(llmslo_build_info[1h]) or max_over_time(llmslo_build_info[7d:5m]))"
 LOST = f"(up == 0 and on (job, instance) {A_PROBER})"
 
 
