@@ -97,7 +97,6 @@ class WindowFeatures:
     prefix_hit_tokens_per_s: float | None = None
     prefix_hit_ratio: float | None = None
     engine_ttft_s: float | None = None
-    engine_itl_s: float | None = None
     engine_queue_s: float | None = None
     kv_transfer_s: float | None = None
     kv_transfer_failures_per_s: float | None = None

@@ -32,7 +32,7 @@ PREEMPTED = 0.01  # preemptions per request
 LONGER = 1.4  # growth of the mean prompt; minutes of the same users vary by less
 LOST = 0.6  # share of the usual prefix hits
 STILL = 0.02  # share of the time of streams that they stand still for more than usual
-STEADY = 1.15  # growth of a median up to which only the tail grew
+STEADY = 1.3  # growth of the medians of cold and warm prompts, up to which only the tail grew
 SHARP = 5.0  # standard errors of the slope by which prompts are slower by their length
 SLOW_CLOCK = 0.85  # share of the usual clock; a power cap in normal operation reduces it less
 NEAR_BOUND = 0.75  # share of the speed that memory bandwidth allows
@@ -164,17 +164,13 @@ def _network(s: Symptoms) -> tuple[Finding, ...]:
     # Headers tell something only where they do not wait for the first token.
     is_early = s.before.headers_ratio is not None and s.before.headers_ratio < EARLY
     headers = s.share(lambda w: w.headers_s, s.added_s) if is_early else None
-    # Only the parts that decide are evidence.
     parts = [
-        ("connecting", connect, MOST, s.long_added_s),
-        ("time until its host has the request", s.share(lambda w: w.network_s, s.added_s), MOST, s.added_s),
+        ("connecting", connect, s.long_added_s),
+        ("time until its host has the request", s.share(lambda w: w.network_s, s.added_s), s.added_s),
+        ("time to the headers", headers, s.added_s),
+        ("time outside the engine", s.outside_share, s.added_s),
     ]
-    if not is_at_least(s.growth(lambda w: w.engine_itl_s), 1.25):
-        parts += [
-            ("time to the headers", headers, MOST, s.added_s),
-            ("time outside the engine", s.outside_share, MOST, s.added_s),
-        ]
-    deciding = [s.shared(name, share, of_s) for name, share, least, of_s in parts if is_at_least(share, least)]
+    deciding = [s.shared(name, share, of_s) for name, share, of_s in parts if is_at_least(share, MOST)]
     return _known(*deciding) if s.is_about_ttft else ()
 
 

@@ -150,7 +150,6 @@ def window_features(
         prefix_hit_tokens_per_s=hits,
         prefix_hit_ratio=hits / queries if hits is not None and queries else None,
         engine_ttft_s=_observed_mean(readings, lambda s: s.ttft_seconds),
-        engine_itl_s=_observed_mean(readings, lambda s: s.itl_seconds or s.tpot_seconds),
         engine_queue_s=_observed_mean(readings, lambda s: s.queue_seconds),
         kv_transfer_s=_observed_mean(readings, lambda s: s.kv_transfer_seconds),
         kv_transfer_failures_per_s=_rate(readings, lambda s: s.kv_transfer_failures_total),

@@ -44,7 +44,6 @@ HEALTHY = WindowFeatures(
     prefix_hit_tokens_per_s=1_000.0,
     prefix_hit_ratio=0.5,
     engine_ttft_s=0.070,
-    engine_itl_s=0.011,
     engine_queue_s=0.005,
     kv_transfer_s=0.020,
     kv_transfer_failures_per_s=0.0,
@@ -57,7 +56,7 @@ HEALTHY = WindowFeatures(
 PAGE = (
     *("running", "waiting", "kv_usage_ratio", "requests_per_s", "prompt_tokens_per_request"),
     *("preemptions_per_s", "generated_tokens_per_s", "computed_prompt_tokens_per_s", "prefix_hit_tokens_per_s"),
-    *("prefix_hit_ratio", "engine_ttft_s", "engine_itl_s", "engine_queue_s", "over_bound", "kv_cache_tokens"),
+    *("prefix_hit_ratio", "engine_ttft_s", "engine_queue_s", "over_bound", "kv_cache_tokens"),
     *("kv_transfer_s", "kv_transfer_failures_per_s"),
 )
 GPU = ("gpu_clock_hertz", "gpu_throttled_ratio", "gpu_memory_ratio", "gpu_processes")
@@ -71,7 +70,7 @@ PREFILL = {
     **{"ttft_per_prompt_token_s": 0.0005, "engine_queue_s": 0.010},
 }
 OUTSIDE = {**SLOWER, "engine_ttft_s": 0.071}
-STEPS = {"step_s": 0.016, "slow_step_s": 0.017, "engine_itl_s": 0.017}
+STEPS = {"step_s": 0.016, "slow_step_s": 0.017}
 PAUSES = {"still_ratio": 0.06, "longest_still_s": 1.2, "ttft_mean_s": 0.100, "engine_ttft_s": 0.090}
 SLOW_TAIL = {"ttft_mean_s": 0.33, "engine_ttft_s": 0.31, "waiting_at_most_running_ratio": 0.0}
 TRANSFERS = {**IN_ENGINE, "kv_transfer_s": 0.240}
@@ -208,7 +207,7 @@ CASES: dict[str, list[tuple[tuple[Name, ...], dict[str, Any], tuple[str, ...], t
         (("unknown",), PAUSES, ("itl",), PAGE),
         (("stalls",), {**PAUSES, "computed_prompt_tokens_per_s": 1_300.0}, ("itl",), ()),
         (("unknown",), {**PAUSES, "computed_prompt_tokens_per_s": 1_500.0}, ("itl",), ()),
-        (("unknown",), {**PAUSES, "long_ttft_s": 0.11}, ("itl",), ()),
+        (("unknown",), {**PAUSES, "long_ttft_s": 0.12}, ("itl",), ()),
     ],
     "requests that wait for an engine that stands still are not queueing, where the load grew by less than the pauses": [
         (("unknown",), {**QUEUEING, **PAUSES, **SLOW_TAIL, "generated_tokens_per_s": 500.0}, ("ttft",), ()),

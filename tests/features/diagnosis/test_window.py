@@ -163,7 +163,7 @@ def test_one_bucket_is_enough() -> None:
     ]
     features = window_features([], [(at, without_buckets(signals)) for at, signals in readings])
     assert features == window_features([], readings)
-    assert features.engine_ttft_s == features.engine_itl_s == features.engine_queue_s == 0.5
+    assert features.engine_ttft_s == features.engine_queue_s == 0.5
 
 
 def test_without_lookups_there_is_no_hit_ratio() -> None:
@@ -175,14 +175,14 @@ def test_without_lookups_there_is_no_hit_ratio() -> None:
 
 
 def test_means_of_the_engines_histograms_cover_the_window() -> None:
-    """(sum after − before) ÷ (count after − before); none without observations or without a sum; TPOT if there is no ITL."""
+    """(sum after − before) ÷ (count after − before); none without observations or without a sum."""
 
     def page(count: float, total: float | None) -> EngineSignals:
         histogram = EngineHistogram((0.1,), (count / 2, count), total)
         return replace(PAGE, ttft_seconds=histogram, tpot_seconds=histogram)
 
     features = window_features([], [(0.0, page(10, 100.0)), (5.0, page(14, 102.0))])
-    assert (features.engine_ttft_s, features.engine_itl_s, features.engine_queue_s) == (0.5, 0.5, None)
+    assert (features.engine_ttft_s, features.engine_queue_s) == (0.5, None)
     assert window_features([], [(0.0, page(10, 100.0)), (5.0, page(10, 100.0))]).engine_ttft_s is None
     assert window_features([], [(0.0, page(10, None)), (5.0, page(14, None))]).engine_ttft_s is None
 
