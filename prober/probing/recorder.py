@@ -2,6 +2,7 @@
 
 import logging
 import re
+from asyncio import TimerHandle
 from collections import Counter, deque
 from collections.abc import Iterable
 
@@ -13,7 +14,6 @@ from prober.measure.printable import shown_name
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, TargetEvent, TargetState, WorkloadState
 from prober.measure.timeline import Timeline
-from prober.net.clock import Alarm
 from prober.probing import series
 from prober.probing.history import EventLog
 from prober.probing.observer import NamedSpec, ObservedTarget, TargetObserver
@@ -241,7 +241,7 @@ class TargetFailures(TargetObserver):
         self._registry, self._observed, self._url = registry, observed, observed.spec.url
         self._recent = RecentCounts(FAILURE_WINDOW_NS)
         self._texts: dict[str, str] = {}  # of the last failure by reason, the latest at the end
-        self._alarm: Alarm | None = None  # when failures leave the window
+        self._alarm: TimerHandle | None = None  # when failures leave the window
 
     def configured(self) -> None:
         if self._observed.spec.url != self._url:
@@ -258,6 +258,7 @@ class TargetFailures(TargetObserver):
             self._show()
 
     def removed(self) -> None:
+        """Cancel the alarm."""
         if self._alarm is not None:
             self._alarm.cancel()
 
@@ -271,8 +272,8 @@ class TargetFailures(TargetObserver):
         if not counts[reason]:
             return
         self._registry.show(series.FAILURE_INFO, 1.0, *labels)
-        if self._alarm is None or self._alarm.due_ns <= now_ns:
-            self._alarm = clock.call_at(self._recent.next_end_ns, self._show)
+        self.removed()
+        self._alarm = clock.call_at(self._recent.next_end_ns, self._show)
 
 
 class TargetTrust(TargetObserver):
