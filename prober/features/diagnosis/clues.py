@@ -50,7 +50,7 @@ class WindowFeatures:
 
     From the engine's metrics page:
     running, waiting: means of the readings. kv_usage_ratio: their 90th percentile.
-    kv_cache_tokens: mean number of tokens in the KV cache of a rank.
+    kv_cache_tokens, kv_capacity_tokens: mean number of tokens in the KV cache of a rank, and that it can hold.
     waiting_at_most_running_ratio: of the readings with waiting requests, the share with the maximum number of running requests.
     requests_per_s, prompt_tokens_per_request: of all requests.
     preemptions_per_s, generated_tokens_per_s: from increments of the counters.
@@ -89,6 +89,7 @@ class WindowFeatures:
     waiting_at_most_running_ratio: float | None = None
     kv_usage_ratio: float | None = None
     kv_cache_tokens: float | None = None
+    kv_capacity_tokens: float | None = None
     requests_per_s: float | None = None
     prompt_tokens_per_request: float | None = None
     preemptions_per_s: float | None = None

@@ -80,8 +80,12 @@ def _cache_pressure(s: Symptoms) -> tuple[Finding, ...]:
     # was as full before is no cause.
     at_limit = now.waiting_at_most_running_ratio
     waits = is_at_least(s.queue_share, MOST) and at_limit is not None and at_limit <= BELOW_LIMIT
-    is_full = is_at_least(now.kv_usage_ratio, FULL) and not is_at_least(before.kv_usage_ratio, FULL / GROWN)
-    return findings if waits and is_full else ()
+    usage, growth = now.kv_usage_ratio, s.growth(lambda w: w.kv_usage_ratio)
+    if not waits or usage is None or (growth is not None and growth < GROWN):
+        return ()
+    free_tokens = None if now.kv_capacity_tokens is None else (1 - usage) * now.kv_capacity_tokens
+    lacks_space = free_tokens is not None and is_at_least(now.prompt_tokens_per_request, free_tokens)
+    return findings if usage >= FULL or lacks_space else ()
 
 
 def _prefix_miss(s: Symptoms) -> tuple[Finding, ...]:

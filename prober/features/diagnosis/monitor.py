@@ -39,10 +39,11 @@ SHOWN_S = 600.0  # of the engine's state on the page
 PAST_S = 900.0  # for which a diagnosis is shown after its trouble
 AGAIN_S = 300.0  # after a trouble, in which the same trouble comes again
 MAX_PROBE_AGE_S = 6 * 3600.0
-SETTLING_S = 30.0  # of a new prober or engine, and after a trouble, in which nothing is usual
+SETTLING_S = 30.0  # of a new prober or engine, and after a trouble, in which frequent probes are not usual
 FIRST_WINDOWS, FIRST_WINDOW_S = 5, 60.0  # the first usual windows are short, to exist within minutes
 USUAL_WINDOW_S = 600.0
 FEW_PROBES = 20
+MIN_PROBES = 5  # of a trouble, from which it is more than its failures
 MAX_USUAL_WINDOWS = 36  # six hours
 GROWING = ("ttft", "tpot")  # latencies whose steady growth is seen
 FAILURES: frozenset[Name] = frozenset({"refusing", "loading", "failing"})
@@ -111,7 +112,7 @@ class TargetDiagnosis(TargetObserver):
         self.keys: dict[str, str] = {}
         self._drifted: set[tuple[str, str]] = set()  # workload, signal
         self._courses: dict[tuple[str, str], Course] = {}  # by workload and signal
-        self._calm_since_s = self._now_s() + SETTLING_S
+        self._calm_since_s = self._now_s()
         self._learnt_s: dict[str, float] = {}  # end of the latest usual window of a workload
         self._state, self._was_ready = TargetState.PENDING, False
         self._state_since_s = 0.0
@@ -161,7 +162,7 @@ class TargetDiagnosis(TargetObserver):
     ) -> None:
         if state is not self._state:
             if state is TargetState.READY and not self._was_ready:
-                self._calm_since_s = self._now_s() + SETTLING_S
+                self._calm_since_s = self._now_s()
             self._state, self._was_ready = state, self._was_ready or state is TargetState.READY
             self._state_since_s = self._now_s()
             self.evaluate()
@@ -218,15 +219,16 @@ class TargetDiagnosis(TargetObserver):
         if self._state in NO_DATA_STATES or self._observed.target.paused_unix_s is not None:
             return None
         in_trouble = self.diagnosis is not None
-        is_again = not in_trouble and now_s - self._until_s < AGAIN_S
+        is_failing = self._state is TargetState.FAILING
+        is_expected = is_failing or (not in_trouble and now_s - self._until_s < AGAIN_S)
         begin_s = self._since_s if self._is_judged else self._begin_s
         after_s = begin_s - 1e-9 if in_trouble else self._until_s
         verdict, begins_s, ends_s = None, list[float](), list[float]()
         for workload, probes in self._probes.items():
             latest = _latest(probes, now_s, *(LONG if in_trouble else SHORT))
             recent = [probe for probe in latest if due_s(probe) > after_s]
-            slos = (*self._slos[workload], *([SUCCESS] if self._state is TargetState.FAILING else ()))
-            burns = [burning for slo in slos if (burning := burn(slo, recent, is_again=is_again))]
+            slos = (*self._slos[workload], *([SUCCESS] if is_failing else ()))
+            burns = [burning for slo in slos if (burning := burn(slo, recent, is_expected=is_expected))]
             burns.sort(key=lambda burning: burning.threshold_s)  # the strictest of a signal counts
             courses = [(signal.upper(), self._courses.get((workload, signal), Course())) for signal in GROWING]
             growths = [(signal, growth) for signal, course in courses if (growth := course.growth())]
@@ -242,10 +244,13 @@ class TargetDiagnosis(TargetObserver):
             latest = _latest(probes, now_s, *(LONG if burns else SHORT))
             present = self._features([probe for probe in latest if due_s(probe) >= since_s])
             self._monitor.registry.show(series.BOUND_RATIO, present.over_bound, self.name)
-            usual = [features for at_s, features in self.usual[workload] if at_s <= since_s]
+            if present.probes < MIN_PROBES:
+                present = WindowFeatures(probes=present.probes, failures=present.failures)
+            windows = [features for at_s, features in self.usual[workload] if at_s <= since_s]
+            usual = typical(windows or [features for _, features in self.usual[workload]][:1])
             engine = self.readings[-1][1].info.engine if self.readings else None
             breached = {burning.signal: burning.threshold_s for burning in reversed(burns)}
-            verdict = diagnose(Symptoms(present, typical(usual), breached, engine))
+            verdict = diagnose(Symptoms(present, usual, breached, engine))
             bad = {burning.signal.upper(): burning.text for burning in reversed(burns)}
             bad |= {
                 signal: f"{signal} growing since {moment(self._unix_s(growth.since_s))}, {growth.text}"
@@ -280,8 +285,7 @@ class TargetDiagnosis(TargetObserver):
         if is_certain:
             names = set(verdict.regimes)
         if names:
-            latest = next((past for past in verdicts if set(past.regimes) == names), None)
-            latest = latest or next(past for past in verdicts if names & set(past.regimes))
+            latest = max(verdicts, key=lambda past: len(names & set(past.regimes)))
             confirmed = [mechanism for mechanism in MECHANISMS if mechanism.name in names]
             means = " – and ".join(mechanism.means for mechanism in confirmed)
             latest = replace(latest, regimes=tuple(mechanism.name for mechanism in confirmed), means=means)
@@ -299,7 +303,7 @@ class TargetDiagnosis(TargetObserver):
         assert self.diagnosis is not None
         self._past = replace(self.diagnosis, until_unix_s=self._unix_s(self._until_s))
         self.diagnosis = None
-        self._calm_since_s = now_s + SETTLING_S
+        self._calm_since_s = now_s
         self._show()
 
     def _log(self) -> None:
@@ -330,10 +334,14 @@ class TargetDiagnosis(TargetObserver):
         """Store the features of the time since the last usual window as a further usual window, once that time has enough probes."""
         for workload, probes in self._probes.items():
             since_s = max(self._calm_since_s, self._learnt_s.get(workload, 0.0))
-            recent = [probe for probe in probes if due_s(probe) >= since_s]
             usual = self.usual[workload]
-            is_early = not usual or (len(usual) < FIRST_WINDOWS and len(recent) >= LONG[1] / 2)
-            if len(recent) >= FEW_PROBES and now_s - since_s >= (FIRST_WINDOW_S if is_early else USUAL_WINDOW_S):
+            recent = [probe for probe in probes if due_s(probe) >= since_s]
+            least = FEW_PROBES / 2 if len(recent) < FEW_PROBES and not usual else FEW_PROBES  # rare probes cannot wait
+            if len(recent) >= FEW_PROBES:
+                recent = [probe for probe in recent if due_s(probe) >= self._calm_since_s + SETTLING_S]
+            has_means = any(features.ttft_mean_s is not None for _, features in usual)
+            is_early = not has_means or (len(usual) < FIRST_WINDOWS and len(recent) >= LONG[1] / 2)
+            if len(recent) >= least and now_s - since_s >= (FIRST_WINDOW_S if is_early else USUAL_WINDOW_S):
                 features = self._features(recent)
                 self._monitor.registry.show(series.BOUND_RATIO, features.over_bound, self.name)
                 usual.append((now_s, features))

@@ -15,7 +15,8 @@ from prober.measure.result import ProbeResult
 
 BREACH_BURN_RATE = 3
 MIN_BAD_EVENTS, MIN_BAD_AGAIN = 3, 2
-HOLD_S = 20.0  # without a bad event, at least, until trouble is over
+MIN_S = 10.0  # between bad events: a single long prompt delays many probes of a second
+HOLD_S = 30.0  # without a bad event, at least, until trouble is over
 # Log likelihood ratios: of trouble to good times, to begin, and to begin again; of good times to trouble, to end.
 SURE, AGAIN, OVER = math.log(10_000), math.log(1_000), math.log(100)
 # Outcomes that depend on speed: answers, and requests that the target was too slow to answer.
@@ -49,21 +50,22 @@ def due_s(probe: ProbeResult) -> float:
     return probe.timeline.intended_ns / 1e9
 
 
-def burn(slo: Slo, probes: Sequence[ProbeResult], *, is_again: bool = False) -> Burn | None:
+def burn(slo: Slo, probes: Sequence[ProbeResult], *, is_expected: bool = False) -> Burn | None:
     """The burn of an SLO's budget that lasts until the last of these probes; None without one. Wrong answers are left out.
 
-    probes: in the order of time; is_again: the budget burned a little before, so that less evidence is enough
+    probes: in the order of time
+    is_expected: less evidence is enough, as the budget burned a little before, or the state of the target says so
     """
     if slo.signal == "quality":
         return None
     timed = [probe for probe in probes if probe.outcome in SPEED_OUTCOMES]
     for judged in (timed, probes) if slo.threshold_s is not None else (probes,):
         counted = [(probe, *counts) for probe in judged if (counts := count_events(slo, probe))[0]]
-        if sum(bad for _, _, bad in counted) < (MIN_BAD_AGAIN if is_again else MIN_BAD_EVENTS):
+        if sum(bad for _, _, bad in counted) < (MIN_BAD_AGAIN if is_expected else MIN_BAD_EVENTS):
             continue
         # Events of one answer are alike: they weigh as the root of their number.
         samples = [(due_s(probe), bad / events, math.sqrt(events)) for probe, events, bad in counted]
-        if (span := _span(samples, float(slo.error_budget_ratio), AGAIN if is_again else SURE)) is not None:
+        if (span := _span(samples, float(slo.error_budget_ratio), is_expected)) is not None:
             first, last = span
             signal = slo.signal if judged is timed else "success"
             text = _bad_text(
@@ -74,11 +76,11 @@ def burn(slo: Slo, probes: Sequence[ProbeResult], *, is_again: bool = False) -> 
     return None
 
 
-def _span(samples: Sequence[tuple[float, float, float]], budget: float, sure: float) -> tuple[int, int] | None:
+def _span(samples: Sequence[tuple[float, float, float]], budget: float, is_expected: bool) -> tuple[int, int] | None:
     """(places of the first and the last bad probe of a trouble); None if there is none, or if it is over.
 
     It begins where the sum of the bad events less the allowed ones is least (Page's CUSUM), and is one if its log likelihood ratio to
-    good times is `sure`, or if all samples burn the budget too fast. It is over once what came since is much more likely in good times,
+    good times is large, or if all samples burn the budget too fast. It is over once what came since is much more likely in good times,
     and the target was good for longer than at any time in between.
 
     samples: (time, share of bad events, weight) of each probe
@@ -95,7 +97,9 @@ def _span(samples: Sequence[tuple[float, float, float]], budget: float, sure: fl
     trouble = max(allowed, (sum(ratio for _, ratio, _ in samples[first : last + 1]) + 1) / (last - first + 3))
     good, worse = math.log((1 - budget) / (1 - trouble)), math.log(budget / trouble)
     evidences = [weight * ((1 - ratio) * good + ratio * worse) for _, ratio, weight in samples[first:]]
-    if sums[-1] <= 0 and -sum(evidences[: last - first + 1]) < sure:
+    sure, least_s = (AGAIN, 0.0) if is_expected else (SURE, MIN_S)
+    is_sure = -sum(evidences[: last - first + 1]) >= sure and samples[last][0] - samples[first][0] >= least_s
+    if sums[-1] <= 0 and not is_sure:
         return None
     over = 0.0
     for evidence in evidences:

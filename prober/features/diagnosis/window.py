@@ -170,6 +170,9 @@ def window_features(
             for reading in devices
         ),
         kv_cache_tokens=kv_cache_tokens,
+        kv_capacity_tokens=_mean(
+            s.kv_cache_capacity_tokens / (s.ranks or 1) for _, s in readings if s.kv_cache_capacity_tokens is not None
+        ),
         over_bound=over_bound,
     )
 

@@ -282,7 +282,7 @@ def test_a_target_that_fails_is_failing_at_once() -> None:
     scene.run_for(15, outcome=Outcome.CONNECT_REFUSED, detail="connection refused")
     scene.target.state_seen(TargetState.FAILING, None, ())
     assert scene.causes() == {"failing"}
-    scene.run_for(30)
+    scene.run_for(45)
     scene.target.state_seen(TargetState.READY, None, ())
     assert scene.causes() == set()
 

@@ -37,18 +37,19 @@ def span(found: Burn | None) -> tuple[float, float] | None:
     [
         (SUCCESS, "." * 120, None),
         (SUCCESS, "." * 50 + "x" + "." * 69, None),  # one failure
-        (SUCCESS, "." * 100 + "xxx", (100.0, 102.0)),  # an outage
-        (SUCCESS, "." * 20 + "x" + "." * 79 + "xxx", (100.0, 102.0)),  # with a failure long before
-        (SUCCESS, "." * 40 + "xxxxx" + "." * 15, (40.0, 44.0)),  # it has ended, or pauses
-        (SUCCESS, "." * 40 + "xxxxx" + "." * 25, None),  # it has ended
-        (SUCCESS, "." * 60 + "x....x.x..x....x..xx..x" + "." * 21, None),
+        (SUCCESS, "." * 100 + "x" * 11, (100.0, 110.0)),  # an outage
+        (SUCCESS, "." * 200 + "xxx", None),  # of a moment
+        (SUCCESS, "." * 20 + "x" + "." * 79 + "x" * 11, (100.0, 110.0)),  # with a failure long before
+        (SUCCESS, "." * 40 + "xxxxx" + "." * 30, (40.0, 44.0)),  # it has ended, or pauses
+        (SUCCESS, "." * 40 + "xxxxx" + "." * 31, None),  # it has ended
+        (SUCCESS, "." * 60 + "x....x.x..x....x..xx..x" + "." * 31, None),
         (SUCCESS, "." * 20 + 3 * ("x" + "." * 18) + "x", (20.0, 77.0)),  # a twentieth fails
-        (SUCCESS, "." * 20 + 3 * ("x" + "." * 18) + "x" + "." * 25, (20.0, 77.0)),  # and did not for as long before
-        (SUCCESS, "xxxxx" + "." * 30 + "xxxxx" + "." * 28, (0.0, 39.0)),  # it comes and goes
+        (SUCCESS, "." * 20 + 3 * ("x" + "." * 18) + "x" + "." * 31, (20.0, 77.0)),  # and did not for as long before
+        (SUCCESS, "xxxxx" + "." * 30 + "xxxxx" + "." * 31, (0.0, 39.0)),  # it comes and goes
         (SUCCESS, "xxxxx" + "." * 30 + "xxxxx" + "." * 40, None),
-        (QUICK, "." * 100 + "sss", None),  # up to three times the budget is chance
-        (QUICK, "." * 100 + "ssss", (100.0, 103.0)),
-        (QUICK, "." * 100 + "xxxx", (100.0, 103.0)),
+        (QUICK, "." * 100 + "s" * 10, None),  # up to three times the budget is chance
+        (QUICK, "." * 100 + "s" * 11, (100.0, 110.0)),
+        (QUICK, "." * 100 + "x" * 11, (100.0, 110.0)),
     ],
 )
 def test_a_trouble_begins_and_ends(slo: Slo, text: str, expected: tuple[float, float] | None) -> None:
@@ -58,9 +59,9 @@ def test_a_trouble_begins_and_ends(slo: Slo, text: str, expected: tuple[float, f
 
 def test_less_evidence_is_enough_for_what_was_there_before() -> None:
     """Two failures, where three are wanted at first."""
-    again = probes("." * 30 + "xx")
+    again = probes("." * 100 + "xx")
     assert burn(SUCCESS, again) is None
-    assert span(burn(SUCCESS, again, is_again=True)) == (30.0, 31.0)
+    assert span(burn(SUCCESS, again, is_expected=True)) == (100.0, 101.0)
 
 
 def test_it_says_what_is_bad() -> None:
