@@ -224,7 +224,9 @@ def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str
         group["interval"] = RULES_INTERVAL
         for rule in group["rules"]:
             if links := rule.get("annotations"):
-                links["dashboard_url"] = links["prober_url"]  # to the prober's page, as the demo has no Grafana
+                links["dashboard_url"] = links.get(
+                    "prober_url", page
+                )  # to the prober's page, as the demo has no Grafana
     (folder / "rules.yaml").write_text(yaml.safe_dump(rules), encoding="utf-8")
     (folder / "prometheus.yml").write_text(PROMETHEUS.format(port=ports["prober"]), encoding="utf-8")
     return [

@@ -250,8 +250,7 @@ BAD = [
     ),
     (
         "slos: {a: {signal: success, objective: 99%, window: 1d}}\n" + ONE_LINE,
-        "slos.a.window: is too short for its burn-rate windows, which are 5m/1h to 6h/3d of 30d and shrink with it to less than "
-        "a scrape or two; use at least 6d",
+        "slos.a.window: is too short for its burn-rate alerts, which look back up to 3d; use at least 6d",
     ),
     (
         "slos: {a: {signal: quality, objective: 99%}}\n" + ONE_LINE,

@@ -73,7 +73,7 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     ),
     "a fixed range": (
         querying('rate(llmslo_probes_total{target="x"}[7m])'),
-        "the range [7m] is none of $__range, $__rate_interval, $window, 15m, 5m",
+        "the range [7m] is none of $__range, $__rate_interval, $window, 15m, 2h, 5m",
     ),
     "a counter without rate": (
         querying('sum(llmslo_probes_total{target="x"})'),

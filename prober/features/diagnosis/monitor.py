@@ -296,7 +296,8 @@ class TargetDiagnosis(TargetObserver):
             latest = verdict
         self.diagnosis = replace(latest, bad=verdict.bad, since_unix_s=self._unix_s(self._since_s))
         self._show()
-        self._log()
+        if not is_certain:  # else the event of the state has said it
+            self._log()
 
     def _end(self, now_s: float) -> None:
         """Show no cause any more, as the trouble is over."""
