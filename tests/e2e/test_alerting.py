@@ -189,7 +189,9 @@ class Stage:
             "scrape_configs": [{"job_name": "llm-slo-prober", "static_configs": [{"targets": targets}]}],
         }
         flag = "--rules.alert.resend-delay=1s"
-        self._started.enter_context(Prometheus(binary, self._folder, document, flag))
+        self.prometheus = self._started.enter_context(Prometheus(binary, self._folder, document, flag))
+        # A prober is known by what it exported, whatever its scrape job is called.
+        processes.until(lambda: len(self.prometheus.query("llmslo_build_info")) == len(targets), "both to be scraped")
 
 
 @asynccontextmanager

@@ -18,16 +18,17 @@ from prober.measure.objective import (
 
 # `increase()` extrapolates to the ends of its window and may return a few more events than occurred.
 EXTRAPOLATION_FACTOR = 1.1
-# Bad events at the burn rate of a ticket, which is near the budget: of fewer, one more is too likely chance.
-MIN_BAD_IN_TICKET = 5
+CHANCE_Z = (
+    2.33  # 99%, one-sided: by so many standard errors a ticket's share exceeds its burn rate, which is near the budget
+)
 
 
 def needed_events(pair: Pair) -> float:
     """Events that the long window must hold, as a multiple of those of which the budget allows one bad probe.
 
-    With fewer, all events of one bad probe alone would exceed the share that pages.
+    With fewer, all events of one bad probe alone would exceed the share that fires.
     """
-    return (EXTRAPOLATION_FACTOR if pair.severity == "critical" else MIN_BAD_IN_TICKET) / float(pair.burn)
+    return EXTRAPOLATION_FACTOR / float(pair.burn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,12 @@ def _check(slo: Slo, use: JudgedStream, pair: Pair) -> FiringCheck:
     probes = [use.rate_per_s * seconds for seconds in (pair.short_s, pair.long_s)]
     events = needed_events(pair) * max_events_per_probe(slo, use.max_tokens) / budget
     min_probes = math.floor(events / mean_events_per_probe(slo, use.mean_tokens)) + 1
+    above = CHANCE_Z * math.sqrt(float(share) / probes[1]) if pair.severity == "warning" else 0.0
     # More than this share of all probes; at least two, since the needed events exclude a single one.
-    bad_short, bad_long = (max(1, math.floor(float(share) * expected) + 1) for expected in probes)
-    bad_long = max(bad_long, 2)
+    bad_short, bad_long = (
+        max(least, math.floor((float(share) + more) * expected) + 1)
+        for expected, more, least in zip(probes, (0.0, above), (1, 2), strict=True)
+    )
     problem = ""
     if share >= 1:
         lowest = 100 * float(1 - 1 / pair.burn)
@@ -78,8 +82,7 @@ def _check(slo: Slo, use: JudgedStream, pair: Pair) -> FiringCheck:
     elif probes[1] < min_probes:
         problem = (
             f"its long window of {promql(pair.long_s)} has {probes[1]:.3g} probes, and at least {min_probes} are needed so that "
-            f"{'one bad probe is not' if pair.severity == 'critical' else 'chance alone is rarely'} {format_percent(share)}; use a "
-            f"rate of at least {format_rate(min_probes / pair.long_s)} or a lower objective"
+            f"one bad probe is not {format_percent(share)}; use a rate of at least {format_rate(min_probes / pair.long_s)} or a lower objective"
         )
     elif probes[0] < 1:
         problem = (

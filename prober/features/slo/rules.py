@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from prober.exposition.alerting import NOW, Alert, Link, Rule, RuleOptions, query
 from prober.exposition.dashboards.queries import BAD_RATIO, BUDGET_RATIO, RECORDED, of_traffic
-from prober.features.slo.firing import needed_events
+from prober.features.slo.firing import CHANCE_Z, needed_events
 from prober.measure.objective import PAIRS, Pair, promql
 
 ALLOWING_ONE = f"{RECORDED}_events:per_bad"  # events of which the budget allows one bad probe
@@ -72,7 +72,7 @@ def _groups(kind: _Kind, options: RuleOptions) -> Iterator[Rule]:
     records = list(_declared(kind)), list(_tiles(kind, tile))
     for window_s in windows:
         records[window_s > MAX_COUNTED_S].append(_ratio(kind, window_s, tile))
-    pages, tickets = [_page(kind, options)], [_ticket(kind)]
+    pages, tickets = [_page(kind, options)], [_ticket(kind, tile)]
     if not kind.is_traffic:
         pages += [_no_data(), *([_from_vantage()] if options.has_several_probers else [])]
     name = "llm-slo-traffic" if kind.is_traffic else "llm-slo-probes"
@@ -114,13 +114,19 @@ def _ratio(kind: _Kind, window_s: int, tile: str) -> Rule:
     return {"record": kind.ratio(window_s), "expr": f"{bad}\n/\n({events} > {least})\n"}
 
 
-def _burning(kind: _Kind, pairs: Sequence[Pair]) -> str:
-    """PromQL: the latest share of bad events where both windows of a pair burn the budget faster than its rate."""
-    budget = kind.recorded(BUDGET_RATIO)
-    both = "\n  or ".join(
-        " and ".join(f"{kind.ratio(window_s)} > {pair.burn} * {budget}" for window_s in (pair.long_s, pair.short_s))
-        for pair in pairs
-    )
+def _burning(kind: _Kind, pairs: Sequence[Pair], tile: str = "") -> str:
+    """PromQL: the latest share of bad events where both windows of a pair burn the budget faster than its rate.
+
+    tile: of a ticket, whose burn rates are near the budget: the long window must exceed them by more than chance
+    """
+
+    def above(pair: Pair) -> str:
+        burn, window = f"{pair.burn} * {kind.recorded(BUDGET_RATIO)}", promql(pair.long_s)
+        events = f"sum_over_time({kind.recorded(f'{RECORDED}_events:increase{tile}')}[{window}:{tile}])"
+        chance = f" * (1 + {CHANCE_Z} * sqrt({kind.recorded(ALLOWING_ONE)} / ({pair.burn} * {events})))" if tile else ""
+        return f"{kind.ratio(pair.long_s)} > {burn}{chance} and {kind.ratio(pair.short_s)} > {burn}"
+
+    both = "\n  or ".join(map(above, pairs))
     return f"({' or '.join(kind.ratio(pair.short_s) for pair in pairs)})\nand ({both})\n"
 
 
@@ -134,8 +140,8 @@ def _page(kind: _Kind, options: RuleOptions) -> Alert:
     return _burn(kind, PAGING, expr, "5m" if kind.is_traffic else "3m")
 
 
-def _ticket(kind: _Kind) -> Alert:
-    return _burn(kind, TICKETS, _burning(kind, TICKETS), "20m" if kind.is_traffic else "15m")
+def _ticket(kind: _Kind, tile: str) -> Alert:
+    return _burn(kind, TICKETS, _burning(kind, TICKETS, tile), "20m" if kind.is_traffic else "15m")
 
 
 def _burn(kind: _Kind, pairs: Sequence[Pair], expr: str, wait_for: str) -> Alert:

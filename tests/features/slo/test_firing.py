@@ -39,9 +39,7 @@ def test_one_bad_probe_never_fires(objective: str, signal: str, tokens: int) -> 
         most = max(1, tokens) if signal == "itl" else 1
         least = needed_events(pair) * most / float(judged.error_budget_ratio)
         share = float(pair.burn * judged.error_budget_ratio)
-        assert most / least < share
-        if pair.severity == "critical":
-            assert most / least > share / 1.12
+        assert share / 1.12 < most / least < share
 
 
 @given(st.sampled_from(["0.95", "0.99", "0.999"]), st.floats(0.002, 5))
@@ -52,8 +50,12 @@ def test_reported_bad_probes_are_the_fewest_that_fire(objective: str, rate: floa
         if check.problem:
             continue
         share = check.pair.burn * judged.error_budget_ratio
-        for expected, reported in ((check.probes_long, check.bad_long), (check.probes_short, check.bad_short)):
-            fewest = next(bad for bad in range(1, int(expected) + 2) if bad > float(share) * expected)
+        chance = 2.33 * (float(share) * check.probes_long) ** 0.5 if check.pair.severity == "warning" else 0.0
+        for expected, reported, more in (
+            (check.probes_long, check.bad_long, chance),
+            (check.probes_short, check.bad_short, 0.0),
+        ):
+            fewest = next(bad for bad in range(1, int(expected) + 2) if bad > float(share) * expected + more)
             assert reported in (fewest, 2)
             assert reported <= expected + 1
         assert check.bad_long >= 2
