@@ -116,9 +116,9 @@ LABELS: dict[str, tuple[str, ...]] = {
     "bound": ("lower", "estimate", "upper", "earliest", "latest"), "percentile": ("p50", "p90", "p95", "p99"),
     "stage": ("00", "01", "02", "03"),
     "point": ("00", "01", "02", "03"),
-    "gpu": ("0", "1"), "state": ("failing", "ready"), "reason": ("shed", "thermal", "power_cap", "rejected", "error"),
+    "gpu": ("0", "1"), "state": ("failing", "ready", "met"), "reason": ("shed", "thermal", "power_cap", "rejected", "error"),
     "cause": ("regression",), "event": ("alarm",), "check": ("regex",), "kind": ("prompt", "completion"),
-    "unit": ("requests", "tokens"), "period": ("baseline", "since"), "budget": ("tokens",), "regime": ("unknown", "queueing"),
+    "unit": ("requests", "tokens"), "period": ("baseline", "since"), "budget": ("tokens",),
     "verdict": ("found",), "what": ("version",), "direction": ("sent", "received"), "source": ("process",),
 }  # fmt: skip
 VALUES = {"lower": 0.9, "estimate": 1.0, "upper": 1.1, "00": 1.0, "01": 2.0, "02": 3.0, "03": 4.0}

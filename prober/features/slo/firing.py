@@ -82,7 +82,8 @@ def _check(slo: Slo, use: JudgedStream, pair: Pair) -> FiringCheck:
     elif probes[1] < min_probes:
         problem = (
             f"its long window of {promql(pair.long_s)} has {probes[1]:.3g} probes, and at least {min_probes} are needed so that "
-            f"one bad probe is not {format_percent(share)}; use a rate of at least {format_rate(min_probes / pair.long_s)} or a lower objective"
+            f"one bad probe is not {format_percent(share)}; use a rate of at least {format_rate(min_probes / pair.long_s)} or a "
+            "lower objective"
         )
     elif probes[0] < 1:
         problem = (
