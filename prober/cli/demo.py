@@ -224,9 +224,8 @@ def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str
         group["interval"] = RULES_INTERVAL
         for rule in group["rules"]:
             if links := rule.get("annotations"):
-                links["dashboard_url"] = links.get(
-                    "prober_url", page
-                )  # to the prober's page, as the demo has no Grafana
+                # To the prober's page, as the demo has no Grafana.
+                links["dashboard_url"] = links.get("prober_url", f"{page}/")
     (folder / "rules.yaml").write_text(yaml.safe_dump(rules), encoding="utf-8")
     (folder / "prometheus.yml").write_text(PROMETHEUS.format(port=ports["prober"]), encoding="utf-8")
     return [
