@@ -33,6 +33,10 @@ class NotAnswered(UnreadablePage):
     """No complete answer arrived. Another attempt may succeed."""
 
 
+class Unusable(NotAnswered):
+    """An answer of 200 was cut off, or has a form that cannot be read, such as compressed."""
+
+
 class PageTooLong(UnreadablePage):
     """The page exceeds its limit in bytes."""
 
@@ -93,7 +97,7 @@ async def fetch(
     if exchange.is_too_long:
         raise PageTooLong(f"{where}: longer than {limit:,} bytes")
     if exchange.broken is not None:
-        raise NotAnswered(f"{where}: {mask_secrets(exchange.broken.detail)}")
+        raise (Unusable if status == 200 else NotAnswered)(f"{where}: {mask_secrets(exchange.broken.detail)}")
     return Fetched(bytes(exchange.body), exchange.headers)
 
 

@@ -20,6 +20,7 @@ from prober.probing.observer import NamedSpec, ObservedTarget, TargetObserver
 from prober.workload.requested_format import tool_schemas
 from prober.workload.workloads import Workload
 
+MIN_TRUST_PROBES = 10  # one a minute for the ten minutes that are judged
 MIN_CACHED = 5  # answers in a row: fewer can be chance
 CACHE_REMEDY = "set `engine`, so that prompts bypass its cache, or switch off a cache on the way, such as a gateway's"
 # Histograms whose bounds are refined around SLO thresholds: the signal of the SLOs, and the scale of the bounds.
@@ -289,9 +290,9 @@ class TargetTrust(TargetObserver):
 
     @property
     def is_trusted(self) -> bool:
-        """True if the latencies are judged. Failures always are."""
+        """True if the latencies are judged. Failures always are. A few probes, as of a start, are not enough to say no."""
         probes, timed = self.counts
-        return 2 * timed >= probes
+        return probes < MIN_TRUST_PROBES or 2 * timed >= probes
 
     @property
     def counts(self) -> tuple[int, int]:

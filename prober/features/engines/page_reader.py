@@ -21,7 +21,7 @@ from prober.measure.engine_signals import EngineChange, EngineSignals, EngineTab
 from prober.measure.engines import TABLES, tables
 from prober.measure.printable import one_line
 from prober.net.clock import Clock
-from prober.net.scrape import MAX_BODY_BYTES, Fetched, NotAnswered, PageTooLong, UnreadablePage, fetch
+from prober.net.scrape import MAX_BODY_BYTES, Fetched, NotAnswered, PageTooLong, UnreadablePage, Unusable, fetch
 from prober.probing.observer import PageListener
 from prober.probing.target import Target
 
@@ -109,6 +109,9 @@ class PageReader:
         at_ns = self._clock.now_ns()
         try:
             fetched = await fetch_of(self._target, self._url(candidates), self._timeout_s)
+        except Unusable:
+            self._has_page = True
+            raise
         except PageTooLong as problem:
             self._has_page = True
             raise UnreadablePage(f"{problem}, and nothing of it is used; {_SMALLER}") from None

@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 import sqlite3
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from prober.features.capacity.actions import Refused, StartRequest
 from prober.features.capacity.sweep_pauses import QUIET, STARTS, SweepPauses
+from prober.features.capacity.sweep_result import result_of
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
@@ -165,9 +167,17 @@ async def test_a_probe_s_retry_after_survives_a_restart(tmp_path: Path) -> None:
             start(stage)
 
 
-async def test_the_retry_after_of_a_sweep_survives_a_kill_before_its_result(tmp_path: Path) -> None:
+async def test_the_retry_after_of_a_sweep_survives_a_kill_before_its_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The store as it is when the answer has arrived, and the sweep goes on to its estimate."""
-    killed = tmp_path / "killed"
+    killed, is_copied = tmp_path / "killed", threading.Event()
+
+    def late(*of_sweep: Any) -> Any:
+        is_copied.wait()
+        return result_of(*of_sweep)
+
+    monkeypatch.setattr("prober.features.capacity.sweep_job.result_of", late)
     async with (
         behind_a_gateway(20, {"Retry-After": "3600"}) as (url, _),
         staged(url, "min_gap: 0s", folder=tmp_path / "running") as stage,
@@ -179,6 +189,7 @@ async def test_the_retry_after_of_a_sweep_survives_a_kill_before_its_result(tmp_
         assert stage.sweeps.under_way
         shutil.copytree(tmp_path / "running", killed)
         assert stage.sweeps.results() == []
+        is_copied.set()
         async with staged(url, "min_gap: 0s", folder=killed) as restarted:
             with pytest.raises(Refused, match="left alone"):
                 start(restarted)
