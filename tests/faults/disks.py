@@ -45,7 +45,12 @@ def real_disk(folder: Path) -> Iterator[Path]:
 
 
 def repair(folder: Path) -> None:
-    """Repair the unmounted file system, as after a disk error."""
+    """Repair the unmounted file system, as after a disk error.
+
+    A copy of it: a process that another test started in a mount namespace of its own may still hold the aborted one.
+    """
+    shutil.copyfile(folder / "ext4", folder / "copy")
+    (folder / "copy").replace(folder / "ext4")
     checked = subprocess.run(["e2fsck", "-p", folder / "ext4"], check=False, capture_output=True, text=True)
     assert checked.returncode in (0, 1), checked.stdout + checked.stderr  # 1: mended
 
