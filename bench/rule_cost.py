@@ -59,7 +59,7 @@ def _evaluation_s(targets: int, options: RuleOptions, labels: str) -> tuple[dict
     with tempfile.TemporaryDirectory(prefix="rule-cost-") as folder:
         rules = groups(None, options)
         (Path(folder) / "rules.yaml").write_text(as_yaml({"groups": rules}))
-        text, end_s = Path(folder) / "series.om", round(time.time()) + 60 + targets // 10
+        text, end_s = Path(folder) / "series.om", round(time.time()) + 10 + targets // 50
         with text.open("w") as file:
             _write(file, targets, labels, end_s)
         create_block(text, folder)
