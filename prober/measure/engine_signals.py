@@ -6,11 +6,9 @@ A table is data: for each field of `EngineSignals` the sources to try in order. 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from prober.measure.printable import shown_name
-
-S = TypeVar("S", bound="Source")
 
 
 class EngineChange(NamedTuple):
@@ -170,69 +168,61 @@ class Aggregation(Enum):
     FIRST = "first"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Source:
-    """A place on a metrics page from which a signal can be read.
+    """A metric from which a signal is read: value × scale + offset of its samples, at least 0, or its histogram if the signal is one.
 
+    metric: name of the samples; of a histogram without `_bucket`, `_sum`, `_count`
+    aggregation: None: that of the signal in AGGREGATIONS, else a sum
+    where: allowed values per label; a series without the label is included
+    labels: numeric labels of an info series, whose product is the value; missing if one of them is not a number
+    scale: converts the unit of the value, or of the bounds of the histogram
     since, until: releases that have it, from `since` on and before `until`
     expected: these releases export it by default, so its absence is reported
     """
 
+    metric: str
+    aggregation: Aggregation | None = None
+    where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    scale: float = 1.0
+    offset: float = 0.0
     since: str | None = None
     until: str | None = None
     expected: bool = True
 
-
-@dataclass(frozen=True, slots=True)
-class SampleSource(Source):
-    """The samples of a metric. The signal is value × scale + offset, at least 0.
-
-    where: allowed values per label; a series without the label is included
-    """
-
-    metric: str
-    aggregation: Aggregation = Aggregation.SUM
-    where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    scale: float = 1.0
-    offset: float = 0.0
+    def renamed(self, old: str, new: str) -> "Source":
+        """The same in an engine that has another prefix."""
+        return replace(self, metric=self.metric.replace(old, new, 1))
 
 
 @dataclass(frozen=True, slots=True)
-class LabelProductSource(Source):
-    """The product of numeric labels of an info series; missing if one of them is not a number."""
+class Computed:
+    """A value of several metrics. A sum needs the first of them only; a product, and a ratio of two, need all.
 
-    metric: str
-    labels: tuple[str, ...]
-    aggregation: Aggregation = Aggregation.SUM
-
-
-@dataclass(frozen=True, slots=True)
-class ComputedSource(Source):
-    """A value of several samples. A sum needs the first of them only; a product, and a ratio of two, need all.
-
-    A ratio is missing if the second sample is 0.
+    A ratio is missing if the second value is 0. since, until, expected: as in `Source`
     """
 
     operation: Literal["sum", "product", "ratio"]
-    parts: tuple[SampleSource, ...]
+    parts: tuple[Source, ...]
+    since: str | None = None
+    until: str | None = None
+    expected: bool = True
+
+    def renamed(self, old: str, new: str) -> "Computed":
+        """The same in an engine that has another prefix."""
+        return replace(self, parts=tuple(part.renamed(old, new) for part in self.parts))
 
 
-@dataclass(frozen=True, slots=True)
-class HistogramSource(Source):
-    """A histogram. `family` is the name without `_bucket`, `_sum`, `_count`; `scale` converts its unit to seconds."""
-
-    family: str
-    where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    scale: float = 1.0
+AnySource = Source | Computed
 
 
-class Extra(str):
-    """Name of a metric that an engine does not export by default: its absence is not reported."""
+def optional(metric: str) -> Source:
+    """A metric that the engine does not export by default: its absence is not reported."""
+    return Source(metric, expected=False)
 
-    __slots__ = ()
 
-
-AGGREGATIONS = {  # of the signals that are not the sum over all ranks and servers
+AGGREGATIONS: Mapping[str, Aggregation] = {  # of the signals that are not the sum over all ranks and servers
     "kv_cache_usage_ratio_max": Aggregation.MAX,
     "kv_cache_usage_ratio_mean": Aggregation.MEAN,
     "speculation_acceptance_ratio": Aggregation.MAX,
@@ -242,27 +232,18 @@ AGGREGATIONS = {  # of the signals that are not the sum over all ranks and serve
 }
 
 
-def signals(**places: str | Source | tuple[str | Source, ...]) -> dict[str, tuple[Source, ...]]:
-    """Returns the sources of each signal, to try in order. A text stands for the metric, or the family of a histogram, of that name.
+def signals(**places: str | AnySource | tuple[str | AnySource, ...]) -> dict[str, tuple[AnySource, ...]]:
+    """Returns the sources of each signal, to try in order. A text stands for the metric of that name.
 
     `kv_cache_usage_ratio` sets kv_cache_usage_ratio_max and kv_cache_usage_ratio_mean.
     """
-    found: dict[str, tuple[Source, ...]] = {}
+    sources: dict[str, tuple[AnySource, ...]] = {}
     for name, value in places.items():
+        in_order = value if isinstance(value, tuple) else (value,)
+        of_signal = tuple(Source(place) if isinstance(place, str) else place for place in in_order)
         is_usage = name == "kv_cache_usage_ratio"
-        for signal in (f"{name}_max", f"{name}_mean") if is_usage else (name,):
-            aggregation = AGGREGATIONS.get(signal, Aggregation.SUM)
-            sources = list[Source]()
-            for place in value if isinstance(value, tuple) else (value,):
-                if isinstance(place, str) and signal in HISTOGRAM_SIGNALS:
-                    place = HistogramSource(str(place), expected=not isinstance(place, Extra))
-                elif isinstance(place, str):
-                    place = SampleSource(str(place), expected=not isinstance(place, Extra))
-                if isinstance(place, SampleSource) and place.aggregation is Aggregation.SUM:
-                    place = replace(place, aggregation=aggregation)
-                sources.append(place)
-            found[signal] = tuple(sources)
-    return found
+        sources.update(dict.fromkeys((f"{name}_max", f"{name}_mean") if is_usage else (name,), of_signal))
+    return sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +306,7 @@ class EngineTable:
 
     engine: str
     shape: PageShape | None = None
-    signals: Mapping[str, tuple[Source, ...]] = field(default_factory=dict)
+    signals: Mapping[str, tuple[AnySource, ...]] = field(default_factory=dict)
     paths: tuple[str, ...] = ("/metrics",)
     port: int | None = None
     model_labels: tuple[str, ...] = ("model_name",)
@@ -341,8 +322,7 @@ class EngineTable:
 def with_renamed_metrics(table: EngineTable, *, engine: str, old: str, new: str, shape: PageShape) -> EngineTable:
     """Returns the table of an engine that exports the metrics of another engine under its own prefix."""
     signals = {
-        signal: tuple(_with_renamed_metrics(source, old, new) for source in sources)
-        for signal, sources in table.signals.items()
+        signal: tuple(source.renamed(old, new) for source in sources) for signal, sources in table.signals.items()
     }
     flags = tuple((metric.replace(old, new, 1), labels) for metric, labels in table.flags)
     return replace(table, engine=engine, shape=shape, signals=signals, flags=flags)
@@ -355,15 +335,3 @@ def latest_release(table: EngineTable) -> EngineTable:
         for signal, sources in table.signals.items()
     }
     return replace(table, signals=signals)
-
-
-def _with_renamed_metrics(source: S, old: str, new: str) -> S:
-    """Returns the source with all metric names replaced, including those of nested sources."""
-    changes: dict[str, Any] = {}
-    for part in fields(source):
-        value = getattr(source, part.name)
-        if part.name in ("metric", "family"):
-            changes[part.name] = value.replace(old, new, 1)
-        elif part.name == "parts":
-            changes[part.name] = tuple(_with_renamed_metrics(inner, old, new) for inner in value)
-    return replace(source, **changes)

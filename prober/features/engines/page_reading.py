@@ -8,18 +8,17 @@ from typing import Any
 
 from prober.exposition.parse import Page, Sample
 from prober.measure.engine_signals import (
+    AGGREGATIONS,
     COUNTER_SIGNALS,
     HISTOGRAM_SIGNALS,
     Aggregation,
-    ComputedSource,
+    AnySource,
+    Computed,
     EngineHistogram,
     EngineInfo,
     EngineSignals,
     EngineTable,
-    HistogramSource,
-    LabelProductSource,
     OfModel,
-    SampleSource,
     Source,
 )
 from prober.measure.printable import shown_name
@@ -59,22 +58,19 @@ def needed_metrics(tables: Iterable[EngineTable]) -> frozenset[str]:
     for table in tables:
         names |= {metric for metric, _ in table.flags}
         names.update(table.shape.names if table.shape else ())
-        for sources in table.signals.values():
+        for signal, sources in table.signals.items():
             for source in sources:
-                names.update(metrics(source))
+                names.update(metrics(signal, source))
     return frozenset(names)
 
 
-def metrics(source: Source) -> tuple[str, ...]:
-    """Names of the samples from which a source computes its signal."""
-    match source:
-        case SampleSource(metric=metric) | LabelProductSource(metric=metric):
-            return (metric,)
-        case ComputedSource(parts=parts):
-            return tuple(part.metric for part in parts)
-        case HistogramSource(family=family):
-            return (f"{family}_bucket", f"{family}_sum", f"{family}_count")
-    raise TypeError(source)
+def metrics(signal: str, source: AnySource) -> tuple[str, ...]:
+    """Names of the samples from which a source gives a signal."""
+    if isinstance(source, Computed):
+        return tuple(part.metric for part in source.parts)
+    if signal in HISTOGRAM_SIGNALS:
+        return (f"{source.metric}_bucket", f"{source.metric}_sum", f"{source.metric}_count")
+    return (source.metric,)
 
 
 def read_signals(
@@ -97,7 +93,7 @@ def read_signals(
     for signal, sources in table.signals.items():
         # Sources of this release first, then the others, because a build may differ from its number.
         for source in sorted(sources, key=lambda source: not _applies(source, release)):
-            value = _evaluate(view, source)
+            value = _evaluate(view, signal, source)
             if isinstance(value, EngineHistogram) or _plausible(value) is not None:
                 values[signal] = value
                 break
@@ -162,7 +158,7 @@ def _fits(page: Page, table: EngineTable) -> bool:
     return shape.without_label is None or not has_label(shape.without_label)
 
 
-def _applies(source: Source, release: tuple[int, ...] | None) -> bool:
+def _applies(source: AnySource, release: tuple[int, ...] | None) -> bool:
     """True if pages of this release have the source. For an unknown release, True if no release removed it."""
     if release is None:
         return source.until is None
@@ -191,15 +187,15 @@ def _missing(table: EngineTable, values: Mapping[str, Any], release: tuple[int, 
             expected = sources if any(source.since is None for source in sources) else ()
         else:
             expected = tuple(source for source in sources if _applies(source, release))
-        names = tuple(_source_name(source) for source in expected if source.expected)
+        names = tuple(_source_name(signal, source) for source in expected if source.expected)
         if names:
             yield Missing(signal, names)
 
 
-def _source_name(source: Source) -> str:
-    if isinstance(source, LabelProductSource):
-        return f"{source.metric}{{{', '.join(source.labels)}}}"
-    return source.family if isinstance(source, HistogramSource) else " with ".join(dict.fromkeys(metrics(source)))
+def _source_name(signal: str, source: AnySource) -> str:
+    if isinstance(source, Computed):
+        return " with ".join(dict.fromkeys(metrics(signal, source)))
+    return f"{source.metric}{{{', '.join(source.labels)}}}" if source.labels else source.metric
 
 
 class _View:
@@ -230,10 +226,9 @@ class _View:
 
     def ranks(self) -> int | None:
         for source in self._table.signals.get("requests_running", ()):
-            for metric in metrics(source)[:1]:
-                where = source.where if isinstance(source, SampleSource) else {}
-                if series := self.series(metric, where):
-                    return len(series)
+            first = source.parts[0] if isinstance(source, Computed) else source
+            if series := self.series(first.metric, first.where):
+                return len(series)
         return None
 
     def model_name(self, requested: str | None) -> str | None:
@@ -270,23 +265,18 @@ def _rank(text: str) -> tuple[int, str]:
     return (int(text), "") if is_number else (-1, text)
 
 
-def _evaluate(view: _View, source: Source) -> float | EngineHistogram | None:
-    match source:
-        case SampleSource():
-            return _value(view, source)
-        case LabelProductSource():
-            return _label_product(view, source)
-        case ComputedSource(operation=operation, parts=parts):
-            values = [_value(view, part) for part in parts]
-            known = [value for value in values if value is not None]
-            if values[0] is None or (operation != "sum" and None in values):
-                return None
-            if operation == "ratio":
-                return known[0] / known[1] if known[1] else None
-            return sum(known) if operation == "sum" else math.prod(known)
-        case HistogramSource():
-            return _histogram(view, source)
-    raise TypeError(source)
+def _evaluate(view: _View, signal: str, source: AnySource) -> float | EngineHistogram | None:
+    if isinstance(source, Source):
+        return (
+            _histogram(view, source) if signal in HISTOGRAM_SIGNALS else _value(view, source, AGGREGATIONS.get(signal))
+        )
+    values = [_value(view, part) for part in source.parts]
+    known = [value for value in values if value is not None]
+    if values[0] is None or (source.operation != "sum" and None in values):
+        return None
+    if source.operation == "ratio":
+        return known[0] / known[1] if known[1] else None
+    return sum(known) if source.operation == "sum" else math.prod(known)
 
 
 def _plausible(value: float | None) -> float | None:
@@ -302,23 +292,21 @@ def _sum(values: Iterable[float]) -> float:
         return math.inf
 
 
-def _value(view: _View, source: SampleSource) -> float | None:
-    values = [sample.value for sample in view.series(source.metric, source.where) if math.isfinite(sample.value)]
-    total = _aggregate(values, source.aggregation)
-    return None if total is None else _plausible(max(0.0, total * source.scale + source.offset))
-
-
-def _label_product(view: _View, source: LabelProductSource) -> float | None:
+def _value(view: _View, source: Source, usual: Aggregation | None = None) -> float | None:
     values = []
-    for sample in view.series(source.metric, {}):
-        try:
-            value = math.prod(float(sample.labels[label]) for label in source.labels)
-        except (KeyError, ValueError):  # vLLM writes None for unknown values
+    for sample in view.series(source.metric, source.where):
+        value = sample.value
+        if source.labels:
+            try:
+                value = math.prod(float(sample.labels[label]) for label in source.labels)
+            except (KeyError, ValueError):  # vLLM writes None for unknown values
+                return None
+        if math.isfinite(value):
+            values.append(value)
+        elif source.labels:
             return None
-        if not math.isfinite(value):
-            return None
-        values.append(value)
-    return _aggregate(values, source.aggregation)
+    total = _aggregate(values, source.aggregation or usual or Aggregation.SUM)
+    return None if total is None else _plausible(max(0.0, total * source.scale + source.offset))
 
 
 def _aggregate(values: Sequence[float], aggregation: Aggregation) -> float | None:
@@ -335,10 +323,10 @@ def _aggregate(values: Sequence[float], aggregation: Aggregation) -> float | Non
             return values[0]
 
 
-def _histogram(view: _View, source: HistogramSource) -> EngineHistogram | None:
+def _histogram(view: _View, source: Source) -> EngineHistogram | None:
     """Histogram of a source, summed over ranks. Bounds that not all ranks have are left out."""
     buckets: dict[float, list[float]] = {}
-    for sample in view.series(f"{source.family}_bucket", source.where):
+    for sample in view.series(f"{source.metric}_bucket", source.where):
         try:
             bound = float(sample.labels["le"])
         except (KeyError, ValueError):
@@ -356,6 +344,6 @@ def _histogram(view: _View, source: HistogramSource) -> EngineHistogram | None:
         counts.append(max(_sum(buckets[bound]), counts[-1] if counts else 0.0))  # written while it counts
     if _plausible(counts[-1]) is None or _plausible(bounds[-2] * source.scale if bounds[1:] else 0.0) is None:
         return None
-    total = _value(view, SampleSource(f"{source.family}_sum", where=source.where, scale=source.scale))
+    total = _value(view, Source(f"{source.metric}_sum", where=source.where, scale=source.scale))
     scaled = tuple(float(f"{bound * source.scale:.12g}") for bound in bounds[:-1])
     return EngineHistogram(scaled, tuple(counts), total)

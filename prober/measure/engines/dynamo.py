@@ -1,14 +1,6 @@
 """NVIDIA Dynamo (1.6). Metrics pages only: that of a frontend, and that of a worker, which also has the names of its engine."""
 
-from prober.measure.engine_signals import (
-    Aggregation,
-    ComputedSource,
-    EngineTable,
-    Extra,
-    PageShape,
-    SampleSource,
-    signals,
-)
+from prober.measure.engine_signals import Aggregation, Computed, EngineTable, PageShape, Source, optional, signals
 
 # Running requests are those from handler entry to the end of the answer, so with the queued ones; queued ones, where the router
 # does not tell them, are those before their first token, so with those being prefilled. The model is in lower case on some.
@@ -18,14 +10,14 @@ FRONTEND = EngineTable(
     signals=signals(
         requests_running=("dynamo_frontend_active_requests", "dynamo_frontend_inflight_requests"),
         requests_waiting=(
-            Extra("dynamo_frontend_router_queue_pending_requests"),
+            optional("dynamo_frontend_router_queue_pending_requests"),
             "dynamo_frontend_queued_requests",
         ),
-        kv_cache_capacity_tokens=ComputedSource(
+        kv_cache_capacity_tokens=Computed(
             "product",
             (
-                SampleSource("dynamo_frontend_model_total_kv_blocks", Aggregation.FIRST),
-                SampleSource("dynamo_frontend_model_kv_cache_block_size", Aggregation.FIRST),
+                Source("dynamo_frontend_model_total_kv_blocks", Aggregation.FIRST),
+                Source("dynamo_frontend_model_kv_cache_block_size", Aggregation.FIRST),
             ),
             expected=False,
         ),
@@ -47,12 +39,12 @@ WORKER = EngineTable(
     signals=signals(
         requests_running="dynamo_component_inflight_requests",
         kv_cache_usage_ratio=(
-            Extra("dynamo_component_gpu_cache_usage_percent"),
-            Extra("dynamo_component_kvstats_gpu_cache_usage_percent"),
+            optional("dynamo_component_gpu_cache_usage_percent"),
+            optional("dynamo_component_kvstats_gpu_cache_usage_percent"),
         ),
         requests_finished_total="dynamo_component_requests_total",
         e2e_seconds="dynamo_component_request_duration_seconds",
-        uptime_seconds=Extra("dynamo_component_uptime_seconds"),
+        uptime_seconds=optional("dynamo_component_uptime_seconds"),
     ),
     model_labels=("model", "model_name"),
     lazy=True,

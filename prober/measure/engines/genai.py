@@ -1,13 +1,13 @@
 """Gateways with OpenTelemetry's names for generative AI on their Prometheus page, such as Envoy AI Gateway. Metrics page only."""
 
-from prober.measure.engine_signals import EngineTable, Extra, HistogramSource, PageShape, SampleSource, Source, signals
+from prober.measure.engine_signals import EngineTable, PageShape, Source, optional, signals
 
 
 # The unit is in the name as Envoy AI Gateway's exporter writes it, and not with other exporters. Histograms only, of answers that have
 # ended. Tokens of the cache are counted beside the prompt's, under no agreed name, and not read.
 def _tokens(kind: str) -> tuple[Source, ...]:
     names = ("gen_ai_client_token_usage_token_sum", "gen_ai_client_token_usage_sum")
-    return tuple(SampleSource(name, where={"gen_ai_token_type": (kind,)}) for name in names)
+    return tuple(Source(name, where={"gen_ai_token_type": (kind,)}) for name in names)
 
 
 _REQUESTS = "gen_ai_server_request_duration_seconds"
@@ -20,9 +20,9 @@ TABLES = (
             generation_tokens_total=_tokens("output"),
             requests_finished_total=f"{_REQUESTS}_count",
             # Of streams only.
-            ttft_seconds=Extra("gen_ai_server_time_to_first_token_seconds"),
-            tpot_seconds=Extra("gen_ai_server_time_per_output_token_seconds"),
-            e2e_seconds=HistogramSource(_REQUESTS),
+            ttft_seconds=optional("gen_ai_server_time_to_first_token_seconds"),
+            tpot_seconds=optional("gen_ai_server_time_per_output_token_seconds"),
+            e2e_seconds=Source(_REQUESTS),
         ),
         model_labels=("gen_ai_request_model",),
         lazy=True,

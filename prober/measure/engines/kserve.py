@@ -1,6 +1,6 @@
 """KServe's predictor. Metrics page only. An LLMInferenceService consists of vLLM and llm-d, which have tables of their own."""
 
-from prober.measure.engine_signals import EngineTable, Extra, PageShape, signals
+from prober.measure.engine_signals import EngineTable, PageShape, optional, signals
 
 # Names at aaac4e2.
 TABLES = (
@@ -10,7 +10,7 @@ TABLES = (
         signals=signals(
             requests_finished_total="request_predict_seconds_count",
             e2e_seconds="request_predict_seconds",
-            start_time_seconds=Extra("process_start_time_seconds"),
+            start_time_seconds=optional("process_start_time_seconds"),
         ),
         port=8080,
         lazy=True,

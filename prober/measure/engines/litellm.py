@@ -1,7 +1,7 @@
 """LiteLLM's proxy. A response header of its own identifies it. The chunk with the usage has a choice with an empty delta."""
 
 from prober.measure.chat import Dialect
-from prober.measure.engine_signals import EngineTable, Extra, PageShape, SampleSource, signals
+from prober.measure.engine_signals import EngineTable, PageShape, Source, optional, signals
 
 DIALECT = Dialect(name="litellm", header="x-litellm-version", health="/health/liveliness")
 
@@ -12,17 +12,17 @@ TABLES = (
         engine="litellm",
         shape=PageShape(prefixes=("litellm_",)),
         signals=signals(
-            requests_running=SampleSource("litellm_in_flight_requests", offset=-1.0),
-            prefix_cache_queries_tokens_total=Extra("litellm_input_tokens_metric_total"),
-            prefix_cache_hits_tokens_total=Extra("litellm_input_cached_tokens_metric_total"),
+            requests_running=Source("litellm_in_flight_requests", offset=-1.0),
+            prefix_cache_queries_tokens_total=optional("litellm_input_tokens_metric_total"),
+            prefix_cache_hits_tokens_total=optional("litellm_input_cached_tokens_metric_total"),
             prompt_tokens_total="litellm_input_tokens_metric_total",
             generation_tokens_total="litellm_output_tokens_metric_total",
             requests_finished_total="litellm_proxy_total_requests_metric_total",
-            ttft_seconds=Extra("litellm_llm_api_time_to_first_token_metric"),  # streaming only
+            ttft_seconds=optional("litellm_llm_api_time_to_first_token_metric"),  # streaming only
             tpot_seconds="litellm_deployment_latency_per_output_token",
             queue_seconds="litellm_request_queue_time_seconds",
             e2e_seconds="litellm_request_total_latency_metric",
-            start_time_seconds=Extra("process_start_time_seconds"),
+            start_time_seconds=optional("process_start_time_seconds"),
         ),
         paths=("/metrics/", "/metrics"),
         model_labels=("requested_model", "model_group", "model"),

@@ -1,16 +1,7 @@
 """The llama.cpp server. While it loads, /health answers Loading model. An answer that ends with an error has no [DONE]."""
 
 from prober.measure.chat import Dialect
-from prober.measure.engine_signals import (
-    ComputedSource,
-    EngineTable,
-    Extra,
-    JsonFact,
-    OfModel,
-    PageShape,
-    SampleSource,
-    signals,
-)
+from prober.measure.engine_signals import Computed, EngineTable, JsonFact, OfModel, PageShape, Source, optional, signals
 
 DIALECT = Dialect(
     name="llamacpp",
@@ -22,8 +13,8 @@ DIALECT = Dialect(
 
 # Names from 0c1e570, seen live. The rates *_tokens_seconds and n_busy_slots_per_decode are means since the last scrape by
 # anybody and not read. prompt_tokens_total leaves out what came from the cache since that is counted beside it.
-_PROMPT = SampleSource("llamacpp:prompt_tokens_total")
-_CACHED = SampleSource("llamacpp:prompt_tokens_cached_total", expected=False)
+_PROMPT = Source("llamacpp:prompt_tokens_total")
+_CACHED = Source("llamacpp:prompt_tokens_cached_total", expected=False)
 TABLES = (
     EngineTable(
         engine="llamacpp",
@@ -31,14 +22,14 @@ TABLES = (
         signals=signals(
             requests_running="llamacpp:requests_processing",
             requests_waiting="llamacpp:requests_deferred",
-            kv_cache_usage_ratio=Extra("llamacpp:kv_cache_usage_ratio"),
-            prefix_cache_queries_tokens_total=ComputedSource("sum", (_CACHED, _PROMPT), expected=False),
+            kv_cache_usage_ratio=optional("llamacpp:kv_cache_usage_ratio"),
+            prefix_cache_queries_tokens_total=Computed("sum", (_CACHED, _PROMPT), expected=False),
             prefix_cache_hits_tokens_total=_CACHED,
-            prompt_tokens_total=ComputedSource("sum", (_PROMPT, _CACHED)),
+            prompt_tokens_total=Computed("sum", (_PROMPT, _CACHED)),
             generation_tokens_total="llamacpp:tokens_predicted_total",
-            speculation_drafts_total=Extra("llamacpp:spec_decode_num_drafts_total"),
-            speculation_draft_tokens_total=Extra("llamacpp:spec_decode_num_draft_tokens_total"),
-            speculation_accepted_tokens_total=Extra("llamacpp:spec_decode_num_accepted_tokens_total"),
+            speculation_drafts_total=optional("llamacpp:spec_decode_num_drafts_total"),
+            speculation_draft_tokens_total=optional("llamacpp:spec_decode_num_draft_tokens_total"),
+            speculation_accepted_tokens_total=optional("llamacpp:spec_decode_num_accepted_tokens_total"),
         ),
         model_labels=(),
         facts=(

@@ -1,20 +1,12 @@
 """The endpoint picker of the llm-d inference gateway, with its older metric names. Metrics page only, on a port of its own."""
 
-from prober.measure.engine_signals import (
-    Aggregation,
-    ComputedSource,
-    EngineTable,
-    Extra,
-    PageShape,
-    SampleSource,
-    signals,
-)
+from prober.measure.engine_signals import Aggregation, Computed, EngineTable, PageShape, Source, optional, signals
 
 
 # Names at ebab687. The older ones stand beside the newer with the same values, so only one of them is read. Queue, requests and
 # KV cache are means over the pool: the totals are those times the endpoints that are ready, and there is no fullest one.
-def _pool(mean: str, ready: str) -> ComputedSource:
-    return ComputedSource("product", (SampleSource(mean, Aggregation.MEAN), SampleSource(ready)))
+def _pool(mean: str, ready: str) -> Computed:
+    return Computed("product", (Source(mean, Aggregation.MEAN), Source(ready)))
 
 
 _READY, _PODS = "llm_d_epp_ready_endpoints", "inference_pool_ready_pods"
@@ -28,22 +20,22 @@ TABLES = (
                 _pool("inference_pool_average_running_requests", _PODS),
             ),
             requests_waiting=(
-                SampleSource("llm_d_epp_per_endpoint_queue_size"),
-                SampleSource("inference_pool_per_pod_queue_size"),
+                Source("llm_d_epp_per_endpoint_queue_size"),
+                Source("inference_pool_per_pod_queue_size"),
                 _pool("llm_d_epp_average_queue_size", _READY),
                 _pool("inference_pool_average_queue_size", _PODS),
             ),
             kv_cache_usage_ratio_mean=(
-                SampleSource("llm_d_epp_average_kv_cache_utilization"),
-                SampleSource("inference_pool_average_kv_cache_utilization"),
+                Source("llm_d_epp_average_kv_cache_utilization"),
+                Source("inference_pool_average_kv_cache_utilization"),
             ),
             requests_finished_total=("llm_d_epp_request_total", "inference_objective_request_total"),
-            ttft_seconds=Extra("llm_d_epp_request_ttft_seconds"),
-            itl_seconds=Extra("llm_d_epp_request_streaming_itl_seconds"),
-            tpot_seconds=Extra("llm_d_epp_request_streaming_tpot_seconds"),
-            queue_seconds=Extra("llm_d_epp_flow_control_request_queue_duration_seconds"),
+            ttft_seconds=optional("llm_d_epp_request_ttft_seconds"),
+            itl_seconds=optional("llm_d_epp_request_streaming_itl_seconds"),
+            tpot_seconds=optional("llm_d_epp_request_streaming_tpot_seconds"),
+            queue_seconds=optional("llm_d_epp_flow_control_request_queue_duration_seconds"),
             e2e_seconds=("llm_d_epp_request_duration_seconds", "inference_objective_request_duration_seconds"),
-            start_time_seconds=Extra("process_start_time_seconds"),
+            start_time_seconds=optional("process_start_time_seconds"),
         ),
         port=9090,
         lazy=True,

@@ -1,7 +1,7 @@
 """MLC LLM. Forces a length only through its debug switch."""
 
 from prober.measure.chat import Dialect
-from prober.measure.engine_signals import Aggregation, EngineTable, PageShape, SampleSource, signals
+from prober.measure.engine_signals import Aggregation, EngineTable, PageShape, Source, signals
 
 DIALECT = Dialect(
     name="mlc",
@@ -16,8 +16,8 @@ TABLES = (
         engine="mlc",
         shape=PageShape(names=("engine_decode_time_sum", "completion_tokens_sum")),
         signals=signals(
-            prompt_tokens_total=SampleSource("prompt_tokens_sum", Aggregation.FIRST),
-            generation_tokens_total=SampleSource("completion_tokens_sum", Aggregation.FIRST),
+            prompt_tokens_total=Source("prompt_tokens_sum", Aggregation.FIRST),
+            generation_tokens_total=Source("completion_tokens_sum", Aggregation.FIRST),
         ),
         model_labels=(),
     ),

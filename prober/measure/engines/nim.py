@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from prober.measure.engine_signals import EngineTable, Extra, JsonFact, PageShape, latest_release, signals
+from prober.measure.engine_signals import EngineTable, JsonFact, PageShape, latest_release, optional, signals
 from prober.measure.engines import vllm
 
 # Names of 1.x from its documentation. Its "ITL" is one observation a request, so a TPOT, and it has no ITL.
@@ -24,7 +24,7 @@ _V1 = EngineTable(
         ttft_seconds="time_to_first_token_seconds",
         tpot_seconds="time_per_output_token_seconds",
         e2e_seconds="e2e_request_latency_seconds",
-        start_time_seconds=Extra("process_start_time_seconds"),
+        start_time_seconds=optional("process_start_time_seconds"),
     ),
     paths=_PATHS,
     lazy=True,

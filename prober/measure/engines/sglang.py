@@ -3,14 +3,12 @@
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (
     Aggregation,
-    ComputedSource,
+    Computed,
     EngineTable,
-    Extra,
-    HistogramSource,
     JsonFact,
-    LabelProductSource,
     PageShape,
-    SampleSource,
+    Source,
+    optional,
     signals,
 )
 
@@ -29,64 +27,64 @@ _TOTAL = {"priority": ("",)}
 _TIERS = {"cache_source": ("device", "host", "storage")}  # and not their total
 _PREFILL = {"mode": ("prefill_cache", "prefill_compute")}
 SIGNALS = signals(
-    requests_running=SampleSource("sglang:num_running_reqs", where=_TOTAL),
-    requests_waiting=ComputedSource(
+    requests_running=Source("sglang:num_running_reqs", where=_TOTAL),
+    requests_waiting=Computed(
         "sum",
         (
-            SampleSource("sglang:num_queue_reqs", where=_TOTAL),
-            SampleSource("sglang:num_grammar_queue_reqs", where=_TOTAL),
-            SampleSource("sglang:num_prefill_bootstrap_queue_reqs", where=_TOTAL),
-            SampleSource("sglang:num_decode_prealloc_queue_reqs", where=_TOTAL),
-            SampleSource("sglang:num_decode_transfer_queue_reqs", where=_TOTAL),
+            Source("sglang:num_queue_reqs", where=_TOTAL),
+            Source("sglang:num_grammar_queue_reqs", where=_TOTAL),
+            Source("sglang:num_prefill_bootstrap_queue_reqs", where=_TOTAL),
+            Source("sglang:num_decode_prealloc_queue_reqs", where=_TOTAL),
+            Source("sglang:num_decode_transfer_queue_reqs", where=_TOTAL),
         ),
     ),
     # Tokens that only the prefix cache holds are free.
-    kv_cache_usage_ratio=SampleSource("sglang:token_usage", where=_TOTAL),
+    kv_cache_usage_ratio=Source("sglang:token_usage", where=_TOTAL),
     kv_cache_capacity_tokens=(
-        SampleSource("sglang:max_total_num_tokens", since="0.5.6"),
-        ComputedSource(
+        Source("sglang:max_total_num_tokens", since="0.5.6"),
+        Computed(
             "product",
-            (SampleSource("sglang:num_pages"), SampleSource("sglang:page_size", Aggregation.FIRST)),
+            (Source("sglang:num_pages"), Source("sglang:page_size", Aggregation.FIRST)),
             since="0.5.12",
             expected=False,
         ),
-        LabelProductSource(
-            "sglang:cache_config_info", ("num_pages", "page_size"), since="0.5.9", until="0.5.12", expected=False
+        Source(
+            "sglang:cache_config_info", labels=("num_pages", "page_size"), since="0.5.9", until="0.5.12", expected=False
         ),
     ),
-    preemptions_total=SampleSource("sglang:num_retracted_requests_total", since="0.5.7"),
+    preemptions_total=Source("sglang:num_retracted_requests_total", since="0.5.7"),
     prefix_cache_queries_tokens_total=(
-        SampleSource("sglang:realtime_tokens_total", where=_PREFILL, since="0.5.7"),
-        SampleSource("sglang:prompt_tokens_total", since="0.4.4", until="0.5.7"),
+        Source("sglang:realtime_tokens_total", where=_PREFILL, since="0.5.7"),
+        Source("sglang:prompt_tokens_total", since="0.4.4", until="0.5.7"),
     ),
     prefix_cache_hits_tokens_total=(
-        SampleSource("sglang:realtime_tokens_total", where={"mode": ("prefill_cache",)}, since="0.5.7"),
-        SampleSource("sglang:cached_tokens_total", where=_TIERS, since="0.4.4", until="0.5.7"),
+        Source("sglang:realtime_tokens_total", where={"mode": ("prefill_cache",)}, since="0.5.7"),
+        Source("sglang:cached_tokens_total", where=_TIERS, since="0.4.4", until="0.5.7"),
     ),
     prompt_tokens_total="sglang:prompt_tokens_total",
     generation_tokens_total="sglang:generation_tokens_total",
     requests_finished_total="sglang:num_requests_total",  # by no reason; aborted ones are counted beside
-    finished_abort_total=SampleSource("sglang:num_aborted_requests_total", since="0.5.3", expected=False),
-    speculation_drafts_total=SampleSource("sglang:spec_verify_calls_total", since="0.5.14", expected=False),
+    finished_abort_total=Source("sglang:num_aborted_requests_total", since="0.5.3", expected=False),
+    speculation_drafts_total=Source("sglang:spec_verify_calls_total", since="0.5.14", expected=False),
     # Of the latest batches, and 0 without speculation.
-    speculation_acceptance_ratio=SampleSource("sglang:spec_accept_rate", since="0.5.4", expected=False),
-    speculation_length_tokens=Extra("sglang:spec_accept_length"),
+    speculation_acceptance_ratio=Source("sglang:spec_accept_rate", since="0.5.4", expected=False),
+    speculation_length_tokens=optional("sglang:spec_accept_length"),
     ttft_seconds="sglang:time_to_first_token_seconds",
-    itl_seconds=HistogramSource("sglang:inter_token_latency_seconds", since="0.4.4"),
+    itl_seconds=Source("sglang:inter_token_latency_seconds", since="0.4.4"),
     tpot_seconds=(
-        HistogramSource("sglang:request_time_per_output_token_seconds", since="0.5.22"),
-        HistogramSource("sglang:time_per_output_token_seconds", until="0.4.5"),
+        Source("sglang:request_time_per_output_token_seconds", since="0.5.22"),
+        Source("sglang:time_per_output_token_seconds", until="0.4.5"),
     ),
     queue_seconds=(
-        HistogramSource("sglang:queue_time_seconds", since="0.5.3"),
-        HistogramSource("sglang:queue_time_s", since="0.5.2", until="0.5.3"),
+        Source("sglang:queue_time_seconds", since="0.5.3"),
+        Source("sglang:queue_time_s", since="0.5.2", until="0.5.3"),
     ),
     e2e_seconds="sglang:e2e_request_latency_seconds",
     # On the page of the engine that prefills. A gauge of the latest transfer in 0.5.6, which is no histogram, so not read.
-    kv_transfer_seconds=HistogramSource("sglang:kv_transfer_latency_ms", scale=0.001, expected=False),
-    kv_transfer_failures_total=ComputedSource(
+    kv_transfer_seconds=Source("sglang:kv_transfer_latency_ms", scale=0.001, expected=False),
+    kv_transfer_failures_total=Computed(
         "sum",
-        (SampleSource("sglang:num_transfer_failed_reqs_total"), SampleSource("sglang:num_bootstrap_failed_reqs_total")),
+        (Source("sglang:num_transfer_failed_reqs_total"), Source("sglang:num_bootstrap_failed_reqs_total")),
         expected=False,
     ),
 )

@@ -3,21 +3,21 @@
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (
     Aggregation,
-    ComputedSource,
+    Computed,
     EngineTable,
-    Extra,
     JsonFact,
     PageShape,
-    SampleSource,
+    Source,
+    optional,
     signals,
 )
 
 DIALECT = Dialect(name="tgi")
 
 # Names from 3.3.7, in maintenance. Counters have no _total. The usage is of tokens set aside for the batch, at their worst.
-_USAGE = ComputedSource(
+_USAGE = Computed(
     "ratio",
-    (SampleSource("tgi_batch_current_max_tokens"), SampleSource("tgi_batch_max_total_tokens")),
+    (Source("tgi_batch_current_max_tokens"), Source("tgi_batch_max_total_tokens")),
     since="3.0.0",
 )
 TABLES = (
@@ -28,12 +28,12 @@ TABLES = (
             requests_running="tgi_batch_current_size",
             requests_waiting="tgi_queue_size",
             kv_cache_usage_ratio=_USAGE,
-            kv_cache_capacity_tokens=SampleSource("tgi_batch_max_total_tokens", Aggregation.FIRST, since="3.0.0"),
+            kv_cache_capacity_tokens=Source("tgi_batch_max_total_tokens", Aggregation.FIRST, since="3.0.0"),
             prompt_tokens_total="tgi_request_input_length_sum",
             generation_tokens_total="tgi_request_generated_tokens_sum",
             requests_finished_total="tgi_request_success",
             # Observed at each step of a request: the tokens beyond the first. How many were drafted is not on the page.
-            speculation_accepted_tokens_total=Extra("tgi_request_skipped_tokens_sum"),
+            speculation_accepted_tokens_total=optional("tgi_request_skipped_tokens_sum"),
             tpot_seconds="tgi_request_mean_time_per_token_duration",
             queue_seconds="tgi_request_queue_duration",
             e2e_seconds="tgi_request_duration",

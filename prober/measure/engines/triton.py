@@ -1,14 +1,6 @@
 """Triton with TensorRT-LLM. Metrics page only, on a port of its own."""
 
-from prober.measure.engine_signals import (
-    Aggregation,
-    ComputedSource,
-    EngineTable,
-    HistogramSource,
-    PageShape,
-    SampleSource,
-    signals,
-)
+from prober.measure.engine_signals import Aggregation, Computed, EngineTable, PageShape, Source, signals
 
 # Names from the backend's README at 0b9d7d5. Its `fraction` disagrees with used ÷ max there, so the latter is read. An ensemble
 # and its parts each count a request: only the part that generates is read. Latencies are means in microseconds, no histograms,
@@ -16,21 +8,19 @@ from prober.measure.engine_signals import (
 _ENGINE = {"model": ("tensorrt_llm",)}
 _BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
 _REQUESTS = "nv_trt_llm_request_metrics"
-_USED, _MAX = (SampleSource(_BLOCKS, where={"kv_cache_block_type": (kind,)}) for kind in ("used", "max"))
-_TOKENS = SampleSource(_BLOCKS, Aggregation.FIRST, where={"kv_cache_block_type": ("tokens_per",)})
+_USED, _MAX = (Source(_BLOCKS, where={"kv_cache_block_type": (kind,)}) for kind in ("used", "max"))
+_TOKENS = Source(_BLOCKS, Aggregation.FIRST, where={"kv_cache_block_type": ("tokens_per",)})
 TABLES = (
     EngineTable(
         engine="triton",
         shape=PageShape(prefixes=("nv_trt_llm_",)),
         signals=signals(
-            requests_running=SampleSource(_REQUESTS, where={"request_type": ("scheduled",)}),
-            requests_waiting=SampleSource(_REQUESTS, where={"request_type": ("waiting",)}),
-            kv_cache_usage_ratio=ComputedSource("ratio", (_USED, _MAX)),
-            kv_cache_capacity_tokens=ComputedSource("product", (_MAX, _TOKENS)),
-            requests_finished_total=SampleSource("nv_inference_request_success", where=_ENGINE, expected=False),
-            ttft_seconds=HistogramSource(
-                "nv_inference_first_response_histogram_ms", where=_ENGINE, scale=0.001, expected=False
-            ),
+            requests_running=Source(_REQUESTS, where={"request_type": ("scheduled",)}),
+            requests_waiting=Source(_REQUESTS, where={"request_type": ("waiting",)}),
+            kv_cache_usage_ratio=Computed("ratio", (_USED, _MAX)),
+            kv_cache_capacity_tokens=Computed("product", (_MAX, _TOKENS)),
+            requests_finished_total=Source("nv_inference_request_success", where=_ENGINE, expected=False),
+            ttft_seconds=Source("nv_inference_first_response_histogram_ms", where=_ENGINE, scale=0.001, expected=False),
         ),
         port=8002,
         model_labels=(),

@@ -3,12 +3,12 @@
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (
     Aggregation,
-    ComputedSource,
+    Computed,
     EngineTable,
-    Extra,
     JsonFact,
     PageShape,
-    SampleSource,
+    Source,
+    optional,
     signals,
 )
 
@@ -29,14 +29,14 @@ TABLES = (
         engine="trtllm",
         shape=PageShape(prefixes=("trtllm_",)),
         signals=signals(
-            requests_running=SampleSource("trtllm_num_requests_running", Aggregation.MAX),
-            requests_waiting=SampleSource("trtllm_num_requests_waiting", Aggregation.MAX),
+            requests_running=Source("trtllm_num_requests_running", Aggregation.MAX),
+            requests_waiting=Source("trtllm_num_requests_waiting", Aggregation.MAX),
             kv_cache_usage_ratio="trtllm_kv_cache_utilization",
-            kv_cache_capacity_tokens=ComputedSource(
+            kv_cache_capacity_tokens=Computed(
                 "product",
                 (
-                    SampleSource("trtllm_kv_cache_max_blocks", Aggregation.MAX),
-                    SampleSource("trtllm_kv_cache_tokens_per_block", Aggregation.MAX),
+                    Source("trtllm_kv_cache_max_blocks", Aggregation.MAX),
+                    Source("trtllm_kv_cache_tokens_per_block", Aggregation.MAX),
                 ),
             ),
             prefix_cache_queries_tokens_total="trtllm_prompt_tokens_total",
@@ -46,19 +46,19 @@ TABLES = (
             requests_finished_total="trtllm_request_success_total",
             **{
                 f"finished_{reason}_total": (
-                    SampleSource("trtllm_request_success_total", where={"finished_reason": theirs}, expected=False),
+                    Source("trtllm_request_success_total", where={"finished_reason": theirs}, expected=False),
                 )
                 for reason, theirs in _REASONS.items()
             },
-            speculation_draft_tokens_total=Extra("trtllm_spec_decode_num_draft_tokens_total"),
-            speculation_accepted_tokens_total=Extra("trtllm_spec_decode_num_accepted_tokens_total"),
-            speculation_length_tokens=Extra("trtllm_spec_decode_acceptance_length"),
+            speculation_draft_tokens_total=optional("trtllm_spec_decode_num_draft_tokens_total"),
+            speculation_accepted_tokens_total=optional("trtllm_spec_decode_num_accepted_tokens_total"),
+            speculation_length_tokens=optional("trtllm_spec_decode_acceptance_length"),
             ttft_seconds="trtllm_time_to_first_token_seconds",
             tpot_seconds="trtllm_time_per_output_token_seconds",
             queue_seconds="trtllm_request_queue_time_seconds",
             e2e_seconds="trtllm_e2e_request_latency_seconds",
             # Of Dynamo's workers, which count no failures.
-            kv_transfer_seconds=Extra("trtllm_kv_transfer_latency_seconds"),
+            kv_transfer_seconds=optional("trtllm_kv_transfer_latency_seconds"),
         ),
         paths=("/prometheus/metrics",),
         lazy=True,

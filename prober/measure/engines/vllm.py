@@ -5,15 +5,13 @@
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (
     FINISH_REASONS,
-    ComputedSource,
+    Computed,
     EngineTable,
-    Extra,
-    HistogramSource,
     JsonFact,
-    LabelProductSource,
     OfModel,
     PageShape,
-    SampleSource,
+    Source,
+    optional,
     signals,
 )
 
@@ -34,20 +32,20 @@ _EVERY_RELEASE = signals(
     requests_finished_total="vllm:request_success_total",
     **{
         f"finished_{reason}_total": (
-            SampleSource("vllm:request_success_total", where={"finished_reason": (reason,)}, expected=False),
+            Source("vllm:request_success_total", where={"finished_reason": (reason,)}, expected=False),
         )
         for reason in FINISH_REASONS
     },
     **{  # only of a server that speculates
-        f"speculation_{kind}_tokens_total": Extra(f"vllm:spec_decode_num_{kind}_tokens_total")
+        f"speculation_{kind}_tokens_total": optional(f"vllm:spec_decode_num_{kind}_tokens_total")
         for kind in ("draft", "accepted")
     },
     ttft_seconds="vllm:time_to_first_token_seconds",
     e2e_seconds="vllm:e2e_request_latency_seconds",
-    prompt_tokens=Extra("vllm:request_prompt_tokens"),
-    output_tokens=Extra("vllm:request_generation_tokens"),
+    prompt_tokens=optional("vllm:request_prompt_tokens"),
+    output_tokens=optional("vllm:request_generation_tokens"),
     # Absent with several API servers: their registries are merged.
-    start_time_seconds=Extra("process_start_time_seconds"),
+    start_time_seconds=optional("process_start_time_seconds"),
 )
 # Names from the wheels 0.4.3 to 0.33.0; 0.32.0 also seen live. All `_perc` are 0 to 1. A client that disconnects is counted
 # nowhere. `iteration_tokens_total` is a histogram, `lora_requests_info` has a time as its value: neither is a signal.
@@ -55,41 +53,39 @@ _SIGNALS = signals(
     **_EVERY_RELEASE,
     # Blocks that only the prefix cache holds count as free.
     kv_cache_usage_ratio=(
-        SampleSource("vllm:kv_cache_usage_perc", since="0.9.2"),
-        SampleSource("vllm:gpu_cache_usage_perc", until="0.12.0"),
+        Source("vllm:kv_cache_usage_perc", since="0.9.2"),
+        Source("vllm:gpu_cache_usage_perc", until="0.12.0"),
     ),
     kv_cache_capacity_tokens=(
-        LabelProductSource("vllm:cache_config_info", ("kv_cache_size_tokens",), since="0.24.0"),
-        LabelProductSource(
-            "vllm:cache_config_info", ("num_gpu_blocks", "block_size"), until="0.24.0"
-        ),  # wrong for hybrids
+        Source("vllm:cache_config_info", labels=("kv_cache_size_tokens",), since="0.24.0"),
+        Source("vllm:cache_config_info", labels=("num_gpu_blocks", "block_size"), until="0.24.0"),  # wrong for hybrids
     ),
     prefix_cache_queries_tokens_total=(
-        SampleSource("vllm:prefix_cache_queries_total", since="0.9.2"),
-        SampleSource("vllm:gpu_prefix_cache_queries_total", until="0.12.0"),
+        Source("vllm:prefix_cache_queries_total", since="0.9.2"),
+        Source("vllm:gpu_prefix_cache_queries_total", until="0.12.0"),
     ),
     prefix_cache_hits_tokens_total=(
-        SampleSource("vllm:prefix_cache_hits_total", since="0.9.2"),
-        SampleSource("vllm:gpu_prefix_cache_hits_total", until="0.12.0"),
+        Source("vllm:prefix_cache_hits_total", since="0.9.2"),
+        Source("vllm:gpu_prefix_cache_hits_total", until="0.12.0"),
     ),
-    speculation_drafts_total=Extra("vllm:spec_decode_num_drafts_total"),
+    speculation_drafts_total=optional("vllm:spec_decode_num_drafts_total"),
     # What was called time per output token was an observation a step all along.
     itl_seconds=(
-        HistogramSource("vllm:inter_token_latency_seconds", since="0.10.2"),
-        HistogramSource("vllm:time_per_output_token_seconds", until="0.15.0"),
+        Source("vllm:inter_token_latency_seconds", since="0.10.2"),
+        Source("vllm:time_per_output_token_seconds", until="0.15.0"),
     ),
-    tpot_seconds=HistogramSource("vllm:request_time_per_output_token_seconds", since="0.11.0"),
+    tpot_seconds=Source("vllm:request_time_per_output_token_seconds", since="0.11.0"),
     queue_seconds="vllm:request_queue_time_seconds",  # of a decoding engine with the time of the KV transfer
     # NIXL since 0.11.1, Mooncake since 0.33. On the page of the engine that pulls the cache, or of the one that pushes it. What is
     # stored elsewhere (offloading, Mooncake's store, LMCache) is no transfer between the two.
-    kv_transfer_seconds=(Extra("vllm:nixl_xfer_time_seconds"), Extra("vllm:mooncake_xfer_time_seconds")),
+    kv_transfer_seconds=(optional("vllm:nixl_xfer_time_seconds"), optional("vllm:mooncake_xfer_time_seconds")),
     kv_transfer_failures_total=(
-        Extra("vllm:nixl_num_failed_transfers_total"),
-        ComputedSource(
+        optional("vllm:nixl_num_failed_transfers_total"),
+        Computed(
             "sum",
             (
-                SampleSource("vllm:mooncake_num_failed_transfers_total"),
-                SampleSource("vllm:mooncake_num_failed_recvs_total"),
+                Source("vllm:mooncake_num_failed_transfers_total"),
+                Source("vllm:mooncake_num_failed_recvs_total"),
             ),
             expected=False,
         ),
@@ -142,12 +138,12 @@ V0 = EngineTable(
     shape=PageShape(prefixes=("vllm:",), without_label="engine"),
     signals=signals(
         kv_cache_usage_ratio="vllm:gpu_cache_usage_perc",
-        kv_cache_capacity_tokens=LabelProductSource("vllm:cache_config_info", ("num_gpu_blocks", "block_size")),
+        kv_cache_capacity_tokens=Source("vllm:cache_config_info", labels=("num_gpu_blocks", "block_size")),
         **_EVERY_RELEASE,
         itl_seconds="vllm:time_per_output_token_seconds",
         queue_seconds=(
-            HistogramSource("vllm:request_queue_time_seconds", since="0.6.6"),
-            HistogramSource("vllm:time_in_queue_requests", since="0.6.6", expected=False),
+            Source("vllm:request_queue_time_seconds", since="0.6.6"),
+            Source("vllm:time_in_queue_requests", since="0.6.6", expected=False),
         ),
     ),
     flags=(("vllm:cache_config_info", _FLAGS),),

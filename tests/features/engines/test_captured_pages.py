@@ -15,8 +15,7 @@ import pytest
 from prober.exposition.parse import Parser
 from prober.features.engines.page_reading import facts, metrics, needed_metrics, recognise, release_of
 from prober.features.engines.page_reading import read_signals as read
-from prober.measure import engine_signals
-from prober.measure.engine_signals import EngineHistogram, EngineSignals, EngineTable, Source
+from prober.measure.engine_signals import AnySource, Computed, EngineHistogram, EngineSignals, EngineTable
 from prober.measure.engines import DIALECTS, TABLES, tables
 
 PAGES = Path(__file__).parents[2] / "pages"
@@ -125,21 +124,14 @@ def test_sglang_under_ray_is_sglang_with_another_prefix() -> None:
     assert present(read(page, table).signals) == expected
 
 
-def parts(source: Source) -> list[tuple[str, Any]]:
+def parts(source: AnySource) -> list[tuple[str, Any]]:
     """Names of a source with labels and aggregation."""
-    match source:
-        case engine_signals.SampleSource():
-            return [(source.metric, (sorted(source.where.items()), source.aggregation))]
-        case engine_signals.LabelProductSource():
-            return [(source.metric, source.labels)]
-        case engine_signals.HistogramSource():
-            return [(source.family, sorted(source.where.items()))]
-        case engine_signals.ComputedSource():
-            return [part for value in source.parts for part in parts(value)]
-    raise TypeError(source)
+    if isinstance(source, Computed):
+        return [part for value in source.parts for part in parts(value)]
+    return [(source.metric, (sorted(source.where.items()), source.labels, source.aggregation))]
 
 
-def overlap(one: Source, other: Source) -> bool:
+def overlap(one: AnySource, other: AnySource) -> bool:
     """Whether a release has both sources."""
     first = max(release_of(source.since) or (0,) for source in (one, other))
     last = min(release_of(source.until) or (10**9,) for source in (one, other))
@@ -154,7 +146,7 @@ def test_no_table_names_a_metric_twice_for_one_release(table: EngineTable) -> No
         for source in sources:
             named = parts(source)
             assert all(one != other for one, other in combinations(named, 2)), signal
-            assert metrics(source)
+            assert metrics(signal, source)
         for one, other in combinations(sources, 2):
             if overlap(one, other):
                 # A part may stand in two sources (ready endpoints), but no two sources begin with the same series.

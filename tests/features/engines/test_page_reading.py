@@ -11,13 +11,11 @@ from prober.features.engines.page_reading import read_signals as read
 from prober.features.engines.page_reading import recognise, release_of
 from prober.measure.engine_signals import (
     Aggregation,
-    ComputedSource,
+    AnySource,
+    Computed,
     EngineHistogram,
     EngineTable,
-    HistogramSource,
-    LabelProductSource,
     PageShape,
-    SampleSource,
     Source,
 )
 
@@ -30,11 +28,11 @@ def page(**samples: list[Sample] | float) -> Page:
     return Page({name: values if isinstance(values, list) else [sample(values)] for name, values in samples.items()})
 
 
-def table(*sources: Source, signal: str = "requests_waiting", **more: Any) -> EngineTable:
+def table(*sources: AnySource, signal: str = "requests_waiting", **more: Any) -> EngineTable:
     return EngineTable(engine="x", signals={signal: sources}, **more)
 
 
-def waiting(samples: Page, *sources: Source, **more: Any) -> float | None:
+def waiting(samples: Page, *sources: AnySource, **more: Any) -> float | None:
     return read(samples, table(*sources, **more)).signals.requests_waiting
 
 
@@ -47,27 +45,27 @@ RANKS = [sample(1.0, {"rank": "0"}), sample(3.0, {"rank": "1"}), sample(float("n
 )
 def test_ranks_are_aggregated(over: Aggregation, value: float) -> None:
     """By each kind of aggregation; NaN of a rank is ignored."""
-    assert waiting(page(a=RANKS), SampleSource("a", over)) == value
-    assert waiting(page(a=[sample(float("inf"))]), SampleSource("a", over)) is None
+    assert waiting(page(a=RANKS), Source("a", over)) == value
+    assert waiting(page(a=[sample(float("inf"))]), Source("a", over)) is None
 
 
 def test_labels_select_series() -> None:
     """Series without the label, as in older releases, are selected too."""
     split = page(a=[sample(1.0, {"reason": "capacity"}), sample(5.0, {"reason": "deferred"})])
-    assert waiting(split, SampleSource("a", where={"reason": ("capacity",)})) == 1.0
-    assert waiting(page(a=7.0), SampleSource("a", where={"reason": ("capacity",)})) == 7.0
-    assert waiting(split, SampleSource("a", where={"reason": ("other",)})) is None
+    assert waiting(split, Source("a", where={"reason": ("capacity",)})) == 1.0
+    assert waiting(page(a=7.0), Source("a", where={"reason": ("capacity",)})) == 7.0
+    assert waiting(split, Source("a", where={"reason": ("other",)})) is None
 
 
 def test_an_absent_value_is_none() -> None:
     """Never 0, for every kind of source."""
-    a, b = SampleSource("a"), SampleSource("b")
+    a, b = Source("a"), Source("b")
     only_a, only_b = page(a=2.0), page(b=0.0)
     assert waiting(only_b, a) is None
     total, product, ratio = (
-        ComputedSource("sum", (a, b)),
-        ComputedSource("product", (a, b)),
-        ComputedSource("ratio", (a, b)),
+        Computed("sum", (a, b)),
+        Computed("product", (a, b)),
+        Computed("ratio", (a, b)),
     )
     assert (waiting(only_a, total), waiting(only_b, total)) == (2.0, None)
     assert (waiting(only_a, product), waiting(page(a=2.0, b=3.0), product)) == (None, 6.0)
@@ -78,9 +76,9 @@ def test_an_absent_value_is_none() -> None:
 
 def test_scale_and_offset() -> None:
     """A scale converts the unit; an offset excludes the scrape itself; no value is below 0."""
-    assert waiting(page(a=1500.0), SampleSource("a", scale=0.001)) == 1.5
-    assert waiting(page(a=1.0), SampleSource("a", offset=-1.0)) == 0.0
-    assert waiting(page(a=0.0), SampleSource("a", offset=-1.0)) == 0.0
+    assert waiting(page(a=1500.0), Source("a", scale=0.001)) == 1.5
+    assert waiting(page(a=1.0), Source("a", offset=-1.0)) == 0.0
+    assert waiting(page(a=0.0), Source("a", offset=-1.0)) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -95,7 +93,7 @@ def test_scale_and_offset() -> None:
 def test_numbers_in_labels(labels: dict[str, str], value: float | None) -> None:
     """Capacities of two ranks are added; text that is not a number gives no value."""
     info = page(info=[sample(1.0, {**labels, "engine": str(rank)}) for rank in range(2)])
-    assert waiting(info, LabelProductSource("info", ("blocks", "size"))) == value
+    assert waiting(info, Source("info", labels=("blocks", "size"))) == value
 
 
 def test_duplicate_series_count_once() -> None:
@@ -105,8 +103,8 @@ def test_duplicate_series_count_once() -> None:
         sample(4.0, {"tp": "2", "dp": "0"}),
         sample(7.0, {"tp": "11", "dp": "1"}),
     ]
-    assert waiting(page(a=series), SampleSource("a"), duplicate_labels=("tp",)) == 11.0
-    reading = read(page(a=series), table(SampleSource("a"), signal="requests_running", duplicate_labels=("tp",)))
+    assert waiting(page(a=series), Source("a"), duplicate_labels=("tp",)) == 11.0
+    reading = read(page(a=series), table(Source("a"), signal="requests_running", duplicate_labels=("tp",)))
     assert reading.signals.ranks == 2
 
 
@@ -121,14 +119,14 @@ def test_histograms_of_ranks_are_added() -> None:
     both += [sample(1.0, {"le": "x"}), sample(1.0, {})]
     reading = read(
         Page({"h_bucket": both, "h_sum": [sample(3000.0)]}),
-        table(HistogramSource("h", scale=0.001), signal="ttft_seconds"),
+        table(Source("h", scale=0.001), signal="ttft_seconds"),
     )
     assert reading.signals.ttft_seconds == EngineHistogram((0.1, 0.5), (3.0, 5.0, 13.0), 3.0)
     without = Page({"h_bucket": [bucket("100", 1, "0")], "h_sum": [sample(1.0)]})
-    assert read(without, table(HistogramSource("h"), signal="ttft_seconds")).signals.ttft_seconds is None
+    assert read(without, table(Source("h"), signal="ttft_seconds")).signals.ttft_seconds is None
 
 
-RENAMED = (SampleSource("new", since="2.0"), SampleSource("old", until="3.0"))
+RENAMED = (Source("new", since="2.0"), Source("old", until="3.0"))
 
 
 @pytest.mark.parametrize(
@@ -152,20 +150,20 @@ def test_signals_that_a_release_should_have_are_missing_by_name(version: str | N
 
 def test_optional_signals_are_not_missing() -> None:
     """Signals of later releases, optional ones, and, for an unknown release, those that not every release has."""
-    later = table(SampleSource("a", since="2.0"))
+    later = table(Source("a", since="2.0"))
     assert read(page(), later, version="1.9").missing == ()
     assert read(page(), later).missing == ()
     assert len(read(page(), later, version="2.0").missing) == 1
-    assert read(page(), table(SampleSource("a", expected=False)), version="2.0").missing == ()
+    assert read(page(), table(Source("a", expected=False)), version="2.0").missing == ()
 
 
 def test_a_lazy_engine_has_counters_after_its_first_request() -> None:
     """Counters and histograms are not missing before it; gauges are."""
-    signals: dict[str, tuple[Source, ...]] = {
-        "requests_running": (SampleSource("running"),),
-        "prompt_tokens_total": (SampleSource("prompt"),),
-        "requests_finished_total": (SampleSource("finished"),),
-        "ttft_seconds": (HistogramSource("ttft"),),
+    signals: dict[str, tuple[AnySource, ...]] = {
+        "requests_running": (Source("running"),),
+        "prompt_tokens_total": (Source("prompt"),),
+        "requests_finished_total": (Source("finished"),),
+        "ttft_seconds": (Source("ttft"),),
     }
     lazy = EngineTable(engine="x", signals=signals, lazy=True)
     assert [missing.signal for missing in read(page(), lazy).missing] == ["requests_running"]
@@ -188,7 +186,7 @@ def test_series_of_other_models_are_left_out() -> None:
         a=[sample(1.0, {"model": "org/tiny"}), sample(2.0, {"model": "other"}), sample(4.0)],
         b=[sample(8.0, {"model": "x"})],
     )
-    models = table(SampleSource("a"), model_labels=("model",))
+    models = table(Source("a"), model_labels=("model",))
     assert read(series, models, model="Org/Tiny").signals.requests_waiting == 5.0
     assert read(series, models, model="alias").signals.requests_waiting == 7.0
     assert read(series, models, model="alias").signals.info.model == "alias"
@@ -199,13 +197,13 @@ def test_series_of_other_models_are_left_out() -> None:
 def test_different_flags_of_ranks_are_joined() -> None:
     """Only labels that are settings."""
     info = page(info=[sample(1.0, {"block": "16", "n": "1"}), sample(1.0, {"block": "32", "n": "2"})])
-    reading = read(info, table(SampleSource("a"), flags=(("info", ("block", "absent")),)))
+    reading = read(info, table(Source("a"), flags=(("info", ("block", "absent")),)))
     assert reading.signals.info.flags == {"block": "16|32"}
 
 
 def test_the_start_time_may_come_from_a_header() -> None:
     """That of the page takes precedence."""
-    start = table(SampleSource("start"), signal="start_time_seconds")
+    start = table(Source("start"), signal="start_time_seconds")
     assert read(page(), start, start_time_seconds=5.0).signals.start_time_seconds == 5.0
     assert read(page(start=6.0), start, start_time_seconds=5.0).signals.start_time_seconds == 6.0
 
@@ -241,4 +239,4 @@ def test_a_number_that_is_too_long_or_not_ascii_is_no_release_and_no_rank(digits
     """int() refuses the first and accepts the second; neither may end the reading of a page."""
     assert release_of(f"v{digits}.1") is None
     series = [sample(5.0, {"tp": digits}), sample(5.0, {"tp": "0"})]
-    assert waiting(page(a=series), SampleSource("a"), duplicate_labels=("tp",)) == 5.0
+    assert waiting(page(a=series), Source("a"), duplicate_labels=("tp",)) == 5.0
