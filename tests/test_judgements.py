@@ -17,7 +17,6 @@ from prober.features.experiments.gate import Gate
 from prober.features.experiments.gate import decision as gated
 from prober.features.experiments.instance_sizing import Demand, Size, size
 from prober.features.experiments.matrix import decision, fails_error, judge, sentences
-from prober.features.experiments.question import slo_question
 from prober.features.experiments.report.report import markdown
 from prober.features.slo.compliance import slo_status
 from prober.measure.objective import JudgedStream, Slo
@@ -25,6 +24,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.results.capacity import words
+from prober.results.judgement import slo_question
 from prober.results.result import Load, MeasuredTarget, Result
 from prober.results.stage import stage_of
 from prober.statistics.sequential_test import ERROR, Evidence, Observations, evidence

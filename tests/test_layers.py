@@ -40,7 +40,7 @@ PURE_MODULES = {
     "fitting forecast knee observations replay request_log series sweep sweep_record",
     "features.replicas": "lease_machine series",
     "features.grafana": "series",
-    "features.experiments": "audit compare gate instance_sizing matrix question report result_reader vllm_file",
+    "features.experiments": "audit compare gate instance_sizing matrix report result_reader vllm_file",
     "web": "api_types page targets token_bucket",
     "daemon": "dashboards registry rules series",
 }

@@ -130,8 +130,8 @@ def sweep(
         if concurrency or over == "users":
             from prober.cli.matrix import PAGE_INTERVAL_S, closed_rows, measure_rows  # here, as rates send no rows
             from prober.config.rows import MAX_CONCURRENCY
-            from prober.features.experiments.question import BURST_S
             from prober.features.experiments.users_run import user_sweep
+            from prober.results.judgement import BURST_S
 
             spec = target(
                 "sweep",

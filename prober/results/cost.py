@@ -186,6 +186,10 @@ class CostFinding:
     evidence: Evidence
     why: str
 
+    def joined(self, why: str) -> str:
+        """Reason of a verdict whose other questions hold, by the reason `why` of these: only a cost that holds leaves it."""
+        return f"{why}; {self.why}" if self.evidence == "holds" else f"{self.evidence}: {self.why}"
+
 
 def judge_cost(stage: Stage | None, prices: Prices, max_dollars: float) -> CostFinding:
     """Judges whether the cost of a million output tokens at the rate of the stage is at most `max_dollars`, with an error of `ERROR`.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from prober.measure.outcome import NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
-from prober.statistics.sequential_test import ERROR
+from prober.statistics.sequential_test import ERROR, Observations, evidence
 
 MAX_REFUSED_RATIO = 0.05
 # Outcomes that do not describe the target: the prober did not send or was over its budget, or ended the request.
@@ -37,6 +37,12 @@ class RefusedRequests:
     def is_too_many(self) -> bool:
         """True if so many requests are refused that nothing is judged."""
         return self.refused > MAX_REFUSED_RATIO * self.requests
+
+    @property
+    def are_surely_too_many(self) -> bool:
+        """True if the evidence shows that too many requests are refused, however many follow."""
+        counts = Observations({1.0: self.refused, 0.0: self.requests - self.refused})
+        return evidence(counts, MAX_REFUSED_RATIO) == "fails"
 
     def __str__(self) -> str:
         if not self.refused:

@@ -41,12 +41,11 @@ from prober.probing.stop_conditions import (
     StopConditions,
 )
 from prober.results.capacity import Capacity, binding, words
-from prober.results.refused_requests import MAX_REFUSED_RATIO, RefusedRequests, refused_requests
+from prober.results.refused_requests import RefusedRequests, refused_requests
 from prober.results.shedding import is_shed
 from prober.results.steadiness import SteadinessTest
 from prober.results.stop_reason import BEFORE, ending
 from prober.statistics.quantiles import probability_of_at_least
-from prober.statistics.sequential_test import Observations, evidence
 
 # Sending ends when half of the last judged requests breach. Of a grid more are judged: one burst does not end it.
 JUDGED_REQUESTS, JUDGED_REQUESTS_GRID = 8, 32
@@ -308,7 +307,7 @@ class Sweep:
         stages = [stage for stage in self._log.stages if stage.phase != "warm_up"]
         refused = sum(stage.refused for stage in stages)
         others = sum(stage.answered + stage.failed for stage in stages)
-        return evidence(Observations({1.0: refused, 0.0: others}), MAX_REFUSED_RATIO) == "fails"
+        return RefusedRequests(refused, refused + others).are_surely_too_many
 
     def _refused(self) -> RefusedRequests:
         """The refused requests; those of the warm-up if nothing else has ended."""

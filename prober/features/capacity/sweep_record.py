@@ -16,6 +16,7 @@ from prober.measure.objective import Slo, count_events, max_events_per_probe
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
 from prober.results.capacity import MIN_RATE_S
+from prober.results.judgement import observation
 from prober.results.refused_requests import RefusedRequests
 from prober.statistics.sequential_test import Observations
 
@@ -202,15 +203,11 @@ class Record:
 
 
 def observed(slo: Slo, requests: Iterable[tuple[int, int, int]]) -> Observations:
-    """Observations for `sequential_test`, one per request. requests: (events, bad events, requested output tokens).
-
-    A request with several events (ITL) counts as budget + (bad − budget · events) ÷ (largest number of events), as in
-    `prober gate`, because its gaps are not independent.
-    """
+    """Observations for `sequential_test`, one per request. requests: (events, bad events, requested output tokens)"""
     known = [request for request in requests if request[0]]
     budget = float(slo.error_budget_ratio)
     most = max((max(count, max_events_per_probe(slo, tokens)) for count, _, tokens in known), default=1)
-    return Observations(budget + (bad - budget * count) / most for count, bad, _ in known)
+    return Observations(observation(bad, count, budget, most) for count, bad, _ in known)
 
 
 def settled(stage: Stage, requests: Sequence[RequestRecord], of_stage: Iterable[RequestRecord]) -> list[RequestRecord]:

@@ -4,8 +4,8 @@ The gate tests several questions at once: whether the target answers; for each S
 budget; and with a baseline, whether a latency is slower by more than what is material. Each question is a sequential test
 (`statistics.sequential_test`), so the gate ends as soon as the evidence decides.
 
-The observations are blocks of time (`question`). The errors below are bounds if the expected share of bad events of every block, given
-the blocks before it, is on one side of the budget.
+The observations are blocks of time (`results.judgement`). The errors below are bounds if the expected share of bad events of every
+block, given the blocks before it, is on one side of the budget.
 
 ready: every question holds, each with an error of at most `error`, which also bounds the error of "ready"
 degraded: a question fails, with an error of `error` shared among all questions, and nothing says that too many requests fail
@@ -25,11 +25,11 @@ from functools import partial
 from itertools import count
 from typing import Literal
 
-from prober.features.experiments.question import BURST_S, Blocks, Finding, Judged, Question, slo_question
 from prober.measure.objective import JudgedStream, Slo
 from prober.measure.outcome import ANSWERED, BAD, Outcome
 from prober.measure.result import ProbeResult
 from prober.results.cost import CostFinding
+from prober.results.judgement import BURST_S, Blocks, Finding, Judged, Question, slo_question, together
 from prober.results.refused_requests import MAX_REFUSED_RATIO, NOT_COUNTED, RefusedRequests, refused_requests
 from prober.results.result import Decision, RequestRow
 from prober.statistics.quantiles import percentile_name, quantiles
@@ -37,6 +37,7 @@ from prober.statistics.sequential_test import ERROR, Evidence
 
 State = Literal["ready", "degraded", "not_ready", "not_enough_data", "not_judged"]
 Latency = Literal["ttft", "tpot"]
+STATES: dict[Evidence, State] = {"holds": "ready", "fails": "degraded", "undecided": "not_enough_data"}
 ANSWERS = "answers"
 COMPARED: tuple[tuple[Latency, float], ...] = (("ttft", 0.5), ("ttft", 0.9), ("tpot", 0.5))
 # Requests that a gate sends at most by default: a multiple of the fewest that show "ready", within an hour, and 1,000 at least.
@@ -159,7 +160,7 @@ class Gate:
         state = self._state()
         if self._refusals.is_over_budget:
             state = "not_judged"
-        elif state == "not_enough_data" and "fails" in map(self._evidence, self._objectives):
+        elif state == "not_enough_data" and together(map(self._evidence, self._objectives)) == "fails":
             state = "degraded"
         return self._verdict(state)
 
@@ -193,10 +194,10 @@ class Gate:
         answers = self._evidence(self._answers)
         if answers == "fails":
             return "not_ready"
-        objectives = [self._evidence(question) for question in self._objectives]
-        if "fails" in objectives and (answers == "holds" or self._answers.log_evidence("fails") <= 0):
-            return "degraded"
-        return "ready" if {answers, *objectives} == {"holds"} else "not_enough_data"
+        objectives = together(map(self._evidence, self._objectives))
+        if objectives == "fails" and answers != "holds" and self._answers.log_evidence("fails") > 0:
+            return "not_enough_data"
+        return STATES[together((answers, objectives))]
 
     def _verdict(self, state: State) -> GateVerdict:
         findings = tuple(question.finding(self._error, self._fails_error) for question in self._questions)
@@ -222,22 +223,14 @@ class Gate:
             )
             ((failure, _),) = failures.most_common(1)
             return f"{findings[0].bad} of {findings[0].events} requests failed, most often: {failure}"
-        if state == "degraded":
-            return "fails: " + "; ".join(
-                f"{finding.name}: {observed_share(finding)}" for finding in findings if finding.evidence == "fails"
-            )
-        if state == "ready":
-            return "; ".join(f"{finding.name}: {observed_share(finding)}" for finding in findings)
         if state == "not_judged":
             return ""
-        undecided = []
-        for finding in findings:
-            if finding.evidence == "undecided":
-                more = f", some {finding.more} more requests may show it" if finding.more else ""
-                bounds = f"in truth {100 * finding.lower:.3g}% to {100 * finding.upper:.3g}%"
-                undecided.append(f"{finding.name}: {observed_share(finding)}, {bounds}{more}")
+        counts = {"ready": "holds", "degraded": "fails"}.get(state, "undecided")
+        texts = "; ".join(finding.text() for finding in findings if finding.evidence == counts)
+        if state != "not_enough_data":
+            return f"fails: {texts}" if state == "degraded" else texts
         late = f"; {not_counted} of {len(self._results)} were not counted" if not_counted else ""
-        return f"undecided after {len(self._results)} requests: {'; '.join(undecided)}{late}"
+        return f"undecided after {len(self._results)} requests: {texts}{late}"
 
 
 def decision(verdict: GateVerdict, rollback_risk: str | None) -> Decision | None:
@@ -254,15 +247,9 @@ def with_cost(verdict: GateVerdict, cost: CostFinding) -> GateVerdict:
     """The verdict, changed by the result of a cost target. It is changed only if all other questions hold."""
     if verdict.state != "ready":
         return verdict
-    states: dict[Evidence, State] = {"holds": "ready", "fails": "degraded", "undecided": "not_enough_data"}
-    state = states[cost.evidence]
-    error = None if state == "not_enough_data" else ERROR if state == "degraded" else max(ERROR, verdict.error or 0.0)
-    why = (
-        f"{verdict.why}; {cost.why}"
-        if state == "ready"
-        else f"{'fails' if state == 'degraded' else 'undecided'}: {cost.why}"
-    )
-    return replace(verdict, state=state, why=why, error=error)
+    errors = {"holds": max(ERROR, verdict.error or 0.0), "fails": ERROR, "undecided": None}
+    state, why = STATES[cost.evidence], cost.joined(verdict.why)
+    return replace(verdict, state=state, why=why, error=errors[cost.evidence])
 
 
 def reference(baseline: Sequence[RequestRow], latency: Latency, q: float, material: float) -> Reference:
@@ -294,12 +281,6 @@ def least_samples(q: float) -> int:
         if quantile.lower is not None and quantile.upper is not None:
             break
     return n
-
-
-def observed_share(finding: Finding) -> str:
-    """Bad events, their share and the allowed share as text."""
-    share = finding.bad / finding.events if finding.events else 0.0
-    return f"{finding.bad} of {finding.events} bad ({100 * share:.3g}%, allowed {100 * finding.budget:.3g}%)"
 
 
 def _slo_questions(slos: Sequence[tuple[Slo, JudgedStream]]) -> list[Question]:

@@ -6,7 +6,7 @@ not_enough_data: the requests show neither, or the row was interrupted: cancelle
 not_judged: too many requests were refused (`results.refused_requests`)
 
 "All rows are accepted" and "a row is rejected" are each wrong with a probability of at most `ERROR`, for any number of rows.
-The test is that of the gate, and so are its observations: blocks of time (`question`).
+The test is that of the gate, and so are its observations: blocks of time (`results.judgement`).
 
 A closed loop keeps a fixed number of requests in flight, as other tools do, and exists to compare with them. Its requests are due
 when they can be sent, as there is no other intended time.
@@ -21,10 +21,10 @@ from typing import Literal
 
 from prober.config.rows import Row
 from prober.config.units import counted
-from prober.features.experiments.question import Blocks, Finding, Question, slo_question, take_all
 from prober.measure.outcome import BAD, Outcome
 from prober.measure.result import ProbeResult
 from prober.results.cost import CostFinding
+from prober.results.judgement import Blocks, Finding, Question, slo_question, take_all, together
 from prober.results.refused_requests import NOT_COUNTED, refused_requests
 from prober.results.result import Decision, Load, Stage
 from prober.results.stage_parts import most_often
@@ -33,6 +33,7 @@ from prober.workload.arrivals import poisson
 from prober.workload.workloads import Mix, Workload, unchecked_formats
 
 State = Literal["accepted", "rejected", "not_enough_data", "not_judged"]
+STATES: dict[Evidence, State] = {"holds": "accepted", "fails": "rejected", "undecided": "not_enough_data"}
 CLOSED_LOOP = (
     "a closed loop asks a slow target less, so that its queue is not seen (coordinated omission): to compare with other tools, "
     "not what users feel"
@@ -98,35 +99,26 @@ def judge(
     if interrupted:
         why = _joined(f"interrupted after {counted(len(results), 'request')}", str(refused))
         return RowVerdict(stage_name(row), "not_enough_data", why, findings)
-    texts: dict[Evidence, list[str]] = {"holds": [], "fails": [], "undecided": []}
-    for (objective, _), finding in zip(questions, findings, strict=True):
-        text = f"{objective}: nothing to judge"
-        if finding.events:
-            share = f"{100 * finding.bad / finding.events:.3g}%, allowed {100 * finding.budget:.3g}%"
-            text = f"{objective}: {finding.bad:,} of {finding.events:,} bad, {share}"
-        if finding.evidence == "undecided":
-            more = f", some {finding.more:,} more requests may show it" if finding.more else ""
-            bounds = f"in truth {100 * finding.lower:.3g}% to {100 * finding.upper:.3g}%{more}"
-            text += f", {bounds if finding.events else 'no data'}"
-        texts[finding.evidence].append(text)
-    if texts["fails"]:
-        why = _joined(*texts["fails"], _most_often(results, BAD, "failed"), str(refused))
-        return RowVerdict(stage_name(row), "rejected", why, findings)
-    if texts["undecided"]:
-        uncounted = _most_often(results, NOT_COUNTED, "not counted")
-        loading_text = f"{counted(loading, 'request')} not sent: the engine said that it is loading or shutting down"
-        why = _joined(*texts["undecided"], uncounted, loading_text if loading else "", str(refused))
-        return RowVerdict(stage_name(row), "not_enough_data", why, findings)
-    return RowVerdict(stage_name(row), "accepted", _joined(*texts["holds"], str(refused)), findings)
+    shown = together(finding.evidence for finding in findings)
+    whys = [
+        finding.text(objective)
+        for (objective, _), finding in zip(questions, findings, strict=True)
+        if finding.evidence == shown
+    ]
+    if shown == "fails":
+        whys.append(_most_often(results, BAD, "failed"))
+    elif shown == "undecided":
+        whys.append(_most_often(results, NOT_COUNTED, "not counted"))
+        if loading:
+            whys.append(f"{counted(loading, 'request')} not sent: the engine said that it is loading or shutting down")
+    return RowVerdict(stage_name(row), STATES[shown], _joined(*whys, str(refused)), findings)
 
 
 def with_cost(verdict: RowVerdict, cost: CostFinding) -> RowVerdict:
     """The verdict on a row, changed by the result of its cost target. It is changed only if all objectives are accepted."""
     if verdict.state != "accepted":
         return verdict
-    states: dict[Evidence, State] = {"holds": "accepted", "fails": "rejected", "undecided": "not_enough_data"}
-    state = states[cost.evidence]
-    return replace(verdict, state=state, why=f"{verdict.why}; {cost.why}" if state == "accepted" else cost.why)
+    return replace(verdict, state=STATES[cost.evidence], why=cost.joined(verdict.why))
 
 
 def not_begun(row: Row) -> RowVerdict:

@@ -17,10 +17,10 @@ from itertools import groupby
 from statistics import fmean
 
 from prober.features.experiments.gate import MOST_PER_LEAST
-from prober.features.experiments.question import observed
-from prober.measure.objective import Slo, count_events, max_events_per_probe
+from prober.measure.objective import Slo
 from prober.measure.result import ProbeResult
 from prober.results.capacity import MIN_RATE_S, Capacity, RateEvents, undecided_events
+from prober.results.judgement import Question, slo_question, together
 from prober.statistics.sequential_test import ERROR, Evidence, Observations, evidence, min_observations
 from prober.workload.workloads import Mix, Workload
 
@@ -41,14 +41,9 @@ class UserLevel:
     """
 
     def __init__(self, users: int, slos: Sequence[Slo], workload: Workload | Mix) -> None:
-        self.users, self._slos = users, slos
-        self._max_output_tokens = max(part.max_output_tokens for part, _ in workload.parts)
+        self.users, self._slos, self._workload = users, slos, workload
         self.samples = 0
         self.evidence: dict[str, Evidence] = {slo.name: "undecided" for slo in slos}
-        self.events: dict[str, RateEvents] = {}
-        self.times_s: list[float] = []
-        self._values: dict[str, list[tuple[float, float]]] = {}  # (time in s, observation) of each request
-        self._counts: dict[str, tuple[int, int]] = {}  # events, bad events
         self.is_clear = self.is_over = False
         self.harm = ""
         self.begin()
@@ -56,13 +51,17 @@ class UserLevel:
     @property
     def state(self) -> Evidence:
         """Evidence on all SLOs together."""
-        shown = set(self.evidence.values())
-        return "fails" if "fails" in shown else "undecided" if "undecided" in shown else "holds"
+        return together(self.evidence.values())
 
     def begin(self) -> None:
         """Begin a run with this number of users, whose evidence replaces that of an earlier one."""
-        self.times_s, self._values, self.events = [], {slo.name: [] for slo in self._slos}, {}
-        self._counts = {slo.name: (0, 0) for slo in self._slos}
+        max_tokens = max(part.max_output_tokens for part, _ in self._workload.parts)
+        self.times_s: list[float] = []
+        self.events: dict[str, RateEvents] = {}
+        self._questions: list[tuple[Question, list[tuple[float, float]]]] = [
+            (slo_question(slo, max_tokens, max_tokens), [])  # with (time in s, observation) of each request
+            for slo in self._slos
+        ]
 
     def judge(self, results: Sequence[ProbeResult], overdue: Mapping[str, int]) -> None:
         """Judge the next results of a run with this number of users, in the order of their due times.
@@ -72,33 +71,27 @@ class UserLevel:
         for result in results:
             at_s = result.timeline.intended_ns / 1e9
             self.times_s.append(at_s)
-            for slo in self._slos:
-                events, bad = count_events(slo, result)
-                if events:
-                    most = max_events_per_probe(slo, self._max_output_tokens)
-                    value = observed(bad, events, float(slo.error_budget_ratio), most)
-                    self._values[slo.name].append((at_s, value))
-                    earlier = self._counts[slo.name]
-                    self._counts[slo.name] = earlier[0] + events, earlier[1] + bad
+            for question, timed in self._questions:
+                if (values := question.values(result)) is not None:
+                    timed.append((at_s, values[0]))
         if not self.times_s or self.times_s[-1] <= self.times_s[0]:
             return
         count, span_s = len(self.times_s), self.times_s[-1] - self.times_s[0]
         rounds = count / self.users
         is_settled = rounds >= MIN_ROUNDS and span_s >= MIN_RATE_S
         breaches, is_spent = 0, True
-        for slo in self._slos:
-            budget, late, values = float(slo.error_budget_ratio), overdue.get(slo.name, 0), self._values[slo.name]
-            effect = design_effect(values, span_s / rounds)
-            shares = Observations([value for _, value in values] + [1.0] * late)
+        for question, timed in self._questions:
+            name, budget, late = question.name, question.budget, overdue.get(question.name, 0)
+            shares = Observations([value for _, value in timed] + [1.0] * late)
+            effect = design_effect(timed, span_s / rounds)
             effective = Observations({value: number / effect for value, number in shares.counts.items()})
-            events, bad = (number + late for number in self._counts[slo.name])
-            self.events[slo.name] = RateEvents(self.users, effective, events, bad)
-            breaches += bad
-            if self.evidence[slo.name] != "undecided":
+            self.events[name] = RateEvents(self.users, effective, question.events + late, round(question.bad) + late)
+            breaches += self.events[name].bad
+            if self.evidence[name] != "undecided":
                 continue
             shown = evidence(effective, budget, fails_error=ERROR / len(self._slos))
             if (shown == "fails" and rounds >= MIN_FAILING_ROUNDS) or (shown == "holds" and is_settled):
-                self.evidence[slo.name] = shown
+                self.evidence[name] = shown
             else:
                 is_spent &= is_settled and effective.count >= MOST_PER_LEAST * min_observations(budget, ERROR)
         self.is_clear = not breaches and count >= max(CLEAR_REQUESTS, CLEAR_ROUNDS * self.users)

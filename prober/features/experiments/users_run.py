@@ -17,10 +17,9 @@ from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
 from prober.probing.session import Session, UnidentifiedTarget
 from prober.probing.stop_conditions import VOID, LoadGuard
-from prober.results.refused_requests import MAX_REFUSED_RATIO, refused_requests
+from prober.results.refused_requests import refused_requests
 from prober.results.result import Load, Result, Stage
 from prober.results.shedding import is_shed
-from prober.statistics.sequential_test import Observations, evidence
 from prober.workload.sessions import SessionWorkload
 from prober.workload.shapes import Exponential, Fixed, LengthDistribution
 from prober.workload.workloads import Mix, Workload
@@ -233,8 +232,7 @@ class UserSweepRun:
         self._ended.append(result)
         if result.outcome is Outcome.REJECTED:
             refused = refused_requests(self._ended)
-            accepted = refused.requests - refused.refused
-            if evidence(Observations({1.0: refused.refused, 0.0: accepted}), MAX_REFUSED_RATIO) == "fails":
+            if refused.are_surely_too_many:
                 self._end("refused", str(refused))
         if result.retry_after_s is not None and not (self._sweep.shed_allowed and is_shed(result)):
             self._retry_after_s = max(self._retry_after_s, result.retry_after_s)

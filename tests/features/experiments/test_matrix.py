@@ -75,7 +75,7 @@ def test_a_row_is_rejected_where_an_objective_fails() -> None:
     both = ROW.model_copy(update={"accept": (Slo("success", "success", None, Decimal("0.5"), 1e6), TTFT)})
     verdict = judged(both, [result(1.0 if n % 2 else 0.1) for n in range(60)])
     assert verdict.state == "rejected"
-    assert verdict.why == "ttft<0.5s:95%: 30 of 60 bad, 50%, allowed 5%"
+    assert verdict.why == "ttft<0.5s:95%: 30 of 60 bad (50%, allowed 5%)"
     failed = judged(ROW, [result(outcome=Outcome.HTTP_5XX, detail="HTTP 500: out of memory")] * 10)
     assert failed.state == "rejected"
     assert failed.why.endswith("; 10 of 10 requests failed, most often http_5xx: HTTP 500: out of memory")
@@ -85,7 +85,7 @@ def test_one_bad_request_is_never_a_verdict() -> None:
     """Nor are two good ones."""
     assert judged(ROW, [result(9.0)]).state == "not_enough_data"
     assert judged(ROW, [result()] * 2).state == "not_enough_data"
-    assert judged(ROW, []).why == "ttft<0.5s:95%: nothing to judge, no data"
+    assert judged(ROW, []).why == "ttft<0.5s:95%: nothing to judge"
 
 
 def test_gaps_of_one_answer_are_one_observation() -> None:

@@ -1,4 +1,6 @@
-"""The question whether a share of bad events is within its budget, asked of results in the order of their due times.
+"""Judges whether a share of bad events is within its budget, by results in the order of their due times.
+
+Gate, matrix and the search for users judge by a `Question`, and each has a table of its words for "holds", "fails" and "undecided".
 
 Bad results come in bursts, so one observation is the mean of a block of time, however many requests it has: minutes without a bad
 result are minutes of evidence, at any rate. A block is half of the burst that is expected: `bench/deciding.py` measures what passes
@@ -6,7 +8,7 @@ then.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -71,8 +73,26 @@ class Finding:
     error: float | None
     more: int | None
 
+    def text(self, name: str = "") -> str:
+        """Bad events, their share and the allowed one; while undecided, also bounds of the true share. name: instead of its own"""
+        name = name or self.name
+        if not self.events:
+            return f"{name}: nothing to judge"
+        share = f"{100 * self.bad / self.events:.3g}%, allowed {100 * self.budget:.3g}%"
+        text = f"{name}: {self.bad:,} of {self.events:,} bad ({share})"
+        if self.evidence != "undecided":
+            return text
+        more = f", some {self.more:,} more requests may show it" if self.more else ""
+        return f"{text}, in truth {100 * self.lower:.3g}% to {100 * self.upper:.3g}%{more}"
 
-def observed(bad: float, events: int, budget: float, most: int) -> float:
+
+def together(evidence: Iterable[Evidence]) -> Evidence:
+    """Evidence on all questions together: "fails" if one fails, "holds" if all hold."""
+    shown = set(evidence)
+    return "fails" if "fails" in shown else "undecided" if "undecided" in shown else "holds"
+
+
+def observation(bad: float, events: int, budget: float, most: int) -> float:
     """The value of a result for the test, budget + (bad − budget · events) ÷ most. most: largest number of events of one result
 
     It is between 0 and 1, and its mean is above the budget where the ratio of the sums is. So the gaps of one answer need not be
@@ -98,25 +118,35 @@ class Question:
         share: float = 1.0,
     ) -> None:
         self.name, self.budget, self.share = name, budget, share
-        self._judge, self._max_events, self._mean_events = judge, most, mean
-        self._requests, self._events, self._bad = 0, 0, 0.0
+        self.events, self.bad = 0, 0.0
+        self._judge, self._max_events, self._mean_events, self._requests = judge, most, mean, 0
         self._block: list[tuple[float, float]] = []  # values of the open block: for holds, for fails
         self._for_holds, self._for_fails = Observations(), Observations()
 
-    def take(self, result: ProbeResult | None) -> None:
-        """Add the next result to the open block; None: the engine is loading or shutting down."""
+    def values(self, result: ProbeResult | None) -> tuple[float, float] | None:
+        """Count a result; returns its values for "holds" and for "fails", None without an event.
+
+        result: None: the engine is loading or shutting down
+        """
         events, bad, surely_bad = self._judge(result)
         if not events:
-            return
+            return None
         self._requests += 1
-        self._events, self._bad = self._events + events, self._bad + bad
-        for_holds, for_fails = (observed(number, events, self.budget, self._max_events) for number in (bad, surely_bad))
-        self._block.append((for_holds, for_fails))
+        self.events, self.bad = self.events + events, self.bad + bad
+        return (
+            observation(bad, events, self.budget, self._max_events),
+            observation(surely_bad, events, self.budget, self._max_events),
+        )
+
+    def take(self, result: ProbeResult | None) -> None:
+        """Add the next result to the open block; None: the engine is loading or shutting down."""
+        if (values := self.values(result)) is not None:
+            self._block.append(values)
 
     @property
     def is_over_budget(self) -> bool:
         """True if the observed share of bad events is above the budget, whether or not that is statistically significant."""
-        return self._bad > self.budget * self._events
+        return self.bad > self.budget * self.events
 
     def close_block(self) -> None:
         """End the open block: its mean is the next observation. A block without events adds none."""
@@ -137,8 +167,8 @@ class Question:
             self.budget,
             self._requests,
             round(self._for_holds.count),
-            self._events,
-            round(self._bad),
+            self.events,
+            round(self.bad),
             self._event_share(lower),
             self._event_share(upper),
             None if shown == "undecided" else self.error(shown),
@@ -175,7 +205,7 @@ class Question:
 
     def _event_share(self, mean: float) -> float:
         """Share of bad events that a mean of the observations corresponds to."""
-        weight = self._events / self._max_events / self._requests if self._requests else 1.0
+        weight = self.events / self._max_events / self._requests if self._requests else 1.0
         return min(1.0, max(0.0, self.budget + (mean - self.budget) / weight))
 
     def _more(self, holds_error: float, fails_error: float) -> int | None:
