@@ -6,9 +6,9 @@ the server's own: kernel stamp of the request's arrival to the write of the firs
 
 Parts, chosen by `--only`: `limits` (none, 200m, 100m, 50m; two rates each, all daemons side by side), `weights` (the daemon's cgroup
 beside one with the server and two spinning processes, with the shares that Kubernetes gives to requests), `stopped` (SIGSTOP for 0.3
-of each second: a target with slow steps beside a healthy one), `sweeps` (`prober sweep` in the small cgroup). Needs root and a cgroup
-hierarchy (v1 or v2) with the controller `cpu`; each part prints its own line as soon as it has ended, and the last line has all
-goals.
+of each second: a target with slow steps beside a healthy one), `sweeps` (`prober sweep` in the small cgroup, and beside others of its
+own weight; `--sweeps` says how many). Needs root and a cgroup hierarchy (v1 or v2) with the controller `cpu`; each part prints its own
+line as soon as it has ended, and the last line has all goals.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.accuracy import CLOSE_NS, TTFT_MS, Written, process, serving, spin, spread, truth_of
-from bench.report import goal, percentile, show
+from bench.report import goal, part, percentile, show
 from bench.stage import free_port
 
 ROOT = Path("/sys/fs/cgroup")
@@ -243,18 +243,13 @@ def taken_node(shares: int, engine_shares: int) -> Iterator[tuple[Path, Cgroup, 
         for pid in set(_children()) - before:  # the server
             (engine.folder / "cgroup.procs").write_text(pid)
         for _ in range(CORES):
-            stack.enter_context(process(_spin_in, str(engine.folder)))
+            stack.enter_context(process(_beside, spin, str(engine.folder)))
         time.sleep(1.0)
         yield folder, small, port
 
 
 def _children() -> list[str]:
     return Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-
-
-def _spin_in(folder: str) -> None:
-    (Path(folder) / "cgroup.procs").write_text(str(os.getpid()))
-    spin()
 
 
 def weights() -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -314,56 +309,93 @@ def stopped() -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return raw, goals
 
 
+def _spin_briefly() -> None:
+    """Use half of a core, a millisecond at a time."""
+    while True:
+        end_s = time.monotonic() + 0.001
+        while time.monotonic() < end_s:
+            pass
+        time.sleep(0.001)
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Who shares the processors with sweeps.
+
+    shares: of the prober's cgroup; 0: it has none
+    others: what runs beside, in the engine's cgroup if the prober has one
+    """
+
+    shares: int
+    others: Sequence[Callable[[], None]]
+
+
+CROWDS = {
+    "quiet": Crowd(0, ()),
+    "a taken node": Crowd(102, (spin,) * CORES),
+    "six spinning processes": Crowd(0, (spin,) * 6),
+    "six short loops": Crowd(0, (_spin_briefly,) * 6),
+}
+ENGINES = {"eight slots": ("--slots", "8"), "simulated": ("--engine", "simulated")}
+
+
 def sweeps(count: int = 20) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Sweeps in the small cgroup of a taken node, and on the same node without others' load, of the mock with eight slots."""
-    raw: dict[str, Any] = {"quiet": [], "taken": []}
-    for kind in raw:
-        with ExitStack() as stack:
-            small = None
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prober-bench-")))
-            engine = stack.enter_context(Cgroup("engine", shares=1945))
-            port = free_port()
-            mock = [sys.executable, "-m", "prober", "mock", "--port", str(port), "--slots", "8"]
-            out = stack.enter_context((folder / "mock.log").open("wb"))
-            server = subprocess.Popen(mock, stdout=out, stderr=out, preexec_fn=engine.enter)
-            stack.callback(server.wait)
-            stack.callback(server.terminate)
-            time.sleep(3)
-            if kind == "taken":
-                small = stack.enter_context(Cgroup("prober", shares=102))
-                for _ in range(CORES):
-                    stack.enter_context(process(_spin_in, str(engine.folder)))
-            for _ in range(count if kind == "taken" else max(1, count // 4)):
-                result = folder / "sweep.json"
-                result.unlink(missing_ok=True)
-                command = [sys.executable, "-m", "prober", "sweep", f"http://127.0.0.1:{port}", "--output", str(result)]
-                command += ["--ttft", "500ms"]
-                begun_s = time.monotonic()
-                done = subprocess.run(
-                    command, capture_output=True, text=True, preexec_fn=small.enter if small else None
-                )
-                raw[kind].append(_sweep_row(result, done, time.monotonic() - begun_s))
-    known = [row["estimate"] for row in raw["quiet"] if row["estimate"]]
-    truth = statistics.median(known) if known else 0.0
-    figures = [row["estimate"] for row in raw["taken"] if row["estimate"]]
-    goals = [
-        goal("share of sweeps on a taken node without a figure", 1 - len(figures) / max(1, len(raw["taken"])), 0.1, "")
-    ]
-    if figures and truth:
-        off = [abs(figure / truth - 1) for figure in figures]
-        goals.append(goal("median distance of their figures from those of a quiet node", percentile(off, 0.5), 0.1, ""))
+    """Default sweeps: on a quiet node, with the weight of a small request on a taken one, and beside others of equal weight."""
+    raw: dict[str, Any] = {}
+    goals = []
+    for engine, options in ENGINES.items():
+        truth = 0.0
+        for name, crowd in CROWDS.items():
+            rows = part(f"{engine}, {name}", _sweeps_of(options, crowd, count if crowd.others else max(1, count // 4)))
+            raw[f"{engine}, {name}"] = rows
+            figures = [row["estimate"] for row in rows if row["estimate"]]
+            if not crowd.others:
+                truth = statistics.median(figures) if figures else 0.0
+                continue
+            goals.append(goal(f"{engine}, {name}: share without a figure", 1 - len(figures) / len(rows), 0.1, ""))
+            if figures and truth:
+                off = percentile([abs(figure / truth - 1) for figure in figures], 0.5)
+                goals.append(goal(f"{engine}, {name}: median distance from the quiet figure", off, 0.1, ""))
     return raw, goals
 
 
-def _sweep_row(result: Path, done: "subprocess.CompletedProcess[str]", seconds: float) -> dict[str, Any]:
-    estimate = None
-    if result.exists():
-        capacities = json.loads(result.read_text()).get("capacities", [])
-        estimates = [row["estimate"] for row in capacities if row.get("estimate")]
-        estimate = min(estimates, default=None)
+def _sweeps_of(options: Sequence[str], crowd: Crowd, count: int) -> list[dict[str, Any]]:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prober-bench-")))
+        small = stack.enter_context(Cgroup("prober", shares=crowd.shares)) if crowd.shares else None
+        large = stack.enter_context(Cgroup("engine", shares=1945)) if crowd.shares else None
+        port = free_port()
+        mock = [sys.executable, "-m", "prober", "mock", "--port", str(port), *options]
+        out = stack.enter_context((folder / "mock.log").open("wb"))
+        server = subprocess.Popen(mock, stdout=out, stderr=out, preexec_fn=large.enter if large else None)
+        stack.callback(server.wait)
+        stack.callback(server.terminate)
+        time.sleep(3)
+        for other in crowd.others:
+            stack.enter_context(process(_beside, other, str(large.folder) if large else ""))
+        return [_sweep(folder, port, small) for _ in range(count)]
+
+
+def _beside(work: Callable[[], None], folder: str) -> None:
+    if folder:
+        (Path(folder) / "cgroup.procs").write_text(str(os.getpid()))
+    work()
+
+
+def _sweep(folder: Path, port: int, group: Cgroup | None) -> dict[str, Any]:
+    result = folder / "sweep.json"
+    result.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "prober", "sweep", f"http://127.0.0.1:{port}", "--output", str(result)]
+    begun_s = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=group.enter if group else None)
+    if done.returncode == 2:
+        sys.exit(f"{' '.join(command)}: {done.stderr}")
+    capacities = (
+        json.loads(result.read_text())["llm_slo_prober"]["result"].get("capacities", []) if result.exists() else []
+    )
     return {
-        "estimate": estimate,
-        "seconds": round(seconds, 1),
+        "estimate": min((row["estimate"] or row["lower"] for row in capacities), default=None),
+        "seconds": round(time.monotonic() - begun_s, 1),
         "exit": done.returncode,
         "words": done.stdout.strip()[-300:],
     }
@@ -381,15 +413,17 @@ def main() -> None:
     """Measure the chosen parts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=PARTS, action="append")
-    chosen = parser.parse_args().only or list(PARTS)
+    parser.add_argument("--sweeps", type=int, default=20, help="sweeps of an engine beside each crowd")
+    arguments = parser.parse_args()
+    chosen = arguments.only or list(PARTS)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
     raw: dict[str, Any] = {"answer": f"{TTFT_MS} ms to the first token"}
     goals: list[dict[str, Any]] = []
     for name in chosen:
-        part, of_part = PARTS[name]()
-        raw[name] = part
+        of_name, of_part = sweeps(arguments.sweeps) if name == "sweeps" else PARTS[name]()
+        raw[name] = of_name
         goals += of_part
-        print(json.dumps({"part": name, "goals": of_part, "raw": part}), file=sys.stderr, flush=True)
+        print(json.dumps({"part": name, "goals": of_part, "raw": of_name}), file=sys.stderr, flush=True)
     show("quota", goals, **raw)
 
 
