@@ -111,7 +111,7 @@ PAGES = {
 
 @contextmanager
 def same_each_time() -> Iterator[None]:
-    """Identities, seeds and the wall clock are the same in each recording."""
+    """Identities, seeds and the wall clock are the same in each recording, and no other process of this machine locks its targets."""
     numbers = itertools.count(1)
 
     def now_s() -> float:
@@ -122,6 +122,8 @@ def same_each_time() -> Iterator[None]:
 
     random.seed(1)
     with (
+        tempfile.TemporaryDirectory() as locks,
+        patch.object(tempfile, "tempdir", locks),
         patch.object(uuid, "uuid4", lambda: uuid.UUID(int=next(numbers) << 64)),
         patch.object(time, "time", now_s),
         patch.dict(os.environ, COLUMNS="140", TERM="dumb", NO_COLOR="1", POD_NAME="golden", TZ="UTC"),
