@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -15,8 +16,8 @@ from prober.config.server import TlsSpec
 from prober.storage.watched_file import write_text
 
 if TYPE_CHECKING:
-    from prober.features.grafana.push import PushOptions
-    from prober.features.grafana.server import Credential, Server
+    from prober.features.grafana.client import Credential
+    from prober.features.grafana.push import PushResult
 
 FOLDER = "LLM SLO prober"
 
@@ -63,13 +64,8 @@ def dashboards(
             write_text(output / name, text)
         return
     if action is Action.PUSH:
-        server, into, source = _destination(
-            config_file, url, token_file, user, password_file, ca_file, folder, datasource
-        )
-        from prober.features.grafana.push import PushOptions
-
-        options = PushOptions(into, source, force, dry_run)
-        sys.exit(_push(server, [json.loads(text) for text in documents.values()], options))
+        push = _destination(config_file, url, token_file, user, password_file, ca_file, folder, datasource)
+        sys.exit(_push(push, [json.loads(text) for text in documents.values()], dry_run=dry_run, force=force))
     differing = _differing(output, documents)
     if differing:
         fail("\n".join(differing), ExitCode.FAILED)
@@ -100,14 +96,15 @@ def _destination(
     ca_file: str,
     folder: str,
     datasource: str,
-) -> "tuple[Server, str, str | None]":
-    """(Grafana, folder, data source) from the options, or else from the configuration. Exits if something is missing."""
+) -> "Callable[..., list[PushResult]]":
+    """Pushes dashboards to the Grafana of the options, or else of the configuration. Exits if something is missing."""
     from prober.config.configuration import url_problem
     from prober.features.grafana import MISSING, available
 
     if not available():
         _fail(MISSING)
-    from prober.features.grafana.server import Server
+    from prober.features.grafana.client import connected
+    from prober.features.grafana.push import push
 
     spec = None
     if config_file:
@@ -128,10 +125,14 @@ def _destination(
     known = None if is_other_grafana else spec  # a token is for one Grafana
     tls = (known.tls if known else None) or TlsSpec()
     secret = _credential(token_file or (known.auth.secret_file if known and not user else ""), user, password_file)
-    server = Server(
-        url or (spec.url if spec else ""), secret, tls.model_copy(update={"ca_file": ca_file}) if ca_file else tls
-    )
-    return server, folder or (spec.folder if spec else FOLDER), datasource or (known.datasource if known else None)
+    address, tls = url or (spec.url if spec else ""), tls.model_copy(update={"ca_file": ca_file}) if ca_file else tls
+    into, source = folder or (spec.folder if spec else FOLDER), datasource or (known.datasource if known else None)
+
+    def push_there(documents: list[dict[str, Any]], **options: bool) -> "list[PushResult]":
+        with connected(address, secret, tls) as api:
+            return push(api, documents, into, source, **options)
+
+    return push_there
 
 
 def _credential(token_file: str, user: str, password_file: str) -> "Credential":
@@ -156,29 +157,30 @@ def _credential(token_file: str, user: str, password_file: str) -> "Credential":
     return token
 
 
-def _push(server: "Server", documents: list[dict[str, Any]], options: "PushOptions") -> ExitCode:
+def _push(
+    push: "Callable[..., list[PushResult]]", documents: list[dict[str, Any]], *, dry_run: bool, force: bool
+) -> ExitCode:
     """Push and print the results. Returns FAILED if a dashboard was not replaced, CHANGES_PENDING if a dry run would change one."""
-    from prober.features.grafana.push import SENT, push
-    from prober.features.grafana.server import GrafanaError
+    from prober.features.grafana import GrafanaError
+    from prober.features.grafana.push import NOT_REPLACED, SENT
 
     try:
-        with server:
-            report = push(server, documents, options)
+        results = push(documents, dry_run=dry_run, force=force)
     except GrafanaError as error:
         _fail(str(error), code=ExitCode.FAILED)
-    echo("\n".join(report.notes))
-    for result in report.dashboards:
-        difference = result.difference if options.dry_run or result.state == "edited" else ()
-        would_be = "would be " if options.dry_run and result.state in SENT else ""
+    for result in results:
+        difference = result.difference if dry_run or result.state == "edited" else ()
+        would_be = "would be " if dry_run and result.state in SENT else ""
         detail = f": {result.detail}" if result.detail else ""
         lines = [
             f"{result.title} (/d/{result.uid}): {would_be}{result.state}{detail}",
             *(f"    {line}" for line in difference),
         ]
-        echo("\n".join(lines), err=result in report.not_replaced)
-    if report.not_replaced:
+        echo("\n".join(lines), err=result.state in NOT_REPLACED)
+    states = {result.state for result in results}
+    if states & NOT_REPLACED:
         return ExitCode.FAILED
-    is_pending = options.dry_run and any(result.state in SENT for result in report.dashboards)
+    is_pending = dry_run and states & SENT
     return ExitCode.CHANGES_PENDING if is_pending else ExitCode.OK
 
 

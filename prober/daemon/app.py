@@ -49,7 +49,7 @@ from prober.features.drift.monitor import DriftMonitor
 from prober.features.engines.monitor import EngineMonitor
 from prober.features.engines.page_reader import PageReader
 from prober.features.gpu.monitor import GpuMonitor
-from prober.features.grafana.sync import Grafana, synchronise
+from prober.features.grafana.sync import Grafana
 from prober.features.health.monitor import TargetHealth
 from prober.features.replicas import series as replicas_series
 from prober.features.replicas.leadership import LeaseOptions, leadership
@@ -335,10 +335,8 @@ class App:
             self._sweeps.results,
             clock,
             lambda: leading.held() is not None,
-            partial(synchronise, _dashboards),
-            first=options.shard.index == 0,
+            _dashboards if options.shard.index == 0 else None,
         )
-        leading.listen(self._grafana.stop, lambda: None)
         self._grafana.configure(specs.grafana)
         self._site = Site(
             self._fleet,

@@ -43,7 +43,7 @@ def test_push_again_edit_and_force(grafana: Grafana, token: Path) -> None:
     where = ("--url", grafana.url, "--token-file", token)
     dry = cli(*where, "--dry-run")
     assert (dry.returncode, grafana.writes) == (5, [])
-    assert dry.stdout.count("would be created") == COUNT + 1
+    assert dry.stdout.count("would be created") == COUNT
     first = cli(*where)
     assert (first.returncode, first.stderr) == (0, "")
     assert "LLM SLO / Overview (/d/llm-slo): created" in first.stdout
@@ -72,7 +72,7 @@ def test_a_refusal_is_explained(grafana: Grafana, token: Path, tmp_path: Path) -
     assert "HTTP 401 (Invalid API key): the token is not valid" in done.stderr
     assert "glsa_wrong" not in done.stderr
     assert grafana.url in done.stderr
-    grafana.faults["GET", "/api/health"] = Fault(200, LOGIN, "text/html")
+    grafana.faults["GET", "/api/dashboards"] = Fault(200, LOGIN, "text/html")
     done = cli("--url", grafana.url, "--token-file", token)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert "check for a login or a proxy in between" in done.stderr
@@ -174,7 +174,7 @@ def test_a_grafana_that_fails_is_a_series_and_a_line(
     grafana: Grafana, token: Path, mock: Mock, begin: Callable[[str], Daemon]
 ) -> None:
     """Probing continues; a reload synchronises with a repaired Grafana; one that hangs does not delay the shutdown."""
-    grafana.faults["GET", "/api/health"] = Fault(200, LOGIN, "text/html")
+    grafana.faults["GET", "/api/dashboards"] = Fault(200, LOGIN, "text/html")
     daemon = begin(config(mock, grafana, token))
     until(lambda: daemon.value("llmslo_grafana_sync_failures_total", what="dashboards") == 1, "the failure")
     until(lambda: "synchronisation of dashboards failed, next try in 30 s" in daemon.log.read_text(), "the line")
@@ -183,7 +183,7 @@ def test_a_grafana_that_fails_is_a_series_and_a_line(
     grafana.faults.clear()
     get(daemon.url + "/-/reload", "POST")
     until(lambda: len(grafana.dashboards) == COUNT, "the dashboards")
-    grafana.faults["GET", "/api/health"] = Fault(200, "{}", slow_s=60.0)
+    grafana.faults["GET", "/api/dashboards"] = Fault(200, "{}", slow_s=60.0)
     request_count = len(grafana.asked)
     get(daemon.url + "/-/reload", "POST")
     until(lambda: len(grafana.asked) > request_count, "the synchronisation that hangs")

@@ -333,8 +333,8 @@ def test_a_log_record_is_one_line(kind: Format) -> None:
 def test_an_annotation_is_text() -> None:
     """Grafana shows its text as HTML."""
     mark = mark_of(TargetEvent(0.0, HOSTILE, "engine", HOSTILE))
-    assert_inert(mark.text, "annotation")
-    assert_shown(" ".join(mark.tags), "tags")
+    assert_inert(mark["text"], "annotation")
+    assert_shown(" ".join(mark["tags"]), "tags")
 
 
 def test_texts_of_a_terminal_are_printable_in_every_part() -> None:

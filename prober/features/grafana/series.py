@@ -19,9 +19,6 @@ GRAFANA_DASHBOARDS = gauge(
     "Dashboards in Grafana by state: current, edited by users, provisioned from files, or failed to write.",
     "state",
 )
-GRAFANA_DASHBOARD_STATES = ("current", "edited", "provisioned", "failed")
-
-
 SIZE = {"width": 8, "height": 6}
 
 
