@@ -16,8 +16,7 @@ from typing import Any
 from bench.comparison import Pair, itl_errors_ms
 from bench.report import goal, part, percentile, show
 from prober.cli.console import Terminal as Console
-from prober.cli.watch_screen import Frame
-from prober.cli.watch_words import Watched
+from prober.cli.watch_screen import Screen
 from prober.web.targets import Snapshot
 from tests.processes import Mock, free_port, get, until
 from tests.pseudo_terminal import HOME, Terminal
@@ -83,12 +82,12 @@ async def snapshots_ms() -> tuple[Snapshot, list[float]]:
 
 def frames_ms(snapshot: Snapshot) -> list[float]:
     """Times of whole frames: compose and write it."""
-    watched, out, times = Watched(), io.StringIO(), list[float]()
+    screen, out, times = Screen(), io.StringIO(), list[float]()
     console = Console(file=out, force_terminal=True, width=120, height=40)
     for _ in range(FRAMES):
         begin_ns = time.thread_time_ns()
-        watched.add(snapshot)
-        console.print(Frame(watched))
+        screen.snapshot = snapshot
+        console.print(screen)
         times.append((time.thread_time_ns() - begin_ns) / 1e6)
         out.seek(0)
         out.truncate()

@@ -8,7 +8,6 @@ from decimal import Decimal
 
 import pytest
 
-from prober.cli.watch_words import slo_words
 from prober.config.rows import Row
 from prober.features.capacity.estimate import estimate_capacity
 from prober.features.capacity.sweep_record import Record, RequestRecord
@@ -142,7 +141,7 @@ def test_page_api_and_watch_have_the_word_of_the_window(events: int, bad: int) -
     word = status.state.replace("_", " ")
     answer = SloAnswer.model_validate(status)
     assert answer.state == status.state
-    assert f": {word}, " in slo_words(answer, 60.0)
+    assert f": {word}, " in answer.words(60.0)
     values = {"target": scenes.replace(scenes.target(), slos=[answer]), "now": 60.0}
     page = TEMPLATES.get_template("slos.html").render(values)
     assert COMPLIANCE.findall(page) == [word]

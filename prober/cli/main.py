@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from prober.cli.exit_codes import ExitCode, fail
-from prober.cli.output import discard_outputs, echo, log_to_stderr, open_closed_outputs
+from prober.cli.output import discard_outputs, echo, log_to_stderr, open_outputs
 
 COMMANDS = {
     "run": "probe the configured targets and export what users experience to Prometheus",
@@ -50,7 +50,7 @@ def hold_signals() -> None:
 
 def main() -> None:
     """Entry point of all commands; `exit_codes` lists what they exit with."""
-    open_closed_outputs()
+    open_outputs()
     try:
         try:
             _run()

@@ -29,6 +29,13 @@ ConfigFile = Annotated[str, typer.Option("--config.file", help="YAML configurati
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 MetricsUrl = Annotated[str, RareOption(help="URL of the engine's metrics page; auto: find it; none: do not read it.")]
 WorkloadName = Annotated[str, typer.Option(help=f"Workload to send: {', '.join(BUILT_IN)}, or one of --config.file.")]
+Slos = Annotated[
+    list[str] | None, typer.Option("--slo", help="Objective such as 'ttft<500ms:99%' or 'success:99%'; repeatable.")
+]
+Duration = Annotated[
+    str, typer.Option("--duration", help="Time after which it ends by itself, such as 10m; default: never.")
+]
+ListenAddress = Annotated[str, typer.Option("--web.listen-address", help="host:port or :port of the pages.")]
 ShedAllowed = Annotated[
     bool, RareOption("--shed-allowed", help="Go on while the target sheds: 429, or 503 with Retry-After.")
 ]

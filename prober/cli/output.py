@@ -3,6 +3,7 @@
 `echo` is the only way to print (the linter refuses `print`), and `console.Terminal` the only console.
 """
 
+import io
 import logging
 import os
 import sys
@@ -16,14 +17,19 @@ def echo(text: object = "", *, end: str = "\n", err: bool = False, flush: bool =
     print(printable(str(text)), end=end, file=sys.stderr if err else sys.stdout, flush=flush)
 
 
-def open_closed_outputs() -> None:
-    """Let what a caller has closed lead nowhere: Python has no stream for it, and the next file or socket would get its number."""
+def open_outputs() -> None:
+    """Let what a caller has closed lead nowhere, and show ? for what a terminal's encoding lacks.
+
+    Python has no stream for a closed output, and the next file or socket would get its number.
+    """
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         if number == 1:
             sys.stdout = open(1, "w", encoding="utf-8")  # noqa: SIM115 -- as long as the process
         elif number == 2:
             sys.stderr = open(2, "w", encoding="utf-8")  # noqa: SIM115
     os.close(number)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def discard_outputs() -> None:

@@ -7,7 +7,7 @@ import typer
 
 from prober.cli.daemon import OF_URLS, run_app, url_configuration
 from prober.cli.exit_codes import ExitCode, fail
-from prober.cli.options import ConfigFile, RareOption, quantity, split_file
+from prober.cli.options import ConfigFile, ListenAddress, RareOption, quantity, split_file
 from prober.cli.output import echo
 from prober.config.units import count, duration
 from prober.net.log_lines import Format, Level, log_to_stderr
@@ -23,7 +23,7 @@ def run(
         ),
     ] = None,
     config_file: ConfigFile = "",
-    listen_address: Annotated[str, typer.Option("--web.listen-address", help="host:port or :port.")] = ":9742",
+    listen_address: ListenAddress = ":9742",
     external_url: Annotated[
         str, RareOption("--web.external-url", help="http or https URL at which users reach the prober.")
     ] = "",

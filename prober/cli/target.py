@@ -61,16 +61,28 @@ def target(
         {
             "url": url,
             "name": command,
-            "model": endpoint.model,
-            "api": endpoint.api or None,
-            "engine": endpoint.engine,
-            "auth": {"bearer_token_file": endpoint.bearer_token_file} if endpoint.bearer_token_file else None,
-            "tls": {"ca_file": endpoint.ca_file} if endpoint.ca_file else None,
-            "headers": dict(_header(line) for line in endpoint.header or ()),
+            **endpoint_fields(endpoint),
+            "headers": {
+                name: quantity(f"--header {name}", value, partial(expand, environment=os.environ))
+                for name, value in map(_header, endpoint.header or ())
+            },
             "metrics": {"url": page_url, **fields.pop("metrics", {})},
             **fields,
         },
     )
+
+
+def endpoint_fields(endpoint: EndpointOptions) -> dict[str, Any]:
+    """The fields of a target that these options set, with references to the environment in headers. Raises ValueError."""
+    fields = {
+        "model": endpoint.model,
+        "api": endpoint.api,
+        "engine": endpoint.engine,
+        "auth": {"bearer_token_file": endpoint.bearer_token_file} if endpoint.bearer_token_file else None,
+        "tls": {"ca_file": endpoint.ca_file} if endpoint.ca_file else None,
+        "headers": dict(map(_header, endpoint.header or ())),
+    }
+    return {name: value for name, value in fields.items() if value}
 
 
 def validated(command: str, model: type[M], fields: Mapping[str, Any], context: Document | None = None) -> M:
@@ -91,7 +103,7 @@ def _header(line: str) -> tuple[str, str]:
     name, colon, value = line.partition(":")
     if not colon:
         raise ValueError("--header: one has no colon; write 'name: value'")  # its value may be a secret
-    return name.strip(), quantity(f"--header {name.strip()}", value.strip(), partial(expand, environment=os.environ))
+    return name.strip(), value.strip()
 
 
 def workload(options: WorkloadOptions, *, of_users: bool = False) -> Workload | Mix:

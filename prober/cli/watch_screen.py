@@ -1,248 +1,222 @@
-"""The screen of `prober watch`: makes text lines for a width and a height, without input and output."""
+"""The screen and the lines of `prober watch`: a snapshot as text, in the words of `web.targets`, without input and output."""
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.console import ConsoleOptions, RenderResult
+from rich.table import Table
 from rich.text import Text
 
-from prober.cli.watch_words import (
-    LATENCIES,
-    SHOWN,
-    TOO_FEW,
-    Point,
-    Story,
-    Watched,
-    as_ascii,
-    by_trouble,
-    concern_words,
-    doubts,
-    ending,
-    facts,
-    percentiles,
-)
-from prober.config.units import duration_text
+from prober.measure.buffering import CONSEQUENCE
+from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.printable import one_line
+from prober.measure.result import ProbeResult
 from prober.measure.timeline import format_duration
-from prober.statistics.quantiles import percentile_name
-from prober.web.targets import SIGNALS, SIGNS, ConcernAnswer, Kind, Snapshot, TargetAnswer, clock_time, time_of_day
+from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, percentile_name
+from prober.web.api_types import EndedProbe
+from prober.web.targets import (
+    NO_DRIFT_DATA,
+    SIGNALS,
+    SIGNS,
+    ConcernAnswer,
+    Kind,
+    Snapshot,
+    TargetAnswer,
+    clock_time,
+    signal_name,
+    time_of_day,
+)
 
-SPANS_S = (60, 300, 900)  # of the chart: the shortest that has all probes, else the longest
-MIN_CHART_ROWS, MAX_CHART_ROWS = 4, 12
-INDENT = 12  # of a continued line
-MIN_DETAIL = 9  # lines in which a further target is shown
-MAX_NOT_OK, MIN_NOT_OK = 8, 2  # lines of probes that were not ok
-COLUMN, COUNT = 9, 8  # cells of a percentile and of a number of samples
-NAME, MIN_WORDS = 28, 20  # cells of a target's name at most, and of its concern at least
-MARKS: dict[str, Kind] = {"✗+": "bad", "•+": "good", "─+": "few"}  # in the chart
+SHOWN = (0.5, 0.95, 0.99)  # percentiles
+LATENCIES = ("ttft", "itl")
+BARS = "▁▂▃▄▅▆▇█"
+MAX_NAME = 28  # cells in the overview
+MIN_DETAIL_LINES = 9  # of a target
+TOO_FEW = "–: too few samples; " + ", ".join(
+    f"{percentile_name(q)} needs {MIN_SAMPLES_BY_QUANTILE[q]:,}" for q in SHOWN
+)
 STYLES: dict[Kind, str] = {"good": "green", "bad": "bold red", "few": "yellow", "past": "magenta", "unknown": "cyan"}
 
 
-class Frame:
-    """Rich renderable of the screen, at the current size of the terminal."""
+class Screen:
+    """Rich renderable of the latest snapshot: a line for each target, worst first, then the details of as many as fit."""
 
-    def __init__(self, watched: Watched, *, is_utf8: bool = True) -> None:
-        self._watched, self._is_utf8 = watched, is_utf8
+    snapshot: Snapshot | None = None
 
     def __rich_console__(self, console: object, options: ConsoleOptions) -> RenderResult:
-        width, height = options.size
-        lines = screen(self._watched, width, height, is_utf8=self._is_utf8)
-        yield Text("\n", no_wrap=True, end="").join(lines)
+        snapshot, height = self.snapshot, options.size.height
+        if snapshot is None:  # the terminal is set up before the first one
+            return
+        worst: Kind = min((concern.kind for concern in snapshot.concerns), key=list(SIGNS).index, default="unknown")
+        title = f"prober watch  {time_of_day(snapshot.time)} UTC  "
+        yield Text(title, no_wrap=True, overflow="ellipsis") + _mark(worst, snapshot.headline)
+        yield from (_mark("bad", problem) for problem in problems(snapshot))
+        ranked, most = by_trouble(snapshot), max(2, height // 3)
+        width = min(MAX_NAME, max((cell_len(one_line(target.name)) for target, _ in ranked), default=0))
+        for target, concern in ranked[:most] if len(ranked) > 1 else ():
+            name = Text(one_line(target.name), "bold")
+            name.truncate(width, overflow="ellipsis", pad=True)
+            line = Text.assemble(_mark(concern.kind, ""), name, f" {status(target, concern, snapshot.time)}")
+            line.truncate(options.size.width, overflow="ellipsis")
+            yield line
+        if len(ranked) > most:
+            yield Text(f"  {most} of {len(ranked)} targets, those in most trouble first", "dim")
+        for target, concern in ranked[: 1 + height // MIN_DETAIL_LINES]:
+            yield from _details(target, concern, snapshot.time)
 
 
-def screen(watched: Watched, width: int, height: int, *, is_utf8: bool = True) -> list[Text]:
-    """At most `height` lines of at most `width` cells: one line for each target, then as many targets in detail as fit."""
-    snapshot = watched.snapshot
-    if snapshot is None:  # the terminal is set up before the first one
-        return []
-    ranked = by_trouble(snapshot)
-    lines = _head(snapshot)
-    if len(ranked) > 1:
-        lines += _overview(ranked, snapshot.time, width, max(2, height // 3))
-    for target, fact in ranked:
-        if (room := height - len(lines)) < MIN_DETAIL and target is not ranked[0][0]:
-            break
-        lines += [*_detail(snapshot, watched, target, fact, width, room - 1), Text()]
-    for line in lines[:height]:
-        line.truncate(width, overflow="ellipsis")
-        if not is_utf8:
-            line.plain = as_ascii(line.plain)
-    return lines[:height]
-
-
-def chart(
-    points: Iterable[Point],
-    begin_unix_s: float,
-    now_unix_s: float,
-    width: int,
-    rows: int,
-    threshold_s: float | None = None,
-) -> list[Text]:
-    """Chart of TTFT over time: a title, `rows` lines and the axis of time. threshold_s: of an SLO, drawn if it is on the scale"""
-    span_s = next((span for span in SPANS_S if now_unix_s - begin_unix_s <= span), SPANS_S[-1])
-    shown = [point for point in points if now_unix_s - point.unix_s <= span_s]
-    top_s = _scale(max((point.ttft_s or 0.0 for point in shown), default=0.0))
-    top = format_duration(top_s)
-    left = cell_len(top) + 1
-    columns = max(1, width - left - 1)
-    cells = [[" "] * columns for _ in range(rows)]
-
-    def row(seconds: float) -> int:
-        return min(rows - 1, max(0, rows - 1 - math.floor(seconds / top_s * rows)))
-
-    title = "TTFT of each probe: • answered, ✗ failed"
-    if threshold_s is not None and threshold_s <= top_s:
-        cells[row(threshold_s)] = ["─"] * columns
-        title += f", ─ SLO ({format_duration(threshold_s)})"
-    for point in sorted(shown, key=lambda point: point.ttft_s is None):  # failures last: no answer hides one
-        column = min(columns - 1, max(0, math.floor((1 - (now_unix_s - point.unix_s) / span_s) * columns)))
-        place, mark = (rows - 1, "✗") if point.ttft_s is None else (row(point.ttft_s), "•")
-        cells[place][column] = mark
-    lines = [Text(title, "dim")]
-    for number, drawn in enumerate(cells):
-        label, line = "" if number else top, Text("".join(drawn))
-        for marks, kind in MARKS.items():
-            line.highlight_regex(marks, STYLES[kind])
-        lines.append(Text(f"{label.rjust(left)}{'┤' if label else '│'}") + line)
-    axis = f"{'0'.rjust(left)}└{duration_text(span_s)} ago"
-    return [*lines, Text(f"{set_cell_size(axis, max(0, width - 3))}now")]
-
-
-def _scale(largest_s: float) -> float:
-    """End of the axis: the value rounded up to 1, 2 or 5 times a power of ten."""
-    if largest_s <= 0:
-        return 1.0
-    power = 10.0 ** math.floor(math.log10(largest_s))
-    return next((step * power for step in (1, 2, 5) if largest_s <= step * power), 10 * power)
-
-
-def _head(snapshot: Snapshot) -> list[Text]:
-    """Lines with the title, the headline, and doubts about the other data."""
-    worst: Kind = min((fact.kind for fact in snapshot.concerns), key=list(SIGNS).index, default="unknown")
-    title = Text(f"prober watch  {time_of_day(snapshot.time)} UTC  ") + _mark(worst, snapshot.headline)
-    return [title, *(_mark("bad", doubt) for doubt in doubts(snapshot)), Text()]
-
-
-def _overview(
-    ranked: Sequence[tuple[TargetAnswer, ConcernAnswer]], now_unix_s: float, width: int, most: int
-) -> list[Text]:
-    """A line for each of the first `most` targets, with as many latencies as fit."""
-    name_width = min(NAME, max(cell_len(one_line(target.name)) for target, _ in ranked))
-    latency_width = len(SHOWN) * COLUMN + COUNT
-    rest = width - name_width - 3
-    signals = LATENCIES[: max(0, (rest - MIN_WORDS) // latency_width)]
-    words_width = max(0, rest - len(signals) * latency_width)
-    lines = [Text(" " * (name_width + 3 + words_width) + "".join(map(_columns, signals)), "dim")] if signals else []
-    for target, fact in ranked[:most]:
-        line = Text(f"{SIGNS[fact.kind]} ", STYLES[fact.kind]).append(_sized(target.name, name_width), "bold")
-        line.append(" " + _sized(concern_words(fact, now_unix_s), words_width), STYLES[fact.kind])
-        line.append("".join(_values(target, signal) for signal in signals), "not bold default")
-        lines.append(line)
-    if len(ranked) > most:
-        lines.append(Text(f"  {most} of {len(ranked)} targets, those in most trouble first", "dim"))
-    return [*lines, Text()]
-
-
-def _detail(
-    snapshot: Snapshot, watched: Watched, target: TargetAnswer, fact: ConcernAnswer, width: int, room: int
-) -> list[Text]:
-    """A target in at most `room` lines. The chart gets the lines that the other parts leave."""
-    story = watched.story(target)
-    top = [
-        _title(target),
-        _mark(fact.kind, concern_words(fact, snapshot.time)),
-        *_percentile_table(target, story, snapshot.time),
-        *(
-            Text(name.ljust(10)) + (_mark(kind, text) if kind else Text(text))
-            for name, kind, text in facts(target, snapshot.time)
-        ),
-    ]
-    is_drawn = any(point.ttft_s is not None for point in story.points)
-    top = _folded(top, width, room - len(top) - 1 - MIN_NOT_OK - (MIN_CHART_ROWS + 2 if is_drawn else 0))
-    free = room - len(top) - 1 - (MIN_CHART_ROWS + 2 if is_drawn else 0)
-    ends = _not_ok(story, snapshot.time, max(MIN_NOT_OK, min(MAX_NOT_OK, free)))
-    rows = min(MAX_CHART_ROWS, room - len(top) - len(ends) - 2)
-    if not is_drawn or rows < MIN_CHART_ROWS:
-        return [*top, *ends][:room]
-    threshold_s = min((slo.threshold for slo in target.slos if slo.signal == "ttft" and slo.threshold), default=None)
-    drawn = chart(story.points, watched.begin_unix_s, snapshot.time, width, rows, threshold_s)
-    return [*top, *drawn, *ends]
-
-
-def _title(target: TargetAnswer) -> Text:
-    line = Text(one_line(target.name), "bold")
+def _details(target: TargetAnswer, concern: ConcernAnswer, now_unix_s: float) -> Iterator[Text | Table]:
     others = (target.model or "model not known yet", target.engine, f"state {target.state}")
-    line.append("".join(f" · {one_line(text)}" for text in others if text), "not bold")
-    return line
+    yield Text()
+    yield Text(one_line(target.name), "bold").append("".join(f" · {one_line(it)}" for it in others if it), "not bold")
+    yield _mark(concern.kind, concern_words(concern, now_unix_s))
+    if target.busiest_latencies:
+        more = f" and {target.other_workloads} more" if target.other_workloads else ""
+        of_workload = f"of {one_line(target.busiest_latencies[0].workload)}{more}"
+        table = Table("", *map(percentile_name, SHOWN), "samples", of_workload, box=None, pad_edge=False)
+        for column in table.columns[1:-1]:
+            column.justify = "right"
+        for signal in LATENCIES:
+            recent, stored = percentiles(target, signal), percentiles(target, signal, stored=True)
+            since_start = [("since the start", stored)] if stored[0] > recent[0] else []
+            for span, (count, known) in (("10 min", recent), *since_start):
+                values = (format_duration(known.get(q)) for q in SHOWN)
+                table.add_row(f"{signal_name(signal)}, {span}", *values, f"{count:,}")
+        yield table
+        if any(len(percentiles(target, signal)[1].keys() & set(SHOWN)) < len(SHOWN) for signal in LATENCIES):
+            yield Text(TOO_FEW, "dim")
+    else:
+        yield Text(target.no_latency)
+    grid = Table.grid(padding=(0, 1))
+    for name, kind, text in facts(target, now_unix_s):
+        grid.add_row(name, _mark(kind, text) if kind else Text(text))
+    if any(probe.outcome == Outcome.OK for probe in target.probes):
+        grid.add_row("TTFT", Text(history(target.probes)))
+    for line in not_ok(target.probes, now_unix_s):
+        grid.add_row("not ok", Text(line))
+    yield grid
 
 
-def _percentile_table(target: TargetAnswer, story: Story, now_unix_s: float) -> list[Text]:
-    rows = target.busiest_latencies
-    if not rows:
-        return [Text(target.no_latency)]
-    lines = [Text("10min".ljust(5) + _columns(), "dim")]
-    lines += [Text(SIGNALS[signal].ljust(5)) + Text(_values(target, signal)) for signal in LATENCIES]
-    if any(percentiles(target, signal, kept=True)[0] > percentiles(target, signal)[0] for signal in LATENCIES):
-        lines.append(Text("since the start, the last 4,096 at most", "dim"))
-        lines += [Text(SIGNALS[signal].ljust(5)) + Text(_values(target, signal, kept=True)) for signal in LATENCIES]
-    if story.answered_unix_s is not None:
-        age_s = max(0.0, now_unix_s - story.answered_unix_s)
-        others = target.other_workloads
-        of = f"; workload {one_line(rows[0].workload)} of {others + 1}" if others else ""
-        lines[0].append(f"   latest answered probe {age_s:.0f} s ago{of}")
-    if any(len(percentiles(target, signal)[1].keys() & set(SHOWN)) < len(SHOWN) for signal in LATENCIES):
-        lines.append(Text(TOO_FEW, "dim"))
-    return lines
+def history(probes: Sequence[ProbeResult]) -> str:
+    """Bars for the TTFT of the latest probes, oldest first, and ✗ for those that failed. Warm-ups and cached answers are left out."""
+    counted = [probe for probe in reversed(probes) if not (probe.warm_up or probe.cached or probe.on_request)]
+    values = [
+        None if probe.outcome in BAD else probe.timeline.ttft_s or 0.0
+        for probe in counted
+        if probe.outcome not in NEUTRAL
+    ]
+    top_s = max((ttft_s for ttft_s in values if ttft_s is not None), default=0.0) or 1.0
+    bars = ["✗" if ttft_s is None else BARS[round(ttft_s / top_s * (len(BARS) - 1))] for ttft_s in values]
+    return f"{''.join(bars)} up to {format_duration(top_s)}, of the last {len(bars)} probes"
 
 
-def _columns(signal: str = "") -> str:
-    """The column heads of the percentiles of a latency."""
-    name = f"{SIGNALS[signal]} " if signal else ""
-    heads = [f"{name if q == SHOWN[0] else ''}{percentile_name(q)}" for q in SHOWN]
-    return "".join(head.rjust(COLUMN) for head in heads) + "samples".rjust(COUNT)
+def not_ok(probes: Iterable[ProbeResult | EndedProbe], now_unix_s: float, prefix: str = "") -> list[str]:
+    """Lines on probes that were not ok, grouped by outcome: time of the last one, number, text."""
+    times: dict[str, list[float]] = {}
+    for probe in probes:
+        if probe.outcome != Outcome.OK:
+            note = " (not counted as a failure)" if probe.outcome in NEUTRAL else ""
+            detail = f": {probe.detail}" if probe.detail else ""
+            at_unix_s = probe.time if isinstance(probe, EndedProbe) else probe.unix_s
+            times.setdefault(one_line(f"{prefix}{probe.outcome}{detail}{note}"), []).append(at_unix_s)
+    return [
+        f"{clock_time(max(ended), now_unix_s)} {text}{f', {len(ended):,} times' if len(ended) > 1 else ''}"
+        for text, ended in times.items()
+    ]
 
 
-def _values(target: TargetAnswer, signal: str, *, kept: bool = False) -> str:
-    count, known = percentiles(target, signal, kept=kept)
-    return "".join(format_duration(known.get(q)).rjust(COLUMN) for q in SHOWN) + f"{count:,}".rjust(COUNT)
+def plain_lines(snapshot: Snapshot) -> list[str]:
+    """Lines on a snapshot: events, probes that were not ok, settings that are not in effect, and each target."""
+    lines = [
+        f"{time_of_day(event.unix_s)} {one_line(': '.join(filter(None, (event.target, event.text))))}"
+        for event in snapshot.events
+    ]
+    for name in dict.fromkeys(probe.target for probe in snapshot.probes):
+        lines += not_ok((probe for probe in snapshot.probes if probe.target == name), snapshot.time, f"{name}: ")
+    return lines + [f"{time_of_day(snapshot.time)} {text}" for text in statuses(snapshot)]
 
 
-def _not_ok(story: Story, now_unix_s: float, most: int) -> list[Text]:
-    """Lines on the stored probes that were not ok, grouped by outcome: time of the last one, count, text; latest first."""
-    endings: dict[str, list[float]] = {}
-    for probe in reversed(story.not_ok):
-        endings.setdefault(ending(probe), []).append(probe.time)
-    if not endings:
-        return []
-    lines = [Text(f"The last {len(story.not_ok):,} probes that were not ok: when last, how many, why", "dim")]
-    for words, times in list(endings.items())[:most]:
-        lines.append(Text(f"  {clock_time(max(times), now_unix_s)} {len(times):>4,} × {words}"))
-    return lines
+def statuses(snapshot: Snapshot) -> list[str]:
+    """Lines on settings that are not in effect, and on each target."""
+    of_targets = (
+        f"{one_line(target.name)}: {status(target, it, snapshot.time)}" for target, it in by_trouble(snapshot)
+    )
+    return [*problems(snapshot), *of_targets]
+
+
+def summary(snapshot: Snapshot | None) -> list[str]:
+    """Lines that are left on the terminal at the end."""
+    if snapshot is None:
+        return ["prober watch ended before its prober had started; nothing was measured"]
+    return [f"prober watch until {time_of_day(snapshot.time)} UTC: {snapshot.headline}", *statuses(snapshot)]
+
+
+def problems(snapshot: Snapshot) -> list[str]:
+    """Parts of the configuration that are not in effect."""
+    return [one_line(f"{problem.headline}: {'; '.join(problem.mistakes)}") for problem in snapshot.problems]
+
+
+def by_trouble(snapshot: Snapshot) -> list[tuple[TargetAnswer, ConcernAnswer]]:
+    """The targets with their concerns, worst first; equal ones in the order of the configuration."""
+    return sorted(zip(snapshot.targets, snapshot.concerns, strict=True), key=lambda pair: pair[1].order)
+
+
+def concern_words(concern: ConcernAnswer, now_unix_s: float) -> str:
+    """The concern as text, with its detail in parentheses if there is one."""
+    words = concern.words(now_unix_s)
+    return one_line(f"{words} ({concern.detail})" if concern.detail else words)
+
+
+def status(target: TargetAnswer, concern: ConcernAnswer, now_unix_s: float) -> str:
+    """A target in one line: its concern, and its percentiles with their sample counts."""
+    words = concern_words(concern, now_unix_s)
+    if concern.kind == "good" and not target.quantiles:
+        words += f". {target.no_latency}"
+    for signal in LATENCIES if target.quantiles else ():
+        count, known = percentiles(target, signal)
+        values = ", ".join(f"{percentile_name(q)} {format_duration(known.get(q))}" for q in SHOWN)
+        words += f"; {SIGNALS[signal]} {values} of {count:,}"
+    return words
+
+
+def facts(target: TargetAnswer, now_unix_s: float) -> list[tuple[str, Kind | None, str]]:
+    """(subject, kind, text) of the probes since the target appeared, each SLO, warnings, drift and headroom."""
+    total = sum(target.outcomes.values())
+    listed = ", ".join(f"{count:,} {name}" for name, count in target.outcomes.items())
+    warnings = [*(workload.detail for workload in target.no_data), *target.warnings]
+    warnings += [f"buffered: {CONSEQUENCE}"] if target.buffered else []
+    drifts = dict[tuple[Kind, str], list[str]]()  # names of latencies by their verdict
+    for drift in target.drift:
+        kind, text = drift.words(now_unix_s)
+        text += f", {', '.join(drift.sizes)}; {drift.why}" if drift.active else ""
+        drifts.setdefault((kind, text), []).append(signal_name(drift.signal))
+    if not drifts:
+        drifts["unknown", f"unknown, {NO_DRIFT_DATA}"] = []
+    lines: list[tuple[str, Kind | None, str]] = [
+        ("probes", None, f"{total:,} probes: {listed}" if total else "none has ended yet"),
+        *(("SLO", slo.kind, slo.words(now_unix_s)) for slo in target.slos),
+        *([] if target.slos else [("SLO", None, "none is configured")]),
+        *(("warning", "few", text) for text in warnings),
+        *(
+            ("drift", kind, ": ".join(filter(None, (", ".join(dict.fromkeys(names)), text))))
+            for (kind, text), names in drifts.items()
+        ),
+        ("headroom", *target.headroom_words),
+    ]
+    return [(subject, kind, one_line(text)) for subject, kind, text in lines]
+
+
+def percentiles(target: TargetAnswer, signal: str, *, stored: bool = False) -> tuple[int, dict[float, float]]:
+    """(number of samples, percentiles with enough samples) of a latency of the busiest workload.
+
+    stored: of all stored samples instead of those of the last ten minutes
+    """
+    row = next((row for row in target.busiest_latencies if row.signal == signal), None)
+    quantiles = {} if row is None else row.earlier if stored else row.recent
+    known = {q: quantile.estimate for q, quantile in quantiles.items() if quantile.enough}
+    return quantiles[0.5].count if quantiles else 0, known
 
 
 def _mark(kind: Kind, words: str) -> Text:
     """A sign for the kind, then the text: colour alone must carry no meaning."""
     return Text(f"{SIGNS[kind]} {words}", STYLES[kind])
-
-
-def _folded(lines: Sequence[Text], width: int, spare: int) -> list[Text]:
-    """The lines, with those that are too wide wrapped into at most `spare` further lines."""
-    folded: list[Text] = []
-    for line in lines:
-        rest = line
-        while (
-            spare > 0 and (place := rest.plain.rfind(" ", INDENT + 1, width + 1)) > 0 and cell_len(rest.plain) > width
-        ):
-            begin, rest = rest.divide([place + 1])
-            folded.append(begin)
-            rest = Text(" " * INDENT) + rest
-            spare -= 1
-        folded.append(rest)
-    return folded
-
-
-def _sized(text: str, width: int) -> str:
-    """The text in exactly `width` cells, with an ellipsis if it is cut."""
-    words = one_line(text)
-    return set_cell_size(words, width) if cell_len(words) <= width else set_cell_size(words, width - 1) + "…"

@@ -137,6 +137,13 @@ class SloAnswer(Answer):
         """The last events as text, such as `61 of 90 bad in the last 5m`."""
         return f"{self.recent_bad:,} of {self.recent_events:,} bad in the last {promql(self.recent)}"
 
+    def words(self, now_unix_s: float) -> str:
+        """The SLO as text: its objective, met, missed or no data and why, and the counted events."""
+        events = f"{self.bad_events:,} bad of {self.events:,} since {clock_time(self.since, now_unix_s)}"
+        events += f"; {self.recent_words}" if self.recent_bad else ""
+        state = f"{self.word}, {self.why} ({events})" if self.why else f"{self.word}, {events}"
+        return f"{self.slo}, {self.objective_words}: {state}"
+
     @property
     def window_words(self) -> str:
         """The window as text, such as `30 days`."""

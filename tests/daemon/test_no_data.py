@@ -12,8 +12,7 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from prober.cli.watch_words import Watched as Seen
-from prober.cli.watch_words import plain_lines, summary
+from prober.cli.watch_screen import facts, plain_lines
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.measure.engines import DIALECTS
@@ -220,8 +219,8 @@ async def told(seen: Watched, caplog: pytest.LogCaptureFixture) -> dict[str, Any
     view = next(view for view in await views.targets() if view.name == "t")
     line = orjson.loads(dumped(await Snapshots(views, seen.fleet.context).take()))
     api = next(target for target in line["targets"] if target["name"] == "t")
-    screen, snapshot = Seen(), Snapshot.model_validate(line)
-    screen.add(snapshot)
+    snapshot = Snapshot.model_validate(line)
+    of_target = (text for _, _, text in facts(view, snapshot.time))
     return {
         "events": [event.text for event in reversed(seen.events.latest("t"))],
         "log": [line for line in caplog.messages if line.startswith("target=t ")],
@@ -240,7 +239,7 @@ async def told(seen: Watched, caplog: pytest.LogCaptureFixture) -> dict[str, Any
         },
         "page": view.concern,
         "slo": {slo["workload"]: slo["why"] for slo in api["slos"]},
-        "watch": "\n".join([*plain_lines(screen, snapshot), *summary(screen)]),
+        "watch": "\n".join([*plain_lines(snapshot), *of_target]),
     }
 
 
