@@ -17,37 +17,27 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from bench.report import goal, part, percentile, show
-from prober.config.configuration import Configuration, DriftSpec
+from prober.config.configuration import Configuration
 from prober.config.load import load
 from prober.config.target import TargetSpec
-from prober.daemon.registry import registry
+from prober.daemon.registry import FEATURES, registry
 from prober.exposition.families import Registry
-from prober.features.budget.monitor import Ledger, TargetBudgets
-from prober.features.capacity.headroom import Headroom
-from prober.features.capacity.monitor import Sweeps
-from prober.features.diagnosis.monitor import DiagnosisMonitor
+from prober.features.budget.monitor import Ledger
 from prober.features.discovery import kubernetes
 from prober.features.discovery.desired_targets import DEBOUNCE_S, DesiredTargets
-from prober.features.drift.monitor import DriftMonitor
-from prober.features.engines.monitor import EngineMonitor
-from prober.features.engines.page_reader import PageReader
-from prober.features.slo.monitor import SloMonitor
 from prober.measure.engines import DIALECTS
 from prober.net.clock import Clock
 from prober.probing.fleet import Fleet
-from prober.probing.history import EventLog, ProbeHistory
-from prober.probing.recorder import TargetProbes
 from prober.probing.supervisor import Supervisor
 from prober.probing.target_runner import RunnerContext
-from prober.storage.saved_rows import SavedRows
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import pod
+from tests.observed import shared
 
 TARGETS, CHURN, VERSIONS = 5_000, 50, 20
 DELAYS = 40
@@ -58,21 +48,12 @@ SETTLED_S = 60.0
 def fleet(clock: Clock) -> tuple[Fleet, Registry]:
     """The daemon's, without its pages."""
     families = registry()
-    headroom, events = Headroom(families), EventLog()
-    features = (
-        partial(TargetProbes, families),
-        SloMonitor(families).observe,
-        partial(TargetBudgets, families),
-        ProbeHistory(100).observe,
-        EngineMonitor(families, events, SavedRows()).observe,
-        DriftMonitor(families, events, DriftSpec(), SavedRows()).observe,
-        DiagnosisMonitor(families, events).observe,
-        headroom.observe,
-        Sweeps(families, events, headroom, clock, None, PageReader).observe,
-    )
-    return Fleet(
-        RunnerContext(clock, events, features, families.remove, "bench", Ledger(), Supervisor(families))
-    ), families
+    common = shared(families, clock)
+    monitors = [monitor for feature in FEATURES for monitor in feature.monitors(common)]
+    observe = [monitor.observe for monitor in monitors]
+    ledger = next(monitor for monitor in monitors if isinstance(monitor, Ledger))
+    context = RunnerContext(clock, common.events, observe, families.remove, "bench", ledger, Supervisor(families))
+    return Fleet(context), families
 
 
 def configured(text: str) -> Configuration:

@@ -18,7 +18,6 @@ from pathlib import Path
 from random import Random
 
 from bench.report import goal, part, percentile, show
-from prober.daemon.state_persistence import DRIFT
 from prober.features.drift.detector import step
 from prober.features.drift.serialization import dump
 from prober.features.drift.state import Observation, Settings, new_state
@@ -147,7 +146,7 @@ def nearly() -> list[bytes]:
 def prime(folder: Path, state: bytes) -> None:
     """Put this detector in the store in place of the one that has its baseline."""
     store = Store(str(folder / "store"))
-    store.save(DRIFT, [(KEY, state)], time.time())
+    store.save("drift", [(KEY, state)], time.time())
     store.close()
 
 

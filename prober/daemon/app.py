@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from prober import __version__
 from prober.config.configuration import Configuration
@@ -23,47 +23,26 @@ from prober.config.target import estimate_per_day
 from prober.config.units import counted
 from prober.daemon import series as own_series
 from prober.daemon.configuration_file import memory_excess, read_config_safely
-from prober.daemon.registry import registry
-from prober.daemon.state_persistence import (
-    ANSWERED,
-    ANSWERS,
-    DEMAND,
-    DIAGNOSIS,
-    DRIFT,
-    ENGINE,
-    EVENTS,
-    MAX_STATE_AGE_S,
-    SLO,
-    AnsweredTargets,
-    StatePersistence,
-)
+from prober.daemon.registry import FEATURES, registry
+from prober.daemon.state_persistence import ANSWERED, EVENTS, MAX_STATE_AGE_S, AnsweredTargets, StatePersistence
 from prober.daemon.target_facts import read_facts
 from prober.exposition.buckets import COARSE, FINE
-from prober.features.answers.monitor import AnswersMonitor
-from prober.features.budget.monitor import BUDGET, Ledger, TargetBudgets
-from prober.features.capacity.headroom import Headroom
+from prober.features.budget.monitor import Ledger
 from prober.features.capacity.monitor import Sweeps
-from prober.features.diagnosis.monitor import DiagnosisMonitor
 from prober.features.discovery.desired_targets import DesiredTargets
-from prober.features.drift.monitor import DriftMonitor
-from prober.features.engines.monitor import EngineMonitor
 from prober.features.engines.page_reader import PageReader
-from prober.features.gpu.monitor import GpuMonitor
 from prober.features.grafana.sync import Grafana
-from prober.features.health.monitor import TargetHealth
 from prober.features.replicas import series as replicas_series
 from prober.features.replicas.leadership import LeaseOptions, leadership
 from prober.features.slo.firing import firing_checks
-from prober.features.slo.monitor import SloMonitor
 from prober.net.clock import Clock
-from prober.probing import series as probe_series
+from prober.probing.feature import Monitor, Shared, Stateful
 from prober.probing.fleet import Fleet
-from prober.probing.history import EventLog, ProbeHistory
-from prober.probing.recorder import TargetBuffering, TargetCaching, TargetFailures, TargetProbes, TargetTrust
+from prober.probing.history import EventLog
 from prober.probing.replicas import Shard
 from prober.probing.supervisor import Supervisor
 from prober.probing.target_runner import RunnerContext
-from prober.storage.saved_rows import SavedRows, moment
+from prober.storage.saved_rows import SavedRows
 from prober.storage.store import FILE_NAME, Store, UnusableStore, network_file_system
 from prober.storage.watched_file import WatchedFile
 from prober.web.access_control import missing_authentication
@@ -85,7 +64,7 @@ NO_LEASE = (
     "sweeps and writes to Grafana are one at a time in this prober only, and a second one with this shard would do them too; "
     "give all of a shard the same lease"
 )
-KINDS = (DRIFT, ENGINE, DEMAND, SLO, ANSWERED, DIAGNOSIS, BUDGET, ANSWERS, EVENTS)  # of the rows in the store
+KINDS = (ANSWERED, EVENTS, *(feature.saved for feature in FEATURES if feature.saved))  # of the rows in the store
 END_NOTICE_S = 10.0  # from the end of one container of a pod to the hook of another: up to 6 s were seen on a busy node
 POD_END_LIMIT_S = 3600.0  # longer than pods are given to end
 log = logging.getLogger(__name__)
@@ -137,6 +116,7 @@ def _dashboards() -> Iterable[dict[str, Any]]:
 
 
 Work = Callable[[], Awaitable[None]]
+M = TypeVar("M", bound=Monitor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,73 +242,44 @@ class App:
         leading = leadership(options.lease, options.shard, instance, families)
         if options.shard.count > 1 and not leading.where:
             log.warning("--shard %s without --lease.name: %s", options.shard, NO_LEASE)
-        failures = families.value(own_series.STORAGE_FAILURES)
-        engines = EngineMonitor(families, events, rows[ENGINE])
-        headroom = self._headroom = Headroom(families, rows[DEMAND])
-        headroom.prometheus_url = specs.prometheus_url
-        slos = self._slos = SloMonitor(
+        shared = Shared(
             families,
-            lambda: moment(clock.now_ns(), clock.unix_s()),
-            rows[SLO],
             events,
-            lambda target: families.value(probe_series.TRUSTED, target).value > 0,
+            clock,
+            specs,
+            rows,
+            store,
+            lambda: self._fleet.runners.values(),
+            leading,
+            PageReader,
+            read_facts,
+            instance,
+            options.history_limit,
         )
-        self._drift = DriftMonitor(families, events, specs.drift, rows[DRIFT], has_store=store is not None)
-        self._answers = AnswersMonitor(families, events, specs.drift, rows[ANSWERS])
-        self._sweeps = Sweeps(families, events, headroom, clock, store, PageReader, leading, read_facts, instance)
-        diagnosis = DiagnosisMonitor(families, events, rows[DIAGNOSIS])
-        gpus = GpuMonitor(families, lambda: self._fleet.runners.values())
-        ledger = self._ledger = Ledger(rows[BUDGET])
         answered = AnsweredTargets(lambda: (runner.target for runner in self._fleet.runners.values()), rows[ANSWERED])
-        # Features that observe targets, in the order of their calls: a new feature is one line here.
-        features = (
-            partial(TargetProbes, families),
-            partial(TargetFailures, families),
-            partial(TargetTrust, families),
-            partial(TargetBuffering, families, events),
-            partial(TargetCaching, events),
-            slos.observe,
-            partial(TargetBudgets, families),
-            partial(TargetHealth, families),
-            ProbeHistory(options.history_limit).observe,
-            engines.observe,
-            gpus.observe,
-            self._drift.observe,
-            self._answers.observe,
-            diagnosis.observe,
-            headroom.observe,
-            self._sweeps.observe,
-        )
+        saved: dict[str, Stateful] = {ANSWERED: answered, EVENTS: events}
+        self._monitors = list[Monitor]()
+        for feature in FEATURES:
+            monitors = list(feature.monitors(shared))
+            self._monitors += monitors
+            if feature.saved:
+                saved[feature.saved] = monitors[0]
+        self._ledger, self._sweeps = self._monitor(Ledger), self._monitor(Sweeps)
         self._context = RunnerContext(
             clock,
             events,
-            features,
+            [monitor.observe for monitor in self._monitors],
             families.remove,
             instance,
-            ledger,
+            self._ledger,
             supervisor,
             END_NOTICE_S if os.environ.get("KUBERNETES_SERVICE_HOST") else 0.0,
             answered.take,
         )
         self._fleet = Fleet(self._context, options.shard)
         self._desired_targets = DesiredTargets(families, lambda targets: self._fleet.change(targets, options.drain_s))
-        self._persistence = StatePersistence(
-            self._drift,
-            events,
-            {
-                ENGINE: engines,
-                DEMAND: headroom,
-                SLO: slos,
-                ANSWERED: answered,
-                DIAGNOSIS: diagnosis,
-                ANSWERS: self._answers,
-                BUDGET: ledger,
-            },
-            store,
-            specs.prometheus_url,
-            failures,
-            clock,
-        )
+        failures = families.value(own_series.STORAGE_FAILURES)
+        self._persistence = StatePersistence(saved, store, failures, clock)
         self._grafana = Grafana(
             families,
             events,
@@ -337,7 +288,7 @@ class App:
             lambda: leading.held() is not None,
             _dashboards if options.shard.index == 0 else None,
         )
-        self._grafana.configure(specs.grafana)
+        self._set_up(specs)
         self._site = Site(
             self._fleet,
             self._sweeps,
@@ -366,20 +317,29 @@ class App:
             Part("pages", start=self._listen, close=lambda: self._serving.close() if self._serving else None),
             Part("storage", work=partial(self._retry_storage, path), close=self._keep_learnt),
             Part("states", work=self._persistence.save_often, close=self._persistence.close),
-            Part("events", work=self._persistence.save_events),
-            Part("budgets", work=partial(self._persistence.save_budgets, ledger)),
+            *(
+                Part(part.saving_task, work=partial(self._persistence.save_changes, kind))
+                for kind, part in saved.items()
+                if part.saving_task
+            ),
             Part("fleet", close=lambda: self._fleet.stop(options.drain_s)),
             # Released after the last sweep, so that other replicas need not wait for the end of the lease.
             Part("leases", work=leading.run, close=leading.close),
             Part("sweeps", close=self._sweeps.close),
             Part("targets", start=begin, work=self._desired_targets.run, close=self._desired_targets.close),
             Part("configuration", work=self._watch),
-            Part("baselines", work=self._persistence.recall),
-            Part("gpus", work=gpus.run),
-            Part("diagnosis", work=diagnosis.run),
-            Part("slos", work=slos.run),
+            *(Part(monitor.task, work=monitor.run) for monitor in self._monitors if monitor.task),
             Part("grafana", work=self._grafana.run),
         ]
+
+    def _monitor(self, kind: type[M]) -> M:
+        return next(monitor for monitor in self._monitors if isinstance(monitor, kind))
+
+    def _set_up(self, specs: Configuration) -> None:
+        """Apply the settings that are not about one target."""
+        for monitor in self._monitors:
+            monitor.configured(specs)
+        self._grafana.configure(specs.grafana)
 
     def _log_start(self, specs: Configuration) -> None:
         log.info("probing %s%s, %s", counted(len(specs.targets), "target"), _discovered(specs), self._pages())
@@ -434,13 +394,11 @@ class App:
                 retry_s = RETRY_CHANGE_S if self._configured else RETRY_CONFIG_S
                 self._next_reading_s = asyncio.get_running_loop().time() + retry_s
                 return str(problem)
-            self._drift.configure(specs.drift)
-            self._answers.spec = specs.drift
-            self._persistence.prometheus_url = self._headroom.prometheus_url = specs.prometheus_url
-            self._grafana.configure(specs.grafana)
+            self._set_up(specs)
             await self._desired_targets.configure(specs)
             await self._fleet.settled()
-            self._slos.report_changes()
+            for monitor in self._monitors:
+                monitor.targets_changed()
             if self.pod_ends:
                 self._end_own_targets()
             self._applied()
@@ -525,8 +483,8 @@ class App:
             return
         store, rows = self._mended
         try:
-            self._ledger.merge(rows[BUDGET])
-            await self._persistence.put(store, BUDGET, self._ledger.states())
+            self._ledger.merge(rows["budget"])
+            await self._persistence.put(store, "budget", self._ledger.states())
             await self._persistence.add(store)
         except sqlite3.Error as problem:
             log.error("what was learnt without --storage.path is lost, it cannot be saved: %s", problem)

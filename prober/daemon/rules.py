@@ -4,14 +4,8 @@ from collections.abc import Iterator
 
 from prober.config.configuration import Configuration
 from prober.daemon import series as own
+from prober.daemon.registry import FEATURES
 from prober.exposition.alerting import Alert, Rule, RuleOptions, with_options
-from prober.features.answers import series as answers
-from prober.features.budget import series as budget
-from prober.features.capacity import series as capacity
-from prober.features.discovery import series as discovery
-from prober.features.drift import series as drift
-from prober.features.engines import series as engines
-from prober.features.gpu import series as gpu
 from prober.features.slo import rules as slo_rules
 from prober.probing import series as probes
 
@@ -23,30 +17,19 @@ def groups(configuration: Configuration | None, options: RuleOptions) -> list[Ru
     discovery, SLOs of all requests.
     """
     kinds = configuration.kinds if configuration else ()
-    workloads = [workload for kind in kinds for probe in kind.probes for _, workload, *_ in probe.judged()]
 
     def alerts() -> Iterator[Alert]:
-        found = probes.alerts()
         several = probes.alerts_of_several_probers() if options.has_several_probers else ()
         replaced = {alert.name for alert in several}
-        yield from (*several, *(alert for alert in found if alert.name not in replaced))
+        yield from (*several, *(alert for alert in probes.alerts() if alert.name not in replaced))
         if configuration is None or len(kinds) > 1 or configuration.discovery:
             yield from probes.alerts_of_several_targets()
         if configuration is None or any(kind.url.startswith("https:") for kind in kinds):
             yield from probes.alerts_of_tls()
         yield from own.alerts(has_several=options.has_several_probers)
-        yield from drift.alerts()
-        yield from engines.alerts()
-        yield from gpu.alerts()
-        if configuration is None or any(workload.checks for workload in workloads):
-            yield probes.quality_alert()
-            yield from answers.alerts()
-        if configuration is None or any(kind.budget for kind in kinds):
-            yield from budget.alerts()
-        if configuration is None or configuration.discovery:
-            yield from discovery.alerts()
-        if configuration is None or any(kind.sweep for kind in kinds):
-            yield from capacity.alerts()
+        for feature in FEATURES:
+            if configuration is None or feature.is_used(configuration):
+                yield from feature.alerts()
 
     has_traffic = configuration is None or bool(configuration.traffic_slos())
     latency: Rule = {"name": "llm-slo-latency", "interval": options.slow, "rules": [probes.record()]}

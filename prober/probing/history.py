@@ -16,6 +16,7 @@ from prober.config.units import counted, first_names
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import SILENT_STATES, EventKind, TargetEvent, TargetState
+from prober.probing.feature import Monitor, Stateful
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.statistics.quantiles import Quantile, quantiles
 from prober.storage.saved_rows import SavedRows
@@ -73,7 +74,7 @@ class Samples:
         return self._quantiles.get(number, [])
 
 
-class ProbeHistory:
+class ProbeHistory(Monitor):
     """The history of all targets. limit: number of successes stored per target; fewer if many targets share MAX_BYTES"""
 
     def __init__(self, limit: int) -> None:
@@ -188,12 +189,10 @@ MAX_TOLD_APART = 10  # targets with an event each; the same of more of them is o
 MAX_NAMES = 3  # in an event of many targets
 
 
-class EventLog:
-    """The latest events of all targets.
+class EventLog(Stateful):
+    """The latest events of all targets. saved: events that `states` returned in an earlier process"""
 
-    saved: events that `states` returned in an earlier process
-    changed: set when there are events that `new_states` has not returned
-    """
+    saving_task = "events"
 
     def __init__(self, saved: SavedRows | None = None) -> None:
         saved = saved or SavedRows()
@@ -202,21 +201,23 @@ class EventLog:
         known = sorted((event for event in events if event is not None), key=lambda event: event.unix_s)
         self._events = deque(known, maxlen=MAX_EVENTS)
         self._unsaved: deque[TargetEvent] = deque(maxlen=MAX_EVENTS)
-        self.changed = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def append(self, event: TargetEvent) -> None:
         """Add an event; the oldest is dropped."""
         self._events.append(event)
         self._unsaved.append(event)
-        self.changed.set()
+        self._changed.set()
 
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(key, event) of each event, to be saved. Keys sort by time."""
         yield from map(_saved_event, tuple(self._events))
 
-    def new_states(self) -> Iterator[tuple[str, bytes]]:
-        """`states` of the events since the last call."""
-        self.changed.clear()
+    async def wait_for_changes(self) -> None:
+        await self._changed.wait()
+
+    def changed_states(self) -> Iterator[tuple[str, bytes]]:
+        self._changed.clear()
         while self._unsaved:
             yield _saved_event(self._unsaved.popleft())
 

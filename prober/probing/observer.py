@@ -106,7 +106,7 @@ OpenPage = Callable[[Target, MetricsSpec, Clock, PageListener, Callable[[], str]
 
 
 # Makes a feature's observer of a target; None if the feature has nothing to do with it.
-Feature = Callable[["ObservedTarget"], TargetObserver | None]
+MakeObserver = Callable[["ObservedTarget"], TargetObserver | None]
 
 
 class ObservedTarget(TargetObserver):
@@ -116,7 +116,7 @@ class ObservedTarget(TargetObserver):
     affects neither the others nor the caller.
     """
 
-    def __init__(self, name: str, target: Target, features: Iterable[Feature]) -> None:
+    def __init__(self, name: str, target: Target, features: Iterable[MakeObserver]) -> None:
         self.name, self.target = name, target
         self._observers: list[TargetObserver] = []
         for feature in features:

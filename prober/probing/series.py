@@ -1,8 +1,12 @@
 """Series, alerts and the recording rule of the probes."""
 
+from collections.abc import Iterator
+from functools import partial
+
 from prober.exposition.alerting import NOW, Alert, Link, Rule, Severity, no_data, of_present, probe_increase
 from prober.exposition.dashboards.queries import LEVEL, RECORDED_P99, RECORDED_SIGNALS, RECORDED_WINDOW, quantile
 from prober.exposition.families import counter, gauge, histogram
+from prober.probing.feature import Feature, Monitor, PerTarget, Shared
 
 _PROBE = ("target", "workload")
 PROBES = counter("llmslo_probes_total", "Due times of the schedule, sent or shed, without the neutral ones.", *_PROBE)
@@ -186,24 +190,6 @@ def _certificate(severity: Severity, seconds_left: str) -> Alert:
     )
 
 
-def quality_alert() -> Alert:
-    """Alert on wrong answers to prompts that are checked."""
-    checks, wrong = (probe_increase(f"llmslo_quality_{kind}_total", "1h") for kind in ("checks", "failures"))
-    return Alert(
-        "LLMQualityDegraded",
-        "warning",
-        of_present(
-            f"{wrong} / ({checks} > 0) > 0.05\nand\n{wrong} >= 2.5",  # more than two; increase() extrapolates
-            "llmslo_quality_checks_total",
-        ),
-        "5m",
-        "{{ $labels.target }} gives wrong answers",
-        "{{ $value | humanizePercentage }} of the checked answers of workload {{ $labels.workload }} were wrong in "
-        "the last hour. The alert fires above 5%, from three wrong answers on.",
-        link=OF_WORKLOAD,
-    )
-
-
 def alerts_of_several_probers() -> tuple[Alert, ...]:
     """Alerts where several probers send to one target: on what most of their places see, one place, and one prober."""
     fails = f"avg by (target) ({_by_vantage()}) > 0.5"
@@ -267,3 +253,22 @@ def record() -> Rule:
     ).replace("{}", "")
     probed = f"group by ({LEVEL}) (llmslo_probes_total)"
     return {"record": RECORDED_P99, "expr": f"({quantiles})\nand on ({LEVEL})\n{probed}\n"}
+
+
+def _monitors(shared: Shared) -> Iterator[Monitor]:
+    from prober.probing import recorder
+    from prober.probing.history import ProbeHistory
+
+    registry, events = shared.registry, shared.events
+    for make in (
+        partial(recorder.TargetProbes, registry),
+        partial(recorder.TargetFailures, registry),
+        partial(recorder.TargetTrust, registry),
+        partial(recorder.TargetBuffering, registry, events),
+        partial(recorder.TargetCaching, events),
+    ):
+        yield PerTarget(make)
+    yield ProbeHistory(shared.history_limit)
+
+
+FEATURE = Feature(_monitors)

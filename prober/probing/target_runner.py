@@ -18,7 +18,7 @@ from prober.measure.result import ProbeResult, unsent
 from prober.measure.target_state import NO_DATA_STATES, TargetEvent, TargetState
 from prober.net.clock import Clock
 from prober.probing.history import EventLog, FirstAnswers
-from prober.probing.observer import Feature, ObservedTarget, TargetObserver
+from prober.probing.observer import MakeObserver, ObservedTarget, TargetObserver
 from prober.probing.pacer import due_times, pace, why_missed
 from prober.probing.probe import run_probe
 from prober.probing.supervisor import Supervisor
@@ -58,7 +58,7 @@ class RunnerContext:
 
     clock: Clock
     events: EventLog
-    features: Sequence[Feature]
+    features: Sequence[MakeObserver]
     forget: Callable[[str], None]
     instance: str
     budgets: BudgetKeeper

@@ -21,7 +21,6 @@ from prober.cli.scenes import (
 )
 from prober.cli.simulated_past import store_past
 from prober.daemon.configuration_file import read_config
-from prober.daemon.state_persistence import DRIFT
 from prober.features.drift.detector import step
 from prober.features.drift.monitor import name_of_state
 from prober.features.drift.serialization import restore
@@ -70,7 +69,7 @@ def test_the_past_is_learnt_and_shows_a_later_slowdown(tmp_path: Path, monkeypat
     monkeypatch.setattr(simulated_past, "time", SimpleNamespace(time=lambda: began_s))
     store_past(str(tmp_path), ["a", "b"])
     with closing(Store(str(tmp_path))) as store:
-        rows = store.load(DRIFT)
+        rows = store.load("drift")
     signals: dict[str, Callable[[ProbeSample], float]] = {"ttft": lambda p: p.ttft_s, "itl": lambda p: p.itl_p99_s}
     assert set(rows) == {name_of_state(target, ("probe", signal)) for target in "ab" for signal in signals}
     load = AzureConversation(DRIFT_LOAD_PER_S, daily_amplitude=0.0)

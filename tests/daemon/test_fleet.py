@@ -3,33 +3,29 @@
 import asyncio
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import pytest
 
-from prober.config.configuration import DriftSpec
 from prober.config.load import load
 from prober.config.target import TargetSpec
-from prober.daemon.registry import registry
+from prober.daemon.registry import FEATURES, registry
 from prober.daemon.state_persistence import AnsweredTargets
 from prober.exposition.families import Histogram, Registry, Value, page
 from prober.features.budget.monitor import Ledger, TargetBudgets
-from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
 from prober.features.capacity.target_sweeps import TargetSweeps
-from prober.features.diagnosis.monitor import DiagnosisMonitor, TargetDiagnosis
-from prober.features.drift.monitor import DriftMonitor, TargetDrift
+from prober.features.diagnosis.monitor import TargetDiagnosis
+from prober.features.drift.monitor import TargetDrift
 from prober.features.engines.monitor import EngineMonitor, TargetEngine
-from prober.features.engines.page_reader import PageReader
 from prober.features.gpu.monitor import GpuMonitor
-from prober.features.health.monitor import TargetHealth
-from prober.features.slo.monitor import SloMonitor, TargetSlos
+from prober.features.slo.monitor import TargetSlos
 from prober.measure.engines import DIALECTS
 from prober.measure.gpu_reading import GpuReading, ThrottleReason
 from prober.measure.outcome import BAD
@@ -43,22 +39,25 @@ from prober.net import exchange
 from prober.net.clock import BEAT_NS, Clock
 from prober.net.endpoint import Endpoint
 from prober.net.exchange import Exchange
+from prober.probing.feature import Monitor
 from prober.probing.fleet import Fleet
-from prober.probing.history import EventLog, ProbeHistory, TargetHistory
-from prober.probing.observer import Feature, TargetObserver
+from prober.probing.history import EventLog, TargetHistory
+from prober.probing.observer import TargetObserver
 from prober.probing.probe import LocalRun
-from prober.probing.recorder import TargetProbes, TargetTrust
+from prober.probing.recorder import TargetProbes
 from prober.probing.supervisor import Supervisor
 from prober.probing.target import Target
 from prober.probing.target_runner import UNNAMED, RunnerContext, TargetRunner
 from prober.results.stage_parts import prompt_tokens_of
 from prober.storage.saved_rows import SavedRows
 from tests import virtual
+from tests.observed import shared
 from tests.processes import free_port
 from tests.serving import until
 from tests.virtual import make_clock, running
 
 pytestmark = pytest.mark.virtual_time
+M = TypeVar("M", bound=Monitor)
 QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.002), itl=Constant(0.0001)))
 SLOW = Settings(behaviour=Behaviour(ttft=Constant(0.3), itl=Constant(0.0001)))
 SLOWEST = Settings(behaviour=Behaviour(ttft=Constant(1.5), itl=Constant(0.0001)))
@@ -86,38 +85,33 @@ class Watched:
     ) -> None:
         self.families: Registry = registry()
         self.clock = make_clock(beat_ns)
-        self.events, self.headroom = EventLog(), Headroom(self.families)
-        self.engines = EngineMonitor(self.families, self.events, SavedRows(saved or {}))
-        self.sweeps = Sweeps(self.families, self.events, self.headroom, self.clock, None, PageReader)
-        self.gpus = GpuMonitor(self.families, lambda: self.fleet.runners.values())
+        self.events = EventLog()
+        rows = defaultdict(SavedRows, engine=SavedRows(saved or {}))
+        common = shared(
+            self.families, self.clock, events=self.events, saved=rows, runners=lambda: self.fleet.runners.values()
+        )
+        self.monitors = [monitor for feature in FEATURES for monitor in feature.monitors(common)]
         self.answered = AnsweredTargets(
             lambda: (runner.target for runner in self.fleet.runners.values()), SavedRows(answered or {})
-        )
-        features: tuple[Feature, ...] = (
-            partial(TargetProbes, self.families),
-            partial(TargetTrust, self.families),
-            SloMonitor(self.families).observe,
-            partial(TargetBudgets, self.families),
-            partial(TargetHealth, self.families),
-            ProbeHistory(100).observe,
-            self.engines.observe,
-            self.gpus.observe,
-            DriftMonitor(self.families, self.events, DriftSpec(), SavedRows()).observe,
-            DiagnosisMonitor(self.families, self.events).observe,
-            self.headroom.observe,
-            self.sweeps.observe,
         )
         context = RunnerContext(
             self.clock,
             self.events,
-            features,
+            [monitor.observe for monitor in self.monitors],
             self.families.remove,
             "test",
-            Ledger(),
+            self.monitor(Ledger),
             Supervisor(self.families),
             has_answered_before=self.answered.take,
         )
-        self.fleet = Fleet(context)
+        self.fleet: Fleet = Fleet(context)
+
+    def monitor(self, kind: type[M]) -> M:
+        return next(monitor for monitor in self.monitors if isinstance(monitor, kind))
+
+    @property
+    def sweeps(self) -> Sweeps:
+        return self.monitor(Sweeps)
 
     async def reconcile(self, specs: Iterable[TargetSpec], drain_s: float) -> None:
         """Change the targets to `specs`; return when those that go or change have ended."""
@@ -348,7 +342,7 @@ async def test_gpus_stand_beside_the_targets_they_serve() -> None:
     )
     part = GpuReading(1, "MIG-1", "H", partition=2, parent="GPU-1", memory_used_bytes=5, processes={42: 5, 43: None})
     async with running(QUICK) as url, watched() as seen:
-        gpus = seen.gpus
+        gpus = seen.monitor(GpuMonitor)
         await seen.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
         gpus.show([first, second], "570.86")
         assert seen.count("llmslo_gpu_power_watts", "a") == 200
@@ -391,7 +385,7 @@ async def test_a_change_of_the_engine_is_an_event_over_a_restart_of_the_prober_t
         ]
         for kind, count in (("driver", 1), ("version", 1), ("flags", 1), ("restart", 0)):
             assert seen.count("llmslo_engine_changes_total", "a", kind) == count
-        ((key, row),) = seen.engines.states()
+        ((key, row),) = seen.monitor(EngineMonitor).states()
         assert (key, json.loads(row)["facts"]) == ("a", {"version": "1.1", "dtype": "fp8", "driver": "575.2"})
 
 

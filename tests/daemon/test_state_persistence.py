@@ -10,30 +10,17 @@ from typing import Any
 import pytest
 
 from prober.config.load import load
-from prober.daemon.registry import registry
+from prober.daemon.registry import FEATURES, registry
 from prober.daemon.series import STORAGE_FAILURES
-from prober.daemon.state_persistence import (
-    ANSWERED,
-    DEMAND,
-    DIAGNOSIS,
-    ENGINE,
-    EVENTS,
-    SLO,
-    AnsweredTargets,
-    Stateful,
-    StatePersistence,
-)
-from prober.features.capacity.headroom import Headroom
-from prober.features.diagnosis.monitor import DiagnosisMonitor
-from prober.features.drift.monitor import DriftMonitor
-from prober.features.engines.monitor import EngineMonitor
-from prober.features.slo.monitor import SloMonitor
+from prober.daemon.state_persistence import ANSWERED, EVENTS, AnsweredTargets, StatePersistence
 from prober.measure.engines import DIALECTS
 from prober.measure.target_state import TargetEvent
+from prober.probing.feature import Stateful
 from prober.probing.history import MAX_EVENTS, EventLog
 from prober.probing.target import Target
 from prober.storage.saved_rows import SavedRows
 from prober.storage.store import Store
+from tests.observed import shared
 from tests.virtual import VirtualClock
 
 pytestmark = pytest.mark.virtual_time
@@ -62,16 +49,10 @@ def persistence(
     specs = load("targets: [{name: t, url: 'http://h'}]", source="c", engines=DIALECTS, environment={}, read=str)
     families, events, target = registry(), events or EventLog(), Target(specs.targets[0], clock)
     target.has_answered = True
-    drift = DriftMonitor(families, events, specs.drift, SavedRows(), has_store=store is not None)
-    others: dict[str, Stateful] = {
-        ENGINE: EngineMonitor(families, events, SavedRows()),
-        DEMAND: Headroom(families),
-        SLO: SloMonitor(families),
-        ANSWERED: AnsweredTargets(lambda: [target], SavedRows()),
-        DIAGNOSIS: DiagnosisMonitor(families, events),
-    }
-    failures = families[STORAGE_FAILURES.name].value()
-    return StatePersistence(drift, events, others, store, None, failures, clock), target
+    common = shared(families, clock, events=events, store=store)
+    parts: dict[str, Stateful] = {ANSWERED: AnsweredTargets(lambda: [target], SavedRows()), EVENTS: events}
+    parts |= {feature.saved: next(iter(feature.monitors(common))) for feature in FEATURES if feature.saved}
+    return StatePersistence(parts, store, families[STORAGE_FAILURES.name].value(), clock), target
 
 
 async def test_the_end_of_failed_writes_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -116,7 +97,7 @@ def event(number: int) -> TargetEvent:
 async def test_an_event_survives_a_kill_at_once(tmp_path: Path) -> None:
     """Events are in the store without a regular save; the latest MAX_EVENTS stay, over any number of restarts."""
     clock, store, events = VirtualClock(), Store(str(tmp_path)), EventLog()
-    saving = asyncio.create_task(persistence(clock, store, events)[0].save_events())
+    saving = asyncio.create_task(persistence(clock, store, events)[0].save_changes(EVENTS))
     for number in range(10):
         events.append(event(number))
     await asyncio.sleep(1)
@@ -137,7 +118,7 @@ async def test_an_event_that_the_disk_refused_is_saved_with_the_next_states(tmp_
     """A full disk delays it."""
     clock, store, events = VirtualClock(), SometimesFull(str(tmp_path)), EventLog()
     states, _ = persistence(clock, store, events)
-    saving = asyncio.create_task(states.save_events())
+    saving = asyncio.create_task(states.save_changes(EVENTS))
     store.full = True
     events.append(event(1))
     await asyncio.sleep(1)

@@ -22,7 +22,6 @@ import yaml
 from aiohttp import web
 
 from prober.cli.rules import as_yaml
-from prober.daemon.state_persistence import DRIFT
 from prober.features.drift.serialization import dump, restore
 from prober.features.drift.state import Settings
 from prober.storage.store import Store
@@ -252,10 +251,10 @@ async def test_faults_arrive_and_resolve_and_quiet_stays_quiet(
 def count_as_days(folder: Path) -> None:
     """Call the stored baselines of minutes baselines of days: others raise no alarm, and none can be learnt in a test."""
     with closing(Store(str(folder))) as store:
-        states = {key: restore(Settings(60.0), data) for key, data in store.load(DRIFT).items()}
+        states = {key: restore(Settings(60.0), data) for key, data in store.load("drift").items()}
         for state in states.values():
             state.covers_days = True
-        store.save(DRIFT, [(key, dump(state)) for key, state in states.items()], time.time())
+        store.save("drift", [(key, dump(state)) for key, state in states.items()], time.time())
 
 
 @pytest.mark.slow

@@ -18,7 +18,6 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from prober.daemon.state_persistence import DEMAND
 from prober.storage.store import Store
 from tests.conftest import absent
 from tests.faults.conftest import absent_if_impossible
@@ -239,14 +238,14 @@ def test_a_full_disk_does_not_end_its_start(tmp_path: Path, mock: Mock) -> None:
     (tmp_path / "prober.yaml").write_text(TARGET.format(port=mock.port))
     with absent_if_impossible(), small_disk(tmp_path) as disk:
         store = Store(str(disk))
-        store.save(DEMAND, [("old", b"{}")], time.time() - 400 * 86_400)
-        store.save(DEMAND, [("new", b"{}")], time.time())
+        store.save("demand", [("old", b"{}")], time.time() - 400 * 86_400)
+        store.save("demand", [("new", b"{}")], time.time())
         store.close()
         fill(disk)
         with KeepRunning(tmp_path, "--storage.path", disk) as prober:
             until(lambda: prober.probes() >= 3, "probes")
             assert prober.is_well()
-            assert prober.logged(f"old and odd {DEMAND} states are not removed, but left out: ") == 1
+            assert prober.logged("old and odd demand states are not removed, but left out: ") == 1
             assert prober.stop() == 0
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import cache, partial
 from hashlib import sha256
 
-from prober.config.configuration import DriftSpec
+from prober.config.configuration import Configuration, DriftSpec
 from prober.exposition.families import Registry
 from prober.features.answers import series
 from prober.features.answers.change import AnswerChange, Event, threshold
@@ -15,6 +15,7 @@ from prober.measure.engine_signals import EngineChange
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetEvent
+from prober.probing.feature import Monitor
 from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.results.strict_json import Reader, dumps
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 _READER = cache(partial(Reader, AnswerChange))  # of the states; takes 50 ms to build
 
 
-class AnswersMonitor:
+class AnswersMonitor(Monitor):
     """The checked answers of all targets. saved: states that `states` returned in an earlier process, by name"""
 
     def __init__(self, registry: Registry, events: EventLog, spec: DriftSpec, saved: SavedRows) -> None:
@@ -37,6 +38,9 @@ class AnswersMonitor:
         before = self.targets.get(observed.name)
         observer = self.targets[observed.name] = TargetAnswers(self, observed, before.checks if before else {})
         return observer
+
+    def configured(self, configuration: Configuration) -> None:
+        self.spec = configuration.drift
 
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(name, state) of every check, to be saved."""

@@ -1,8 +1,10 @@
 """Series, alert and panel of the changes of checked answers."""
 
+from collections.abc import Iterator
 from typing import get_args
 
-from prober.exposition.alerting import Alert, Link, query
+from prober.config.configuration import Configuration
+from prober.exposition.alerting import Alert, Link, of_present, probe_increase, query
 from prober.exposition.dashboards.board import annotation
 from prober.exposition.dashboards.panels import Panel, Query, series
 from prober.exposition.dashboards.queries import PROBES, TARGET, WINDOW, increase
@@ -10,6 +12,7 @@ from prober.exposition.dashboards.style import GREY, dashed, named
 from prober.exposition.families import gauge
 from prober.features.answers.change import Cause
 from prober.probing import series as probe_series
+from prober.probing.feature import Feature, Monitor, Shared
 
 _CHECK = ("target", "workload", "check")
 ANSWERS_CHANGED = gauge(
@@ -73,8 +76,28 @@ def right_answers() -> Panel:
 
 
 def alerts() -> tuple[Alert, ...]:
-    """Alert on checked answers that are wrong more often than in their own baseline, by the prober's sequential test."""
+    """Alerts on wrong answers to checked prompts: many, and more than in their own baseline by the prober's sequential test."""
+    return _degraded(), _changed()
 
+
+def _degraded() -> Alert:
+    checks, wrong = (probe_increase(f"llmslo_quality_{kind}_total", "1h") for kind in ("checks", "failures"))
+    return Alert(
+        "LLMQualityDegraded",
+        "warning",
+        of_present(
+            f"{wrong} / ({checks} > 0) > 0.05\nand\n{wrong} >= 2.5",  # more than two; increase() extrapolates
+            "llmslo_quality_checks_total",
+        ),
+        "5m",
+        "{{ $labels.target }} gives wrong answers",
+        "{{ $value | humanizePercentage }} of the checked answers of workload {{ $labels.workload }} were wrong in "
+        "the last hour. The alert fires above 5%, from three wrong answers on.",
+        link=Link("target", ("target", "workload")),
+    )
+
+
+def _changed() -> Alert:
     chosen = "target=%[1]q,workload=%[2]q,check=%[3]q"
     labels = "target", "workload", "check"
     # Both in one query: the share since the change is the value without `is`.
@@ -83,16 +106,28 @@ def alerts() -> tuple[Alert, ...]:
     )
     shares = query(f'label_replace({before}, "is", "before", "", "") or {since_then}', *labels)
     since = query(f"max(llmslo_answers_changed_since_timestamp_seconds{{{chosen}}})", *labels)
-    return (
-        Alert(
-            "LLMAnswersChanged",
-            "warning",
-            "max by (target, workload, check) (llmslo_answers_changed) == 1\n",
-            "",
-            "{{ $labels.target }}: answers are wrong more often than before",
-            "Answers of workload {{ $labels.workload }} checked by {{ $labels.check }} are wrong more often than in their baseline"
-            f"{{{{ range {since} }}}} since {{{{ .Value | humanizeTimestamp }}}}{{{{ end }}}}:{{{{ range {shares} }}}} "
-            "{{ .Value | humanizePercentage }}{{ if .Labels.is }} before,{{ else }} since{{ end }}{{ end }}.",
-            link=Link("drift", ("target", "workload"), "1d"),
-        ),
+    return Alert(
+        "LLMAnswersChanged",
+        "warning",
+        "max by (target, workload, check) (llmslo_answers_changed) == 1\n",
+        "",
+        "{{ $labels.target }}: answers are wrong more often than before",
+        "Answers of workload {{ $labels.workload }} checked by {{ $labels.check }} are wrong more often than in their baseline"
+        f"{{{{ range {since} }}}} since {{{{ .Value | humanizeTimestamp }}}}{{{{ end }}}}:{{{{ range {shares} }}}} "
+        "{{ .Value | humanizePercentage }}{{ if .Labels.is }} before,{{ else }} since{{ end }}{{ end }}.",
+        link=Link("drift", ("target", "workload"), "1d"),
     )
+
+
+def _monitors(shared: Shared) -> Iterator[Monitor]:
+    from prober.features.answers.monitor import AnswersMonitor
+
+    yield AnswersMonitor(shared.registry, shared.events, shared.configuration.drift, shared.saved["answers"])
+
+
+def _is_used(configuration: Configuration) -> bool:
+    probes = (probe for kind in configuration.kinds for probe in kind.probes)
+    return any(workload.checks for probe in probes for _, workload, *_ in probe.judged())
+
+
+FEATURE = Feature(_monitors, alerts, _is_used, saved="answers")

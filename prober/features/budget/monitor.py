@@ -1,5 +1,6 @@
 """Exports the remaining share of each budget, and saves the amounts spent, so that the next process knows them."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from functools import partial
@@ -8,6 +9,7 @@ from math import isfinite
 from prober.exposition.families import Registry
 from prober.features.budget import series
 from prober.measure.result import ProbeResult
+from prober.probing.feature import Monitor
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.probing.target import Target
 from prober.storage.saved_rows import SavedRows, moment, moment_of
@@ -33,12 +35,14 @@ class TargetBudgets(TargetObserver):
             self._registry.show(series.BUDGET, budget.remaining_ratio(now_ns), self._name, kind)
 
 
-BUDGET = "budget"  # kind of the rows in the store
+SAVE_INTERVAL_S = 1.0  # so that a kill loses little of what was spent
 MAX_CLOCK_ERROR_S = 3600.0  # between machines or boots: what was spent counts rather too long than too short
 
 
-class Ledger:
+class Ledger(Monitor):
     """The budgets of all targets. saved: rows that an earlier process stored, by key of the target"""
+
+    saving_task = "budgets"
 
     def __init__(self, saved: SavedRows | None = None) -> None:
         self._saved = saved or SavedRows()
@@ -78,6 +82,9 @@ class Ledger:
         """(key, amounts spent) of each target that has a budget."""
         for key, target in list(self._targets.items()):
             yield key, _row(target)
+
+    async def wait_for_changes(self) -> None:
+        await asyncio.sleep(SAVE_INTERVAL_S)
 
     def changed_states(self) -> Iterator[tuple[str, bytes]]:
         """Like `states`, of the targets that have spent since the last call."""

@@ -10,12 +10,14 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from prober.config.configuration import Configuration
 from prober.exposition.families import Registry
 from prober.features.capacity import series
 from prober.features.capacity.demand import QUERY_INTERVAL_S, WINDOW_S, Demand, DemandMeter, totals_of
 from prober.features.capacity.forecast import Forecast, Load, Peaks, forecast, peaks_of
 from prober.measure.engine_signals import PageReading
 from prober.net.prometheus import QueryFailed, instant
+from prober.probing.feature import Monitor
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.results.capacity import Capacity, ShapeCapacity, combined, headroom, pooled
 from prober.storage.saved_rows import SavedRows
@@ -35,7 +37,7 @@ class Bounds:
     upper: float | None = None
 
 
-class Headroom:
+class Headroom(Monitor):
     """Demand and headroom of all targets.
 
     saved: serialised peaks by target name, as `states` returned them in an earlier process
@@ -53,6 +55,9 @@ class Headroom:
         target = TargetDemand(self, observed, self._targets.get(observed.name))
         self._targets[observed.name] = target
         return target
+
+    def configured(self, configuration: Configuration) -> None:
+        self.prometheus_url = configuration.prometheus_url
 
     def forget(self, target: "TargetDemand") -> None:
         """Remove a target, unless another one has taken over its name."""

@@ -16,6 +16,7 @@ from prober.features.capacity.sweep_runner import LEASE_LOST
 from prober.features.capacity.sweep_store import SweepArchive
 from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.net.clock import Clock
+from prober.probing.feature import Monitor
 from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget, OpenPage
 from prober.probing.replicas import Leadership
@@ -29,7 +30,7 @@ READ_WITHIN_S = 5.0  # how long a page waits for results that are in the store o
 log = logging.getLogger(__name__)
 
 
-class Sweeps:
+class Sweeps(Monitor):
     """Sweeps of all targets, and the parts that they share. Two at a time would load the same machine.
 
     headroom: observes the demand of the targets; its Prometheus is also queried for firing alerts

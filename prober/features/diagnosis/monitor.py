@@ -24,6 +24,7 @@ from prober.measure.objective import Slo
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, TargetEvent, TargetState, WorkloadState
+from prober.probing.feature import Monitor
 from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.storage.saved_rows import SavedRows
@@ -51,8 +52,10 @@ SUCCESS = Slo("success", "success", None, Decimal("0.99"), 0.0)  # judges a targ
 log = logging.getLogger(__name__)
 
 
-class DiagnosisMonitor:
+class DiagnosisMonitor(Monitor):
     """Evaluates every target periodically. saved: usual features that `states` returned in an earlier process"""
+
+    task = "diagnosis"
 
     def __init__(self, registry: Registry, events: EventLog, saved: SavedRows | None = None) -> None:
         self.registry, self.events = registry, events

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from prober.config.configuration import DriftSpec
+from prober.config.configuration import Configuration, DriftSpec
 from prober.config.units import counted
+from prober.exposition.buckets import representatives
 from prober.exposition.families import Registry
 from prober.features.drift import series
-from prober.features.drift.blocks import DAY_S
+from prober.features.drift.blocks import BLOCK_COUNT, BLOCK_SAMPLES, DAY_S
 from prober.features.drift.detector import follow_clock, present_verdict, seed, step
 from prober.features.drift.serialization import dump, restore
 from prober.features.drift.state import Drift, DriftVerdict, Observation, Settings, Shift, new_state, shifts
@@ -21,8 +22,11 @@ from prober.measure.engine_signals import PageReading
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetEvent
+from prober.net.prometheus import HOUR_S, QueryFailed, hourly_histograms
+from prober.probing.feature import Monitor
 from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
+from prober.probing.series import TTFT
 from prober.storage.saved_rows import Moment, SavedRows, moment
 
 SAVE_TIMEOUT_S = 30.0  # of a disk that hangs: afterwards a verdict is published although its state is not saved
@@ -30,6 +34,10 @@ MAX_LOAD_AGE_INTERVALS = 3  # intervals of the engine's page after which a load 
 RECURRENCE_S = 1_800.0  # between times of day that are about the same: evidence of a burst takes half an hour to fall
 LOAD_WINDOW_S = 60.0  # in which arrivals are counted
 MAX_READINGS = 128  # that are stored
+NEEDED_SAMPLES = BLOCK_SAMPLES * BLOCK_COUNT
+RECALL_HOURS = 7 * 24
+RECALL_INTERVAL_S = 60.0
+MAX_RECALLS = 60  # the model of a target may be unknown at first; after an hour baselines are learned from new samples
 
 SignalKey = tuple[str, str]  # workload, signal
 log = logging.getLogger(__name__)
@@ -49,13 +57,15 @@ class Detector:
     unpublished: list[tuple[float, DriftVerdict, tuple[Shift, ...]]] = field(default_factory=list)
 
 
-class DriftMonitor:
+class DriftMonitor(Monitor):
     """The drift of all targets.
 
     saved: states that `states` returned in an earlier process, by their names
     has_store: publish baselines and alarms only after their state was saved, so that a kill loses nothing that was published
-    changed: set when a state must be saved
+    prometheus_url: where missing baselines are learned from the past; None if there is no Prometheus
     """
+
+    task, saving_task = "baselines", "states"
 
     def __init__(
         self,
@@ -67,7 +77,8 @@ class DriftMonitor:
         has_store: bool = False,
     ) -> None:
         self.registry, self.events, self.spec, self.has_store = registry, events, spec, has_store
-        self.changed = asyncio.Event()
+        self.prometheus_url: str | None = None
+        self._changed = asyncio.Event()
         self.saved = saved
         self._targets: dict[str, TargetDrift] = {}
         self._unsaved: set[tuple[str, SignalKey]] = set()  # changed states that were not returned for saving yet
@@ -85,10 +96,11 @@ class DriftMonitor:
             del self._targets[target.name]
             self._unsaved = {(name, key) for name, key in self._unsaved if name != target.name}
 
-    def configure(self, spec: DriftSpec) -> None:
+    def configured(self, configuration: Configuration) -> None:
         """Apply other settings; baselines are kept."""
-        if spec != self.spec:
-            self.spec = spec
+        self.prometheus_url = configuration.prometheus_url
+        if configuration.drift != self.spec:
+            self.spec = configuration.drift
             for target in self._targets.values():
                 target.configured()
 
@@ -98,9 +110,12 @@ class DriftMonitor:
             for key in list(target.detectors):
                 yield from self._state(name, key)
 
+    async def wait_for_changes(self) -> None:
+        await self._changed.wait()
+
     def changed_states(self) -> Iterator[tuple[str, bytes]]:
         """(name, state) of the detectors that gained or lost a baseline or an alarm since the last call."""
-        self.changed.clear()
+        self._changed.clear()
         while self._unsaved:
             yield from self._state(*next(iter(self._unsaved)))
 
@@ -114,7 +129,15 @@ class DriftMonitor:
     def needs_saving(self, name: str, key: SignalKey) -> None:
         """Add the state of a detector to the next `changed_states`."""
         self._unsaved.add((name, key))
-        self.changed.set()
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Learn missing baselines from Prometheus, so that a pod of a new rollout is compared with the time before it."""
+        for _ in range(MAX_RECALLS):
+            for name, *key in self.without_baseline("ttft"):
+                if self.prometheus_url is not None and (target := self._targets.get(name)) is not None:
+                    await target.recall(self.prometheus_url, (key[0], key[1]))
+            await asyncio.sleep(RECALL_INTERVAL_S)
 
     def without_baseline(self, signal: str) -> list[tuple[str, str, str]]:
         """(target, workload, signal) of the detectors without a baseline."""
@@ -124,11 +147,6 @@ class DriftMonitor:
             for key, detector in target.detectors.items()
             if key[1] == signal and detector.state.baseline is None
         ]
-
-    def seed(self, name: str, key: SignalKey, samples: list[Observation]) -> None:
-        """Learn a baseline from samples of the past. Raises ValueError if there are too few."""
-        if (target := self._targets.get(name)) is not None:
-            target.seed(key, samples)
 
     def _state(self, name: str, key: SignalKey) -> Iterator[tuple[str, bytes]]:
         self._unsaved.discard((name, key))
@@ -223,6 +241,28 @@ class TargetDrift(TargetObserver):
         if detector is not None and detector.state.baseline is None:
             detector.state = seed(detector.state, samples)
             self._monitor.needs_saving(self.name, key)
+
+    async def recall(self, url: str, key: SignalKey) -> None:
+        """Learn a baseline of TTFT from its series in the Prometheus at `url`; a failure is logged."""
+        (workload, signal), now_unix_s = key, self._observed.target.clock.unix_s()
+        labels = {"target": self.name, "workload": workload}
+        try:
+            hours = await hourly_histograms(url, TTFT.name, labels, now_unix_s, RECALL_HOURS)
+            observations = sum(buckets[-1][1] for _, buckets in hours)
+            if observations < NEEDED_SAMPLES:
+                return
+            per_hour = math.ceil(1.05 * NEEDED_SAMPLES / len(hours))
+            samples = [
+                Observation(middle + HOUR_S * ((i + 0.5) / per_hour - 0.5), value)
+                for middle, buckets in hours
+                for i, value in enumerate(representatives(buckets, per_hour))
+            ]
+            self.seed(key, samples)
+            text = "target=%s workload=%s signal=%s: baseline from %s, %.0f samples"
+            log.info(text, self.name, workload, signal, url, observations)
+        except (QueryFailed, ValueError) as problem:
+            text = "prometheus.url: no baseline of target=%s signal=%s from the past: %s"
+            log.warning(text, self.name, signal, problem)
 
     def publish_waiting(self, key: SignalKey) -> None:
         """Publish the verdicts that waited until their state was saved."""

@@ -20,6 +20,7 @@ from prober.measure.engine_signals import FINISH_REASONS, EngineChange, EngineHi
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetEvent
+from prober.probing.feature import Monitor
 from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.probing.supervisor import Supervisor
@@ -105,7 +106,7 @@ class AnsweringModel:
         return bool(self._in_turn)
 
 
-class EngineMonitor:
+class EngineMonitor(Monitor):
     """Engines of all targets. saved: state of each engine, by key of the target, that `states` returned in an earlier process"""
 
     def __init__(self, registry: Registry, events: EventLog, saved: SavedRows) -> None:

@@ -10,6 +10,7 @@ from prober.features.gpu import series
 from prober.features.gpu.amd import AmdReader
 from prober.features.gpu.reader import Reader, open_reader
 from prober.measure.gpu_reading import GpuReading, ThrottleReason, serves
+from prober.probing.feature import Monitor
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.probing.target_runner import TargetRunner
 
@@ -37,8 +38,10 @@ _VALUES: tuple[tuple[AnySeries, str] | tuple[AnySeries, str, str], ...] = (
 log = logging.getLogger(__name__)
 
 
-class GpuMonitor:
+class GpuMonitor(Monitor):
     """Reads the GPUs for all targets. A machine without GPUs or driver logs one line."""
+
+    task = "gpus"
 
     def __init__(self, registry: Registry, targets: Callable[[], Iterable[TargetRunner]]) -> None:
         self._registry, self._targets = registry, targets

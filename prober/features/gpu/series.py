@@ -1,7 +1,10 @@
 """Series and alert of the GPUs."""
 
+from collections.abc import Iterator
+
 from prober.exposition.alerting import Alert, Link, of_present
 from prober.exposition.families import counter, gauge
+from prober.probing.feature import Feature, Monitor, Shared
 
 _GPU = ("target", "gpu")
 GPU_INFO = gauge(
@@ -45,3 +48,12 @@ def alerts() -> tuple[Alert, ...]:
             link=Link("engine", ("target",)),
         ),
     )
+
+
+def _monitors(shared: Shared) -> Iterator[Monitor]:
+    from prober.features.gpu.monitor import GpuMonitor
+
+    yield GpuMonitor(shared.registry, shared.runners)
+
+
+FEATURE = Feature(_monitors, alerts)

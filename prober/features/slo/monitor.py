@@ -30,6 +30,7 @@ from prober.measure.objective import (
 from prober.measure.outcome import ANSWERED, BAD
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, STATE_OF_OUTCOME, TargetEvent
+from prober.probing.feature import Monitor
 from prober.probing.history import MAX_NAMES, MAX_TOLD_APART, EventLog
 from prober.probing.observer import NamedSpec, TargetObserver
 from prober.storage.saved_rows import Moment, SavedRows, moment_now, moment_of
@@ -131,13 +132,15 @@ class WindowCount:
         self._newest = max(self._newest, now)
 
 
-class SloMonitor:
+class SloMonitor(Monitor):
     """The SLOs of all targets. Windows are measured on the monotonic clock; the wall clock only labels them.
 
     now: returns the present moment
     saved: counts by target name that `states` returned in an earlier process
     is_trusted: whether the latencies of a target are judged
     """
+
+    task = "slos"
 
     def __init__(
         self,
@@ -178,7 +181,7 @@ class SloMonitor:
             for target in list(self._targets.values()):
                 target.show_standing()
 
-    def report_changes(self) -> None:
+    def targets_changed(self) -> None:
         """Log and record as events the counts that restarted because a reload changed the definition of their SLO."""
         for (before, slo), names in self.changes.items():
             now, was = _definition(slo), _definition(before)

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from prober.config.configuration import DriftSpec
+from prober.config.configuration import Configuration, DriftSpec
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
@@ -159,7 +159,7 @@ def test_a_reload_keeps_baselines_and_removes_what_is_gone() -> None:
     stage = Stage()
     stage.feed(6_000)
     reconfigured(stage.target, target(", rate: 2/s"))
-    stage.monitor.configure(DriftSpec(false_alarms=1 / 86400, material=0.5, accept_after=86400))
+    stage.monitor.configured(Configuration(drift=DriftSpec(false_alarms=1 / 86400, material=0.5, accept_after=86400)))
     assert stage.monitor.without_baseline("ttft") == []
     reconfigured(stage.target, target(", stream: false"))
     assert list(stage.monitor.states()) == []

@@ -359,7 +359,7 @@ def test_a_reload_says_which_counts_begin_anew(caplog: pytest.LogCaptureFixture)
         for values in changes:
             for target, spec in zip(targets, specs(*values, names), strict=True):
                 reconfigured(target, spec)
-            monitor.report_changes()
+            monitor.targets_changed()
         for target in targets:
             slos = target.find(TargetSlos)
             assert slos is not None
