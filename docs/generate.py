@@ -24,6 +24,7 @@ from prober.daemon.rules import as_operator, groups
 from prober.exposition.alerting import RuleOptions
 from prober.measure.engine_signals import EngineTable
 from prober.measure.engines import DIALECTS, TABLES
+from prober.measure.outcome import Outcome, Trait
 from prober.web.api import openapi
 from tests import refusals
 
@@ -159,6 +160,16 @@ def _facts(table: EngineTable) -> set[str]:
     return {fact.name for fact in table.facts}
 
 
+def outcomes_table() -> str:
+    """Return the table of all outcomes: what they mean, and how they count."""
+    counts = {Trait.ANSWERED: "answered", Trait.BAD: "bad", Trait.NEUTRAL: "neutral"}
+    rows = ["| outcome | counts as | meaning |", "|---|---|---|"]
+    for outcome in Outcome:
+        (count,) = (text for trait, text in counts.items() if trait in outcome.traits)
+        rows.append(f"| `{outcome}` | {count} | {outcome.meaning} |")
+    return "\n".join(rows) + "\n"
+
+
 def replace_block(text: str, name: str, content: str) -> str:
     """Return `text` with `content` between the markers of the block `name`.
 
@@ -179,6 +190,7 @@ def files() -> dict[Path, str]:
         ("configuration.md", "keys", keys_table()),
         ("configuration.md", "dialects", engines_table()),
         ("configuration.md", "pages", pages_table()),
+        ("methods.md", "outcomes", outcomes_table()),
         ("methods.md", "refused requests", refusals.table()),
     )
     wanted: dict[Path, str] = {}

@@ -1,53 +1,75 @@
 """Outcomes of a probe: the closed list, and the classifier that decides between them.
 
-`ok` requires all of: HTTP 2xx, an event stream that ended properly (a finish reason, then `[DONE]` where the engine sends it), at
-least one chunk with content, and the requested length where the engine can be forced to it.
+An outcome is one line of `Outcome`: its name, what judges must know of it, and its meaning for users. Whatever treats outcomes
+differently does so by their traits, so that a new one is treated everywhere.
 """
 
 import re
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Flag, StrEnum, auto
 
 from prober.measure.printable import one_line
 
 
-class Outcome(StrEnum):
-    """Every way a probe can end."""
+class Trait(Flag):
+    """What judges must know of an outcome. Each outcome has one of the first three."""
 
-    OK = "ok"
-    WRONG_ANSWER = "wrong_answer"  # ended properly, but the answer was checked and is wrong: bad for `quality` only
-    # Failures of the target: bad events of every SLO.
-    DNS = "dns"
-    CONNECT_REFUSED = "connect_refused"
-    CONNECT_TIMEOUT = "connect_timeout"
-    TLS = "tls"
-    HTTP_404 = "http_404"
-    HTTP_408 = "http_408"
-    HTTP_429 = "http_429"
-    HTTP_5XX = "http_5xx"
-    TIMEOUT_FIRST_TOKEN = "timeout_first_token"
-    TIMEOUT_STALL = "timeout_stall"
-    TIMEOUT_TOTAL = "timeout_total"
-    TRUNCATED = "truncated"
-    RESET = "reset"
-    ERROR_IN_STREAM = "error_in_stream"
-    MALFORMED = "malformed"
-    EMPTY = "empty"
-    SHORT = "short"
-    SHED = "shed"
-    # Not caused by the target: excluded from SLIs, counted separately.
-    INVALID = "invalid"
-    CANCELLED = "cancelled"
-    OVER_BUDGET = "over_budget"
-    REJECTED = "rejected"
+    ANSWERED = auto()  # a complete answer, with latencies
+    BAD = auto()  # the target's fault: a bad event of every SLO
+    NEUTRAL = auto()  # not known to be the target's fault: no event of any SLO, counted separately
+    SLOW = auto()  # the target was too slow to answer
+    SERVER_ENDS = auto()  # how requests fail while their server ends
+    NO_LISTENER = auto()  # no process listens at the address
+    STANDSTILL = auto()  # a standstill of the prober can cause it: servers give up a client that they do not hear
+
+
+class Outcome(StrEnum):
+    """Every way a probe can end, with its traits and its meaning, which the documentation repeats."""
+
+    traits: Trait
+    meaning: str
+
+    def __new__(cls, value: str, traits: Trait, meaning: str) -> "Outcome":
+        """Return the member of the list."""
+        outcome = str.__new__(cls, value)
+        outcome._value_, outcome.traits, outcome.meaning = value, traits, meaning
+        return outcome
+
+    OK = "ok", Trait.ANSWERED, "a complete answer"
+    WRONG_ANSWER = "wrong_answer", Trait.ANSWERED, "a complete answer that was checked and is wrong"
+    DNS = "dns", Trait.BAD | Trait.NO_LISTENER | Trait.STANDSTILL, "the host's name cannot be resolved"
+    CONNECT_REFUSED = "connect_refused", Trait.BAD | Trait.NO_LISTENER | Trait.SERVER_ENDS, "nothing listens there"
+    CONNECT_TIMEOUT = "connect_timeout", Trait.BAD | Trait.SERVER_ENDS | Trait.STANDSTILL, "no connection in time"
+    TLS = "tls", Trait.BAD | Trait.STANDSTILL, "the handshake failed, or the certificate is refused"
+    HTTP_404 = "http_404", Trait.BAD, "status 404"
+    HTTP_408 = "http_408", Trait.BAD | Trait.SLOW | Trait.STANDSTILL, "status 408"
+    HTTP_429 = "http_429", Trait.BAD, "status 429"
+    HTTP_5XX = "http_5xx", Trait.BAD | Trait.SERVER_ENDS, "status 500 to 599"
+    TIMEOUT_FIRST_TOKEN = "timeout_first_token", Trait.BAD | Trait.SLOW | Trait.STANDSTILL, "no token in time"
+    TIMEOUT_STALL = "timeout_stall", Trait.BAD | Trait.SLOW | Trait.STANDSTILL, "no further token in time"
+    TIMEOUT_TOTAL = "timeout_total", Trait.BAD | Trait.SLOW | Trait.STANDSTILL, "no end in time"
+    TRUNCATED = "truncated", Trait.BAD | Trait.SERVER_ENDS | Trait.STANDSTILL, "closed cleanly before its proper end"
+    RESET = "reset", Trait.BAD | Trait.SERVER_ENDS | Trait.STANDSTILL, "the connection broke"
+    ERROR_IN_STREAM = "error_in_stream", Trait.BAD | Trait.SERVER_ENDS, "a 2xx answer that reports a failure"
+    MALFORMED = "malformed", Trait.BAD, "no event stream, or not what the API says"
+    EMPTY = "empty", Trait.BAD, "no content"
+    SHORT = "short", Trait.BAD, "fewer tokens than were forced"
+    SHED = "shed", Trait.BAD, "not sent: too many probes, or all sessions, waited for an answer"
+    INVALID = "invalid", Trait.NEUTRAL, "sent too late, or perhaps spoilt, by the prober itself"
+    CANCELLED = "cancelled", Trait.NEUTRAL, "ended by the prober"
+    OVER_BUDGET = "over_budget", Trait.NEUTRAL, "not sent: the budget is used up"
+    REJECTED = "rejected", Trait.NEUTRAL, "refused by the server: 3xx, 400, 401, 403, 413, 422, other 4xx"
+
+
+def having(trait: Trait) -> frozenset[Outcome]:
+    """Returns the outcomes with a trait."""
+    return frozenset(outcome for outcome in Outcome if trait in outcome.traits)
 
 
 FAR_MORE = 2  # times the requested length, and an answer is far longer than that
 STATUSES = {404: Outcome.HTTP_404, 408: Outcome.HTTP_408, 429: Outcome.HTTP_429}
 NO_CONTENT = (204, 205)  # statuses of answers without a body
-NEUTRAL = frozenset({Outcome.INVALID, Outcome.CANCELLED, Outcome.OVER_BUDGET, Outcome.REJECTED})
-ANSWERED = frozenset({Outcome.OK, Outcome.WRONG_ANSWER})
-BAD = frozenset(Outcome) - NEUTRAL - ANSWERED
+ANSWERED, BAD, NEUTRAL = having(Trait.ANSWERED), having(Trait.BAD), having(Trait.NEUTRAL)
 # Reasons with which an answer ends, as `reason_word` writes them. Sources: the API references of OpenAI (chat; Responses: `status` and
 # `incomplete_details.reason`), Anthropic, Google (Gemini), Cohere, Mistral, DeepSeek, Azure, OpenRouter, IBM (watsonx), AWS (Bedrock),
 # Baidu, Zhipu and xAI; `FinishReason` of vLLM, SGLang and TGI; the table of finish reasons of LiteLLM.

@@ -10,7 +10,7 @@ from random import Random
 
 from prober.measure.api import APIS, CHAT
 from prober.measure.chat import OPTIONAL_FIELDS, OTHER_LIMIT
-from prober.measure.outcome import ANSWERED, ExpectedAnswer, Outcome, Verdict, checked, classify
+from prober.measure.outcome import ANSWERED, ExpectedAnswer, Outcome, Trait, Verdict, checked, classify
 from prober.measure.printable import printable
 from prober.measure.recording import Recording
 from prober.measure.request import AssistantMessage, Drawer, Request
@@ -28,10 +28,6 @@ from prober.workload.workloads import RequestGenerator, Workload
 
 CACHED_SHARE = 0.10
 CALIBRATION_LEAD_NS = 100_000_000
-STOPPED = {  # outcomes that a standstill of the prober can cause: a server that gives up a client that it does not hear
-    *(Outcome.DNS, Outcome.CONNECT_TIMEOUT, Outcome.TLS, Outcome.HTTP_408, Outcome.TRUNCATED, Outcome.RESET),
-    *(Outcome.TIMEOUT_FIRST_TOKEN, Outcome.TIMEOUT_STALL, Outcome.TIMEOUT_TOTAL),
-}
 IDLE_TIMEOUT = 408  # status with which a server ends a connection on which no request came
 MAX_RECONNECTIONS = 4  # of a probe whose connections are closed before its request was written
 # Plus a round trip: a server that closes so soon after the request does so for an earlier reason.
@@ -459,7 +455,7 @@ class LocalRun(ProbeRun):
 
     def _attributed(self, verdict: Verdict) -> Verdict:
         """Returns the verdict, or `invalid` if a standstill of the prober may have caused it."""
-        if verdict.outcome not in STOPPED or not self._target.clock.stood_still(self._began_ns):
+        if Trait.STANDSTILL not in verdict.outcome.traits or not self._target.clock.stood_still(self._began_ns):
             return verdict
         return Verdict(Outcome.INVALID, f"the prober itself stood still meanwhile, which may be why: {verdict.detail}")
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from prober.config.target import ProbeSpec, TargetSpec
 from prober.measure.gpu_reading import GpuReading
-from prober.measure.outcome import BAD, NEUTRAL, Outcome
+from prober.measure.outcome import BAD, NEUTRAL, Outcome, Trait
 from prober.measure.result import ProbeResult, unsent
 from prober.measure.target_state import NO_DATA_STATES, TargetEvent, TargetState
 from prober.net.clock import Clock
@@ -27,12 +27,6 @@ from prober.workload.arrivals import derive_seed
 from prober.workload.prompt_length import PromptCalibration
 from prober.workload.workloads import RequestGenerator
 
-GONE = frozenset(  # how requests fail while their server ends
-    (
-        *(Outcome.CONNECT_REFUSED, Outcome.CONNECT_TIMEOUT, Outcome.RESET, Outcome.TRUNCATED),
-        *(Outcome.ERROR_IN_STREAM, Outcome.HTTP_5XX),
-    )
-)
 UNNAMED = "undiscovered"  # name of the series of a target whose model is not known yet
 MAX_MODELS = 10  # by which a target without a name of its own goes in turn, as each is a new set of series
 MAX_LINES, LINES_NS = (
@@ -303,7 +297,7 @@ class TargetRunner:
             result = unsent(due_ns, Outcome.INVALID, detail, probe.workload.series[0])
         if result is not None and result.outcome in BAD:
             # Its server may have been ended, which may be announced a moment later.
-            if result.outcome in GONE and self._context.end_notice_s and not self.target.is_ending:
+            if Trait.SERVER_ENDS in result.outcome.traits and self._context.end_notice_s and not self.target.is_ending:
                 with suppress(asyncio.CancelledError):
                     await asyncio.sleep(self._context.end_notice_s)
             if self.target.is_ending:

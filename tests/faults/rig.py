@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from prober.measure.outcome import NEUTRAL
 from prober.storage.store import FILE_NAME
 from tests.processes import HANG_S, Daemon, get, until
 
@@ -81,9 +82,6 @@ def seen(daemon: Daemon) -> Seen:
     bad = {name: count for name, count in outcomes.items() if name not in ("ok", *NEUTRAL)}
     outcomes["ok"] -= sum(bad.values())
     return Seen(+outcomes, +samples)
-
-
-NEUTRAL = ("invalid", "cancelled", "over_budget", "rejected")
 
 
 def probes(daemon: Daemon) -> list[dict[str, object]]:

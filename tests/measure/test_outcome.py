@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from prober.measure.outcome import ANSWERED, BAD, NEUTRAL, ExpectedAnswer, ObservedEnd, Outcome, Verdict, classify
+from prober.measure.outcome import ExpectedAnswer, ObservedEnd, Outcome, Trait, Verdict, classify, having
+from tests.wire.table import read_cases
 
 GOOD = ObservedEnd(status=200, finish_reason="stop", done=True, content_chunks=5, completion_tokens=5)
 RESET = Verdict(Outcome.RESET, "broke")
@@ -103,7 +104,33 @@ def test_an_unknown_finish_reason_is_remarked() -> None:
     assert not classify(end(finish_reason="normal"), ExpectedAnswer()).detail
 
 
+# The outcomes that carry each trait, as docs/methods.md and the judges need them: a new outcome is asked for its place in each.
+TRAITS = {
+    Trait.ANSWERED: "ok wrong_answer",
+    Trait.NEUTRAL: "invalid cancelled over_budget rejected",
+    Trait.SLOW: "timeout_first_token timeout_stall timeout_total http_408",
+    Trait.SERVER_ENDS: "connect_refused connect_timeout reset truncated error_in_stream http_5xx",
+    Trait.NO_LISTENER: "connect_refused dns",
+    Trait.STANDSTILL: "dns connect_timeout tls http_408 truncated reset timeout_first_token timeout_stall timeout_total",
+}
+NOT_FROM_A_STREAM = {"dns", "connect_refused", "connect_timeout", "shed", "invalid", "cancelled", "over_budget"}
+
+
+@pytest.mark.parametrize("trait", TRAITS, ids=lambda trait: trait.name)
+def test_each_trait_belongs_to_the_outcomes_that_have_it(trait: Trait) -> None:
+    """A judge that treats outcomes differently finds exactly these."""
+    assert having(trait) == set(TRAITS[trait].split())
+
+
 def test_every_outcome_has_exactly_one_class() -> None:
     """Every outcome is exactly one of answered, bad and neutral."""
-    assert set(Outcome) == BAD | NEUTRAL | ANSWERED
-    assert not BAD & NEUTRAL
+    classes = Trait.ANSWERED, Trait.BAD, Trait.NEUTRAL
+    assert {outcome: sum(each in outcome.traits for each in classes) for outcome in Outcome} == dict.fromkeys(
+        Outcome, 1
+    )
+
+
+def test_every_outcome_has_a_stream_that_ends_so() -> None:
+    """A new outcome needs a case in tests/wire/, or its name among those that no stream can cause."""
+    seen = {verdict for case in read_cases() for verdict in case.verdicts}
+    assert set(Outcome) - seen == NOT_FROM_A_STREAM

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from prober.features.diagnosis.clues import GROWN, format_s
 from prober.measure.objective import Slo, count_events, format_percent
-from prober.measure.outcome import ANSWERED, Outcome
+from prober.measure.outcome import Trait
 from prober.measure.result import ProbeResult
 
 BREACH_BURN_RATE = 3
@@ -19,10 +19,6 @@ MIN_S = 10.0  # between bad events: a single long prompt delays many probes of a
 HOLD_S = 30.0  # without a bad event, at least, until trouble is over
 # Log likelihood ratios: of trouble to good times, to begin, and to begin again; of good times to trouble, to end.
 SURE, AGAIN, OVER = math.log(10_000), math.log(1_000), math.log(100)
-# Outcomes that depend on speed: answers, and requests that the target was too slow to answer.
-SPEED_OUTCOMES = ANSWERED | {
-    *(Outcome.TIMEOUT_FIRST_TOKEN, Outcome.TIMEOUT_STALL, Outcome.TIMEOUT_TOTAL, Outcome.HTTP_408),
-}
 # A point of a latency's course has so many answers, and so many seconds; its course has some hours of them.
 POINT_ANSWERS, POINT_S, MAX_POINTS = 20, 60.0, 90
 MIN_GROWING_POINTS = 6
@@ -58,7 +54,7 @@ def burn(slo: Slo, probes: Sequence[ProbeResult], *, is_expected: bool = False) 
     """
     if slo.signal == "quality":
         return None
-    timed = [probe for probe in probes if probe.outcome in SPEED_OUTCOMES]
+    timed = [probe for probe in probes if probe.outcome.traits & (Trait.ANSWERED | Trait.SLOW)]
     for judged in (timed, probes) if slo.threshold_s is not None else (probes,):
         counted = [(probe, *counts) for probe in judged if (counts := count_events(slo, probe))[0]]
         if sum(bad for _, _, bad in counted) < (MIN_BAD_AGAIN if is_expected else MIN_BAD_EVENTS):

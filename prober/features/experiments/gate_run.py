@@ -5,7 +5,7 @@ from contextlib import aclosing
 from itertools import islice
 
 from prober.features.experiments.gate import Gate, GateVerdict
-from prober.measure.outcome import Outcome
+from prober.measure.outcome import Trait
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
 from prober.probing.pacer import due_times
@@ -15,8 +15,6 @@ from prober.results.result import Load, Result
 from prober.results.stage import stage_of
 from prober.workload.workloads import RequestGenerator
 
-NO_LISTENER = frozenset({Outcome.CONNECT_REFUSED, Outcome.DNS})
-
 
 async def ask(session: Session, judge: Gate, length: WarmUpLength) -> tuple[GateVerdict, Result]:
     """Warm up, then send the first probe's requests until the gate decides. Returns (verdict, result without `decision`).
@@ -24,7 +22,7 @@ async def ask(session: Session, judge: Gate, length: WarmUpLength) -> tuple[Gate
     The gate decides at once if neither the look-up of the model nor the first request finds a server.
     """
     clock, probe = session.clock, session.spec.probes[0]
-    has_listener = session.failure is None or session.failure.outcome not in NO_LISTENER
+    has_listener = session.failure is None or Trait.NO_LISTENER not in session.failure.outcome.traits
     taken = 0
 
     async def fed(
@@ -38,7 +36,8 @@ async def ask(session: Session, judge: Gate, length: WarmUpLength) -> tuple[Gate
                 taken += 1
                 due_ns = clock.now_ns() if result is None else result.timeline.intended_ns
                 sent += [] if result is None else [result]
-                if taken == 1 and not has_listener and result is not None and result.outcome in NO_LISTENER:
+                is_first = taken == 1 and not has_listener
+                if is_first and result is not None and Trait.NO_LISTENER in result.outcome.traits:
                     return sent, judge.nothing_listens(result, due_ns / 1e9)
                 if (verdict := judge.take(result, due_ns / 1e9)) is not None:
                     return sent, verdict

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from prober.features.experiments.report.report import html, markdown
+from prober.measure.outcome import NEUTRAL
 from prober.results.result_file import from_json
 
 EXAMPLES = Path(__file__).parents[4] / "docs" / "examples"
@@ -26,7 +27,6 @@ TTFT_S, TPOT_S = 0.3, 0.04  # the SLOs of the sweep, each for 95%
 ANSWERED = ("ok", "wrong_answer")
 PROMPT, OUTPUT = 256, 24  # tokens of every request, as the workload asks
 PRICE, GPUS = 2.5, 1
-NEUTRAL = ("cancelled", "invalid", "rejected", "over_budget")
 
 Row = dict[str, Any]
 
@@ -158,7 +158,9 @@ def good_shares() -> dict[float, float]:
     """Share of good requests by rate: the isotonic regression that falls, as the maximum of minima of means."""
     counts = []
     for stage, rows in zip(stages(), requests(), strict=True):
-        known = [good for row in rows if row["outcome"] not in NEUTRAL[1:] and (good := is_good(row)) is not None]
+        known = [
+            good for row in rows if row["outcome"] not in NEUTRAL - {"cancelled"} and (good := is_good(row)) is not None
+        ]
         if len(rows) - len(known) <= 0.05 * len(rows):
             counts.append((stage["rate_per_s"], sum(known), len(known)))
     counts.sort()
