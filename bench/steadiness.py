@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from bench.deciding import interval
 from bench.report import goal, part, show
+from prober.measure.chunk import Usage
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.measure.usage import Usage
 from prober.results.steadiness import LOOKS, SteadinessTest
 
 RUNS = 50

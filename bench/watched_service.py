@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from prober.features.diagnosis.window import Hardware, Reading
 from prober.measure.bandwidth_bound import DecodeModel
+from prober.measure.chunk import Usage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
 from prober.measure.gpu_reading import GpuReading, ThrottleReason
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
-from prober.measure.usage import Usage
 from prober.simulation.engine import Engine, State
 from prober.simulation.faults import Fault, KvLost
 from prober.simulation.load import AzureConversation, lengths

@@ -28,13 +28,13 @@ from bench.report import goal, part, percentile, show
 from bench.stage import TICKS, free_port
 from prober.exposition.buckets import Exponential
 from prober.features.capacity.sweep import Sweep
+from prober.measure.chunk import Usage
 from prober.measure.engine_signals import EngineInfo, EngineSignals
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
 from prober.measure.timeline import Connection, Timeline
-from prober.measure.usage import Usage
 from prober.probing.channel import LENGTH_BYTES, Ended, packed
 from prober.results.result_file import from_json
 from prober.results.stage import stage_of

@@ -16,12 +16,12 @@ from prober.features.capacity.sweep import Sweep
 from prober.features.capacity.sweep_result import result_of
 from prober.features.capacity.sweep_runner import SweepRun
 from prober.features.experiments import gate, matrix
+from prober.measure.chunk import Usage
 from prober.measure.objective import JudgedStream, count_events
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
 from prober.measure.timeline import Timeline
-from prober.measure.usage import Usage
 from prober.net.clock import Clock
 from prober.probing.session import Session
 from prober.results.refused_requests import MAX_REFUSED_RATIO

@@ -8,10 +8,10 @@ from numpy.random import Generator
 
 from bench.independent.causes_situation import Route, Situation
 from bench.independent.engine import Engine
+from prober.measure.chunk import Usage
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
-from prober.measure.usage import Usage
 
 INTERVAL_S = 5.0  # of readings, and of probes where nothing else is stated
 WARM_UP_S = 180.0  # of the service, before the first window

@@ -17,13 +17,13 @@ from bench.independent.worlds import ALLOWED, World
 from prober.config.sweep import WARM_UP, SweepSpec
 from prober.features.capacity.actions import Action, Run
 from prober.features.capacity.sweep import PAGE_S, Sweep
+from prober.measure.chunk import Usage
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
 from prober.measure.timeline import Timeline
-from prober.measure.usage import Usage
 from tests.features.capacity.simulated_sweep import sweep_spec
 
 Telemetry = Literal["counters", "none"]

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from prober.measure import chat, messages, responses
-from prober.measure.chat import Chunk, Dialect
+from prober.measure.chat import Dialect
+from prober.measure.chunk import Chunk
 from prober.measure.request import Request
 
 

@@ -6,15 +6,15 @@ One tolerant parser serves all engines. Only the request and the proper end of a
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
-from prober.measure.payload import Malformed, error_of, excerpt, finish_reason, json_object, shortened, text_of
+from prober.measure.chunk import Chunk, Usage, no_answer, read_usage, reported_count, total
+from prober.measure.payload import Malformed, error_of, finish_reason, json_object, shortened, text_of
 from prober.measure.printable import shown_name
 from prober.measure.request import AssistantMessage, Message, Request
 from prober.measure.tool_calls import CallPiece, argument_text
-from prober.measure.usage import Usage, read_usage, reported_count, total
 
 MAX_CHOICES = 128  # of an answer that are read; OpenAI's API makes no more
 USER = "llm-slo-prober"  # field `user` of requests
@@ -50,41 +50,6 @@ class Dialect:
 
     TOKENS = "$tokens"
     SALT = "$salt"
-
-
-class Chunk(NamedTuple):
-    """Parsed content of one event of the stream.
-
-    has_content: carries text, reasoning or a tool call
-    is_answer: the content is not reasoning
-    text: generated text of any kind, "" if none
-    error: message of an error object, None if none
-    model: id of the model that generates the answer, as the server wrote it, "" if not reported
-    choice: index of the choice that the chunk belongs to
-    is_end: the API ends its answers with this event
-    calls: pieces of tool calls
-    prose: the text without tool calls, where `text` may have them; None: `text`
-    is_whole: the event repeats the whole answer, which the stream has sent in pieces
-    begins_reasoning: a block of reasoning begins, whose text may never be sent
-    hides_reasoning: reports reasoning whose full text is perhaps not sent: it is encrypted, redacted, summarised or signed
-    choices: number of choices of which it has a part
-    """
-
-    has_content: bool = False
-    is_answer: bool = False
-    text: str = ""
-    finish_reason: str | None = None
-    usage: Usage | None = None
-    error: str | None = None
-    model: str = ""
-    choice: int = 0
-    is_end: bool = False
-    calls: tuple[CallPiece, ...] = ()
-    is_whole: bool = False
-    begins_reasoning: bool = False
-    hides_reasoning: bool = False
-    prose: str | None = None
-    choices: int = 1
 
 
 def request_body(dialect: Dialect, request: Request, model: str, stream: bool, *, is_chat: bool) -> bytes:
@@ -164,13 +129,7 @@ def _chunk(document: dict[str, Any]) -> Chunk:
     if choices and type(choices) is not list:
         raise Malformed("`choices` is not a list of objects")
     if choices and (len(choices) > 1 or not isinstance(choices[0], dict)):
-        chunks = [_chunk({**document, "choices": [part]}) for part in choices[:MAX_CHOICES] if isinstance(part, dict)]
-        if len(chunks) > 1:
-            has_content = any(chunk.has_content for chunk in chunks)
-            is_answer = any(chunk.is_answer for chunk in chunks)
-            first = min(chunks, key=lambda chunk: chunk.choice != 0)
-            return first._replace(has_content=has_content, is_answer=is_answer, choices=len(chunks))
-        return chunks[0] if chunks else _chunk({**document, "choices": None})
+        return _chunk_of_several(document, choices)
     if not choices:
         return Chunk(usage=_usage(document, {}), model=shown_name(document.get("model")))
     choice = choices[0]
@@ -183,33 +142,39 @@ def _chunk(document: dict[str, Any]) -> Chunk:
     if choice.get("error"):
         return Chunk(error=error_of(document))
     answer, reasoning = _content(message)
-    text, index, model = answer or reasoning, choice.get("index"), document.get("model")
-    finish = choice.get("finish_reason")
-    has_calls = message.get("tool_calls") or message.get("function_call")
+    calls = message.get("tool_calls") or message.get("function_call")
+    finish, index, model = choice.get("finish_reason"), choice.get("index"), document.get("model")
     return Chunk(
-        text != "",
-        answer != "",
-        text,
+        answer,
+        reasoning,
+        _texts(calls) if calls and not answer else "",
         finish_reason(finish) if finish else None,
         _usage(document, choice),
         None,
         model if type(model) is str else "",
+        tuple(_call_pieces(message, is_complete=is_whole)) if calls else (),
         index if type(index) is int else 0,
-        False,
-        tuple(_call_pieces(message, is_complete=is_whole)) if has_calls else (),
-        is_whole,
+        is_whole=is_whole,
         hides_reasoning=_hides_reasoning(message),
-        prose=_content({**message, "tool_calls": None, "function_call": None})[0] if has_calls else None,
     )
+
+
+def _chunk_of_several(document: dict[str, Any], choices: list[Any]) -> Chunk:
+    chunks = [_chunk({**document, "choices": [part]}) for part in choices[:MAX_CHOICES] if isinstance(part, dict)]
+    if len(chunks) < 2:
+        return chunks[0] if chunks else _chunk({**document, "choices": None})
+    first = min(chunks, key=lambda chunk: chunk.choice != 0)
+    is_answer = any(chunk.answer or chunk.called for chunk in chunks)
+    has_content = any(chunk.has_content for chunk in chunks)
+    return first._replace(choices=len(chunks), other="answer" if is_answer else "reasoning" if has_content else "")
 
 
 def parse_answer(payload: bytes) -> Chunk:
     """Parses a complete answer to a request with `stream: false`. Raises Malformed."""
     document = json_object(payload)
     chunk = _chunk(document)
-    if chunk.error is None and not any(isinstance(part, dict) for part in document.get("choices") or ()):
-        raise Malformed(f"the answer has no `choices`: {excerpt(payload)}")
-    return chunk
+    is_answer = any(isinstance(part, dict) for part in document.get("choices") or ())
+    return chunk if is_answer or chunk.error is not None else no_answer(document, "choices", payload)
 
 
 def _call_pieces(message: dict[str, Any], *, is_complete: bool) -> Iterator[CallPiece]:
@@ -228,7 +193,7 @@ def _call_pieces(message: dict[str, Any], *, is_complete: bool) -> Iterator[Call
 
 
 def _content(message: dict[str, Any]) -> tuple[str, str]:
-    """Returns (answer text, reasoning text) of a message or delta. Refusals, tool calls and audio count as answer."""
+    """Returns (answer text, reasoning text) of a message or delta. Refusals and audio count as answer."""
     answer = message.get("content")
     if type(answer) is str and answer:
         return answer, ""
@@ -239,8 +204,8 @@ def _content(message: dict[str, Any]) -> tuple[str, str]:
         answer = "" if answer is None else text_of(answer)
     if not answer and isinstance(refusal := message.get("refusal"), str):
         answer = refusal
-    if not answer and (call := message.get("tool_calls") or message.get("function_call") or message.get("audio")):
-        answer = _texts(call)
+    if not answer and (audio := message.get("audio")):
+        answer = _texts(audio)
     for key in ("reasoning", "reasoning_content", "thinking"):
         if not reasoning and message.get(key):
             value = message[key]

@@ -8,12 +8,12 @@ from typing import Any
 
 import orjson
 
-from prober.measure.chat import USER, Chunk, Dialect, encoded
-from prober.measure.payload import Malformed, error_of, event_type, excerpt, finish_reason, json_object, text_of
+from prober.measure.chat import USER, Dialect, encoded
+from prober.measure.chunk import Chunk, Usage, no_answer, other_event, read_usage, reported_count, total, whole
+from prober.measure.payload import Malformed, event_type, finish_reason, json_object, text_of
 from prober.measure.printable import shown_name
 from prober.measure.request import AssistantMessage, Message, Request
 from prober.measure.tool_calls import CallPiece
-from prober.measure.usage import Usage, read_usage, reported_count, total
 
 HEADERS = (("anthropic-version", "2023-06-01"),)
 
@@ -50,17 +50,9 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
     kind = event_type(document, event_name)
     match kind:
         case "content_block_delta":
-            delta = document.get("delta")
-            content = _content(delta)
-            text = delta.get("partial_json") if isinstance(delta, dict) else None
-            if isinstance(text, str) and text:
-                content = content._replace(calls=(CallPiece(_index(document), arguments=text),), prose="")
-            return content
+            return _content(document.get("delta"), _index(document))
         case "content_block_start":
-            block = document.get("content_block")
-            content = _content(block)
-            calls, begins_reasoning = _calls(block, _index(document)), not content.has_content and _is_thinking(block)
-            return content._replace(calls=calls, begins_reasoning=begins_reasoning, prose="" if calls else None)
+            return _content(document.get("content_block"), _index(document))
         case "content_block_stop":
             # A tool without input has no deltas.
             return Chunk(calls=(CallPiece(_index(document), rest="{}"),))
@@ -75,51 +67,23 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
             return Chunk(finish_reason=finish_reason(reason), usage=_usage(document))
         case "message_stop":
             return Chunk(is_end=True)
-    if kind == "error" or "error" in document:
-        return Chunk(error=error_of(document) or "no message")
-    if "choices" in document:
-        raise Malformed("a chunk of the chat API, though `api: messages` was asked")
-    return Chunk(error=None if kind == "ping" else error_of(document))
+    return other_event(document, kind, "messages", is_known=kind == "ping")
 
 
 def parse_answer(payload: bytes) -> Chunk:
     """Parses a complete answer to a request with `stream: false`. Raises Malformed."""
     message = json_object(payload)
-    if not isinstance(message.get("content"), list):
-        if (error := error_of(message)) is not None:
-            return Chunk(error=error)
-        raise Malformed(f"the answer has no list `content`: {excerpt(payload)}")
-    return _message(message)
+    return _message(message) if isinstance(message.get("content"), list) else no_answer(message, "content", payload)
 
 
 def _message(message: dict[str, Any]) -> Chunk:
     """Returns the chunk of a message with all its blocks. The message that begins a stream has no blocks yet."""
     blocks = message["content"] if isinstance(message.get("content"), list) else []
-    contents = [_content(block) for block in blocks]
-    answer = "".join(content.text for content in contents if content.is_answer)
-    reasoning = "".join(content.text for content in contents if not content.is_answer)
-    return Chunk(
-        bool(answer or reasoning),
-        bool(answer),
-        answer or reasoning,
-        finish_reason(message.get("stop_reason")),
-        _usage(message, is_start=not blocks),
-        None,
-        shown_name(message.get("model")),
-        calls=tuple(piece for number, block in enumerate(blocks) for piece in _calls(block, number, is_complete=True)),
-        is_whole=True,
-        begins_reasoning=not reasoning and any(map(_is_thinking, blocks)),
-        prose="".join(
-            content.text
-            for content, block in zip(contents, blocks, strict=True)
-            if content.is_answer and not _calls(block, None)
-        ),
+    return whole(_content(block, number, is_complete=True) for number, block in enumerate(blocks))._replace(
+        finish_reason=finish_reason(message.get("stop_reason")),
+        usage=_usage(message, is_start=not blocks),
+        model=shown_name(message.get("model")),
     )
-
-
-def _is_thinking(block: Any) -> bool:
-    """True if a content block is thinking. It has no text if it is redacted or its display is omitted."""
-    return isinstance(block, dict) and block.get("type") in ("thinking", "redacted_thinking")
 
 
 def _index(document: dict[str, Any]) -> int | None:
@@ -127,26 +91,28 @@ def _index(document: dict[str, Any]) -> int | None:
     return index if type(index) is int else None
 
 
-def _calls(block: Any, index: int | None, *, is_complete: bool = False) -> tuple[CallPiece, ...]:
-    """Returns the tool call that a content block begins, if any; deltas may bring its input. Calls by the server have another type."""
-    if not isinstance(block, dict) or block.get("type") != "tool_use":
-        return ()
-    text = text_of(block["input"]) if block.get("input") or (is_complete and "input" in block) else ""
-    return (CallPiece(index, shown_name(block.get("id")), shown_name(block.get("name")), text),)
+def _content(block: Any, index: int | None, *, is_complete: bool = False) -> Chunk:
+    """Returns the content of a block or its delta: text, thinking, or a tool's name and input, but no signatures or citations.
 
-
-def _content(block: Any) -> Chunk:
-    """Returns the content of a block or its delta: text, thinking, or a tool's name and input, but no signatures or citations."""
+    Deltas may bring the input of a tool. Calls by the server have another type than `tool_use`.
+    """
     if not isinstance(block, dict):
         raise Malformed("a content block is not an object")
-    if isinstance(thinking := block.get("thinking"), str) and thinking:
-        return Chunk(True, False, thinking)
-    is_tool = str(block.get("type")).endswith("tool_use")
-    for text in (block.get("text"), block.get("partial_json"), block.get("name") if is_tool else None):
-        if isinstance(text, str) and text:
-            return Chunk(True, True, text)
+    kind, thinking, name = str(block.get("type")), block.get("thinking"), block.get("name")
+    if isinstance(thinking, str) and thinking:
+        return Chunk(reasoning=thinking)
+    if kind in ("thinking", "redacted_thinking"):  # redacted, or its display is omitted
+        return Chunk(begins_reasoning=True)
+    if kind == "tool_use":
+        text = text_of(block["input"]) if block.get("input") or (is_complete and "input" in block) else ""
+        call = CallPiece(index, shown_name(block.get("id")), shown_name(name), text)
+        return Chunk(called=name if isinstance(name, str) else "", calls=(call,))
+    if isinstance(partial := block.get("partial_json"), str) and partial:
+        return Chunk(called=partial, calls=(CallPiece(index, arguments=partial),))
+    content = block.get("text") or (name if kind.endswith("tool_use") else "")
     # The text of Claude 4's thinking is a summary, which its signature does not tell from that of Claude 3.7.
-    return Chunk(hides_reasoning=True) if block.get("type") == "signature_delta" and block.get("signature") else Chunk()
+    is_signature = kind == "signature_delta" and bool(block.get("signature"))
+    return Chunk(content if isinstance(content, str) else "", hides_reasoning=is_signature)
 
 
 def _usage(holder: dict[str, Any], *, is_start: bool = False) -> Usage | None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import ClassVar, Literal
 
+from prober.measure.chunk import Usage
 from prober.measure.outcome import LENGTH_REASONS, reason_word
-from prober.measure.usage import Usage
 
 # A prober that reads later than this may read tokens together which came apart, and cannot say who held them back. A quiet machine
 # reads within 0.1 ms (`bench/accuracy.py`).

@@ -346,7 +346,7 @@ class Exchange:
             else:
                 at = (self.recording.last_ns or 0) + stall_ns
                 detail = (
-                    f"neither content nor the end for {limits.stall:g} s after {self.recording.content_chunks} chunks"
+                    f"neither content nor the end for {limits.stall:g} s after {self.recording.answer.chunks} chunks"
                 )
                 waits.append((at, Outcome.TIMEOUT_STALL, detail))
         at, outcome, detail = min(waits)

@@ -118,7 +118,7 @@ class ProbeRun(ABC):
     """A probe under way, with its budget, session and result. It is sent by this process, or by a worker (`workers.WorkerRun`).
 
     may: called when the request is due; if it returns False, the request is never sent
-    answer: for the next turn of its session; None if it cannot be sent again (`Recording.message`), or is not needed
+    answer: for the next turn of its session; None if it cannot be sent again (`Answer.message`), or is not needed
     first_ns: arrival of the first content; None before it
     late_ns: how late the prober itself sent it, which is in no latency; 0 if that is not known yet
     """
@@ -225,7 +225,7 @@ class LocalRun(ProbeRun):
             target.spec.stream,
             self._api,
             request.output_tokens,
-            keep_answer=request.expectation is not None or request.keeps_answer,
+            keeps_prose=request.expectation is not None or request.keeps_answer,
         )
         self._exchange = Exchange(self._recording, target.clock)
         self._identity: Identity | None = None
@@ -235,7 +235,7 @@ class LocalRun(ProbeRun):
 
     @property
     def answer(self) -> AssistantMessage | None:
-        return self._recording.message
+        return self._recording.answer.message
 
     @property
     def first_ns(self) -> int | None:
@@ -368,7 +368,7 @@ class LocalRun(ProbeRun):
             self._connection = broken.connection
             return broken.verdict
         target.connect_lead.connected((self._connection.ready_ns or 0) - self._connection.start_ns)
-        self._sent, self._recording.request_bytes = request, len(request)
+        self._sent, self._recording.answer.request_bytes = request, len(request)
         self._send_if_ready()
         await self._exchange.ended
         return None
@@ -415,7 +415,7 @@ class LocalRun(ProbeRun):
 
     async def _judge(self, identity: Identity) -> Verdict:
         exchange, recording, request, target = self._exchange, self._recording, self.request, self._target
-        dialect = identity.dialect
+        dialect, answer = identity.dialect, recording.answer
         ending = recording.observed_end(
             transport_verdict=exchange.broken, status=exchange.status, status_detail=exchange.refusal
         )
@@ -430,16 +430,16 @@ class LocalRun(ProbeRun):
             ),
         )
         if verdict.outcome is Outcome.OK and request.expectation is not None:
-            problem = recording.length_problem or recording.call_problem
+            problem = answer.length_problem or answer.call_problem
             try:
                 if not problem:
                     async with target.check_turn:  # one at a time, so that no target fills the queue of all
-                        problem = await answer_checks().problem(request.expectation, recording.answer, recording.calls)
+                        problem = await answer_checks().problem(request.expectation, answer.prose, answer.calls)
                 verdict = checked(verdict, ending, problem)
             except CheckUnavailable as unavailable:
                 verdict = Verdict(Outcome.INVALID, f"the prober could not check the answer: {unavailable}")
         remedy = self._remedy(exchange.refusal) if verdict.outcome is Outcome.REJECTED else ""
-        return replace(verdict, detail="; ".join(filter(None, (verdict.detail, recording.unusable_usage, remedy))))
+        return replace(verdict, detail="; ".join(filter(None, (verdict.detail, answer.unusable_usage, remedy))))
 
     def _remedy(self, refusal: str) -> str:
         """Remedy for a refused request: how to configure the field that the server names; "" if it names none."""
@@ -500,7 +500,7 @@ class LocalRun(ProbeRun):
             cached=ok
             and not draw.warm
             and bool(cached and usage and cached > CACHED_SHARE * (usage.prompt_tokens or 0)),
-            text=printable(target.endpoint.redactor.redact(self._recording.text)),
+            text=printable(target.endpoint.redactor.redact(self._recording.answer.text)),
             rate_limit=left,
             retries=gateway_retries(self._exchange.headers),
             retry_after_s=None if ok else requested_pause_s(self._exchange.headers, target.clock.unix_s()),
@@ -514,13 +514,13 @@ class LocalRun(ProbeRun):
         and the received tokens. An answer that ended without usage costs the requested tokens. A server's usage never charges more than
         the requested answer and the request that was sent.
         """
-        exchange, recording, draw = self._exchange, self._recording, self.request
-        usage, received, has_ended = recording.usage, recording.max_received_tokens, recording.finish_reason is not None
+        exchange, answer, draw = self._exchange, self._recording.answer, self.request
+        usage, received, has_ended = answer.usage, answer.max_received_tokens, answer.finish_reason is not None
         is_whole = exchange.end_ns is not None or (exchange.status or 0) >= 300
         if not exchange.is_sent or (is_whole and usage is None and not received):
             return 0, 0
         prompt, output = (None, None) if usage is None else (usage.prompt_tokens, usage.completion_tokens)
-        if not has_ended and not recording.has_totals:
+        if not has_ended and not self._recording.has_totals:
             output = max(output or 0, received)
         return (
             min(prompt or draw.prompt_tokens, max(draw.prompt_tokens, len(self._sent))),

@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from prober.cli.once import draw
+from prober.measure.chunk import Usage
 from prober.measure.outcome import Outcome
 from prober.measure.timeline import Timeline
-from prober.measure.usage import Usage
 from prober.mock.delays import Constant
 from prober.mock.service import Behaviour, Settings
 from tests.commands import prober

@@ -27,9 +27,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from prober.measure.answer import MAX_ANSWER_CHARS, MAX_TEXT_CHARS
 from prober.measure.outcome import ExpectedAnswer, Outcome, checked, classify
 from prober.measure.quality import Expectation, answer_problem
-from prober.measure.recording import MAX_ANSWER_CHARS, MAX_TEXT_CHARS, Recording
+from prober.measure.recording import Recording
 from prober.measure.timeline import Timeline
 
 STREAMS = Path(__file__).parent.parent / "streams"
@@ -234,7 +235,7 @@ def cuts(rng: Random, length: int) -> list[int]:
 
 def answer(body: bytes, edges: Sequence[int], promise: Promise) -> tuple[Any, ...]:
     """What the probe makes of it, cut at `edges`. Raises Broken if it keeps too much."""
-    recording = Recording(keep_answer=promise.expectation is not None)
+    recording = Recording(keeps_prose=promise.expectation is not None)
     for a, b in itertools.pairwise((0, *edges, len(body))):
         recording.feed(1, body[a:b])
     recording.finish()
@@ -242,22 +243,24 @@ def answer(body: bytes, edges: Sequence[int], promise: Promise) -> tuple[Any, ..
     end = recording.observed_end(transport_verdict=None, status=200)
     verdict = classify(end, promise.expected)
     if verdict.outcome is Outcome.OK and promise.expectation is not None:
-        problem = recording.length_problem or answer_problem(
-            promise.expectation, recording.answer, [(call.name, call.arguments) for call in recording.calls]
+        problem = recording.answer.length_problem or answer_problem(
+            promise.expectation,
+            recording.answer.prose,
+            [(call.name, call.arguments) for call in recording.answer.calls],
         )
         verdict = checked(verdict, end, problem)
     quantities = (seen.ttft_s, seen.ttft_answer_s, seen.e2e_s, seen.tpot_s, sum(seen.itls_s), sum(seen.chunk_gaps_s))
     sizes = {
-        "text": (len(recording.text), MAX_TEXT_CHARS),
-        "answer": (len(recording.answer), MAX_ANSWER_CHARS + MB),
+        "text": (len(recording.answer.text), MAX_TEXT_CHARS),
+        "answer": (len(recording.answer.prose), MAX_ANSWER_CHARS + MB),
         "error": (len(recording.error or ""), KEPT),
-        "finish reason": (len(recording.finish_reason or ""), KEPT),
+        "finish reason": (len(recording.answer.finish_reason or ""), KEPT),
         "sentence": (len(verdict.detail), KEPT),
     }
     for what, (size, most) in sizes.items():
         if size > most:
             raise Broken(f"keeps {size} characters of {what}")
-    return (verdict, recording.text, recording.answer, recording.done, recording.content_chunks, quantities, seen.usage,
+    return (verdict, recording.answer.text, recording.answer.prose, recording.done, recording.answer.chunks, quantities, seen.usage,
             seen.content_tokens, seen.finish_reason, recording.error, recording.malformed)  # fmt: skip
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from prober.measure.api import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Api
-from prober.measure.chat import Chunk, Dialect, parse_answer, parse_event, request_body
+from prober.measure.chat import Dialect, parse_answer, parse_event, request_body
+from prober.measure.chunk import NO_COUNT, Chunk, Usage
 from prober.measure.engines import DIALECTS, GENERIC, detect
 from prober.measure.payload import Malformed, error_message
 from prober.measure.request import Message, Request
-from prober.measure.usage import NO_COUNT, Usage
 
 
 def asking(messages: tuple[Message, ...], sampling: dict[str, Any], *, warm: bool = False) -> Request:

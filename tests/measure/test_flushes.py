@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from prober.measure.api import APIS, CHAT
+from prober.measure.chunk import Usage
 from prober.measure.recording import Recording
 from prober.measure.timeline import FLUSH_GAP_NS, Timeline, flush_starts
-from prober.measure.usage import Usage
 from tests.measure.test_timeline import STREAMS, body_of
 
 MS = 1_000_000
@@ -132,6 +132,6 @@ def test_a_captured_answer_that_arrives_in_one_read_has_neither_tpot_nor_itl(nam
     recording.feed(900 * MS, body_of(STREAMS / name))
     recording.finish()
     timeline = recording.complete(Timeline(0))
-    assert recording.content_chunks > 1
+    assert recording.answer.chunks > 1
     assert (timeline.ttft_s, timeline.tpot_s, timeline.itls_s) == (0.9, None, [])
     assert timeline.why_no_tpot == AT_ONCE

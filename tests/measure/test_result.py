@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from prober.measure.chunk import Usage
 from prober.measure.outcome import Outcome
 from prober.measure.payload import Malformed, error_message, json_object
 from prober.measure.recording import Recording
 from prober.measure.result import MAX_STORED_FAILURE_BYTES, ProbeResult
 from prober.measure.timeline import Connection, Timeline
-from prober.measure.usage import Usage
 
 BEGIN_NS = 10**15
 NAMES = ("target", "workload", "model", "engine", "check", "adapter")  # shared by all results of a target

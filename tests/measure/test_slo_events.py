@@ -5,11 +5,11 @@ from decimal import Decimal
 
 import pytest
 
+from prober.measure.chunk import Usage
 from prober.measure.objective import Signal, Slo, count_events, is_undecided, max_events_per_probe
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.measure.usage import Usage
 
 MS = 1_000_000
 

@@ -66,7 +66,7 @@ def test_the_number_of_chunks_is_limited(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(module, "MAX_CHUNKS", 3)
     recording, _ = record(*((i, chunk({"content": "a"})) for i in range(6)))
     assert recording.malformed == "more than 3 content chunks in one stream"
-    assert recording.content_chunks == 3
+    assert recording.answer.chunks == 3
 
 
 def test_an_answer_without_stream_has_no_ttft() -> None:
@@ -81,7 +81,7 @@ def test_an_answer_without_stream_has_no_ttft() -> None:
     timeline = recording.complete(Timeline(0, end_ns=5 * MS))
     assert timeline.ttft_s is None
     assert timeline.e2e_s == pytest.approx(0.005)
-    assert (recording.content_chunks, recording.finish_reason) == (1, "stop")
+    assert (recording.answer.chunks, recording.answer.finish_reason) == (1, "stop")
 
 
 LEAD = 10 * MS
@@ -179,15 +179,23 @@ def test_captured_streams_are_parsed(name: str, content: int | None, completion:
         for at_ns, piece in ((1, body[:split]), (2, body[split:])):
             recording.feed(at_ns, piece)
         recording.finish()
-        wholes.add((recording.done, recording.finish_reason, recording.usage, recording.text, recording.content_chunks))
+        wholes.add(
+            (
+                recording.done,
+                recording.answer.finish_reason,
+                recording.answer.usage,
+                recording.answer.text,
+                recording.answer.chunks,
+            )
+        )
     assert len(wholes) == 1
     timeline = recording.complete(Timeline(0))
     assert recording.done
-    assert recording.finish_reason in ("length", "stop", "max_output_tokens", "max_tokens")
-    assert recording.answered_model
+    assert recording.answer.finish_reason in ("length", "stop", "max_output_tokens", "max_tokens")
+    assert recording.answer.model
     assert timeline.usage is not None
     assert timeline.usage.completion_tokens == completion
-    assert content is None or recording.content_chunks == content
+    assert content is None or recording.answer.chunks == content
 
 
 @pytest.mark.parametrize("at", [0, 40, 200])
@@ -207,5 +215,5 @@ def test_an_impossible_token_count_is_ignored() -> None:
     recording, timeline = record(
         (1, chunk({"content": "a"}, tokens=2**63)), (2, chunk({"content": "b"}, "stop", tokens=2**64 - 1))
     )
-    assert recording.content_chunks == 2
+    assert recording.answer.chunks == 2
     assert timeline.content_tokens is None

@@ -130,8 +130,8 @@ CASES = (
 )  # fmt: skip
 
 
-def recorded(case: Case, *, keep_answer: bool = False, tokens: int = MAX_CHUNKS) -> Recording:
-    recording = Recording(api=APIS[case.pieces[0][1]], tokens=tokens, keep_answer=keep_answer)
+def recorded(case: Case, *, keeps_prose: bool = False, tokens: int = MAX_CHUNKS) -> Recording:
+    recording = Recording(api=APIS[case.pieces[0][1]], tokens=tokens, keeps_prose=keeps_prose)
     for at_ms, _, event in case.pieces:
         recording.feed(at_ms * MS, b"data: " + json.dumps(event).encode() + b"\n\n")
     recording.finish()
@@ -139,7 +139,7 @@ def recorded(case: Case, *, keep_answer: bool = False, tokens: int = MAX_CHUNKS)
 
 
 def call_problem(expectation: Expectation, recording: Recording) -> str:
-    return answer_problem(expectation, "", [(call.name, call.arguments) for call in recording.calls])
+    return answer_problem(expectation, "", [(call.name, call.arguments) for call in recording.answer.calls])
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -164,7 +164,7 @@ def test_a_captured_call_of_llama_cpp() -> None:
         recording.feed(at_ms * MS, event + b"\n\n")
     recording.finish()
     timeline = recording.complete(Timeline(0))
-    (first,) = recording.calls
+    (first,) = recording.answer.calls
     assert (first.name, json.loads(first.arguments)["days"]) == ("get_weather", 3)
     assert timeline.ttft_call_s == timeline.ttft_s
     assert timeline.arguments_s == pytest.approx(timeline.content_ns[-1] / 1e9)
@@ -197,14 +197,14 @@ def test_an_answer_that_is_not_streamed_has_calls_and_no_times() -> None:
     }  # fmt: skip
     marked = "<think>Which city?</think>\n\nI look."
     for api, body, text in ((api, body, text) for api, body in bodies.items() for text in ("I look.", marked)):
-        recording = Recording(streamed=False, api=APIS[api], keep_answer=True)
+        recording = Recording(streamed=False, api=APIS[api], keeps_prose=True)
         recording.feed(5, json.dumps(body).replace('"I look."', json.dumps(text)).encode())
         recording.finish()
         timeline = recording.complete(Timeline(0))
         assert (timeline.calls, timeline.ttft_call_s, timeline.arguments_s) == (2, None, None), api
         assert call_problem(EXPECTATION, recording) == "", api
-        assert recording.message is not None
-        assert (recording.message.text, len(recording.message.tools)) == ("I look.", 2), api
+        assert recording.answer.message is not None
+        assert (recording.answer.message.text, len(recording.answer.message.tools)) == ("I look.", 2), api
 
 
 SHORT = '{"city":"x"}'
@@ -230,7 +230,7 @@ SHORT = '{"city":"x"}'
 )  # fmt: skip
 def test_an_answer_becomes_a_message_of_a_later_request(pieces: tuple[Piece, ...], message: object) -> None:
     """With its text apart from its calls; None if APIs or chat templates would refuse the calls, or some are not stored."""
-    seen = recorded(Case("", pieces, 0, 0, 0), keep_answer=True).message
+    seen = recorded(Case("", pieces, 0, 0, 0), keeps_prose=True).answer.message
     calls = [(call.call_id, call.name, call.arguments) for call in seen.tools] if seen else []
     assert (seen and (seen.text, tuple(calls))) == message
 
@@ -239,9 +239,9 @@ def test_an_answer_becomes_a_message_of_a_later_request(pieces: tuple[Piece, ...
 def test_the_calls_of_a_message_count_in_its_length(text_chars: int, is_kept: bool) -> None:
     """As its text does: the bound for 400 tokens is 4,800 characters, of which two calls have 4,000."""
     calls = (call(5, json.dumps({"a": "x" * 1_991}), "now", index) for index in (0, 1))
-    recording = recorded(Case("", (delta(4, content="x" * text_chars), *calls), 0, 0, 0), keep_answer=True, tokens=400)
-    assert recording.length_problem == ""
-    assert (recording.message is not None) == is_kept
+    recording = recorded(Case("", (delta(4, content="x" * text_chars), *calls), 0, 0, 0), keeps_prose=True, tokens=400)
+    assert recording.answer.length_problem == ""
+    assert (recording.answer.message is not None) == is_kept
 
 
 def test_a_model_that_may_choose_needs_no_call() -> None:
@@ -256,7 +256,7 @@ def test_a_flood_of_calls_is_bounded() -> None:
     """Memory is bounded however many calls there are; all of them count."""
     pieces = tuple(call(1, "{", "now", index) for index in range(3 * MAX_CALLS))
     recording = recorded(Case("", pieces, 0, 0, 0))
-    assert len(recording.calls) == MAX_CALLS
+    assert len(recording.answer.calls) == MAX_CALLS
     assert recording.complete(Timeline(0)).calls == 3 * MAX_CALLS
 
 

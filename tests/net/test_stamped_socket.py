@@ -592,7 +592,7 @@ async def test_how_a_secured_connection_ends(
     assert verdict.outcome is outcome, verdict
     if name == "a large piece":
         assert exchange.recording is not None
-        assert exchange.recording.content_chunks == 3_000
+        assert exchange.recording.answer.chunks == 3_000
 
 
 async def test_an_alert_after_the_handshake_is_tls(clock: Clock, authority: trustme.CA) -> None:

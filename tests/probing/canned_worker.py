@@ -3,10 +3,10 @@
 import asyncio
 import sys
 
+from prober.measure.chunk import Usage
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
-from prober.measure.usage import Usage
 from prober.probing import worker
 from prober.probing.probe import LocalRun
 

@@ -14,11 +14,11 @@ from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.registry import registry
 from prober.exposition.families import Histogram, Registry, Series, page
 from prober.features.slo.monitor import SloMonitor
+from prober.measure.chunk import Usage
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult, RetryKind
 from prober.measure.target_state import TargetState
 from prober.measure.timeline import Connection, Timeline
-from prober.measure.usage import Usage
 from prober.probing.observer import ObservedTarget
 from prober.probing.recorder import MAX_FAILURE_CHARS, TRUST_WINDOW_NS, TargetFailures, TargetProbes, TargetTrust
 from prober.probing.series import FAILURE_INFO, TRUSTED

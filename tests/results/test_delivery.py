@@ -13,11 +13,11 @@ import pytest
 
 from prober.config.sweep import FACTORS, GuardSpec, SweepSpec
 from prober.features.capacity.actions import Estimate
+from prober.measure.chunk import Usage
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.measure.usage import Usage
 from prober.probing import stop_conditions
 from prober.results.delivery import RatedSpan, deliveries, is_good
 from prober.results.result import Delivered, Throughput

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from prober.measure.chunk import Usage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.measure.usage import Usage
 from prober.results.result import Delivered
 from prober.results.stage import quality_of, stage_of, use_of
 from tests.results.samples import TPOT, TTFT

@@ -6,10 +6,10 @@ from random import Random
 import pytest
 
 from prober.config.target import TargetSpec
+from prober.measure.chunk import Usage
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult, RetryKind
 from prober.measure.timeline import Timeline
-from prober.measure.usage import Usage
 from prober.mock.delays import Constant
 from prober.mock.service import Behaviour, Settings
 from prober.mock.wire import Wire

@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
+from prober.measure.chunk import Usage
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.measure.usage import Usage
 from prober.results.steadiness import LOOKS, SteadinessTest
 from tests.seeds import seeds
 

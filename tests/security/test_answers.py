@@ -102,15 +102,15 @@ async def test_a_process_that_does_not_start_makes_no_answer_wrong(monkeypatch: 
 @pytest.mark.parametrize("streamed_chars", [30, 700, 100_000])
 def test_an_answer_far_longer_than_asked_for_is_not_checked(streamed_chars: int) -> None:
     """64 tokens were asked for: a few KB are kept, whatever the size of its chunks, and the failure says why."""
-    short, long = Recording(tokens=64, keep_answer=True), Recording(tokens=64, keep_answer=True)
+    short, long = Recording(tokens=64, keeps_prose=True), Recording(tokens=64, keeps_prose=True)
     for recording, size in ((short, 400), (long, 100_000)):
         text = "x" * size
         for at in range(0, size, streamed_chars):
             document = {"choices": [{"index": 0, "delta": {"content": text[at : at + streamed_chars]}}]}
             recording.feed(1, b"data: " + orjson.dumps(document) + b"\n\n")
-    assert (len(short.answer), short.length_problem) == (400, "")
-    assert len(long.answer) <= 4096
-    assert "more than 4,096 characters, though 64 tokens were asked for" in long.length_problem
+    assert (len(short.answer.prose), short.answer.length_problem) == (400, "")
+    assert len(long.answer.prose) <= 4096
+    assert "more than 4,096 characters, though 64 tokens were asked for" in long.answer.length_problem
 
 
 # --- patterns

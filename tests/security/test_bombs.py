@@ -186,7 +186,7 @@ def test_a_stream_of_nested_lists_is_given_up() -> None:
     for recorded in (chunk("hi"), chunk("", finish="stop")):
         honest.feed(1, b"data: " + orjson.dumps(recorded) + b"\n\n")
     honest.finish()
-    assert (honest.malformed, honest.finish_reason) == (None, "stop")
+    assert (honest.malformed, honest.answer.finish_reason) == (None, "stop")
 
 
 def test_json_of_too_many_values_is_not_parsed() -> None:

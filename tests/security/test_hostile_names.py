@@ -190,8 +190,8 @@ def test_the_model_that_an_answer_names(kind: str) -> None:
         if recording.malformed is not None:
             assert len(name) > MAX_CHARS  # more than such an answer may have
             continue
-        assert recording.answered_model == shown_name(name)
-        for made in recording.calls:
+        assert recording.answer.model == shown_name(name)
+        for made in recording.answer.calls:
             assert_name(made.id)
             assert_name(made.name)
 

@@ -15,13 +15,13 @@ from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.state import DriftVerdict, Shift
 from prober.features.slo.compliance import Burn, Compliance, SloStatus
 from prober.measure.buffering import Buffering
+from prober.measure.chunk import Usage
 from prober.measure.engine_signals import EngineInfo, EngineSignals
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetEvent, TargetState
 from prober.measure.timeline import Connection, Timeline
-from prober.measure.usage import Usage
 from prober.results.capacity import Capacity, ShapeCapacity
 from prober.statistics.quantiles import Quantile, quantiles
 from prober.web.api_types import Answer, SweepAnswer

@@ -20,8 +20,8 @@ from openapi_spec_validator import validate
 from prober.config.target import needs_of
 from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.features.health.series import HEALTHY
+from prober.measure.chunk import Usage
 from prober.measure.outcome import Outcome
-from prober.measure.usage import Usage
 from prober.mock.server import running
 from prober.mock.service import Settings
 from prober.probing.history import TargetHistory

@@ -108,15 +108,15 @@ def read(*pieces: bytes) -> Read:
     recording.finish()
     return Read(
         (
-            recording.content_chunks,
-            recording.finish_reason,
-            recording.usage,
-            recording.text,
+            recording.answer.chunks,
+            recording.answer.finish_reason,
+            recording.answer.usage,
+            recording.answer.text,
             recording.done,
             recording.error,
             recording.malformed,
             recording.stray_text,
-            recording.answered_model,
+            recording.answer.model,
         )
     )
 

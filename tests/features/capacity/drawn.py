@@ -15,12 +15,12 @@ from prober.config.target import BudgetSpec, PriceSpec
 from prober.features.capacity.actions import Estimate, Finished, Run
 from prober.features.capacity.estimate import estimate_capacity
 from prober.features.capacity.sweep import Sweep
+from prober.measure.chunk import Usage
 from prober.measure.engine_signals import EngineInfo, EngineSignals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
 from prober.measure.timeline import Timeline
-from prober.measure.usage import Usage
 
 TOKENS = 20
 GAP_S = 0.01

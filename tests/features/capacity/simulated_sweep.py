@@ -11,13 +11,13 @@ from prober.config.sweep import WARM_UP, LimitsSpec, SweepSpec
 from prober.features.capacity.actions import Action, Estimate, Finished, Run
 from prober.features.capacity.sweep import PAGE_S, Sweep
 from prober.features.capacity.sweep_record import Record
+from prober.measure.chunk import Usage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
 from prober.measure.timeline import Timeline
-from prober.measure.usage import Usage
 from prober.results.capacity import Capacity
 from prober.simulation.engine import Engine
 from prober.simulation.faults import Fault

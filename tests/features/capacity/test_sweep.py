@@ -11,13 +11,13 @@ from prober.config.target import BudgetSpec, PriceSpec
 from prober.features.capacity.actions import Estimate, Finished, OtherLoad, Reason, Run
 from prober.features.capacity.sweep import GENTLE_ANSWERS, Sweep
 from prober.features.capacity.sweep_record import other_counts
+from prober.measure.chunk import Usage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
 from prober.measure.objective import Signal, Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import UNTIL_STEADY, WarmUpLength
 from prober.measure.timeline import Timeline
-from prober.measure.usage import Usage
 from prober.results.capacity import Capacity, Verdict
 from prober.results.stop_reason import ending
 from prober.simulation.faults import Crash, Slow

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from prober.features.capacity.actions import Refused, StartRequest
+from prober.measure.chunk import Usage
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
-from prober.measure.usage import Usage
 from prober.probing.target import Target
 from tests.features.capacity.stage import SLOTS, Stage, behind_a_gateway, staged, until
 from tests.virtual import running

@@ -14,11 +14,11 @@ from prober.features.capacity.actions import Finished, OtherLoad
 from prober.features.capacity.sweep_record import Stage
 from prober.features.capacity.sweep_result import _interference, result_of
 from prober.features.capacity.sweep_runner import SweepRun
+from prober.measure.chunk import Usage
 from prober.measure.gpu_reading import GpuReading, without_parts
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.measure.usage import Usage
 from prober.net.clock import Clock
 from prober.probing.session import Session
 from prober.results.capacity import Capacity

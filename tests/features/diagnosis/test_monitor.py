@@ -25,6 +25,7 @@ from prober.features.diagnosis.monitor import (
     TargetDiagnosis,
 )
 from prober.features.diagnosis.trouble import BREACH_BURN_RATE, burn
+from prober.measure.chunk import Usage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.objective import Slo
@@ -32,7 +33,6 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
-from prober.measure.usage import Usage
 from prober.probing.history import EventLog
 from prober.storage.saved_rows import SavedRows
 from tests.observed import UNIX_S, StoppedClock, observed, reconfigured

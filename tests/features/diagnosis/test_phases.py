@@ -18,11 +18,11 @@ from prober.features.diagnosis.phases import (
 )
 from prober.features.diagnosis.window import Failure, Hardware, Reading
 from prober.measure.bandwidth_bound import DecodeModel
+from prober.measure.chunk import Usage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.measure.usage import Usage
 
 
 def probe(phase: Phase, ttft_s: float, itl_s: float, outcome: Outcome = Outcome.OK) -> ProbeResult:

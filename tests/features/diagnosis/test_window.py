@@ -8,12 +8,12 @@ import pytest
 from prober.features.diagnosis.clues import WindowFeatures
 from prober.features.diagnosis.window import Hardware, Reading, prompt_line, typical, window_features
 from prober.measure.bandwidth_bound import DecodeModel
+from prober.measure.chunk import Usage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals, without_buckets
 from prober.measure.gpu_reading import GpuReading, ThrottleReason
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
-from prober.measure.usage import Usage
 
 MS = 10**6
 PAGE = EngineSignals(EngineInfo("vllm"))

@@ -1,0 +1,133 @@
+"""What one event of an answer tells, in the terms of all APIs: text, reasoning, tool calls, tokens, and how the answer ends."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from prober.measure.payload import Malformed, count, error_of, excerpt
+from prober.measure.tool_calls import CallPiece
+
+NO_COUNT = -1  # for a number of tokens that is none, so that the usage is unusable (`Answer.unusable_usage`)
+
+
+class Usage(NamedTuple):
+    """Token counts as the server reports them; None if not reported."""
+
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+    def over(self, earlier: "Usage") -> "Usage":
+        """Returns these counts; those that are missing are taken from an earlier report of the same answer."""
+        if earlier[2] is None and earlier[3] is None and self[0] is not None and self[1] is not None:
+            return self  # as usual: every report has the same counts
+        return Usage(*(old if new is None else new for new, old in zip(self, earlier, strict=True)))
+
+
+class Chunk(NamedTuple):
+    """Parsed content of one event of the stream.
+
+    answer: generated text that is neither reasoning nor a tool call
+    called: generated text of tool calls: their names and arguments
+    finish_reason: None while the answer goes on
+    error: message of an error object, None if none
+    model: id of the model that generates the answer, as the server wrote it, "" if not reported
+    calls: pieces of tool calls
+    choice: index of the choice that the chunk belongs to
+    choices: number of choices of which the event has a part
+    other: kind of the content of the other choices, "" if they have none
+    is_end: the API ends its answers with this event
+    is_whole: the event repeats the whole answer, which the stream has sent in pieces
+    begins_reasoning: a block of reasoning begins, whose text may never be sent
+    hides_reasoning: reports reasoning whose full text is perhaps not sent: it is encrypted, redacted, summarised or signed
+    """
+
+    answer: str = ""
+    reasoning: str = ""
+    called: str = ""
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    error: str | None = None
+    model: str = ""
+    calls: tuple[CallPiece, ...] = ()
+    choice: int = 0
+    choices: int = 1
+    other: Literal["", "answer", "reasoning"] = ""
+    is_end: bool = False
+    is_whole: bool = False
+    begins_reasoning: bool = False
+    hides_reasoning: bool = False
+
+    @property
+    def text(self) -> str:
+        """Generated text of any kind; reasoning only if there is no other."""
+        return self.answer + self.called or self.reasoning
+
+    @property
+    def has_content(self) -> bool:
+        """True if the event carries text, reasoning or a tool call, of any choice."""
+        return (self.answer or self.reasoning or self.called or self.other) != ""
+
+
+def whole(parts: Iterable[Chunk]) -> Chunk:
+    """Returns the chunk of a whole answer from those of its parts, in order."""
+    texts, calls, begins_reasoning = (list[str](), list[str](), list[str]()), list[CallPiece](), False
+    for part in parts:
+        for of_kind, text in zip(texts, part[:3], strict=True):
+            of_kind.append(text)
+        calls += part.calls
+        begins_reasoning |= part.begins_reasoning
+    answer, reasoning, called = map("".join, texts)
+    begins_reasoning = begins_reasoning and not reasoning
+    return Chunk(answer, reasoning, called, calls=tuple(calls), is_whole=True, begins_reasoning=begins_reasoning)
+
+
+def other_event(document: Mapping[str, Any], kind: str, api: str, *, is_known: bool) -> Chunk:
+    """Returns the chunk of an event without a part of the answer: an error, or nothing. is_known: the API has events of this kind
+
+    Raises Malformed for a chunk of the chat API.
+    """
+    if kind == "error" or "error" in document:
+        return Chunk(error=error_of(document) or "no message")
+    if "choices" in document:
+        raise Malformed(f"a chunk of the chat API, though `api: {api}` was asked")
+    return Chunk(error=None if is_known else error_of(document))
+
+
+def no_answer(document: Mapping[str, Any], key: str, payload: bytes) -> Chunk:
+    """Returns the error that came in place of a whole answer. Raises Malformed if there is none. key: that every answer has"""
+    if (error := error_of(document)) is not None:
+        return Chunk(error=error)
+    raise Malformed(f"the answer has no `{key}`: {excerpt(payload)}")
+
+
+def read_usage(usage: Any, prompt: str, answer: str) -> Usage | None:
+    """The counts of a usage, whose keys begin with `prompt` and `answer`; None if it is empty."""
+    if not usage:
+        return None
+    if not isinstance(usage, dict):
+        return Usage(NO_COUNT, NO_COUNT)
+    asked, completion = reported_count(usage, f"{prompt}_tokens"), reported_count(usage, f"{answer}_tokens")
+    cached = reported_count(usage, f"{prompt}_tokens_details", "cached_tokens")
+    reasoning = reported_count(usage, f"{answer}_tokens_details", "reasoning_tokens")
+    if reasoning and count(usage, "total_tokens") == (asked or 0) + (completion or 0) + reasoning:
+        completion = (completion or 0) + reasoning  # xAI counts reasoning beside the completion, all others in it
+    return Usage(asked, completion, cached, reasoning)
+
+
+def reported_count(table: Any, *path: str) -> int | None:
+    """The number of tokens at `path` in a usage; None if it is not reported, NO_COUNT if it cannot be a number of tokens."""
+    for key in path[:-1]:
+        table = table.get(key) if isinstance(table, dict) else None
+    if not isinstance(table, dict) or table.get(path[-1]) is None:
+        return None
+    number = count(table, path[-1])
+    return NO_COUNT if number is None else number
+
+
+def total(first: int | None, *more: int | None) -> int | None:
+    """The sum of the numbers of tokens that are reported; None without the first, NO_COUNT if one is none."""
+    if first is None:
+        return None
+    parts = [first, *(number for number in more if number is not None)]
+    return NO_COUNT if NO_COUNT in parts else sum(parts)
