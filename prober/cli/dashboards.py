@@ -169,14 +169,10 @@ def _push(
     except GrafanaError as error:
         _fail(str(error), code=ExitCode.FAILED)
     for result in results:
-        difference = result.difference if dry_run or result.state == "edited" else ()
         would_be = "would be " if dry_run and result.state in SENT else ""
         detail = f": {result.detail}" if result.detail else ""
-        lines = [
-            f"{result.title} (/d/{result.uid}): {would_be}{result.state}{detail}",
-            *(f"    {line}" for line in difference),
-        ]
-        echo("\n".join(lines), err=result.state in NOT_REPLACED)
+        text = f"{result.title} (/d/{result.uid}): {would_be}{result.state}{detail}"
+        echo(text, err=result.state in NOT_REPLACED)
     states = {result.state for result in results}
     if states & NOT_REPLACED:
         return ExitCode.FAILED

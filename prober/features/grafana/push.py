@@ -1,6 +1,9 @@
-"""Pushes the dashboards to one Grafana: creates missing ones, replaces outdated ones, and leaves edited ones alone."""
+"""Pushes the dashboards to one Grafana: creates missing ones, replaces its own older ones, and leaves all others alone.
 
-import difflib
+Each save has a version message with the fingerprint of what was sent. If anybody else saves the dashboard, the newest version has
+another message or none: so an edit is known by the history. The content does not show it, as newer releases of Grafana migrate it.
+"""
+
 import hashlib
 import json
 import re
@@ -19,23 +22,18 @@ Json = dict[str, Any]
 State = Literal["unchanged", "created", "updated", "overwritten", "edited", "provisioned", "failed"]
 SENT: frozenset[State] = frozenset(("created", "updated", "overwritten"))  # in a dry run: would be sent
 NOT_REPLACED: frozenset[State] = frozenset(("edited", "provisioned", "failed"))
-
-_ASSIGNED_BY_GRAFANA = ("id", "version", "iteration")
 _MESSAGE = re.compile(r"llm-slo-prober \S+ ([0-9a-f]{16})")
 _UID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
-_MAX_DIFF_LINES = 40
-_MAX_LINE_CHARS = 160
 
 
 @dataclass(frozen=True, slots=True)
 class PushResult:
-    """Result for one dashboard. detail: why it was not replaced; difference: unified diff against the dashboard in Grafana"""
+    """Result for one dashboard. detail: why it was not replaced"""
 
     uid: str
     title: str
     state: State
     detail: str = ""
-    difference: tuple[str, ...] = ()
 
 
 def push(
@@ -56,44 +54,49 @@ def push(
     folder_uid = cache(partial(_folder_uid, api, folder, dry_run=dry_run))  # when a dashboard needs it
     results = []
     for document in documents:
-        generated = with_source(document, source) if source else document
+        generated = _with_source(document, source) if source else document
         try:
-            state, detail, differs = _push(api, generated, folder_uid, force=force, dry_run=dry_run)
+            state, detail = _push(api, generated, folder_uid, force=force, dry_run=dry_run)
         except GrafanaError as error:
             if error.status in (0, 401):
                 raise
-            state, detail, differs = "failed", str(error), ()
-        results.append(PushResult(generated["uid"], generated["title"], state, detail, differs))
+            state, detail = "failed", str(error)
+        results.append(PushResult(generated["uid"], generated["title"], state, detail))
     return results
+
+
+def message_of(document: Json) -> str:
+    """Version message for the history of the dashboard, with a fingerprint of what is sent."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return f"llm-slo-prober {__version__} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def _push(
     api: GrafanaApi, generated: Json, folder_uid: Callable[[], str], *, force: bool, dry_run: bool
-) -> tuple[State, str, tuple[str, ...]]:
-    """Push one dashboard. Returns the fields of its result."""
-    found = _readable(api.dashboard.get_dashboard, generated["uid"]) or {}
-    present, meta = found.get("dashboard"), found.get("meta") or {}
+) -> tuple[State, str]:
+    """Push one dashboard. Returns its state, and why it was not replaced."""
+    uid, message = generated["uid"], message_of(generated)
+    present = _readable(api.dashboard.get_dashboard, uid)
     state: State = "created"
-    differs: tuple[str, ...] = ()
+    version, into = 0, None
     if present is not None:
-        message = _latest_message(api, generated["uid"])
-        is_ours = (match := _MESSAGE.fullmatch(message or "")) is not None
-        differs = () if match and match[1] == fingerprint(generated) else difference(present, generated)
-        if not differs:
-            return "unchanged", "", ()
-        if meta.get("provisioned"):
-            return "provisioned", "Grafana reads it from a file; change it there", differs
-        if not (is_ours or force):
-            reason = "its history cannot be read" if message is None else "somebody else saved it since, or created it"
-            return "edited", f"{reason}; left alone, --force overwrites it", differs
-        state = "updated" if is_ours else "overwritten"
-    into = meta.get("folderUid")
+        newest = _newest_message(api, uid)
+        ours = _MESSAGE.fullmatch(newest or "")
+        if ours and message.endswith(ours[1]):
+            return "unchanged", ""
+        if present["meta"].get("provisioned"):
+            return "provisioned", "Grafana reads it from a file; change it there"
+        if not (ours or force):
+            reason = "its history cannot be read" if newest is None else "somebody else saved it since, or created it"
+            return "edited", f"{reason}; left alone, --force overwrites it"
+        state, version = "updated" if ours else "overwritten", present["dashboard"]["version"]
+        into = present["meta"].get("folderUid")  # one that was moved stays there
     if into is None or force:
         into = folder_uid()
     if not dry_run:
         body = {
-            "dashboard": generated | {"id": None, "version": present["version"] if present else 0},
-            "message": message_of(generated),
+            "dashboard": generated | {"id": None, "version": version},
+            "message": message,
             "overwrite": state == "overwritten",
         }
         try:
@@ -101,9 +104,11 @@ def _push(
         except GrafanaError as error:
             if error.status not in (409, 412):  # 412: the version is no longer the newest one
                 raise
-            why = "somebody saved it at the same time, or it exists and the token may not read it"
-            return "edited", f"{error}: {why}", ()
-    return state, "", differs
+            return (
+                "edited",
+                f"{error}: somebody saved it at the same time, or it exists and the token may not read it",
+            )
+    return state, ""
 
 
 def _readable(call: Callable[..., Any], *arguments: Any) -> Any:
@@ -116,7 +121,7 @@ def _readable(call: Callable[..., Any], *arguments: Any) -> Any:
         raise
 
 
-def _latest_message(api: GrafanaApi, uid: str) -> str | None:
+def _newest_message(api: GrafanaApi, uid: str) -> str | None:
     """Message of the newest version of a dashboard; None if the history may not be read, or is empty.
 
     The library's own method sends its limit in the body of a GET.
@@ -129,13 +134,13 @@ def _latest_message(api: GrafanaApi, uid: str) -> str | None:
 
 def _folder_uid(api: GrafanaApi, folder: str, *, dry_run: bool) -> str:
     """uid of the folder with this title or uid. A missing one is created, with a uid made from its title, which a rename keeps."""
-    by_title = {item["title"]: str(item["uid"]) for item in _readable(api.folder.get_all_folders) or ()}
+    for item in _readable(api.folder.get_all_folders) or ():
+        if folder in (item["title"], item["uid"]):
+            return str(item["uid"])
     uid = re.sub(r"[^a-z0-9]+", "-", folder.lower()).strip("-")[:40] or "llm-slo-prober"
-    for candidate in (folder, uid):
+    for candidate in (folder, uid):  # the list has a thousand
         if _UID.fullmatch(candidate) and _readable(api.folder.get_folder, candidate) is not None:
             return candidate
-        if folder in by_title:
-            return by_title[folder]
     if not dry_run:
         api.folder.create_folder(folder, uid)
     return uid
@@ -151,7 +156,7 @@ def _source(api: GrafanaApi, identity: str) -> Json:
     raise GrafanaError(f"{api.client.url}: {no_such('data source', identity, [source['name'] for source in sources])}")
 
 
-def with_source(document: Json, source: Json) -> Json:
+def _with_source(document: Json, source: Json) -> Json:
     """The dashboard with its data source variable set to `source` and its queries of that type."""
 
     def of_type(value: Json) -> Json:
@@ -164,50 +169,3 @@ def with_source(document: Json, source: Json) -> Json:
             variable["query"] = source["type"]
             variable["current"] = {"selected": True, "text": source["name"], "value": source["uid"]}
     return changed
-
-
-def fingerprint(document: Json) -> str:
-    """16 hexadecimal digits of a hash of the dashboard."""
-    parts = {key: value for key, value in document.items() if key not in _ASSIGNED_BY_GRAFANA}
-    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def message_of(document: Json) -> str:
-    """Version message for the history of the dashboard, with the fingerprint.
-
-    If anybody else saves the dashboard, the new version has another message or none, so the newest message shows an edit. A mark inside
-    the dashboard would be copied by such a save. The content shows no edit, as newer releases of Grafana migrate it.
-    """
-    return f"llm-slo-prober {__version__} {fingerprint(document)}"
-
-
-def difference(present: Json, generated: Json) -> tuple[str, ...]:
-    """Unified diff of two dashboards, limited in lines and in their lengths; () if people see no difference."""
-    one, two = (
-        json.dumps(_visible(document), indent=1, sort_keys=True, ensure_ascii=False).splitlines()
-        for document in (present, generated)
-    )
-    lines = list(difflib.unified_diff(one, two, "in Grafana", "to be sent", lineterm="", n=2))
-    excerpt = [
-        line if len(line) <= _MAX_LINE_CHARS else line[: _MAX_LINE_CHARS - 1] + "…" for line in lines[:_MAX_DIFF_LINES]
-    ]
-    hidden = len(lines) - len(excerpt)
-    return (*excerpt, f"… {hidden} lines more") if hidden else tuple(excerpt)
-
-
-def _visible(document: Json) -> Json:
-    """The dashboard without numbers that Grafana assigns, without annotations that are built in, and without empty values."""
-    parts = {key: value for key, value in document.items() if key not in _ASSIGNED_BY_GRAFANA}
-    annotations = (parts.pop("annotations", None) or {}).get("list", [])
-    own = [annotation for annotation in annotations if not annotation.get("builtIn")]
-    visible: Json = _without_empty(parts | {"annotations": {"list": own}})
-    return visible
-
-
-def _without_empty(value: Any) -> Any:
-    """`value` without keys that are null, false or empty."""
-    if isinstance(value, dict):
-        parts = {key: _without_empty(part) for key, part in value.items()}
-        return {key: part for key, part in parts.items() if part not in (None, "", [], {}) and part is not False}
-    return [_without_empty(part) for part in value] if isinstance(value, list) else value

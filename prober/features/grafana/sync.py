@@ -1,10 +1,11 @@
-"""Keeps the dashboards of one Grafana up to date and annotates events there, in a thread, so that no request is delayed."""
+"""Keeps the dashboards of one Grafana up to date and marks events there, in a thread, so that no request is delayed."""
 
 import asyncio
 import html
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +28,8 @@ TAG = "llm-slo-prober"
 MAX_TAG_CHARS = 100  # size of the column in Grafana's table of tags
 # Frequent, shown by the dashboards themselves, or of the configuration.
 NOT_MARKED = frozenset(("state", "diagnosis", "slo"))
-CHECK_INTERVAL_S = 5.0  # for new events, and for the lease
-MARKS_INTERVAL_S = 60.0
 MAX_FOUND_MARKS = 1000  # more than there are events in the log
-RETRY_S, MAX_RETRY_S = 30.0, 3600.0
+INTERVAL_S = 30.0  # between two looks for new events, and between two tries of what failed
 NOT_REPLACED = ("edited", "provisioned", "failed")  # states of dashboards, and values of the label
 log = logging.getLogger(__name__)
 
@@ -74,6 +73,11 @@ def _connected(spec: GrafanaSpec) -> "Iterator[GrafanaApi]":
         yield api
 
 
+def _annotate(spec: GrafanaSpec, marks: Sequence[Mark]) -> None:
+    with _connected(spec) as api:
+        annotate(api, marks)
+
+
 class Grafana:
     """Synchronisation with one configured Grafana.
 
@@ -95,86 +99,77 @@ class Grafana:
         self._exclusive, self._documents = exclusive, documents
         self._spec: GrafanaSpec | None = None
         self._configured = asyncio.Event()
+        self._push_due_s = 0.0  # on the clock of the loop
         self._marked: TargetEvent | None = None  # the latest event that is marked, or needs no mark
-        self._reported: object = None
+        self._problems: dict[str, str] = {}  # that were logged last, by what is synchronised
 
     def configure(self, spec: GrafanaSpec | None) -> None:
         """Use this configuration and synchronise at once; None stops synchronisation."""
         if spec != self._spec:
             for declared in (series.GRAFANA_FAILURES, series.GRAFANA_SUCCESS, series.GRAFANA_DASHBOARDS):
                 self._families[declared.name].children.clear()
-        self._spec = spec
+        self._spec, self._push_due_s = spec, 0.0
         self._configured.set()
 
     async def run(self) -> None:
-        """Synchronise until cancelled, anew after each `configure`."""
+        """Synchronise until cancelled."""
+        now = asyncio.get_running_loop().time
         while True:
             self._configured.clear()
-            async with asyncio.TaskGroup() as tasks:
-                keeping = []
-                if (spec := self._spec) is not None and spec.dashboards and self._documents:
-                    keeping.append(tasks.create_task(self._keep("dashboards", self._push, spec, spec.interval)))
-                if spec is not None and spec.annotations:
-                    keeping.append(tasks.create_task(self._keep("annotations", self._annotate, spec, MARKS_INTERVAL_S)))
-                await self._configured.wait()
-                for task in keeping:
-                    task.cancel()
+            if (spec := self._spec) is not None and not self._exclusive():
+                self._marked = next(iter(self._event_log.latest()), None)  # the replica that writes has the same events
+            elif spec is not None:
+                if spec.dashboards and self._documents and now() >= self._push_due_s:
+                    self._push_due_s = now() + spec.interval
+                    if not await self._synchronised("dashboards", self._push(spec)):
+                        self._push_due_s = 0.0
+                if spec.annotations:
+                    events = self._event_log.latest()
+                    new = takewhile(lambda event: event is not self._marked, events)
+                    marks = [self._mark(event) for event in new if event.kind not in NOT_MARKED]
+                    if not marks or await self._synchronised("annotations", asyncio.to_thread(_annotate, spec, marks)):
+                        self._marked = next(iter(events), None)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(INTERVAL_S):
+                    await self._configured.wait()
 
-    async def _keep(
-        self, what: str, work: Callable[[GrafanaSpec], Awaitable[bool]], spec: GrafanaSpec, interval_s: float
-    ) -> None:
-        """Repeat `work`, which returns False if there was nothing to do; later and later while it fails."""
-        failures, retry_s = self._families.value(series.GRAFANA_FAILURES, what), RETRY_S
-        while True:
-            wait_s = CHECK_INTERVAL_S
-            try:
-                if not self._exclusive():
-                    self._marked = next(
-                        iter(self._event_log.latest()), None
-                    )  # the replica that writes has the same events
-                elif await work(spec):
-                    self._families.value(series.GRAFANA_SUCCESS, what).value = self._clock.unix_s()
-                    wait_s, retry_s = interval_s, RETRY_S
-            except GrafanaError as error:
-                failures.inc()
-                log.warning("grafana: synchronisation of %s failed, next try in %g s: %s", what, retry_s, error)
-                wait_s, retry_s = retry_s, min(2 * retry_s, MAX_RETRY_S)
-            await asyncio.sleep(wait_s)
+    async def _synchronised(self, what: str, work: Awaitable[None]) -> bool:
+        """Wait for the end of `work`, and count how it ended. Returns False if it failed."""
+        failures = self._families.value(series.GRAFANA_FAILURES, what)
+        try:
+            await work
+        except GrafanaError as error:
+            failures.inc()
+            self._report(what, f"synchronisation of {what} fails, and is tried every {INTERVAL_S:g} s: {error}")
+            return False
+        self._report(what, "")
+        self._families.value(series.GRAFANA_SUCCESS, what).value = self._clock.unix_s()
+        return True
 
-    async def _push(self, spec: GrafanaSpec) -> bool:
+    def _report(self, what: str, problem: str) -> None:
+        """Log a problem, unless it is the last one of the same. problem: "" for none"""
+        if problem and problem != self._problems.get(what):
+            log.warning("grafana: %s", problem)
+        self._problems[what] = problem
+
+    async def _push(self, spec: GrafanaSpec) -> None:
         """Push the dashboards and report their states. Raises GrafanaError if one failed."""
         results = await asyncio.to_thread(self._push_in_thread, spec)
-        labels = [result.state if result.state in NOT_REPLACED else "current" for result in results]
-        for label in ("current", *NOT_REPLACED):
-            self._families.value(series.GRAFANA_DASHBOARDS, label).value = float(labels.count(label))
-        not_replaced = [result for result in results if result.state in NOT_REPLACED]
-        if not_replaced != self._reported:
-            for result in not_replaced:
-                log.warning("grafana: dashboard %r not replaced (%s): %s", result.title, result.state, result.detail)
-        self._reported = not_replaced
-        for result in not_replaced:
+        count = Counter(result.state if result.state in NOT_REPLACED else "current" for result in results)
+        for state in ("current", *NOT_REPLACED):
+            self._families.value(series.GRAFANA_DASHBOARDS, state).value = float(count[state])
+        for result in results:
+            reason = f"dashboard {result.title!r} not replaced ({result.state}): {result.detail}"
+            self._report(result.uid, reason if result.state in NOT_REPLACED else "")
+        for result in results:
             if result.state == "failed":
                 raise GrafanaError(result.detail)
-        return True
 
     def _push_in_thread(self, spec: GrafanaSpec) -> "list[PushResult]":
         from prober.features.grafana.push import push
 
         with _connected(spec) as api:
             return push(api, self._documents() if self._documents else (), spec.folder, spec.datasource)
-
-    async def _annotate(self, spec: GrafanaSpec) -> bool:
-        """Mark the events that are not marked yet. Raises GrafanaError."""
-        events = self._event_log.latest()
-        new = takewhile(lambda event: event is not self._marked, events)
-        if marks := [self._mark(event) for event in new if event.kind not in NOT_MARKED]:
-            await asyncio.to_thread(self._annotate_in_thread, spec, marks)
-        self._marked = events[0] if events else None
-        return bool(marks)
-
-    def _annotate_in_thread(self, spec: GrafanaSpec, marks: list[Mark]) -> None:
-        with _connected(spec) as api:
-            annotate(api, marks)
 
     def _mark(self, event: TargetEvent) -> Mark:
         sweeps = self._results(event.target) if event.kind == "sweep" else ()

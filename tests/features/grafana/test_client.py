@@ -16,7 +16,7 @@ from prober.config.server import TlsSpec
 from prober.daemon.dashboards import files
 from prober.features.grafana import GrafanaError, client
 from prober.features.grafana.client import MAX_RESPONSE_BYTES, connected
-from prober.features.grafana.push import NOT_REPLACED, PushResult, State, difference, fingerprint, message_of, push
+from prober.features.grafana.push import NOT_REPLACED, PushResult, State, message_of, push
 from prober.features.grafana.sync import annotate, mark_of
 from prober.measure.target_state import TargetEvent
 from tests.features.grafana.grafana_server import (
@@ -93,7 +93,7 @@ def test_an_older_version_of_ours_is_replaced(grafana: Grafana) -> None:
 
 @pytest.mark.parametrize("how", ["saved", "restored", "saved with the old message", "imported"])
 def test_an_edited_dashboard_is_left_alone(grafana: Grafana, how: str) -> None:
-    """Whatever kind of edit; the others are pushed, the difference is shown, and --force overwrites it."""
+    """Whatever kind of edit; the others are pushed, and --force overwrites it."""
     first = DOCUMENTS[0]["uid"]
     if how == "imported":
         grafana._keep(first, {**DOCUMENTS[0], "title": "Imported"}, "", "", "jane")
@@ -106,22 +106,10 @@ def test_an_edited_dashboard_is_left_alone(grafana: Grafana, how: str) -> None:
     report = pushed(grafana)
     (edited,) = not_replaced(report)
     assert (edited.uid, edited.state) == (first, "edited")
-    assert edited.difference
     assert json.dumps(grafana.dashboards[first].document) == before
     assert set(states(report)) - {"edited"} <= {"created", "updated"}
     assert states(pushed(grafana, force=True))[0] == "overwritten"
     assert grafana.dashboards[first].document["title"] == DOCUMENTS[0]["title"]
-    grafana.asked.clear()
-    assert states(pushed(grafana)) == ["unchanged"] * len(DOCUMENTS)
-    assert grafana.writes == []
-
-
-def test_a_save_without_a_change_is_not_an_edit(grafana: Grafana) -> None:
-    """A browser saves an unchanged dashboard and adds its defaults: nothing is sent or reported."""
-    pushed(grafana)
-    built_in = {"builtIn": 1, "name": "Annotations & Alerts", "type": "dashboard"}
-    annotations = {"list": [built_in, *DOCUMENTS[0]["annotations"]["list"]]}
-    grafana.edit(DOCUMENTS[0]["uid"], annotations=annotations, iteration=17, preload=False, weekStart="", gnetId=None)
     grafana.asked.clear()
     assert states(pushed(grafana)) == ["unchanged"] * len(DOCUMENTS)
     assert grafana.writes == []
@@ -149,14 +137,13 @@ def test_a_save_in_between_wins(grafana: Grafana) -> None:
 
 
 def test_a_dry_run_sends_nothing(grafana: Grafana) -> None:
-    """The report has what would be created, and what would be replaced with which difference."""
+    """The report has what would be created, and what would be replaced."""
     report = pushed(grafana, dry_run=True)
     assert states(report) == ["created"] * len(DOCUMENTS)
     pushed(grafana, newer(DOCUMENTS))
     grafana.asked.clear()
     report = pushed(grafana, dry_run=True)
     assert states(report) == ["updated"] * len(DOCUMENTS)
-    assert '- "description": "a later one",' in report[0].difference
     assert grafana.writes == []
 
 
@@ -329,35 +316,6 @@ def test_the_token_is_in_no_message_and_no_log(grafana: Grafana, caplog: pytest.
         pushed(grafana, datasource="prom-1")
     assert TOKEN not in str(refused.value)
     assert TOKEN not in caplog.text
-
-
-# --- comparison
-
-
-def test_the_fingerprint_identifies_what_was_sent() -> None:
-    """Numbers assigned by Grafana do not count."""
-    one = {"title": "a", "panels": [1]}
-    assert fingerprint(one) == fingerprint({**one, "id": 7, "version": 3})
-    assert fingerprint(one) != fingerprint({**one, "panels": [1, 2]})
-    assert fingerprint(one) in message_of(one)
-
-
-def test_visible_differences_count() -> None:
-    """A switch, a zero or another order counts; an additional empty field does not."""
-    present = {"a": 0, "b": {"c": []}, "d": False, "list": [{"x": 1}, {"y": 2}]}
-    assert not difference(present, {"a": 0, "id": 1, "version": 2, "list": [{"x": 1, "z": None}, {"y": 2}]})
-    assert difference(present, {**present, "a": 1})
-    assert difference(present, {**present, "d": True})
-    assert difference({"list": present["list"]}, present)
-    assert difference(present, {**present, "list": [{"y": 2}, {"x": 1}]})
-
-
-def test_a_difference_is_limited() -> None:
-    """In lines and in characters per line."""
-    lines = difference({"panels": list(range(1, 400))}, {"panels": ["x" * 1000]})
-    assert len(lines) <= 41
-    assert max(map(len, lines)) <= 160
-    assert lines[-1].endswith("lines more")
 
 
 # --- marks
