@@ -11,8 +11,10 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from pydantic.json_schema import models_json_schema
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # this tree, whichever one is installed
+from prober import __version__
 from prober.cli.rules import HEAD, as_yaml
 from prober.config.configuration import Configuration
 from prober.config.schema import default_text, json_schema
@@ -25,11 +27,13 @@ from prober.exposition.alerting import RuleOptions
 from prober.measure.engine_signals import EngineTable
 from prober.measure.engines import DIALECTS, TABLES
 from prober.measure.outcome import Outcome, Trait
-from prober.web.api import openapi
+from prober.web.api_types import BegunAnswer, EventAnswer, PausedAnswer, ProbeAnswer, SweepAnswer
+from prober.web.targets import TargetAnswer
 from tests import refusals
 
 DOCS = Path(__file__).parent
 DEPLOY = DOCS.parent / "deploy"
+OPENAPI = DOCS.parent / "prober/static/openapi.json"
 
 
 def series_table() -> str:
@@ -183,6 +187,18 @@ def replace_block(text: str, name: str, content: str) -> str:
     return head + begin + content + end + tail
 
 
+def openapi() -> str:
+    """Return the OpenAPI document, whose paths are written by hand, with the schemas of its answers and the prober's version."""
+    document = json.loads(OPENAPI.read_text())
+    answers = (TargetAnswer, ProbeAnswer, EventAnswer, SweepAnswer, PausedAnswer, BegunAnswer)
+    _, schemas = models_json_schema(
+        [(answer, "serialization") for answer in answers], ref_template="#/components/schemas/{model}"
+    )
+    document["info"]["version"] = __version__
+    document["components"]["schemas"] = schemas["$defs"]
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
 def files() -> dict[Path, str]:
     """Return every generated file and its content."""
     blocks = (
@@ -198,7 +214,7 @@ def files() -> dict[Path, str]:
         page = DOCS / name
         wanted[page] = replace_block(wanted.get(page) or page.read_text(), block, table)
     wanted[DOCS / "config.schema.json"] = json.dumps(json_schema(), indent=2, sort_keys=True) + "\n"
-    wanted[DOCS / "openapi.json"] = json.dumps(openapi(), indent=1, ensure_ascii=False) + "\n"
+    wanted[OPENAPI] = openapi()
     kustomize = DEPLOY / "kustomize"
     for config, rules, operators in (
         (DEPLOY / "prober.yaml", DEPLOY / "prometheus/rules.yaml", DEPLOY / "prometheus/prometheusrule.yaml"),
