@@ -57,13 +57,18 @@ def swept(world: World, telemetry: Telemetry, traces: Path | None) -> dict[str, 
     until_s = driver.ended_s + 60.0
     driver.advance(until_s)
     figures["harmed"] = driver.harm(until_s) - undisturbed_harm(world, SEED, traces, driver.began_s, until_s)
+    return figures | accuracy(world, telemetry, capacity)
+
+
+def accuracy(world: World, telemetry: Telemetry, capacity: Capacity) -> dict[str, Any]:
+    """Figures of a capacity beside the truth; empty without an estimate and an interval."""
     if world.knee_per_s is None or capacity.estimate is None or capacity.lower is None or capacity.upper is None:
-        return figures
+        return {}
     added = world.background_per_s if telemetry == "none" else 0.0
     knee = world.knee_per_s - added
     share = world.share_at(capacity.estimate + added)
     is_right = world.is_flat and ALLOWED / 2 <= share <= 2 * ALLOWED
-    return figures | {
+    return {
         "estimate": round(capacity.estimate, 3),
         "error": 0.0 if is_right else round(abs(capacity.estimate / knee - 1), 4),
         "log_error": round(log(capacity.estimate / knee), 4),

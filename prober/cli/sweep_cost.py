@@ -1,18 +1,23 @@
 """Upper bounds of the tokens and dollars that a target's sweeps use, for one sweep and per day; for `prober check`."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from math import inf
 from typing import Self
 
 from prober.config.sweep import WARM_UP, SweepSpec
 from prober.config.target import DAY_S, BudgetSpec, TargetSpec, estimate_per_day, needs_of
 from prober.config.units import counted
-from prober.features.capacity.cron import max_due_times, shortest_gap_s
 from prober.features.capacity.demand import MIN_COVERED_S, QUERY_INTERVAL_S, STRAGGLERS_S
 from prober.features.capacity.demand import WINDOW_S as DEMAND_WINDOW_S
+from prober.features.capacity.sweep_schedule import due_times
 from prober.workload.budget import WINDOW_HOURS
+from prober.workload.schedule import WeeklySpan
 
+MAX_DUE_TIMES = 12_000  # over a week of one a minute
 WINDOW_S = (WINDOW_HOURS + 1) * 3600  # for as long an amount may count, as a budget is kept in whole hours
 UNITS = {"tokens": "{:,.0f} tokens", "cost": "${:,.2f}"}
 
@@ -57,8 +62,8 @@ class SweepCost:
             bounds.append((limits.cost / dollars, "sweep.limits.cost"))
         explicit = bool(bounds)
         if not explicit:
-            time = f"no limit but its rates and the {sweep.limits.time:g} s of sweep.limits.time"
-            bounds.append((mean_requests(sweep), time))
+            text = f"no limit but its rates and the {sweep.limits.time:g} s of sweep.limits.time"
+            bounds.append((mean_requests(sweep), text))
             bounds += [
                 (max(0.0, left) / amount, "no limit of its own: what the budget leaves beside its probes")
                 for kind, left in _left(spec).items()
@@ -67,8 +72,8 @@ class SweepCost:
         requests, bound = min(bounds, key=lambda limit: limit[0])
         due_counts = (0, 0)
         if sweep.schedule is not None:
-            schedule = (sweep.schedule, sweep.timezone, sweep.blackout, sweep.min_gap)
-            due_counts = max_due_times(*schedule, DAY_S), max_due_times(*schedule, WINDOW_S)
+            times = due_times_of(sweep.schedule, sweep.timezone, sweep.blackout, sweep.min_gap)
+            due_counts = most_within(times, DAY_S), most_within(times, WINDOW_S)
         return cls(place, spec, bound, explicit, *due_counts, requests, prompt, completion)
 
     def amount(self, kind: str) -> float:
@@ -149,6 +154,22 @@ def mean_requests(sweep: SweepSpec) -> float:
     return requests + (limit_s - elapsed_s) * sweep.max_rate if sweep.mode == "adaptive" else requests
 
 
+@cache
+def due_times_of(schedule: str, timezone: str, blackout: tuple[WeeklySpan, ...], min_gap_s: float) -> tuple[float, ...]:
+    """Due times of sweeps in Unix seconds over five weeks, at least `min_gap_s` apart: thousands of targets share few schedules."""
+    return due_times(schedule, timezone, blackout, time.time(), min_gap_s, MAX_DUE_TIMES)
+
+
+def most_within(times: Sequence[float], within_s: float) -> int:
+    """Maximum number of the times in any span of `within_s`."""
+    most = first = 0
+    for last, due_s in enumerate(times):
+        while due_s - times[first] >= within_s:
+            first += 1
+        most = max(most, last - first + 1)
+    return most
+
+
 def _unmeasured_demand(spec: TargetSpec) -> str | None:
     """Text if sweeps may follow each other so closely that the users' demand is not known between them."""
     sweep = spec.sweep
@@ -160,7 +181,8 @@ def _unmeasured_demand(spec: TargetSpec) -> str | None:
         needed_s = STRAGGLERS_S + MIN_COVERED_S + 2 * spec.metrics.interval
     else:
         return None
-    gap_s = shortest_gap_s(sweep.schedule, sweep.timezone, sweep.blackout, sweep.min_gap)
+    times = due_times_of(sweep.schedule, sweep.timezone, sweep.blackout, sweep.min_gap)
+    gap_s = min((after_s - before_s for before_s, after_s in pairwise(times)), default=None)
     if gap_s is None or gap_s - sweep.limits.time >= needed_s:
         return None
     return (

@@ -16,9 +16,9 @@ from prober.daemon.registry import registry
 from prober.exposition.families import Registry
 from prober.features.capacity import sweep_runner, target_sweeps
 from prober.features.capacity.actions import Refused
-from prober.features.capacity.cron import MAX_LATENESS_S
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
+from prober.features.capacity.sweep_schedule import MAX_LATENESS_S
 from prober.features.engines.page_reader import PageReader
 from prober.features.replicas.leadership import KubernetesLeadership, KubernetesLease
 from prober.features.replicas.lease_machine import Timing

@@ -1,20 +1,18 @@
 """Sweeps of all targets: one at a time, and only by the replica that holds the lease."""
 
 import asyncio
-import logging
 import uuid
 from contextlib import suppress
-from functools import partial
 
 from prober.exposition.families import Registry
 from prober.features.capacity.actions import Refused, StartRequest, Trigger
-from prober.features.capacity.cron import MAX_LATENESS_S, Cron
 from prober.features.capacity.headroom import Headroom, TargetDemand
 from prober.features.capacity.sweep_job import SweepJob
 from prober.features.capacity.sweep_pauses import SweepPauses
 from prober.features.capacity.sweep_runner import LEASE_LOST
+from prober.features.capacity.sweep_schedule import MAX_LATENESS_S
 from prober.features.capacity.sweep_store import SweepArchive
-from prober.features.capacity.target_sweeps import TargetSweeps
+from prober.features.capacity.target_sweeps import SweepParts, TargetSweeps
 from prober.net.clock import Clock
 from prober.probing.feature import Monitor
 from prober.probing.history import EventLog
@@ -25,15 +23,13 @@ from prober.probing.supervisor import Supervisor
 from prober.results.result import Result
 from prober.storage.store import Store
 
-CLEAN_UP_AFTER_S = 5.0  # first what the series need is read
 READ_WITHIN_S = 5.0  # how long a page waits for results that are in the store only
-log = logging.getLogger(__name__)
 
 
 class Sweeps(Monitor):
-    """Sweeps of all targets, and the parts that they share. Two at a time would load the same machine.
+    """Sweeps of all targets. Two at a time would load the same machine.
 
-    headroom: observes the demand of the targets; its Prometheus is also queried for firing alerts
+    headroom: observes the demand of the targets
     store: keeps results and start times; None: in memory only
     leadership: of several replicas only the holder of the lease sweeps. It claims there what is due before it starts, so that
     the next holder does not repeat it; a sweep that came due while no replica had the lease is started by the next holder.
@@ -51,22 +47,20 @@ class Sweeps(Monitor):
         read_facts: ReadFacts | None = None,
         instance: str = "",
     ) -> None:
-        self.registry, self.events, self.headroom, self.clock = registry, events, headroom, clock
-        self.open_page, self.read_facts, self.instance = open_page, read_facts, instance
-        self.leadership = leadership or Leadership()
-        self.pauses, self.cron = SweepPauses(store, clock), Cron(clock)
-        self.archive = SweepArchive(store, clock.unix_s) if store is not None else None
+        archive = SweepArchive(store, clock.unix_s) if store is not None else None
+        leadership, pauses = leadership or Leadership(), SweepPauses(store, clock)
+        self.parts = SweepParts(
+            *(registry, events, headroom, clock, open_page, leadership, pauses, archive, read_facts, instance)
+        )
         self._targets: dict[str, TargetSweeps] = {}
         self._running: TargetSweeps | None = None
         self._is_closing = False
         self._waiting: dict[TargetSweeps, StartRequest] = {}  # for the end of another sweep, or for the lease
         self._tasks: set[asyncio.Task[None]] = set()
-        self._to_recall: asyncio.Queue[TargetSweeps] = asyncio.Queue()
-        if self.archive is not None:
+        if archive is not None:
             supervisor = Supervisor(registry)
-            self._hold(supervisor.start("sweep_results", partial(self._recall_all, self.archive)))
-            self._hold(supervisor.start("sweep_results", partial(self._clean_up, self.archive)))
-        self.leadership.listen(self._lease_lost, self._lease_won)
+            self._tasks |= {supervisor.start("sweep_results", work) for work in (archive.run, archive.clean_up_later)}
+        leadership.listen(self._lease_lost, self._lease_won)
 
     def observe(self, observed: ObservedTarget) -> TargetSweeps:
         """Create the sweeps of one target, which `Headroom` must observe before.
@@ -79,7 +73,7 @@ class Sweeps(Monitor):
         before = self._targets.pop(observed.name, None)
         if before is not None:
             before.leave("another target has its name")
-        target = TargetSweeps(self, observed, demand, before)
+        target = TargetSweeps(self.parts, observed, demand, self._start, self._forget, before)
         try:
             target.configured()
         except Exception:
@@ -88,7 +82,7 @@ class Sweeps(Monitor):
         self._targets[observed.name] = target
         return target
 
-    def forget(self, target: TargetSweeps) -> None:
+    def _forget(self, target: TargetSweeps) -> None:
         """Remove a target, unless another one has taken over its name."""
         self._waiting.pop(target, None)
         if self._targets.get(target.name) is target:
@@ -106,29 +100,24 @@ class Sweeps(Monitor):
             configured = sorted(known.name for known in self._targets.values() if known.spec is not None)
             text = f"target {name!r} has no `sweep:` in the configuration; those that have: {', '.join(configured) or 'none'}"
             raise Refused("not_configured", text)
-        return self.start_target(target, StartRequest(trigger, due_unix_s))
+        return self._start(target, StartRequest(trigger, due_unix_s))
 
-    def start_target(self, target: TargetSweeps, request: StartRequest) -> str:
-        """Start a sweep, and return its id. Raises Refused, which is counted."""
+    def _start(self, target: TargetSweeps, request: StartRequest) -> str:
+        """Start a sweep, and return its id. Raises Refused, which is counted. A scheduled one waits for the lease or another sweep."""
         try:
-            target.check_lease(request)
-            if self._running is not None:
-                text = f"a sweep of {self._running.name!r} is under way; one at a time"
-                if request.trigger != "request" and target is not self._running:
-                    self._waiting[target] = request
-                    text = f"a sweep of {self._running.name!r} is under way; this one waits for its end"
-                raise Refused("running", text)
-            target.check_start(request)
+            target.check(request, running=self.under_way or "")
         except Refused as refusal:
-            if request.due_unix_s and self.leadership.held() is None:
+            waits_for_end = refusal.reason == "running" and request.trigger != "request"
+            waits_for_lease = request.due_unix_s and self.parts.leadership.held() is None
+            if (waits_for_end and target is not self._running) or waits_for_lease:
                 self._waiting[target] = request
             target.refused(request, refusal)
             raise
-        assert target.series is not None
         identity = uuid.uuid4().hex[:12]
-        job = SweepJob(target, target.series, identity, request)
         self._running = target
-        self._hold(asyncio.create_task(self._run(job)))
+        task = asyncio.create_task(self._run(SweepJob(target, identity, request)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return identity
 
     def stop(self, name: str) -> bool:
@@ -142,16 +131,15 @@ class Sweeps(Monitor):
         return self._running.name if self._running is not None else None
 
     async def close(self) -> None:
-        """Cancel schedules and the sweep under way, and save the quiet times."""
+        """Cancel schedules and the sweep under way, and save the pauses."""
         self._is_closing = True
-        self.cron.stop()
         for target in self._targets.values():
-            target.cancel_settling()
+            target.cancel_timers()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        await self.pauses.close()
+        await self.parts.pauses.close()
 
     async def _run(self, job: SweepJob) -> None:
         try:
@@ -165,7 +153,7 @@ class Sweeps(Monitor):
         for target in list(self._waiting):
             if self._running is None and not self._is_closing:
                 with suppress(Refused):
-                    self.start_target(target, self._waiting.pop(target))
+                    self._start(target, self._waiting.pop(target))
 
     def _lease_lost(self) -> None:
         """End the sweep under way at once, before another replica may start one."""
@@ -175,7 +163,7 @@ class Sweeps(Monitor):
     def _lease_won(self) -> None:
         """Start the sweeps that came due while no replica had the lease, unless that is too long ago."""
         for target, request in list(self._waiting.items()):
-            if request.due_unix_s and self.clock.unix_s() - request.due_unix_s > MAX_LATENESS_S:
+            if request.due_unix_s and self.parts.clock.unix_s() - request.due_unix_s > MAX_LATENESS_S:
                 del self._waiting[target]
         self._begin_next()
 
@@ -195,36 +183,13 @@ class Sweeps(Monitor):
 
     async def result(self, identity: str) -> Result | None:
         """The result with this id; None if there is none."""
-        if self.archive is not None:
-            await self.archive.listed.wait()
+        if self.parts.archive is not None:
+            await self.parts.archive.listed.wait()
         for target in self._chosen(None):
             if target.results.has(identity):
                 await target.results.read(lambda result: result.id == identity)
         return next((result for result in self.results() if result.id == identity), None)
 
-    def recall(self, target: TargetSweeps) -> None:
-        """Load the target's earlier sweeps from the store. Targets take turns, as others need the disk too."""
-        if self.archive is not None:
-            self._to_recall.put_nowait(target)
-
     def _chosen(self, name: str | None) -> list[TargetSweeps]:
         """The swept targets with this name; None: all of them."""
         return [target for target in self._targets.values() if name in (None, target.name) and target.spec is not None]
-
-    async def _recall_all(self, archive: SweepArchive) -> None:
-        await archive.index()
-        while True:
-            target = await self._to_recall.get()
-            try:
-                await target.recall()
-            except Exception:
-                log.exception("target=%s: its earlier sweeps are not known; please report this", target.name)
-
-    async def _clean_up(self, archive: SweepArchive) -> None:
-        await archive.listed.wait()
-        await asyncio.sleep(CLEAN_UP_AFTER_S)
-        await asyncio.to_thread(archive.clean_up)
-
-    def _hold(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

@@ -8,7 +8,6 @@ from prober.features.capacity.actions import Action, Refused, Run, StartRequest
 from prober.features.capacity.engine_fit import Prior
 from prober.features.capacity.sweep_result import has_capacity, result_of
 from prober.features.capacity.sweep_runner import SweepRun, SweepRunner
-from prober.features.capacity.sweep_series import SweepSeries
 from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.measure.objective import burns
 from prober.measure.target_state import TargetEvent, TargetState
@@ -27,10 +26,12 @@ log = logging.getLogger(__name__)
 
 
 class SweepJob:
-    """A sweep that may start. series: series of the target's sweeps, which are closed once the target is gone"""
+    """A sweep of a target that may start, with its id."""
 
-    def __init__(self, target: TargetSweeps, series: SweepSeries, identity: str, request: StartRequest) -> None:
-        self._target, self._series, self._shared = target, series, target.shared
+    def __init__(self, target: TargetSweeps, identity: str, request: StartRequest) -> None:
+        assert target.series is not None, "it has no `sweep:`"
+        self._target, self._parts = target, target.parts
+        self._series = target.series  # closed once the target is gone
         self._id, self._request = identity, request
 
     async def run(self) -> None:
@@ -43,37 +44,36 @@ class SweepJob:
         except LockHeld as holder:
             target.refused(self._request, Refused("locked", f"it is loaded by {holder} on this machine"))
         except (UnidentifiedTarget, WorkersUnavailable) as problem:
-            self._series.failed(self._shared.clock.unix_s())
+            self._series.failed(self._parts.clock.unix_s())
             log.warning("target=%s sweep (%s) failed: %s", target.name, trigger, problem)
         except Exception:
             # A fault of the prober must not pass as an answer, and leaves the last capacity with its old time.
-            self._series.failed(self._shared.clock.unix_s())
+            self._series.failed(self._parts.clock.unix_s())
             log.exception("target=%s: a sweep failed inside the prober; please report this", target.name)
 
     async def _start(self) -> None:
         """Take lock and lease, check again, and sweep. Raises Refused, LockHeld, UnidentifiedTarget, WorkersUnavailable."""
-        target, shared, request = self._target, self._shared, self._request
-        key, leadership = target.target.spec.key, shared.leadership
-        target.check_pause(request)
+        target, parts, request = self._target, self._parts, self._request
+        key, leadership = target.target.spec.key, parts.leadership
         await target.check_alerts()
         with Lock(target.target.spec.url, f"prober run, a sweep of {target.name}"):
-            target.check_lease(request)  # another replica may have taken the lease meanwhile
-            fence = await leadership.claim(claimed_as(key), request.due_unix_s or shared.clock.unix_s())
+            target.check(request)  # another replica may have taken the lease meanwhile
+            fence = await leadership.claim(claimed_as(key), request.due_unix_s or parts.clock.unix_s())
             if fence is None:
                 raise Refused("no_lease", f"lease {leadership.where} was lost before it began")
-            await shared.pauses.started(key, request)
+            await parts.pauses.started(key, request)
             async with open_workers(target.spec.workers if target.spec is not None else 1) as workers:
-                if self._series.is_closed or target.spec is None:
-                    raise Refused("not_configured", "the target was removed")
-                target.check_state()  # it may have been paused meanwhile, or its pod may be ending
+                # Its own start and claim refuse a schedule now, but no request. The target may have been paused or removed meanwhile.
+                target.check(StartRequest("request"))
+                assert target.spec is not None
                 await self._sweep(target.spec, fence, workers)
 
     async def _sweep(self, sweep: SweepSpec, fence: int, workers: Workers) -> None:
         """Sweep, and store the result. sweep: configuration at the start; fence: token of the lease. Raises UnidentifiedTarget."""
-        target, shared, series = self._target, self._shared, self._series
-        spec, trigger, where = target.target.spec, self._request.trigger, shared.leadership.where
+        target, parts, series = self._target, self._parts, self._series
+        spec, trigger, where = target.target.spec, self._request.trigger, parts.leadership.where
         session = Session(
-            *(spec, shared.clock, None, shared.read_facts),
+            *(spec, parts.clock, None, parts.read_facts),
             launch=workers.launch,
             target=target.target,
             devices=target.devices,
@@ -88,11 +88,11 @@ class SweepJob:
             series.rate(action.rate_per_s if isinstance(action, Run) else 0.0)
 
         runner = target.runner = SweepRunner(
-            *(session, sweep, shared.open_page, on_action),
+            *(session, sweep, parts.open_page, on_action),
             prior=prior,
             before=target.demand.readings,
             demand=target.demand.queried,
-            is_allowed=lambda: shared.leadership.held() == fence,
+            is_allowed=lambda: parts.leadership.held() == fence,
             needs=target.probe_needs(),
             on_retry_after=lambda pause_s: target.retry_after(pause_s, spec.url),
         )
@@ -107,7 +107,7 @@ class SweepJob:
                 run = await runner.run()
         except asyncio.CancelledError:  # the prober ends, and keeps nothing of it
             log.info("target=%s %s", target.name, CUT)
-            shared.events.append(TargetEvent(shared.clock.unix_s(), target.name, "sweep", CUT))
+            parts.events.append(TargetEvent(parts.clock.unix_s(), target.name, "sweep", CUT))
             raise
         finally:
             guards.cancel()
@@ -135,16 +135,16 @@ class SweepJob:
         self._series.stages(self._target.last_curve())
         text = f"sweep: {finished.verdict}, {result.capacity_words()}; why it ended: {ending(result.stop, result.stop_detail)}"
         log.info("target=%s %s (%s)", name, text, finished.reason)
-        self._shared.events.append(TargetEvent(result.ended_unix_s, name, "sweep", text))
+        self._parts.events.append(TargetEvent(result.ended_unix_s, name, "sweep", text))
 
     async def _guard(self, runner: SweepRunner, sweep: SweepSpec) -> None:
         """End the sweep for reasons outside the state machine: scheduled probes, the target's state, the prober, alerts."""
-        target, shared = self._target, self._shared
-        began_ns = alerts_ns = shared.clock.now_ns()
+        target, parts = self._target, self._parts
+        began_ns = alerts_ns = parts.clock.now_ns()
         while True:
             await asyncio.sleep(GUARD_INTERVAL_S)
             target.observed.budget_spent()
-            now_ns = shared.clock.now_ns()
+            now_ns = parts.clock.now_ns()
             probes = [probe for probe in target.recent if probe.timeline.intended_ns >= began_ns]
             if target.target.state is TargetState.FAILING:
                 runner.stop("the target fails")

@@ -9,7 +9,7 @@ import json
 import logging
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from prober.results.result import Result
 from prober.results.result_file import from_json, to_json
@@ -19,6 +19,7 @@ from prober.storage.store import UNREADABLE_SUFFIX, Entry, Store
 SWEEP = "sweep"  # kind of the rows in the store
 MAX_RESULTS = 20  # of a target
 MAX_BYTES = 32 << 20  # of all results: half of the volume in the manifests
+CLEAN_UP_AFTER_S = 5.0  # first what the series need is read
 MAX_UNREADABLE_AGE_S = 90 * 86_400.0
 log = logging.getLogger(__name__)
 
@@ -81,11 +82,26 @@ class SweepArchive:
     def __init__(self, store: Store, unix_s: Callable[[], float]) -> None:
         self._store, self._unix_s = store, unix_s
         self._stores: dict[str, SweepStore] = {}
+        self._to_read: asyncio.Queue[tuple[str, Callable[[], Awaitable[None]]]] = asyncio.Queue()
         self.listed = asyncio.Event()
 
     def of(self, key: str) -> SweepStore:
         """The results of the target with this key, as a `SweepStore`."""
         return self._stores.setdefault(key, SweepStore(self, key))
+
+    def read_later(self, name: str, read: Callable[[], Awaitable[None]]) -> None:
+        """Call `read`, which reads results of the target of this name. Targets take turns, as others need the disk too."""
+        self._to_read.put_nowait((name, read))
+
+    async def run(self) -> None:
+        """List the results, then serve `read_later`, forever."""
+        await self.index()
+        while True:
+            name, read = await self._to_read.get()
+            try:
+                await read()
+            except Exception:
+                log.exception("target=%s: its earlier sweeps are not known; please report this", name)
 
     async def index(self) -> None:
         """List the results without reading them."""
@@ -105,6 +121,12 @@ class SweepArchive:
             else:
                 known.append(names)
         return known
+
+    async def clean_up_later(self) -> None:
+        """Clean up after CLEAN_UP_AFTER_S."""
+        await self.listed.wait()
+        await asyncio.sleep(CLEAN_UP_AFTER_S)
+        await asyncio.to_thread(self.clean_up)
 
     def clean_up(self) -> None:
         """Remove old rows that were set aside, free the space, and check the file. Blocks."""

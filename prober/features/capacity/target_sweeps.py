@@ -2,54 +2,74 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import datetime
+from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
 
 from prober.config.sweep import WARM_UP, SweepSpec
 from prober.config.target import needs_of
+from prober.exposition.families import Registry
 from prober.features.capacity.actions import Refused, StartRequest
-from prober.features.capacity.cron import MAX_LATENESS_S, longest_gap_s
 from prober.features.capacity.engine_fit import Fit
-from prober.features.capacity.headroom import TargetDemand
+from prober.features.capacity.headroom import Headroom, TargetDemand
+from prober.features.capacity.sweep_pauses import SweepPauses
 from prober.features.capacity.sweep_result import has_capacity
 from prober.features.capacity.sweep_runner import SweepProgress, SweepRunner
+from prober.features.capacity.sweep_schedule import MAX_LATENESS_S, Situation, SweepSchedule, longest_gap_s, refusal
 from prober.features.capacity.sweep_series import SweepSeries
-from prober.features.capacity.sweep_store import SweepStore
+from prober.features.capacity.sweep_store import SweepArchive, SweepStore
 from prober.measure.engine_signals import EngineChange, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.objective import BURN_PROBES
 from prober.measure.result import ProbeResult
-from prober.measure.target_state import TargetState
+from prober.net.clock import Clock
 from prober.net.prometheus import QueryFailed, firing
-from prober.probing.observer import ObservedTarget, TargetObserver
-from prober.probing.replicas import claimed_as
+from prober.probing.history import EventLog
+from prober.probing.observer import ObservedTarget, OpenPage, TargetObserver
+from prober.probing.replicas import Leadership, claimed_as
+from prober.probing.session import ReadFacts
 from prober.probing.target import Target
 from prober.results.result import Result, result_url
 from prober.workload.arrivals import derive_seed
 from prober.workload.budget import BudgetDemand
-from prober.workload.schedule import zone
-
-if TYPE_CHECKING:
-    from prober.features.capacity.monitor import Sweeps
 
 # Alerts that a sweep ends: while they fire a sweep may start.
 CAPACITY_ALERTS = frozenset({"LLMHeadroomLow", "LLMCapacityExhaustionForecast", "LLMSweepStale"})
-CLOCKS_DIFFER_S = 1.0  # a schedule follows the wall clock, and a gap the monotonic one
 # Added to `limits.time` of another replica's sweep, which also looks at the target and cuts its requests.
 MARGIN_S = 60.0
 MAX_POOLED = 4  # sweeps of one engine whose capacities are pooled for the headroom
 SETTLED_S = 60.0  # after a change of the engine, until it is warm and may be swept
+WAKEUP_INTERVAL_S = 30.0  # of a schedule, as the wall clock may be changed
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class SweepParts:
+    """Parts that the sweeps of all targets share.
+
+    headroom: observes the demand of the targets; its Prometheus is also queried for firing alerts
+    archive: results on disk; None: results are kept in memory
+    instance: name of this prober, from which the delays of its schedules follow
+    """
+
+    registry: Registry
+    events: EventLog
+    headroom: Headroom
+    clock: Clock
+    open_page: OpenPage
+    leadership: Leadership
+    pauses: SweepPauses
+    archive: SweepArchive | None
+    read_facts: ReadFacts | None
+    instance: str
 
 
 class TargetSweeps(TargetObserver):
     """Sweeps of one target. It outlives a configuration without `sweep:`; then nothing is swept, and it has no series.
 
-    shared: what the sweeps of all targets share
     demand: demand of the target's users, from which a sweep's requests are excluded
+    start: starts a sweep of this target and returns its id, or raises Refused; forget: called when the target is removed
     recent: of the last scheduled probes; devices: the GPUs that serve the target
     model: (start of the last sweep in Unix seconds, model that it fitted); None if the engine has changed since
     runner: runner of the sweep under way, once it has begun
@@ -57,12 +77,15 @@ class TargetSweeps(TargetObserver):
 
     def __init__(
         self,
-        shared: "Sweeps",
+        parts: SweepParts,
         observed: ObservedTarget,
         demand: TargetDemand,
+        start: Callable[["TargetSweeps", StartRequest], str],
+        forget: Callable[["TargetSweeps"], None],
         before: "TargetSweeps | None",
     ) -> None:
-        self.name, self.shared, self.observed, self.demand = observed.name, shared, observed, demand
+        self.name, self.parts, self.observed, self.demand = observed.name, parts, observed, demand
+        self._start, self._forget = start, forget
         self.recent: list[ProbeResult] = []
         self.devices: Sequence[GpuReading] = ()
         self.model: tuple[float, Fit] | None = before.model if before is not None else None
@@ -72,6 +95,8 @@ class TargetSweeps(TargetObserver):
         self._url: str = before._url if before is not None else observed.target.spec.url
         self._seen_claim = 0.0, 0.0  # at the lease: its Unix seconds, and when it was first seen (monotonic)
         self._is_swept_by_other = False
+        self._schedule: SweepSchedule | None = None
+        self._timer: asyncio.TimerHandle | None = None  # of the schedule
         self._settling: asyncio.TimerHandle | None = None
         self._results: SweepStore | None = None
 
@@ -79,7 +104,7 @@ class TargetSweeps(TargetObserver):
     def results(self) -> SweepStore:
         """Results of earlier sweeps. Made on first use: of thousands of targets few are swept."""
         if self._results is None:
-            archive, key = self.shared.archive, self.target.spec.key
+            archive, key = self.parts.archive, self.target.spec.key
             self._results = archive.of(key) if archive is not None else SweepStore(None, key)
         return self._results
 
@@ -90,8 +115,8 @@ class TargetSweeps(TargetObserver):
 
     @property
     def spec(self) -> SweepSpec | None:
-        """Configuration `sweep:` of the target; None without one."""
-        return self.observed.target.spec.sweep
+        """Configuration `sweep:` of the target; None without one, or if the target is gone."""
+        return None if self._is_gone else self.observed.target.spec.sweep
 
     # --- events of the target
 
@@ -102,14 +127,14 @@ class TargetSweeps(TargetObserver):
         if spec.sweep is None:
             self.withdraw("target removed")
         elif self.series is None:
-            self.series = SweepSeries(self.shared.registry, self.name)
-            self.shared.recall(self)
+            self.series = SweepSeries(self.parts.registry, self.name)
+            self._recall_later()
         if spec.url != self._url:
             self._move(spec.url)
         elif self.runner is not None:
             self.runner.reconfigured(self.target, self.probe_needs())
         if spec.sweep is not None:
-            self._schedule(spec.sweep)
+            self._follow_schedule(spec.sweep)
 
     def probe_ended(self, result: ProbeResult) -> None:
         if self.series is None:
@@ -125,8 +150,8 @@ class TargetSweeps(TargetObserver):
         claim_s, seen_s = self._claim()
         longest_s = self.spec.limits.time + MARGIN_S if self.spec is not None else 0.0
         # The number of a claim is the due time of its sweep.
-        is_recent = abs(self.shared.clock.unix_s() - claim_s) < longest_s + MAX_LATENESS_S
-        is_swept = is_recent and seen_s < longest_s and self.shared.leadership.held() is None
+        is_recent = abs(self.parts.clock.unix_s() - claim_s) < longest_s + MAX_LATENESS_S
+        is_swept = is_recent and seen_s < longest_s and self.parts.leadership.held() is None
         if is_swept == self._is_swept_by_other:
             return
         self._is_swept_by_other = is_swept
@@ -146,7 +171,8 @@ class TargetSweeps(TargetObserver):
             return
         self.model = None
         if self.spec is not None and self.spec.after_change:
-            self.cancel_settling()
+            if self._settling is not None:
+                self._settling.cancel()
             self._settling = asyncio.get_running_loop().call_later(SETTLED_S, self._try, StartRequest("change"))
 
     def paused(self) -> None:
@@ -154,7 +180,7 @@ class TargetSweeps(TargetObserver):
 
     def removed(self) -> None:
         self.leave("target removed")
-        self.shared.forget(self)
+        self._forget(self)
 
     def leave(self, why: str) -> None:
         """Stop sweeping: the target was removed, or another one has taken over its name."""
@@ -164,59 +190,39 @@ class TargetSweeps(TargetObserver):
     def withdraw(self, why: str) -> None:
         """Stop sweeping the target. A sweep under way ends; its result is stored, but not shown."""
         self.stop(why)
-        self.cancel_settling()
+        self.cancel_timers()
         if self.series is not None:
-            self.shared.cron.remove(self.name)
             self.series.close()
             self.series = None
             self.results.forget()
 
     # --- the start of a sweep
 
-    def check_lease(self, request: StartRequest) -> None:
-        """Check the lease and its claims. Raises Refused if another replica sweeps, or started this sweep."""
-        leadership, latest_unix_s = self.shared.leadership, self.shared.clock.unix_s() + MAX_LATENESS_S
-        if leadership.held() is None:
-            holder = leadership.holder or "nobody that is known"
-            raise Refused("no_lease", f"lease {leadership.where} is held by {holder}; only its holder sweeps")
-        # A claim from the far future, of a wrong clock, does not count.
-        if 0 < request.due_unix_s <= leadership.claimed(claimed_as(self.target.spec.key)) <= latest_unix_s:
-            raise Refused("no_lease", "another replica began the one that was due")
-
-    def check_start(self, request: StartRequest) -> None:
-        """Check that a sweep of the target may start now. Raises Refused."""
-        spec = self.spec
-        if spec is None:
-            raise Refused("not_configured", "the target was removed")
-        self.check_pause(request)
-        at = datetime.fromtimestamp(self.shared.clock.unix_s(), zone(spec.timezone))
-        if any(span.contains(at) for span in spec.blackout):
-            raise Refused("blackout", f"{at:%a %H:%M} is in sweep.blackout")
-        self.check_state()
-        prompt_tokens, output_tokens = (
-            round((WARM_UP.requests or 0) * tokens) for tokens in spec.workload.mean_tokens()
+    def check(self, request: StartRequest, running: str = "") -> None:
+        """Check whether a sweep may start now. Raises Refused. running: name of the target that is swept, "" if none is"""
+        target, parts, leadership = self.target, self.parts, self.parts.leadership
+        claim_unix_s, claim_seen_s = self._claim()
+        situation = Situation(
+            spec=self.spec,
+            unix_s=parts.clock.unix_s(),
+            lease=leadership.where,
+            holder=leadership.holder,
+            is_leader=leadership.held() is not None,
+            claim_unix_s=claim_unix_s,
+            claim_seen_s=claim_seen_s,
+            running=running,
+            start_age_s=parts.pauses.start_age_s(target.spec.key),
+            quiet_s=parts.pauses.quiet_s(target.spec.key, result_url(self._url)),
+            state=target.state,
+            is_paused=target.paused_unix_s is not None,
+            shortage=self._shortage(),
         )
-        warm_up = self.target.amounts(prompt_tokens, output_tokens)
-        for kind, need in self.probe_needs().items():
-            spare = self.target.budgets[kind].available(self.target.clock.now_ns(), need)
-            if spare < warm_up[kind]:
-                unit = "tokens" if kind == "tokens" else "dollars"
-                raise Refused(
-                    "over_budget",
-                    f"its scheduled probes leave {max(0.0, spare):,.6g} {unit} of budget.{kind}_per_day in these 24 hours, and "
-                    f"a warm-up takes {warm_up[kind]:,.6g}; raise the budget, or lower the probes' rate",
-                )
-
-    def check_state(self) -> None:
-        """Check that the target is healthy and not paused. Raises Refused."""
-        if self.target.paused_unix_s is not None:
-            raise Refused("not_ready", "the target is paused")
-        if self.target.state is not TargetState.READY:
-            raise Refused("not_ready", f"the target is {self.target.state}")
+        if (refused := refusal(request, situation)) is not None:
+            raise refused
 
     async def check_alerts(self) -> None:
         """Check that no alert fires for the target. Raises Refused. A Prometheus that does not answer is logged and refuses nothing."""
-        if (url := self.shared.headroom.prometheus_url) is None:
+        if (url := self.parts.headroom.prometheus_url) is None:
             return
         try:
             names = await firing(url, self.name, CAPACITY_ALERTS)
@@ -226,22 +232,25 @@ class TargetSweeps(TargetObserver):
         if names:
             raise Refused("alert_firing", f"an alert fires: {', '.join(names)}")
 
-    def check_pause(self, request: StartRequest) -> None:
-        """Check that `min_gap` and the target's Retry-After have passed. Raises Refused."""
-        # A claim in the future shows a wrong clock: it counts from when it was first seen.
-        age_s, (claim_s, seen_s) = self.shared.pauses.start_age_s(self.target.spec.key), self._claim()
-        if claim_s:
-            since_s = self.shared.clock.unix_s() - claim_s
-            age_s = min(age_s, since_s if since_s >= 0 else seen_s)
-        if self.spec is not None and request.trigger != "request" and age_s < self.spec.min_gap - CLOCKS_DIFFER_S:
-            raise Refused("min_gap", f"the last one began {age_s:.0f} s ago; min_gap is {self.spec.min_gap:g} s")
-        left_s = self.shared.pauses.quiet_s(self.target.spec.key, result_url(self._url))
-        if left_s > 0:
-            raise Refused("retry_after", f"the target asks to be left alone for {left_s:.0f} s more (Retry-After)")
+    def _shortage(self) -> str:
+        """What the daily budgets lack for a warm-up beside the scheduled probes; "" if nothing."""
+        if self.spec is None:
+            return ""
+        target, requests = self.target, WARM_UP.requests or 0
+        warm_up = target.amounts(*(round(requests * tokens) for tokens in self.spec.workload.mean_tokens()))
+        for kind, need in self.probe_needs().items():
+            spare = target.budgets[kind].available(target.clock.now_ns(), need)
+            if spare < warm_up[kind]:
+                unit = "tokens" if kind == "tokens" else "dollars"
+                return (
+                    f"its scheduled probes leave {max(0.0, spare):,.6g} {unit} of budget.{kind}_per_day in these 24 hours, and "
+                    f"a warm-up takes {warm_up[kind]:,.6g}; raise the budget, or lower the probes' rate"
+                )
+        return ""
 
     def retry_after(self, pause_s: float, url: str) -> None:
         """Start no sweep of the target at this URL for `pause_s`, as it asked to be left alone; this also holds after a restart."""
-        self.shared.pauses.retry_after(self.target.spec.key, result_url(url), pause_s)
+        self.parts.pauses.retry_after(self.target.spec.key, result_url(url), pause_s)
 
     def refused(self, request: StartRequest, refusal: Refused) -> None:
         """Log and count a sweep that was not started."""
@@ -291,6 +300,10 @@ class TargetSweeps(TargetObserver):
         measured = (result for result in self.latest() if result.stages and result.target.url == url)
         return self.last_capacity() or next(measured, None)
 
+    def _recall_later(self) -> None:
+        if self.parts.archive is not None:
+            self.parts.archive.read_later(self.name, self.recall)
+
     async def recall(self) -> None:
         """Read results until enough have a comparable capacity; then show the last capacity, load curve and end of a sweep."""
         series = self.series
@@ -317,30 +330,34 @@ class TargetSweeps(TargetObserver):
 
     def _try(self, request: StartRequest) -> None:
         with suppress(Refused):  # it is counted and logged
-            self.shared.start_target(self, request)
+            self._start(self, request)
 
-    def _schedule(self, spec: SweepSpec) -> None:
+    def _follow_schedule(self, spec: SweepSpec) -> None:
         assert self.series is not None
-        cron, period_s = self.shared.cron, None
-        if spec.schedule is None:
-            cron.remove(self.name)
-        else:
-            gap_s = longest_gap_s(spec.schedule, spec.timezone, spec.blackout, self.shared.clock.unix_s())
+        self._schedule, period_s, unix_s = None, None, self.parts.clock.unix_s()
+        if spec.schedule is not None:
+            gap_s = longest_gap_s(spec.schedule, spec.timezone, spec.blackout, unix_s)
             period_s = None if gap_s is None else max(gap_s, spec.min_gap)
-            rng = Random(derive_seed(self.shared.instance, self.target.spec.key, "sweep"))
-            delay_s = rng.uniform(0.0, spec.spread)
-
-            def on_due(due_unix_s: float) -> None:
-                self._try(StartRequest("schedule", due_unix_s))
-
-            cron.set(self.name, spec.schedule, spec.timezone, on_due, self._schedule_missed, delay_s)
+            rng = Random(derive_seed(self.parts.instance, self.target.spec.key, "sweep"))
+            self._schedule = SweepSchedule(spec.schedule, spec.timezone, unix_s, delay_s=rng.uniform(0.0, spec.spread))
         self.series.declare(period_s)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(0.0, self._start_due)
 
-    def _schedule_missed(self, due_unix_s: float) -> None:
-        """Log and count a sweep that came due while the prober was stopped or its clock was set forward past that time."""
-        late_s = self.shared.clock.unix_s() - due_unix_s
-        text = f"it was due {late_s:.0f} s ago; {MAX_LATENESS_S} s is too late"
-        self.refused(StartRequest("schedule", due_unix_s), Refused("missed", text))
+    def _start_due(self) -> None:
+        """Start the sweep that is due, and look again when the next one is, or earlier, as the wall clock may be changed."""
+        if (schedule := self._schedule) is None:
+            return
+        unix_s = self.parts.clock.unix_s()
+        due = schedule.due(unix_s)
+        wait_s = min(max(0.0, schedule.next_s - unix_s), WAKEUP_INTERVAL_S)
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._start_due)
+        if due is not None and due.is_missed:
+            text = f"it was due {unix_s - due.unix_s:.0f} s ago; {MAX_LATENESS_S} s is too late"
+            self.refused(StartRequest("schedule", due.unix_s), Refused("missed", text))
+        elif due is not None:
+            self._try(StartRequest("schedule", due.unix_s))
 
     def _move(self, url: str) -> None:
         """Continue at the target's new URL, for which no earlier result is valid."""
@@ -350,12 +367,12 @@ class TargetSweeps(TargetObserver):
         if self.series is not None:
             self.series.capacity_time(None)
             self.series.stages(None)
-            self.shared.recall(self)
+            self._recall_later()
 
     def _claim(self) -> tuple[float, float]:
         """(Unix seconds of the last claim of a sweep at the lease, 0 without one; seconds since that claim was first seen)."""
-        claim_s = self.shared.leadership.claimed(claimed_as(self.target.spec.key))
-        now_s = self.shared.clock.now_ns() / 1e9
+        claim_s = self.parts.leadership.claimed(claimed_as(self.target.spec.key))
+        now_s = self.parts.clock.now_ns() / 1e9
         if self._seen_claim[0] != claim_s:
             self._seen_claim = claim_s, now_s
         return claim_s, now_s - self._seen_claim[1]
@@ -363,8 +380,9 @@ class TargetSweeps(TargetObserver):
     def _has_capacity(self, result: Result) -> bool:
         return has_capacity(result) and result.target.url == result_url(self._url)
 
-    def cancel_settling(self) -> None:
-        """Cancel the sweep that waits for a changed engine to settle."""
-        if self._settling is not None:
-            self._settling.cancel()
-            self._settling = None
+    def cancel_timers(self) -> None:
+        """Start no further sweep by the schedule, or of a changed engine that settles."""
+        for timer in (self._timer, self._settling):
+            if timer is not None:
+                timer.cancel()
+        self._schedule = self._settling = None

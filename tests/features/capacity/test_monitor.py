@@ -1,10 +1,13 @@
 """When a sweep may start, and where its result is found."""
 
+import asyncio
+
 import pytest
 
+from prober.features.capacity import target_sweeps
 from prober.features.capacity.actions import Refused
-from prober.features.capacity.cron import Cron
 from prober.features.capacity.sweep_job import CUT
+from prober.features.capacity.sweep_schedule import SweepSchedule
 from prober.features.capacity.sweep_series import SweepSeries
 from prober.measure.target_state import TargetState
 from prober.probing.observer import ObservedTarget
@@ -63,7 +66,8 @@ async def test_a_target_whose_sweeps_cannot_be_observed_is_not_swept(
         with pytest.raises(Refused, match="no `sweep:`"):
             stage.sweeps.start("t")
         assert stage.sweeps.results("t") == []
-        assert not stage.sweeps.cron._jobs
+        await asyncio.sleep(120.0)
+        assert not stage.sweeps.under_way
         stage.remove()
         stage.observe()
         stage.sweeps.start("t")
@@ -106,7 +110,12 @@ async def test_a_scheduled_sweep_waits_for_the_end_of_another_target() -> None:
 async def test_replicas_begin_scheduled_sweeps_at_different_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each within `spread` of the schedule, and always with the same delay."""
     delays_s: list[float] = []
-    monkeypatch.setattr(Cron, "set", lambda *arguments: delays_s.append(arguments[-1]))
+
+    def made(schedule: str, timezone: str, unix_s: float, delay_s: float) -> SweepSchedule:
+        delays_s.append(delay_s)
+        return SweepSchedule(schedule, timezone, unix_s, delay_s)
+
+    monkeypatch.setattr(target_sweeps, "SweepSchedule", made)
     for instance in ("pod-1", "pod-2", "pod-3", "pod-1"):
         stage = Stage("http://127.0.0.1:1", "schedule: '0 3 * * *', spread: 2m", instance=instance)
         await stage.sweeps.close()

@@ -85,7 +85,7 @@ async def test_a_cost_budget_ends_a_sweep() -> None:
 async def test_probes_that_use_more_tokens_than_requested_need_more() -> None:
     """A chat template makes 120 tokens of 24: the sweep must leave five times as much."""
     async with running(SLOTS) as url, staged(url, budget="tokens_per_day: 100000, ", probes=FEW) as stage:
-        stage.target_sweeps.check_start(StartRequest("request"))
+        stage.target_sweeps.check(StartRequest("request"))
         now = stage.clock.now_ns()
         timeline = Timeline(now, end_ns=now + 10**9, usage=Usage(116, 4, None))
         probe = ProbeResult("t", "tiny", "i", 0.0, Outcome.OK, "", timeline)

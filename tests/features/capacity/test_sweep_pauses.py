@@ -115,12 +115,12 @@ async def test_a_schedule_whose_period_is_min_gap_sweeps_each_time(monkeypatch: 
     """The gap counts from when the sweep was due: alerts, the lock and the queue delay its start by some seconds."""
     async with staged("http://127.0.0.1:1", "min_gap: 1h") as stage:
         key, unix_s, now_ns = stage.target.spec.key, stage.clock.unix_s(), stage.clock.now_ns()
-        await stage.sweeps.pauses.started(key, StartRequest("schedule", unix_s - 20))
+        await stage.sweeps.parts.pauses.started(key, StartRequest("schedule", unix_s - 20))
         monkeypatch.setattr(stage.clock, "now_ns", lambda: now_ns + 3_580 * 10**9)
-        stage.target_sweeps.check_pause(StartRequest("schedule", unix_s + 3_580))
-        await stage.sweeps.pauses.started(key, StartRequest("change"))
+        stage.target_sweeps.check(StartRequest("schedule", unix_s + 3_580))
+        await stage.sweeps.parts.pauses.started(key, StartRequest("change"))
         with pytest.raises(Refused, match="min_gap"):
-            stage.target_sweeps.check_pause(StartRequest("schedule", unix_s + 3_580))
+            stage.target_sweeps.check(StartRequest("schedule", unix_s + 3_580))
 
 
 async def test_a_scheduled_probe_s_retry_after_refuses_sweeps_and_ends_the_one_under_way() -> None:

@@ -146,7 +146,7 @@ async def test_a_sweep_of_another_replica_is_no_demand_here(ends: str) -> None:
     leadership = Following()
     async with running(SLOTS) as url, staged(url, "limits: {time: 5m}", leadership=leadership) as stage:
         clock = HandClock()
-        stage.sweeps.clock = cast(Clock, clock)
+        stage.sweeps.parts.clock = cast(Clock, clock)
         leadership.claimed_unix_s = 1e9 - 86_400
         total = 0.0
 
@@ -222,7 +222,7 @@ async def test_a_claim_from_the_future_does_not_block_for_ever(monkeypatch: pyte
         with pytest.raises(Refused, match="min_gap"):
             stage.sweeps.start("t", "schedule", unix_s)
         monkeypatch.setattr(stage.clock, "now_ns", lambda: now_ns + 3_601 * 10**9)
-        stage.target_sweeps.check_start(StartRequest("schedule", unix_s))
+        stage.target_sweeps.check(StartRequest("schedule", unix_s))
 
 
 async def test_a_change_of_the_url_ends_the_sweep_and_hides_the_capacity(tmp_path: Path) -> None:
