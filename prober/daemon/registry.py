@@ -2,34 +2,34 @@
 
 import re
 
+from prober import probing
 from prober.daemon import series as own_series
-from prober.exposition.families import AnySeries, Registry, Series
-from prober.features.answers import series as answers
-from prober.features.budget import series as budget
-from prober.features.capacity import series as capacity
-from prober.features.diagnosis import series as diagnosis
-from prober.features.discovery import series as discovery
-from prober.features.drift import series as drift
-from prober.features.engines import series as engines
-from prober.features.gpu import series as gpu
-from prober.features.grafana import series as grafana
-from prober.features.health import series as health
-from prober.features.replicas import series as replicas
-from prober.features.slo import series as slo
-from prober.probing import series as probes
-from prober.probing.feature import Feature
+from prober.exposition.families import AnySeries, Registry
+from prober.features import (
+    answers,
+    budget,
+    capacity,
+    diagnosis,
+    discovery,
+    drift,
+    engines,
+    gpu,
+    grafana,
+    health,
+    replicas,
+    slo,
+)
+from prober.probing.feature import Feature, declared
 
-# In the order in which their observers are called: a new feature is one line here.
-_MODULES = (
-    *(probes, slo, health, budget, engines, gpu, diagnosis, capacity, drift, answers),
-    *(discovery, replicas, own_series, grafana),
-)
+# In the order in which their observers are called: a new feature is one name here.
 FEATURES: tuple[Feature, ...] = tuple(
-    value for module in _MODULES for value in vars(module).values() if isinstance(value, Feature)
+    folder.FEATURE
+    for folder in (
+        *(probing, slo, health, budget, engines, gpu, diagnosis, capacity, drift, answers),
+        *(discovery, replicas, grafana),
+    )
 )
-ALL: tuple[AnySeries, ...] = tuple(
-    value for module in _MODULES for value in vars(module).values() if isinstance(value, Series)
-)
+ALL: tuple[AnySeries, ...] = (*(each for feature in FEATURES for each in feature.series), *declared(own_series))
 VANTAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 

@@ -1,14 +1,15 @@
-"""A feature as a value, and what it is at run time. Each feature declares its own, and `prober/daemon/features.py` lists them.
+"""A feature as a value, and what it is at run time. Each feature declares its own, and `prober/daemon/registry.py` lists them.
 
 This module loads nothing that probes, so that a command that only writes rules or counts series stays small.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from prober.exposition.alerting import Alert
-from prober.exposition.families import Registry
+from prober.exposition.families import AnySeries, Registry, Series
 
 if TYPE_CHECKING:
     from prober.config.configuration import Configuration
@@ -105,15 +106,22 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A feature of the prober. Its series are those that the module declares in which it stands.
+    """A feature of the prober, as `FEATURE` of its folder.
 
+    series: its series
     monitors: makes what the feature is at run time; imports that only when called
     alerts: its alerts
     is_used: whether a configuration uses the feature, so that rule files need its alerts
     saved: kind of the rows in the store that its first monitor writes; "" if it has no state
     """
 
+    series: tuple[AnySeries, ...]
     monitors: Callable[[Shared], Iterable[Monitor]] = lambda _: ()
     alerts: Callable[[], Iterable[Alert]] = tuple
     is_used: "Callable[[Configuration], bool]" = lambda _: True
     saved: str = ""
+
+
+def declared(module: ModuleType) -> tuple[AnySeries, ...]:
+    """Returns the series that a module declares, in their order."""
+    return tuple(value for value in vars(module).values() if isinstance(value, Series))

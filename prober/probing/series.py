@@ -1,12 +1,8 @@
 """Series, alerts and the recording rule of the probes."""
 
-from collections.abc import Iterator
-from functools import partial
-
 from prober.exposition.alerting import NOW, Alert, Link, Rule, Severity, no_data, of_present, probe_increase
 from prober.exposition.dashboards.queries import LEVEL, RECORDED_P99, RECORDED_SIGNALS, RECORDED_WINDOW, quantile
 from prober.exposition.families import counter, gauge, histogram
-from prober.probing.feature import Feature, Monitor, PerTarget, Shared
 
 _PROBE = ("target", "workload")
 PROBES = counter("llmslo_probes_total", "Due times of the schedule, sent or shed, without the neutral ones.", *_PROBE)
@@ -253,22 +249,3 @@ def record() -> Rule:
     ).replace("{}", "")
     probed = f"group by ({LEVEL}) (llmslo_probes_total)"
     return {"record": RECORDED_P99, "expr": f"({quantiles})\nand on ({LEVEL})\n{probed}\n"}
-
-
-def _monitors(shared: Shared) -> Iterator[Monitor]:
-    from prober.probing import recorder
-    from prober.probing.history import ProbeHistory
-
-    registry, events = shared.registry, shared.events
-    for make in (
-        partial(recorder.TargetProbes, registry),
-        partial(recorder.TargetFailures, registry),
-        partial(recorder.TargetTrust, registry),
-        partial(recorder.TargetBuffering, registry, events),
-        partial(recorder.TargetCaching, events),
-    ):
-        yield PerTarget(make)
-    yield ProbeHistory(shared.history_limit)
-
-
-FEATURE = Feature(_monitors)

@@ -1,9 +1,7 @@
 """Series, alert and panel of the changes of checked answers."""
 
-from collections.abc import Iterator
 from typing import get_args
 
-from prober.config.configuration import Configuration
 from prober.exposition.alerting import Alert, Link, of_present, probe_increase, query
 from prober.exposition.dashboards.board import annotation
 from prober.exposition.dashboards.panels import Panel, Query, series
@@ -12,7 +10,6 @@ from prober.exposition.dashboards.style import GREY, dashed, named
 from prober.exposition.families import gauge
 from prober.features.answers.change import Cause
 from prober.probing import series as probe_series
-from prober.probing.feature import Feature, Monitor, Shared
 
 _CHECK = ("target", "workload", "check")
 ANSWERS_CHANGED = gauge(
@@ -117,17 +114,3 @@ def _changed() -> Alert:
         "{{ .Value | humanizePercentage }}{{ if .Labels.is }} before,{{ else }} since{{ end }}{{ end }}.",
         link=Link("drift", ("target", "workload"), "1d"),
     )
-
-
-def _monitors(shared: Shared) -> Iterator[Monitor]:
-    from prober.features.answers.monitor import AnswersMonitor
-
-    yield AnswersMonitor(shared.registry, shared.events, shared.configuration.drift, shared.saved["answers"])
-
-
-def _is_used(configuration: Configuration) -> bool:
-    probes = (probe for kind in configuration.kinds for probe in kind.probes)
-    return any(workload.checks for probe in probes for _, workload, *_ in probe.judged())
-
-
-FEATURE = Feature(_monitors, alerts, _is_used, saved="answers")

@@ -1,1 +1,23 @@
 """Budgets: limits of tokens and dollars that the prober may spend in 24 hours."""
+
+from collections.abc import Iterator
+from functools import partial
+
+from prober.features.budget import series
+from prober.probing.feature import Feature, Monitor, PerTarget, Shared, declared
+
+
+def _monitors(shared: Shared) -> Iterator[Monitor]:
+    from prober.features.budget.monitor import Ledger, TargetBudgets
+
+    yield Ledger(shared.saved["budget"])
+    yield PerTarget(partial(TargetBudgets, shared.registry))
+
+
+FEATURE = Feature(
+    declared(series),
+    _monitors,
+    series.alerts,
+    lambda configuration: any(kind.budget for kind in configuration.kinds),
+    saved="budget",
+)

@@ -1,14 +1,11 @@
 """Series, alert and panel of the budgets."""
 
-from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from prober.exposition.alerting import Alert, Link, no_data, of_present, probe_increase
 from prober.exposition.dashboards.panels import Panel, Query, series
 from prober.exposition.dashboards.queries import TARGET
 from prober.exposition.families import gauge
-from prober.probing.feature import Feature, Monitor, PerTarget, Shared
 
 BUDGET = gauge("llmslo_budget_remaining_ratio", "Share of the 24-hour budget that is left.", "target", "budget")
 
@@ -38,15 +35,3 @@ def remaining(title: str, text: str, labels: tuple[str, ...], **more: Any) -> Pa
     least = f"min by ({', '.join(labels)}) ({BUDGET}{{{TARGET}}})"
     legend = " ".join(f"{{{{{label}}}}}" for label in labels)
     return series(title, text, "percentunit", Query(least, legend), high=1, **more)
-
-
-def _monitors(shared: Shared) -> Iterator[Monitor]:
-    from prober.features.budget.monitor import Ledger, TargetBudgets
-
-    yield Ledger(shared.saved["budget"])
-    yield PerTarget(partial(TargetBudgets, shared.registry))
-
-
-FEATURE = Feature(
-    _monitors, alerts, lambda configuration: any(kind.budget for kind in configuration.kinds), saved="budget"
-)

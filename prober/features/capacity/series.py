@@ -1,12 +1,10 @@
 """Series of sweeps, capacity, demand and headroom, and alerts on them."""
 
-from collections.abc import Iterator
 from typing import get_args
 
 from prober.exposition.alerting import PRESENT, Alert, Link, query
 from prober.exposition.families import counter, gauge
 from prober.features.capacity.actions import RefusalReason
-from prober.probing.feature import Feature, Monitor, Shared
 from prober.results.capacity import Verdict
 
 CAPACITY = gauge(
@@ -176,27 +174,3 @@ def _stale() -> Alert:
         f"{{{{ range {refusals} }}}} {{{{ .Labels.reason }}}} {{{{ .Value | humanize }}}}{{{{ else }}}} none{{{{ end }}}}.",
         link=Link("capacity", ("target",), "7d"),
     )
-
-
-def _monitors(shared: Shared) -> Iterator[Monitor]:
-    from prober.features.capacity.headroom import Headroom
-    from prober.features.capacity.monitor import Sweeps
-
-    headroom = Headroom(shared.registry, shared.saved["demand"])
-    yield headroom
-    yield Sweeps(
-        shared.registry,
-        shared.events,
-        headroom,
-        shared.clock,
-        shared.store,
-        shared.open_page,
-        shared.leadership,
-        shared.read_facts,
-        shared.instance,
-    )
-
-
-FEATURE = Feature(
-    _monitors, alerts, lambda configuration: any(kind.sweep for kind in configuration.kinds), saved="demand"
-)

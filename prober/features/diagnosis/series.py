@@ -1,6 +1,5 @@
 """Series and panels of the diagnosis."""
 
-from collections.abc import Iterator
 from typing import get_args
 
 from prober.exposition.dashboards import queries
@@ -9,7 +8,6 @@ from prober.exposition.dashboards.queries import TARGET
 from prober.exposition.dashboards.style import GREEN, GREY, ORANGE, RED, YELLOW, index_mapping, words_mapping
 from prober.exposition.families import gauge
 from prober.features.diagnosis.clues import Name
-from prober.probing.feature import Feature, Monitor, Shared
 
 CAUSE = gauge(
     "llmslo_cause_info",
@@ -63,12 +61,3 @@ def causes() -> Panel:
         height=5,
         empty="no diagnosis: nothing is breached, or no data",
     )
-
-
-def _monitors(shared: Shared) -> Iterator[Monitor]:
-    from prober.features.diagnosis.monitor import DiagnosisMonitor
-
-    yield DiagnosisMonitor(shared.registry, shared.events, shared.saved["diagnosis"])
-
-
-FEATURE = Feature(_monitors, saved="diagnosis")

@@ -5,7 +5,6 @@ from prober.exposition.dashboards import queries
 from prober.exposition.dashboards.panels import Panel, Query, series
 from prober.exposition.dashboards.queries import INSTANCE
 from prober.exposition.families import counter, gauge
-from prober.probing.feature import Feature
 
 DISCOVERY_TARGETS = gauge(
     "llmslo_discovery_targets", "Targets that were found and are probed, over all shards.", "discovery"
@@ -81,6 +80,3 @@ def panels() -> list[Panel]:
             empty="no failures in this range",
         ),
     ]
-
-
-FEATURE = Feature(alerts=alerts, is_used=lambda configuration: bool(configuration.discovery))

@@ -1,12 +1,10 @@
 """Series and alerts of drift."""
 
-from collections.abc import Iterator
 from typing import get_args
 
 from prober.exposition.alerting import Alert, Link, query
 from prober.exposition.families import counter, gauge
 from prober.features.drift.state import Cause, Event, LoadState, Phase
-from prober.probing.feature import Feature, Monitor, Shared
 
 _PROBE = ("target", "workload")
 _SIGNAL = (*_PROBE, "signal")
@@ -70,18 +68,3 @@ def _drift(signal: str, name: str) -> Alert:
         "{{ .Labels.percentile }} ×{{ .Value | printf `%.2f` }}{{ else }} since {{ .Value | humanizeTimestamp }}{{ end }}{{ end }}.",
         link=Link("drift", ("target", "workload"), "1d"),
     )
-
-
-def _monitors(shared: Shared) -> Iterator[Monitor]:
-    from prober.features.drift.monitor import DriftMonitor
-
-    yield DriftMonitor(
-        shared.registry,
-        shared.events,
-        shared.configuration.drift,
-        shared.saved["drift"],
-        has_store=shared.store is not None,
-    )
-
-
-FEATURE = Feature(_monitors, alerts, saved="drift")

@@ -1,10 +1,9 @@
 """Series and alerts of the metrics that engines report."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from prober.exposition.alerting import Alert, Link, of_present
 from prober.exposition.families import Series, counter, gauge, histogram
-from prober.probing.feature import Feature, Monitor, Shared
 
 SIGNALS: dict[str, Series[str]] = {}  # by the field of EngineSignals that they show
 
@@ -152,12 +151,3 @@ def alerts() -> tuple[Alert, ...]:
             link=Link("engine", ("target",)),
         ),
     )
-
-
-def _monitors(shared: Shared) -> Iterator[Monitor]:
-    from prober.features.engines.monitor import EngineMonitor
-
-    yield EngineMonitor(shared.registry, shared.events, shared.saved["engine"])
-
-
-FEATURE = Feature(_monitors, alerts, saved="engine")

@@ -1,10 +1,7 @@
 """Series and alert of the GPUs."""
 
-from collections.abc import Iterator
-
 from prober.exposition.alerting import Alert, Link, of_present
 from prober.exposition.families import counter, gauge
-from prober.probing.feature import Feature, Monitor, Shared
 
 _GPU = ("target", "gpu")
 GPU_INFO = gauge(
@@ -48,12 +45,3 @@ def alerts() -> tuple[Alert, ...]:
             link=Link("engine", ("target",)),
         ),
     )
-
-
-def _monitors(shared: Shared) -> Iterator[Monitor]:
-    from prober.features.gpu.monitor import GpuMonitor
-
-    yield GpuMonitor(shared.registry, shared.runners)
-
-
-FEATURE = Feature(_monitors, alerts)

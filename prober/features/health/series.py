@@ -1,13 +1,9 @@
 """Series and panel of the health."""
 
-from collections.abc import Iterator
-from functools import partial
-
 from prober.exposition.dashboards.panels import Panel, Query, states
 from prober.exposition.dashboards.queries import TARGET
 from prober.exposition.dashboards.style import GREEN, RED, index_mapping
 from prober.exposition.families import gauge
-from prober.probing.feature import Feature, Monitor, PerTarget, Shared
 
 HEALTHY = gauge(
     "llmslo_target_healthy",
@@ -26,12 +22,3 @@ def over_time() -> Panel:
         height=4,
         empty="unknown",
     )
-
-
-def _monitors(shared: Shared) -> Iterator[Monitor]:
-    from prober.features.health.monitor import TargetHealth
-
-    yield PerTarget(partial(TargetHealth, shared.registry))
-
-
-FEATURE = Feature(_monitors)

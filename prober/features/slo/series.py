@@ -1,10 +1,6 @@
 """Series of the SLOs."""
 
-from collections.abc import Iterator
-
 from prober.exposition.families import counter, gauge
-from prober.probing.feature import Feature, Monitor, Shared
-from prober.probing.series import TRUSTED
 
 _PROBE = ("target", "workload")
 SLO_EVENTS = counter("llmslo_slo_events_total", "Events that the SLO judges.", *_PROBE, "slo")
@@ -89,20 +85,3 @@ TRAFFIC_THRESHOLD = gauge(
     "slo",
     "signal",
 )
-
-
-def _monitors(shared: Shared) -> Iterator[Monitor]:
-    from prober.features.slo.monitor import SloMonitor
-    from prober.storage.saved_rows import moment
-
-    registry, clock = shared.registry, shared.clock
-    yield SloMonitor(
-        registry,
-        lambda: moment(clock.now_ns(), clock.unix_s()),
-        shared.saved["slo"],
-        shared.events,
-        lambda target: registry.value(TRUSTED, target).value > 0,
-    )
-
-
-FEATURE = Feature(_monitors, saved="slo")
