@@ -532,7 +532,7 @@ PLACES = {
     ("Recording", "feed"): READING,
     ("Recording", "finish"): READING,
     ("Recording", "_take_chunk"): READING,
-    ("Recording", "_record_content"): READING,
+    ("Recording", "_record"): READING,
     ("Recording", "observed_end"): READING,
     ("Recording", "complete"): READING,
     ("LocalRun", "_judge"): READING,
