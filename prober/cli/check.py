@@ -2,20 +2,19 @@
 
 import asyncio
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from glob import glob, has_magic
 from math import isnan, nan
 from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 from urllib.parse import urlsplit
 
 import typer
 
-from prober.cli.exit_codes import ExitCode, exit_on, fail
+from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.options import ConfigFile, split_file
 from prober.cli.output import echo
 from prober.config.configuration import Configuration
@@ -26,13 +25,12 @@ from prober.config.problems import ConfigError, path_of, shown_path
 from prober.config.server import texts
 from prober.config.target import TargetSpec
 from prober.config.units import counted, first_names
-from prober.probing.replicas import Shard, shard_of
 
 if TYPE_CHECKING:
     from prober.cli.sweep_cost import SweepCost
     from prober.measure.objective import JudgedStream, Slo
 
-MAX_NAMED = 10  # targets with equal figures, shards, or rules
+MAX_NAMED = 10  # targets with equal figures, or rules
 P99 = Decimal("0.99")  # needs a thousand events, as a lower objective does
 VERDICT_S = 6 * 3_600  # without a verdict: a working day's morning tells how the night was
 SECRET_FILES = ("bearer_token_file", "key_file")
@@ -47,20 +45,6 @@ def check(
     config_file: ConfigFile = "",
     web_config_file: Annotated[
         str | None, typer.Option("--web.config.file", help="Also check this file with TLS and passwords of the pages.")
-    ] = None,
-    replicas: Annotated[
-        int | None,
-        typer.Option(
-            "--replicas",
-            min=1,
-            help="Number of probers with this configuration; default: 1, or N with --shard ordinal/N.",
-        ),
-    ] = None,
-    shard: Annotated[
-        str | None,
-        typer.Option(
-            "--shard", help="The --shard of the probers: ordinal/N if each has its own, I/N if all have the same."
-        ),
     ] = None,
     prometheus: Annotated[
         str,
@@ -79,8 +63,6 @@ def check(
     from prober.daemon.configuration_file import read_config
     from prober.web.web_config import read
 
-    with exit_on(ValueError, command="check"):
-        fleet = _Fleet.of(replicas, shard)
     specs, secured, broken = None, "", list[str]()
     try:
         specs = read_config(config_file)
@@ -104,8 +86,7 @@ def check(
         echo("".join(f"WARNING: {text}\n" for text in warnings))
     if specs is None:
         fail("\n".join(broken), ExitCode.FAILED)
-    _costs(specs, fleet, sweeps)
-    warnings += [line for line in fleet.words(specs) if line.startswith("WARNING")]
+    _costs(specs, sweeps)
     alerts = _alerts(specs) if specs.uses() else []
     if specs.traffic_slos():
         echo(
@@ -157,92 +138,6 @@ def _headline(specs: Configuration, alerts: int, sweeps: int, warnings: int, oth
     return " and ".join(targets) + verdict + (f"; {counted(warnings, 'warning')}" if warnings else "")
 
 
-@dataclass(frozen=True, slots=True)
-class _Fleet:
-    """The probers that share a configuration.
-
-    only: the shard that all probers have; None if each has its own
-    is_explicit: the caller gave --replicas or --shard
-    """
-
-    replicas: int
-    shards: int
-    only: int | None
-    is_explicit: bool
-
-    @classmethod
-    def of(cls, replicas: int | None, shard: str | None) -> Self:
-        """The probers that --replicas and --shard describe. Raises ValueError."""
-        if shard is None:
-            return cls(replicas or 1, 1, None, replicas is not None)
-        ordinal = shard.strip().startswith("ordinal/")
-        try:
-            parsed = Shard.parse(shard, "prober-0")
-        except ValueError as problem:
-            raise ValueError(f"--shard: {problem}") from None
-        if ordinal and (replicas or 1) > parsed.count:
-            raise ValueError(
-                f"--replicas {replicas}: {shard} has shards 0 to {parsed.count - 1}, so replica {parsed.count} does not start; "
-                "as many replicas as shards"
-            )
-        return cls(
-            replicas or (parsed.count if ordinal else 1),
-            parsed.count,
-            None if ordinal else parsed.index,
-            is_explicit=True,
-        )
-
-    @property
-    def alone(self) -> bool:
-        """True if no target is probed by two probers."""
-        return self.shards > 1 and self.only is None
-
-    def has(self, spec: TargetSpec) -> bool:
-        """True if any prober probes the target."""
-        shard = shard_of(spec.key, self.shards)
-        return shard < self.replicas if self.alone else self.only in (None, shard)
-
-    def words(self, specs: Configuration) -> Iterator[str]:
-        """Sentences on the cost and the risks of several probers."""
-        if self.alone:
-            yield f"Each of {self.shards} shards has its own targets: every target is probed by one replica."
-            yield from self._shares(specs)
-        elif self.replicas > 1:
-            yield f"Each of {self.replicas} replicas sends as much; the figures are those of all of them together."
-            yield (
-                f"WARNING: {self.replicas} replicas without shards of their own cost {self.replicas} times as much; "
-                f"--shard=ordinal/{self.replicas} in a StatefulSet shares the targets out"
-            )
-        else:
-            yield "Each replica of the prober sends this again, unless each has a shard of its own; see --replicas and --shard."
-        if self.replicas > 1 and any(spec.budget for spec in specs.kinds):
-            own = "each counts its own targets."
-            more = f"{self.replicas} of them may use {self.replicas} times as much."
-            yield f"A budget is one replica's: {own if self.alone else more}"
-        if self.replicas > 1 or self.shards > 1:
-            yield (
-                "Without --lease.name nothing keeps two probers from sweeping and from writing to Grafana at once: "
-                "each keeps only itself to one at a time."
-            )
-
-    def _shares(self, specs: Configuration) -> Iterator[str]:
-        """Sentences on the number of targets of each shard, and on targets that no prober probes."""
-        if specs.discovery and not specs.targets:
-            yield "Targets of the shards: not known before discovery."
-            return
-        counts = Counter(shard_of(spec.key, self.shards) for spec in specs.targets)
-        listed_counts = ", ".join(str(counts[index]) for index in range(self.shards))
-        yield f"Targets of the shards: {listed_counts}{', and those that are discovered' if specs.discovery else ''}."
-        empty = [str(index) for index in range(self.shards) if not counts[index]]
-        if empty and not specs.discovery:
-            names = first_names(empty, MAX_NAMED)
-            yield f"WARNING: {counted(len(empty), 'shard')} without a target, which probe nothing: {names}; use fewer shards"
-        if left := sum(counts[index] for index in range(self.replicas, self.shards)):
-            yield (
-                f"WARNING: {counted(left, 'target')} of shards without a replica, which nobody probes; run as many replicas as shards"
-            )
-
-
 class _Declared(NamedTuple):
     """A target whose series `prober check` counts."""
 
@@ -250,7 +145,7 @@ class _Declared(NamedTuple):
     spec: TargetSpec
 
 
-def _costs(specs: Configuration, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]") -> None:
+def _costs(specs: Configuration, sweeps: "Mapping[str, SweepCost]") -> None:
     from prober.config.target import estimate_per_day
     from prober.daemon.registry import registry
     from prober.features.slo.monitor import SloMonitor
@@ -259,12 +154,10 @@ def _costs(specs: Configuration, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]
     echo(
         f"{'target':32} {'probes/s':>9} {'prompt tokens/day':>18} {'output tokens/day':>18} {'$/day':>8} {'series':>7}"
     )
-    mine = [spec for spec in specs.targets if fleet.has(spec)]
     discovered = [(f"each of discovery {discovery.name}", discovery.template) for discovery in specs.discovery]
-    total = _Cost()
     rows: list[tuple[str, str]] = []  # names of targets and their figures
     swept: list[tuple[str, str]] = []
-    for name, spec in [*((spec.name or "(named by its model)", spec) for spec in mine), *discovered]:
+    for name, spec in [*((spec.name or "(named by its model)", spec) for spec in specs.targets), *discovered]:
         use = estimate_per_day(spec)
         families = registry()
         declared = _Declared(spec.name or "undiscovered", spec)
@@ -278,13 +171,9 @@ def _costs(specs: Configuration, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]
             prompt = tokens * sweep.prompt_tokens / (sweep.prompt_tokens + sweep.completion_tokens)
             dollars = sweep.amount_per_day("cost") if sweep.has_price else nan
             cost = _Cost(*map(add, cost, _Cost(0.0, prompt, tokens - prompt, dollars)))
-        cost = _Cost(*((1 if fleet.alone else fleet.replicas) * amount for amount in cost))
-        total = _Cost(*map(add, total, cost))
         rows.append((name, str(cost)))
     for name, figures in _grouped(rows):
         echo(f"{name:32} {figures}")
-    if fleet.is_explicit and mine and not specs.discovery:
-        echo(f"{'all of ' + counted(fleet.replicas, 'replica'):32} {total}")
     echo()
     if swept:
         echo("Of these figures sweeps take at most, by each prober, at their workloads' mean lengths:")
@@ -295,8 +184,7 @@ def _costs(specs: Configuration, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]
         echo(
             f"Discovery {discovery.name} brings at most {counted(discovery.limit, 'target')}, each of which costs that."
         )
-    for line in fleet.words(specs):
-        echo(line)
+    echo("Each replica of the prober sends this again, unless each has a shard of its own (`prober run --shard`).")
 
 
 def _grouped(rows: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:

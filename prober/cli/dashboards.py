@@ -3,21 +3,17 @@
 import json
 import os
 import sys
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
 from prober.cli.exit_codes import ExitCode, fail
+from prober.cli.options import ConfigFile
 from prober.cli.output import echo
 from prober.config.server import TlsSpec
 from prober.storage.watched_file import write_text
-
-if TYPE_CHECKING:
-    from prober.features.grafana.client import Credential
-    from prober.features.grafana.push import PushResult
 
 FOLDER = "LLM SLO prober"
 
@@ -36,17 +32,12 @@ def dashboards(
         typer.Argument(help="Write the files, check that they are up to date, or push them to a Grafana."),
     ],
     output: Annotated[Path, typer.Option(help="Directory of the files.")] = Path("dashboards"),
-    config_file: Annotated[
-        str, typer.Option("--config.file", help="push: configuration file whose `grafana:` block gives the defaults.")
-    ] = "",
+    config_file: ConfigFile = "",
     url: Annotated[str, typer.Option(help="push: base URL of Grafana.")] = "",
     token_file: Annotated[
         str,
         typer.Option(help="push: file with a service account token; default: the environment variable GRAFANA_TOKEN."),
     ] = "",
-    user: Annotated[str, typer.Option(help="push: user name, instead of a token.")] = "",
-    password_file: Annotated[str, typer.Option(help="push: file with the password of the user.")] = "",
-    ca_file: Annotated[str, typer.Option(help="push: certificate authorities to trust.")] = "",
     folder: Annotated[str, typer.Option(help=f"push: title or uid of the folder ({FOLDER}).")] = "",
     datasource: Annotated[str, typer.Option(help="push: name or uid of the data source that is preselected.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="push: print what would change and send nothing.")] = False,
@@ -54,7 +45,8 @@ def dashboards(
         bool, typer.Option("--force", help="push: overwrite dashboards that were edited in Grafana.")
     ] = False,
 ) -> None:
-    """Write, check or push the Grafana dashboards. check and push exit with 1 and print what is wrong."""
+    """Write, check or push the Grafana dashboards; push by --url, or by the `grafana:` block of --config.file. check and push exit
+    with 1 and print what is wrong."""
     from prober.daemon.dashboards import files
 
     documents = files()
@@ -64,8 +56,8 @@ def dashboards(
             write_text(output / name, text)
         return
     if action is Action.PUSH:
-        push = _destination(config_file, url, token_file, user, password_file, ca_file, folder, datasource)
-        sys.exit(_push(push, [json.loads(text) for text in documents.values()], dry_run=dry_run, force=force))
+        destination = _destination(config_file, url, token_file, folder, datasource)
+        sys.exit(_push(destination, [json.loads(text) for text in documents.values()], dry_run=dry_run, force=force))
     differing = _differing(output, documents)
     if differing:
         fail("\n".join(differing), ExitCode.FAILED)
@@ -84,72 +76,48 @@ def _differing(folder: Path, documents: dict[str, str]) -> list[str]:
     return problems + [f"{path} is not a generated dashboard" for path in surplus]
 
 
-# --- push
+class _Destination(NamedTuple):
+    url: str
+    token: str
+    tls: TlsSpec
+    folder: str
+    datasource: str | None
 
 
-def _destination(
-    config_file: str,
-    url: str,
-    token_file: str,
-    user: str,
-    password_file: str,
-    ca_file: str,
-    folder: str,
-    datasource: str,
-) -> "Callable[..., list[PushResult]]":
-    """Pushes dashboards to the Grafana of the options, or else of the configuration. Exits if something is missing."""
+def _destination(config_file: str, url: str, token_file: str, folder: str, datasource: str) -> "_Destination":
+    """The Grafana of --url, or that of the configuration. Exits if something is missing."""
     from prober.config.configuration import url_problem
     from prober.features.grafana import MISSING, available
 
     if not available():
         _fail(MISSING)
-    from prober.features.grafana.client import connected
-    from prober.features.grafana.push import push
+    if bool(url) is bool(config_file):
+        _fail("give --url, such as https://grafana.example.org, or a --config.file with a `grafana:`")
+    if url:
+        if problem := url_problem(url):
+            _fail(f"--url: {problem}")
+        return _Destination(url, _token(token_file), TlsSpec(), folder or FOLDER, datasource or None)
+    from prober.config.problems import ConfigError
+    from prober.daemon.configuration_file import read_config
 
-    spec = None
-    if config_file:
-        from prober.config.problems import ConfigError
-        from prober.daemon.configuration_file import read_config
-
-        try:
-            spec = read_config(config_file).grafana
-        except ConfigError as error:
-            _fail(str(error), code=ExitCode.FAILED)
-        if spec is None and not url:
-            _fail(f"--config.file {config_file}: has no `grafana:`; add one with its `url`, or give --url")
-    if not url and spec is None:
-        _fail("--url: needed, such as https://grafana.example.org, or a --config.file with a `grafana:`")
-    if url and (problem := url_problem(url)):
-        _fail(f"--url: {problem}")
-    is_other_grafana = bool(url) and spec is not None and url.rstrip("/") != spec.url
-    known = None if is_other_grafana else spec  # a token is for one Grafana
-    tls = (known.tls if known else None) or TlsSpec()
-    secret = _credential(token_file or (known.auth.secret_file if known and not user else ""), user, password_file)
-    address, tls = url or (spec.url if spec else ""), tls.model_copy(update={"ca_file": ca_file}) if ca_file else tls
-    into, source = folder or (spec.folder if spec else FOLDER), datasource or (known.datasource if known else None)
-
-    def push_there(documents: list[dict[str, Any]], **options: bool) -> "list[PushResult]":
-        with connected(address, secret, tls) as api:
-            return push(api, documents, into, source, **options)
-
-    return push_there
+    try:
+        spec = read_config(config_file).grafana
+    except ConfigError as error:
+        _fail(str(error), code=ExitCode.FAILED)
+    if spec is None:
+        _fail(f"--config.file {config_file}: has no `grafana:`; add one with its `url`, or give --url")
+    token = _token(token_file or spec.auth.secret_file)
+    return _Destination(spec.url, token, spec.tls or TlsSpec(), folder or spec.folder, datasource or spec.datasource)
 
 
-def _credential(token_file: str, user: str, password_file: str) -> "Credential":
+def _token(path: str) -> str:
     from prober.storage.watched_file import Secret
 
-    if bool(user) != bool(password_file) or (user and token_file):
-        _fail("--user and --password-file go together, and instead of --token-file")
-    if user:
-        try:
-            return user, Path(password_file).read_text(encoding="utf-8").rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            _fail(f"--password-file {password_file}: {error}", code=ExitCode.FAILED)
-    if token_file:
-        secret = Secret(token_file)
+    if path:
+        secret = Secret(path, key="--token-file")
         token = secret.read()
         if token is None:
-            _fail(f"--token-file {secret.problem.removeprefix('auth.bearer_token_file ')}", code=ExitCode.FAILED)
+            _fail(secret.problem, code=ExitCode.FAILED)
         return token
     token = os.environ.get("GRAFANA_TOKEN", "").strip()
     if not token or not token.isascii() or any(character.isspace() for character in token):
@@ -157,15 +125,15 @@ def _credential(token_file: str, user: str, password_file: str) -> "Credential":
     return token
 
 
-def _push(
-    push: "Callable[..., list[PushResult]]", documents: list[dict[str, Any]], *, dry_run: bool, force: bool
-) -> ExitCode:
+def _push(destination: "_Destination", documents: list[dict[str, Any]], *, dry_run: bool, force: bool) -> ExitCode:
     """Push and print the results. Returns FAILED if a dashboard was not replaced, CHANGES_PENDING if a dry run would change one."""
     from prober.features.grafana import GrafanaError
-    from prober.features.grafana.push import NOT_REPLACED, SENT
+    from prober.features.grafana.client import connected
+    from prober.features.grafana.push import NOT_REPLACED, SENT, push
 
     try:
-        results = push(documents, dry_run=dry_run, force=force)
+        with connected(destination.url, destination.token, destination.tls) as api:
+            results = push(api, documents, destination.folder, destination.datasource, dry_run=dry_run, force=force)
     except GrafanaError as error:
         _fail(str(error), code=ExitCode.FAILED)
     for result in results:

@@ -20,7 +20,7 @@ import typer
 import yaml
 
 from prober.cli.exit_codes import ExitCode, exit_on, fail
-from prober.cli.options import quantity
+from prober.cli.options import Duration, quantity
 from prober.cli.output import echo
 from prober.cli.scenes import ALL, SCENES, SLOWDOWN_RATIO, Engine, engines_of, listed
 
@@ -56,7 +56,7 @@ scrape_configs:
 # The second where Prometheus is built without its newer pages, as Debian's is; the third where its page templates are not installed.
 ALERTS = ("/alerts", "/classic/alerts", "/api/v1/rules?type=alert")
 READY_TIMEOUT_S = 20.0  # of Prometheus
-RULES_INTERVAL = "15s"  # budgets are judged every four minutes elsewhere, as their windows are of days
+RULES_INTERVAL_S = 15  # budgets are judged every four minutes elsewhere, as their windows are of days
 ADDRESSES = """\
 prober       http://127.0.0.1:{prober}/        targets, SLOs, the last probes and what failed; /metrics is what is scraped
 Prometheus   {prometheus}
@@ -118,7 +118,7 @@ class Processes:
 
 
 def demo(
-    duration: Annotated[float, typer.Option(help="Seconds until it ends; 0: run until Ctrl-C.")] = 0.0,
+    duration: Duration = "",
     trouble_after: Annotated[str, typer.Option(help="Time after which troubles begin, such as 30s.")] = "2m",
     scene: Annotated[
         list[str] | None,
@@ -130,6 +130,7 @@ def demo(
 
     with exit_on(ValueError, command="demo"):
         trouble_s = quantity("--trouble-after", trouble_after, seconds)
+        duration_s = quantity("--duration", duration, seconds) if duration else float("inf")
     if scene == ["list"]:
         echo(listed())
         return
@@ -140,7 +141,7 @@ def demo(
     stop = Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: stop.set())
-    _show(engines_of(scenes) if scenes else ENGINES, _story(scenes, trouble_s), trouble_s, duration, stop)
+    _show(engines_of(scenes) if scenes else ENGINES, _story(scenes, trouble_s), trouble_s, duration_s, stop)
 
 
 def _show(engines: Mapping[str, Engine], story: str, trouble_s: float, duration_s: float, stop: Event) -> None:
@@ -175,7 +176,7 @@ def _show(engines: Mapping[str, Engine], story: str, trouble_s: float, duration_
                 processes.start(name, command)
             alerts = _alerts(ports, processes.running["Prometheus"], stop) if prometheus else None
             _tell(ports, list(engines), alerts, story)
-            end = time.monotonic() + duration_s if duration_s else float("inf")
+            end = time.monotonic() + duration_s
             while not stop.wait(0.2) and time.monotonic() < end:
                 processes.check()
         finally:
@@ -213,20 +214,22 @@ def _story(scenes: Sequence[str], trouble_s: float) -> str:
 
 def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str]:
     """Write Prometheus's configuration files, and return the command that starts it."""
+    from prober.cli.rules import as_yaml
+    from prober.daemon.configuration_file import read_config
+    from prober.daemon.rules import groups
+    from prober.exposition.alerting import RuleOptions
+
     folder = config.parent
     page = f"http://{HOST}:{ports['prober']}"
-    links = ("--runbook-url", f"{page}/runbooks", "--prober-url", page, "--slow-interval", RULES_INTERVAL)
-    command = [sys.executable, "-m", "prober", "rules", "--config.file", str(config), *links]
-    rules = yaml.safe_load(
-        subprocess.run(command, check=True, capture_output=True, text=True, start_new_session=True).stdout
-    )
-    for group in rules["groups"]:
-        group["interval"] = RULES_INTERVAL
+    options = RuleOptions(runbook_url=f"{page}/runbooks", prober_url=page, slow_s=RULES_INTERVAL_S)
+    rules = groups(read_config(str(config)), options)
+    for group in rules:
+        group["interval"] = f"{RULES_INTERVAL_S}s"
         for rule in group["rules"]:
             if links := rule.get("annotations"):
                 # To the prober's page, as the demo has no Grafana.
                 links["dashboard_url"] = links.get("prober_url", f"{page}/")
-    (folder / "rules.yaml").write_text(yaml.safe_dump(rules), encoding="utf-8")
+    (folder / "rules.yaml").write_text(as_yaml({"groups": rules}), encoding="utf-8")
     (folder / "prometheus.yml").write_text(PROMETHEUS.format(port=ports["prober"]), encoding="utf-8")
     return [
         binary,

@@ -54,8 +54,6 @@ def plan(
         list[float] | None, typer.Option(min=0, help="Dollars per GPU and hour, one for all or one for each --sweep.")
     ] = None,
     headroom: Annotated[str, typer.Option(help="Share of the capacity to keep free at the peak.")] = "20%",
-    min_instances: Annotated[int, typer.Option(help="Smallest number of instances.")] = 1,
-    max_instances: Annotated[int | None, typer.Option(help="Largest number of instances available.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Size a deployment for a peak by the lower bound of the capacity of one instance at all SLOs. Exit codes: 0 sized, 1 it
@@ -68,8 +66,6 @@ def plan(
         demand = Demand(
             quantity("--peak", peak, rate) if peak else None,
             float(quantity("--headroom", headroom, share)),
-            min_instances,
-            max_instances,
             users or None,
         )
         names = _per_sweep("--gpu", gpu, len(results))

@@ -12,13 +12,11 @@ from prober.cli.options import ConfigFile, split_file
 from prober.cli.output import echo
 from prober.config.labels import LABEL_NAME, OWN_LABELS
 from prober.config.problems import ConfigError
-from prober.config.units import UnitError, duration
 from prober.daemon.rules import as_operator, groups
 from prober.exposition.alerting import RuleOptions
 
 HEAD = "# Written by `prober rules`; change the configuration or the options and write it again.\n"
 DEFAULT = RuleOptions()
-MAX_SLOW_S = 300
 
 
 class Format(StrEnum):
@@ -60,9 +58,6 @@ def rules(
     ] = DEFAULT.runbook_url,
     dashboard_url: Annotated[str, typer.Option(help="Base URL of dashboard links.")] = DEFAULT.dashboard_url,
     prober_url: Annotated[str, typer.Option(help="Base URL of links to the prober's page.")] = DEFAULT.prober_url,
-    slow_interval: Annotated[
-        str, typer.Option(help="Between evaluations of long windows and budgets; less than 5m.")
-    ] = f"{DEFAULT.slow_s}s",
 ) -> None:
     """Write rules whose alerts can all fire, but not on one bad probe; otherwise print what to change.
 
@@ -84,15 +79,6 @@ def rules(
     ]
     if problems:
         fail("\n".join(problems), ExitCode.FAILED)
-    try:
-        seconds = duration(slow_interval)
-    except UnitError as problem:
-        fail(f"--slow-interval: {problem}", ExitCode.WRONG_CALL)
-    if not 1 <= seconds < MAX_SLOW_S or seconds % 1:
-        fail(
-            f"--slow-interval {slow_interval}: write whole seconds from 1s to 299s, as Prometheus looks back 5m",
-            ExitCode.WRONG_CALL,
-        )
     for name in group_label or ():
         if not LABEL_NAME.fullmatch(name) or name in OWN_LABELS:
             fail(
@@ -105,10 +91,9 @@ def rules(
         runbook_url.rstrip("/"),
         dashboard_url.rstrip("/"),
         prober_url.rstrip("/"),
-        int(seconds),
-        tuple(dict.fromkeys(group_label or ())),
-        configuration.label_names,
-        several_probers,
+        group_labels=tuple(dict.fromkeys(group_label or ())),
+        target_labels=configuration.label_names,
+        has_several_probers=several_probers,
     )
     rule_groups = groups(configuration, options)
     document = as_operator(rule_groups) if form is Format.OPERATOR else {"groups": rule_groups}

@@ -1,4 +1,4 @@
-"""Output of `prober check`, also for several replicas."""
+"""Output of `prober check`."""
 
 import json
 import re
@@ -18,7 +18,6 @@ from prober.config.load import load
 from prober.config.web import load_web
 from prober.daemon.rules import groups
 from prober.exposition.alerting import RuleOptions
-from prober.probing.replicas import shard_of
 from prober.web.web_config import Loaded
 
 NAMES = ("a", "b", "c", "d", "e", "f")
@@ -58,52 +57,6 @@ class Call:
         return {row[0]: tuple(row[1:5]) for row in rows if row and row[0] in NAMES}
 
 
-def test_replicas_without_shards_multiply_what_probing_costs(checked: Call) -> None:
-    """Rate, tokens and dollars; it is a warning, and says what to do."""
-    one, three = checked.costs(), checked.costs("--replicas", "3")
-    assert one == dict.fromkeys(NAMES, ("1", "8,640,000", "864,000", "17.28"))
-    assert three == dict.fromkeys(NAMES, ("3", "25,920,000", "2,592,000", "51.84"))
-    output = checked("--replicas", "3").stdout
-    assert "prompt tokens/day" in output
-    assert "WARNING: 3 replicas without shards of their own cost 3 times as much; --shard=ordinal/3" in output
-    assert "A budget is one replica's: 3 of them may use 3 times as much." in output
-    assert "WARNING" not in checked().stdout
-
-
-def test_shards_do_not(checked: Call) -> None:
-    """Each target is one replica's; how many each has is said, and what nobody probes."""
-    assert checked.costs("--replicas", "3", "--shard", "ordinal/3") == checked.costs()
-    output = checked("--replicas", "3", "--shard", "ordinal/3").stdout
-    shares = [sum(shard_of(name, 3) == index for name in NAMES) for index in range(3)]
-    assert f"Targets of the shards: {', '.join(map(str, shares))}." in output
-    assert "WARNING" not in output
-    assert "A budget is one replica's: each counts its own targets." in output
-    few = checked("--replicas", "2", "--shard", "ordinal/3").stdout
-    assert f"WARNING: {shares[2]} targets of shards without a replica, which nobody probes" in few
-
-
-def test_one_shard_shows_its_own_targets(checked: Call) -> None:
-    """And replicas of the same shard multiply again."""
-    mine = {name for name in NAMES if shard_of(name, 2) == 1}
-    assert set(checked.costs("--shard", "1/2")) == mine
-    assert checked.costs("--shard", "1/2", "--replicas", "2")[min(mine)][0] == "2"
-    assert "WARNING: 2 replicas without shards of their own" in checked("--shard", "1/2", "--replicas", "2").stdout
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--shard", "2/2"), "--shard: '2/2': shard 2 of 2 does not exist"),
-        (("--shard", "ordinal/2", "--replicas", "3"), "replica 2 does not start; as many replicas as shards"),
-    ],
-)
-def test_what_cannot_be_is_refused(checked: Call, flags: tuple[str, ...], message: str) -> None:
-    """It is a wrong call."""
-    done = checked(*flags)
-    assert done.exit_code == ExitCode.WRONG_CALL
-    assert message in done.output
-
-
 def test_a_secret_in_the_configuration_is_a_warning(checked: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says where, not what; from the environment it is none, and without it there is nothing to start with."""
     monkeypatch.setenv("ENGINE_KEY", "hunter22")
@@ -135,19 +88,6 @@ targets: [{url: 'http://127.0.0.1:1', name: a, probes: [{workload: json}, {workl
     )
 
 
-def test_all_replicas_together_stand_in_a_row_of_their_own(checked: Call) -> None:
-    """Whenever somebody asks what several come to, and then only."""
-    together = ("6", "51,840,000", "5,184,000", "103.68")
-
-    def row(*flags: str) -> tuple[str, ...]:
-        (columns,) = [line.split() for line in checked(*flags).stdout.splitlines() if line.startswith("all of ")]
-        return tuple(columns[4:8])
-
-    assert row("--shard", "ordinal/3") == together  # as many replicas as shards
-    assert row("--replicas", "2") == ("12", "103,680,000", "10,368,000", "207.36")
-    assert "all of" not in checked().stdout
-
-
 SWEPT = """
 prometheus: {{url: 'http://127.0.0.1:1'}}
 slos: {{quick: {{signal: ttft, threshold: 500ms, objective: 95%}}}}
@@ -176,7 +116,7 @@ def rows(output: Result) -> list[list[str]]:
 
 
 def test_what_sweeps_take_is_in_the_figures_and_told_apart(tmp_path: Path) -> None:
-    """By their limits and schedule, times replicas; a target without sweeps costs what it did."""
+    """By their limits and schedule; a target without sweeps costs what it did."""
     limited = swept(tmp_path, PRICES, "schedule: '0 0,12 * * *', limits: {tokens: 110k}")
     output = limited()
     assert output.exit_code == 0, output.output
@@ -185,7 +125,6 @@ def test_what_sweeps_take_is_in_the_figures_and_told_apart(tmp_path: Path) -> No
     # 8,640 + 2,000 requests of 100 and 10 tokens, at $0.0002
     assert limited.costs()["a"] == ("0.1", "1,064,000", "106,400", "2.13")
     assert limited.costs()["b"] == ("0.1", "864,000", "86,400", "–")
-    assert limited.costs("--replicas", "3")["a"] == ("0.3", "3,192,000", "319,200", "6.38")
 
 
 @pytest.mark.parametrize(
@@ -320,22 +259,6 @@ def test_the_last_line_is_the_verdict(tmp_path: Path) -> None:
     assert "prober.yaml:1: slos.x.objective: a, probe: its alert cannot fire: burn rate 14.4 of" in bad.stderr
     slow = Call(tmp_path, one("99%") + "\ndefaults: {rate: 1/h}")()
     assert "prober.yaml:1: slos.x: a, probe: its alert cannot fire: its long window of 1h has 1 probes" in slow.stderr
-
-
-def test_an_empty_shard_is_warned_of(tmp_path: Path) -> None:
-    """It would have nothing to do; what is yet to be discovered is not counted as nothing."""
-    targets = ", ".join(
-        f"{{name: {name}, url: 'http://127.0.0.1:1/{name}'}}" for name in NAMES if not shard_of(name, 2)
-    )
-    output = Call(tmp_path, f"targets: [{targets}]")("--shard", "ordinal/2").stdout
-    assert "WARNING: 1 shard without a target, which probe nothing: 1; use fewer shards" in output
-    assert output.splitlines()[-1].endswith(" targets; 1 warning")
-    (tmp_path / "found.json").touch()
-    discovery = f"discovery: [{{file: {{files: ['{tmp_path}/found.json']}}}}]"
-    output = Call(tmp_path, discovery)("--shard", "ordinal/2").stdout
-    assert "Targets of the shards: not known before discovery." in output
-    assert "WARNING" not in output
-    assert output.splitlines()[-1].endswith("prober.yaml: the targets of discovery file, all right")
 
 
 def test_what_is_not_on_this_machine_is_a_warning(tmp_path: Path) -> None:

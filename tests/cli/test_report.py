@@ -190,7 +190,7 @@ def test_a_plan_for_machines(file: Path) -> None:
     """The document has the demand and each answer."""
     done = prober("plan", "--sweep", file, "--peak", "100/s", "--headroom", "0%", "--gpus-per-instance", "1", "--json")
     document = json.loads(done.stdout)
-    assert document["demand"] == {"peak_per_s": 100.0, "headroom": 0.0, "fewest": 1, "most": None, "users": None}
+    assert document["demand"] == {"peak_per_s": 100.0, "headroom": 0.0, "users": None}
     (plan,) = document["plans"]
     assert (plan["gpu"], plan["instances"], plan["gpus"], plan["slo"]) == ("NVIDIA L4", 10, 10, "ttft")
     assert plan["dollars_per_hour"] == 20.0  # the price that the sweep was told
@@ -202,14 +202,8 @@ def test_a_plan_for_machines(file: Path) -> None:
         (["--peak", "100"], 2, "--peak: '100' is not a rate"),
         (["--peak", "100/s", "--headroom", "20"], 2, "--headroom: '20' is not a percentage"),
         (["--peak", "100/s", "--headroom", "100%"], 2, "a headroom of 100%"),
-        (
-            ["--peak", "100/s", "--min-instances", "3", "--max-instances", "2"],
-            2,
-            "at most 2 instances are fewer than at least 3",
-        ),
         (["--peak", "100/s", "--gpu-price", "inf"], 2, "a GPU for inf dollars per hour: a price is a finite number"),
         (["--peak", "100/s", "--gpu", "A", "--gpu", "B"], 2, "--gpu: 2 are given for 1 sweeps"),
-        (["--peak", "100/s", "--max-instances", "2"], 1, "13 instances are needed, 2 are allowed"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(file: Path, arguments: list[str], code: int, message: str) -> None:

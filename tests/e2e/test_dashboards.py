@@ -18,14 +18,16 @@ from typing import Any
 import yaml
 from aiohttp import web
 
+from prober.daemon.configuration_file import read_config
 from prober.daemon.dashboards import files
 from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.registry import registry
+from prober.daemon.rules import groups
+from prober.exposition.alerting import RuleOptions
 from prober.exposition.families import AnySeries, Value, page
 from prober.features.capacity import series as capacity_series
 from prober.features.slo import series as slo_series
 from prober.probing import series as probe_series
-from tests import commands
 from tests.processes import Program, Prometheus, free_port
 from tests.serving import serving
 from tools.dashboard_lint.rules import expressions
@@ -188,8 +190,7 @@ def prober(folder: Path, running: ExitStack) -> int:
 
 def prometheus(folder: Path, ports: tuple[int, ...], dcgm: int | None = None) -> dict[str, Any]:
     """The configuration of a Prometheus. dcgm: port of the exporter."""
-    command = ("rules", "--config.file", folder / "prober.yaml", "--slow-interval", "5s")
-    rules = yaml.safe_load(commands.prober(*command).stdout)
+    rules = {"groups": groups(read_config(str(folder / "prober.yaml")), RuleOptions(slow_s=5))}
     for group in rules["groups"]:
         group["interval"] = "1s"
         for rule in group["rules"]:

@@ -13,7 +13,7 @@ import pytest
 
 from prober.daemon.dashboards import files
 from tests.commands import prober
-from tests.features.grafana.grafana_server import LOGIN, PASSWORD, TOKEN, USER, Fault, Grafana, standing_in
+from tests.features.grafana.grafana_server import LOGIN, TOKEN, Fault, Grafana, standing_in
 from tests.processes import Daemon, Mock, get, until
 
 COUNT = len(files())
@@ -81,11 +81,11 @@ def test_a_refusal_is_explained(grafana: Grafana, token: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "--url: needed"),
+        ((), "give --url, such as https://grafana.example.org, or a --config.file"),
         (("--url", "grafana:3000", "--token-file", "x"), "is not an http or https URL"),
         (("--url", "http://admin:secret@grafana", "--token-file", "x"), "has a user or password in it"),
         (("--url", "http://grafana:3000"), "no token"),
-        (("--url", "http://grafana:3000", "--user", "admin"), "--user and --password-file go together"),
+        (("--url", "http://grafana:3000", "--config.file", "x"), "give --url, such as"),
     ],
 )
 def test_a_wrong_call_is_an_error(words: tuple[str, ...], message: str) -> None:
@@ -96,16 +96,9 @@ def test_a_wrong_call_is_an_error(words: tuple[str, ...], message: str) -> None:
     assert "secret" not in done.stderr
 
 
-def test_a_token_from_the_environment_a_password_and_a_configuration(
-    grafana: Grafana, token: Path, tmp_path: Path
-) -> None:
-    """The command line takes precedence over the configuration, whose token is used for its own address only."""
+def test_a_token_from_the_environment_and_a_configuration(grafana: Grafana, token: Path, tmp_path: Path) -> None:
+    """Address, token and folder of the configuration, or of the command line."""
     assert cli("--url", grafana.url, environment={"GRAFANA_TOKEN": TOKEN}).returncode == 0
-    password = tmp_path / "password"
-    password.write_text(PASSWORD + "\n")
-    done = cli("--url", grafana.url, "--user", USER, "--password-file", password)
-    assert done.returncode == 0
-    assert PASSWORD not in done.stdout + done.stderr
     config = tmp_path / "prober.yaml"
     config.write_text(
         "targets: [{name: one, url: 'http://127.0.0.1:1'}]\n"
@@ -114,7 +107,6 @@ def test_a_token_from_the_environment_a_password_and_a_configuration(
     grafana.dashboards.clear()
     assert cli("--config.file", config).returncode == 0
     assert {dashboard.folder_uid for dashboard in grafana.dashboards.values()} == {"models"}
-    assert cli("--config.file", config, "--url", "http://127.0.0.1:1").returncode == 2
     config.write_text("targets: [{name: one, url: 'http://127.0.0.1:1'}]\n")
     assert "has no `grafana:`" in cli("--config.file", config).stderr
 

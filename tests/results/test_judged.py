@@ -168,7 +168,7 @@ def test_an_exact_fit_takes_no_more() -> None:
     assert sized(Demand(80.0)).instances == 10
     assert sized(Demand(80.1)).instances == 11
     assert sized(Demand(30.0, headroom=0.0)).instances == 3
-    assert sized(Demand(0.1, fewest=3)).instances == 3
+    assert sized(Demand(0.1)).instances == 1
 
 
 def test_a_knee_that_was_not_reached_is_a_lower_bound() -> None:
@@ -226,14 +226,6 @@ def test_a_price_needs_tokens() -> None:
     assert sized(Demand(10.0), bare, price=None).dollars_per_million is None
 
 
-def test_more_than_can_be_had_is_refused() -> None:
-    """With what can be carried."""
-    found = size(sweep(), Demand(100.0, most=5), 2)
-    assert isinstance(found, Refused)
-    carried = "by the lower bound of ttft they carry 40/s with the headroom, not 100/s"
-    assert found.reason == f"13 instances are needed, 5 are allowed: {carried}"
-
-
 @pytest.mark.parametrize(
     ("demand", "said"),
     [
@@ -241,8 +233,6 @@ def test_more_than_can_be_had_is_refused() -> None:
         (Demand(float("nan")), "a peak of nan/s: it must be above 0"),
         (Demand(1.0, headroom=1.0), "a headroom of 100%"),
         (Demand(1.0, headroom=-0.1), "a headroom of -10%"),
-        (Demand(1.0, fewest=0), "at least 0 instances"),
-        (Demand(1.0, fewest=4, most=3), "at most 3 instances are fewer than at least 4"),
     ],
 )
 def test_a_demand_that_cannot_be_is_an_error(demand: Demand, said: str) -> None:

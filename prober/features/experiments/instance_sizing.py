@@ -23,14 +23,11 @@ class Demand:
 
     peak_per_s: requests of the sweep's shape per second; None if the peak is given as users
     headroom: share of the capacity that must stay free, 0 to 1
-    fewest, most: limits of the number of instances
     users: users at once at the peak; None if it is given as requests
     """
 
     peak_per_s: float | None
     headroom: float = 0.2
-    fewest: int = 1
-    most: int | None = None
     users: int | None = None
 
     @property
@@ -94,10 +91,6 @@ def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: floa
         raise ValueError(
             f"a headroom of {demand.headroom:.0%}: it is the free share of the capacity, at least 0%, below 100%"
         )
-    if demand.fewest < 1:
-        raise ValueError(f"at least {demand.fewest} instances: at least 1 is needed")
-    if demand.most is not None and demand.most < demand.fewest:
-        raise ValueError(f"at most {demand.most} instances are fewer than at least {demand.fewest}")
     if gpu_price is not None and not 0 <= gpu_price < math.inf:
         raise ValueError(f"a GPU for {gpu_price:g} dollars per hour: a price is a finite number, 0 or more")
     alone = [capacity if capacity.own is None else capacity.of_shape(capacity.own) for capacity in result.capacities]
@@ -105,12 +98,7 @@ def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: floa
         return Refused(reason)
     least = min(alone, key=lambda capacity: (capacity.lower or 0.0, capacity.slo))
     per_instance = least.lower or 0.0
-    needed = max(demand.fewest, math.ceil(demand.peak / (per_instance * (1 - demand.headroom)) - 1e-9))
-    if demand.most is not None and needed > demand.most:
-        return Refused(
-            f"{needed} instances are needed, {demand.most} are allowed: by the lower bound of {least.slo} they carry "
-            f"{demand.text(demand.most * per_instance * (1 - demand.headroom))} with the headroom, not {demand.peak_text}"
-        )
+    needed = max(1, math.ceil(demand.peak / (per_instance * (1 - demand.headroom)) - 1e-9))
     answer = Size(
         instances=needed,
         gpus=needed * gpus_per_instance,
