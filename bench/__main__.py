@@ -3,8 +3,8 @@
 Ten of them run only when they are named: `gpu` needs a GPU and PyTorch, `ray` an environment with Ray, `image` needs root and builds
 for minutes, `real_sweeps` needs a vLLM and a quiet machine, `rivals` installs load clients and probers of others (4 GB),
 `rule_cost`, `query_cost`, `states` and `alert_count` need Prometheus, `soak` takes its hour. Two programs here have no goals and are
-not among them: `floor`, which `accuracy` runs beside the daemon, and `worlds`, which computes the truth that `knee` measures against
-(`independent.worlds` that of `knee_independent`, `independent.production` that of `headroom_independent`).
+not among them: `floor`, which `accuracy` runs beside the daemon, and the truths that others measure against: `independent.worlds` for
+`knee_independent`, `independent.production` for `headroom_independent`.
 """
 
 import subprocess
@@ -16,10 +16,7 @@ PROGRAMS = (
     "start",
     "failures",
     "scrape",
-    "labels",
     "parse",
-    "disturbance",
-    "neighbour",
     "buffering",
     "page",
     "watch",
@@ -28,13 +25,11 @@ PROGRAMS = (
     "drift",
     "drift_independent",
     "drift_sizes",
-    "diagnosis",
     "diagnosis_independent",
     "diagnosis_over_time",
     "answers",
     "deciding",
     "dependence",
-    "knee",
     "knee_independent",
     "figures",
     "headroom_independent",

@@ -33,7 +33,6 @@ from typing import Any
 
 import trustme
 
-from bench.neighbour import FLOODS
 from bench.report import goal, part, percentile, show
 from bench.stage import PROGRAM, Stage, free_port, stage
 from bench.workers import SOURCE, compared
@@ -41,6 +40,16 @@ from bench.workers import SOURCE, compared
 CLOSE_NS, SLACK_NS = 50_000, 10_000
 TOKENS, TTFT_MS = 64, 50
 WARM_S = 4.0
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n"
+CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
+FLOODS: dict[str, Callable[[], bytes]] = {
+    "100,000 empty objects": lambda: HEAD + b"\r\n" + b"data:{}\n\n" * 100_000,
+    "100,000 chunks of content": lambda: HEAD + b"\r\n" + CHUNK * 100_000,
+    "a million comments": lambda: HEAD + b"\r\n" + b":\n" * 1_000_000,
+    "HTTP chunks of one byte": lambda: HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n:\r\n" * 400_000,
+    "60 arrays of 1 MB": lambda: HEAD + b"\r\n" + (b'data: {"x":[' + b"1," * 499_000 + b"1]}\n\n") * 60,
+    "words with [DONE] and error": lambda: HEAD + b"\r\n" + CHUNK.replace(b'"a"', b'"error [DONE]"') * 50_000,
+}
 BUSY = """
 import asyncio, time
 from prober.net.clock import Clock

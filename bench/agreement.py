@@ -1,8 +1,8 @@
 """A grid and a ramp of one engine: do they report the same throughput, goodput and cost at the rates that both visited?
 
-    python -m bench.agreement [--engines N] [--kinds N] [--held-out]
+    python -m bench.agreement [--kinds N] [--held-out]
 
-Engines of the project's simulation and of `bench.independent`, in virtual time, each with its own requests. The ramp has the default
+Engines of `bench.independent`, in virtual time, each with its own requests. The ramp has the default
 stages (4 s, steps of 15%), the grid every second of its rates for 60 s each. A figure is compared at a rate if both report one. The
 truth is a run of five minutes at that rate: the share of the tokens asked for that it delivered after its first minute, times the
 tokens that the rate asks for, so that the chance of arrivals and lengths has no part in it.
@@ -11,9 +11,7 @@ tokens that the rate asks for, so that the chance of arrivals and lengths has no
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from multiprocessing import Pool
-from random import Random
 from statistics import fmean, median
 from typing import Any
 from unittest.mock import patch
@@ -35,9 +33,7 @@ from prober.probing import stop_conditions
 from prober.results.delivery import deliveries
 from prober.results.result import Stage as StageResult
 from prober.results.stage import stage_of
-from prober.simulation.parameters import Parameters
-from prober.workload.shapes import Lognormal
-from tests.features.capacity.simulated_sweep import CLOCK_S, Driver, SimulatedTarget, Workload, changed, sweep_spec
+from tests.features.capacity.simulated_sweep import CLOCK_S, changed
 
 RAMP_STEP, GRID_STEP = 1.15, 1.15**2
 MAX_RATE_PER_S = 60.0
@@ -54,31 +50,7 @@ class Swept:
     probes: tuple[ProbeResult, ...]
 
 
-class _Recorded(Driver):
-    """A driver that keeps the results, and cuts as the runner does."""
-
-    def __init__(
-        self, target: SimulatedTarget, spec: SweepSpec, lengths: Lengths, seed: object, warm_up: WarmUpLength
-    ) -> None:
-        super().__init__(target, spec, "counters", seed, (), lengths, warm_up)
-        self.probes: list[ProbeResult] = []
-        take = self.sweep.result
-
-        def keep(result: ProbeResult, at_s: float) -> None:
-            timeline = result.timeline
-            if result.outcome is Outcome.CANCELLED:
-                cut_ns = round(at_s * 1e9)
-                stamps = tuple(stamp for stamp in timeline.content_ns if stamp <= cut_ns)
-                timeline = Timeline(
-                    timeline.intended_ns, first_ns=stamps[0] if stamps else None, content_ns=stamps, cut_ns=cut_ns
-                )
-            self.probes.append(replace(result, timeline=timeline))
-            take(result, at_s)
-
-        self.sweep.result = keep
-
-
-class _Independent(SweepDriver):
+class _Recorded(SweepDriver):
     """A driver that keeps the results, and cuts as the runner does."""
 
     probes: list[ProbeResult]
@@ -101,19 +73,9 @@ class _Independent(SweepDriver):
         super()._cut()
 
 
-def simulated(
-    target: SimulatedTarget, spec: SweepSpec, lengths: Lengths, seed: object, warm_up: WarmUpLength = WARM_UP
-) -> Swept:
-    """A sweep of an engine of the project's simulation."""
-    driver = _Recorded(target, spec, lengths, seed, warm_up)
-    ended = driver.run(estimator=lambda record: ((), True)).orders[-1][1]
-    assert isinstance(ended, Finished)
-    return Swept(ended.stages, tuple(driver.probes))
-
-
-def independent(world: Any, spec: SweepSpec, lengths: Lengths, seed: int, warm_up: WarmUpLength = WARM_UP) -> Swept:
-    """A sweep of an engine of `bench.independent`."""
-    driver = _Independent(world, "counters", seed)
+def sweep(world: Any, spec: SweepSpec, lengths: Lengths, seed: int, warm_up: WarmUpLength = WARM_UP) -> Swept:
+    """A sweep of an engine."""
+    driver = _Recorded(world, "counters", seed)
     driver.probes = []
     stages: tuple[Stage, ...] = ()
     for action in driver.run(spec, lengths, warm_up):
@@ -156,32 +118,32 @@ def figures(stage: StageResult) -> dict[str, float | None]:
     return {"tokens_per_s": tokens_per_s, "goodput_per_s": stage.goodput_per_s, "cost": 1e6 / both if both else None}
 
 
-def rows(name: str, sweep: Any, target: Any, spec: SweepSpec, lengths: Lengths) -> list[dict[str, Any]]:
+def rows(world: Any, spec: SweepSpec, lengths: Lengths) -> list[dict[str, Any]]:
     """A row for each rate that grid and ramp visited."""
     rates = tuple(rate for k in range(60) if (rate := RAMP_STEP**k) <= MAX_RATE_PER_S)
     ramp_spec = changed(spec, mode="adaptive", max_rate=MAX_RATE_PER_S)
     grid_spec = changed(spec, mode="grid", rates=rates[::2])
     with patch.dict(FACTORS, adaptive=RAMP_STEP):
         ramp, grid = (
-            reported(sweep(target, of, lengths, seed), spec.slos, lengths)
+            reported(sweep(world, of, lengths, seed), spec.slos, lengths)
             for seed, of in ((1, ramp_spec), (2, grid_spec))
         )
     compared = []
     for rate in sorted(set(ramp) & set(grid)):
         of_ramp, of_grid = figures(ramp[rate]), figures(grid[rate])
-        row: dict[str, Any] = {"engine": name, "rate_per_s": round(rate, 3), "ramp": of_ramp, "grid": of_grid}
+        row: dict[str, Any] = {"engine": world.name, "rate_per_s": round(rate, 3), "ramp": of_ramp, "grid": of_grid}
         if of_ramp["tokens_per_s"] is not None or of_grid["tokens_per_s"] is not None:
-            row["true_tokens_per_s"] = true_tokens_per_s(sweep, target, spec, lengths, rate)
+            row["true_tokens_per_s"] = true_tokens_per_s(world, spec, lengths, rate)
         compared.append(row)
     return compared
 
 
-def true_tokens_per_s(sweep: Any, target: Any, spec: SweepSpec, lengths: Lengths, rate_per_s: float) -> float | None:
+def true_tokens_per_s(world: Any, spec: SweepSpec, lengths: Lengths, rate_per_s: float) -> float | None:
     """Output tokens per second that a long run at a rate delivers, with an objective that nothing breaches."""
     slo, guard = replace(spec.slos[0], threshold_s=1e6), GuardSpec(waiting=1e9).model_copy(update={"kv_cache": 2.0})
     long = changed(spec, slos=(slo,), mode="grid", rates=(rate_per_s,), step=TRUE_S, guard=guard, max_in_flight=10**6)
     with patch.object(stop_conditions, "_MAX_PREEMPTIONS", 1e9):
-        swept = sweep(target, long, lengths, 3, WarmUpLength(0))
+        swept = sweep(world, long, lengths, 3, WarmUpLength(0))
     begin_ns = round((swept.stages[-1].began_s + SETTLED_S) * 1e9)
     end_ns = round(swept.stages[-1].ended_s * 1e9)
     asked = sum(
@@ -193,32 +155,9 @@ def true_tokens_per_s(sweep: Any, target: Any, spec: SweepSpec, lengths: Lengths
     return float(delivered / asked * rate_per_s) * fmean(output for _, output in lengths)
 
 
-def own_engines(seeds: Sequence[int]) -> list[SimulatedTarget]:
-    """Engines of the project's simulation, of different speed, batch and lengths of answers."""
-    targets = []
-    for seed in seeds:
-        rng = Random(f"agreement {seed}")
-        lengths = Workload(
-            Lognormal(rng.uniform(150, 600), 0.6, 20, 4_000), Lognormal(rng.uniform(40, 200), 0.6, 5, 1_000)
-        )
-        parameters = Parameters(
-            step_s=rng.uniform(0.01, 0.03),
-            max_sequences=rng.choice((32, 64, 128)),
-            kv_blocks=rng.choice((4_000, 12_000)),
-        )
-        targets.append(SimulatedTarget(seed, "drawn", parameters, lengths, lengths, rng.uniform(0.3, 2.0)))
-    return targets
-
-
-def _of_own(target: SimulatedTarget) -> list[dict[str, Any]]:
-    rng = Random(f"lengths {target.seed}")
-    lengths = tuple(target.own.draw(rng) for _ in range(30_000))
-    slo = Slo("ttft", "ttft", target.threshold_s, Decimal("0.99"), 3_600.0)
-    return rows(f"simulated {target.seed}", simulated, target, sweep_spec(slo), lengths)
-
-
-def _of_world(world: Any) -> list[dict[str, Any]]:
-    return rows(world.name, independent, world, *plan_of_world(world, None))
+def rows_of(world: Any) -> list[dict[str, Any]]:
+    """Rows of one engine."""
+    return rows(world, *plan_of_world(world, None))
 
 
 def goals(compared: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -247,7 +186,6 @@ def goals(compared: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def main() -> None:
     """Sweep and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engines", type=int, default=3, help="of the project's simulation")
     parser.add_argument("--kinds", type=int, default=8, help="kinds of bench.independent, one engine each")
     parser.add_argument("--held-out", action="store_true", help="other engines than those that the rules were tried on")
     parser.add_argument("--processes", type=int, default=2)
@@ -255,13 +193,8 @@ def main() -> None:
     worlds = {world.scene.kind: world for world in load(kinds=KINDS) if not world.is_void}
     first = options.kinds if options.held_out else 0
     chosen = list(worlds.values())[first : first + options.kinds]
-    seed = 100 if options.held_out else 0
     with Pool(options.processes) as pool:
-        tasks = [
-            *(pool.apply_async(_of_own, (target,)) for target in own_engines(range(seed, seed + options.engines))),
-            *(pool.apply_async(_of_world, (world,)) for world in chosen),
-        ]
-        compared = [row for task in tasks for row in part("engine", task.get())]
+        compared = [row for of_engine in pool.imap(rows_of, chosen) for row in part("engine", of_engine)]
     claimed = {way: sum(row[way]["tokens_per_s"] is not None for row in compared) for way in ("ramp", "grid")}
     show("agreement", goals(compared), rates=len(compared), claimed=claimed, rows=compared)
 

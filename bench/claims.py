@@ -2,7 +2,7 @@
 
     python -m bench.claims [--processes N] [--rows FILE]
 
-Engines of `bench.independent` (the tuning kinds) and of `prober.simulation`, in virtual time. For the first claim the threshold of
+Engines of `bench.independent`, in virtual time. For the first claim the threshold of
 TTFT is one that 3%, 10% or 50% of the requests miss on the unloaded engine, where 1% may; with the engine's page and without. For
 the second nobody else uses the engine, and its page is up to 10 s old; beside it the same engines with load of others.
 """
@@ -11,7 +11,6 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from itertools import product
 from multiprocessing import Pool
 from pathlib import Path
@@ -21,20 +20,18 @@ from unittest.mock import patch
 
 import numpy as np
 
-from bench.independent.kinds import TUNING
+from bench.independent.kinds import KINDS
 from bench.independent.sweeps import CLOCK_S, LEAD_S, READ_LEAD_S, SweepDriver, Telemetry
 from bench.independent.sweeps import plan as plan_of
 from bench.independent.worlds import Simulation, World, load
 from bench.report import goal, part, show
-from bench.worlds import restored, share
 from prober.config.sweep import LimitsSpec
 from prober.features.capacity.actions import Estimate, Finished
 from prober.features.capacity.estimate import estimate_capacity
 from prober.features.capacity.sweep_record import Record
 from prober.measure.engine_signals import EngineSignals
-from prober.measure.objective import Slo
 from prober.results.capacity import Capacity
-from tests.features.capacity.simulated_sweep import Driver, SimulatedTarget, changed, sweep_spec
+from tests.features.capacity.simulated_sweep import changed
 
 SEED = 23
 SWEEPS = 50  # of each claim
@@ -43,39 +40,27 @@ UNLOADED_PER_S, UNLOADED_REQUESTS = 0.01, 2_000
 NOBODY_PER_S = 1e-9
 PAGE_AGES_S = (0.0, 0.5, 3.0, 10.0)
 SHORT_S = 60.0  # of the sweeps for the second claim
-SIMULATED = Path(__file__).with_name("knees.json")
 
 
 class Case(NamedTuple):
-    """A sweep. engine: a world, or the place in the file of simulated ones; missed: share, None: the load of others is asked for"""
+    """A sweep. missed: share, None: the load of others is asked for"""
 
-    name: str
-    engine: World | int
+    world: World
     missed: float | None
     has_page: bool
     page_age_s: float = 0.0
     is_idle: bool = False
 
 
-def simulated(place: int) -> SimulatedTarget:
-    """An engine of the file."""
-    return restored(json.loads(SIMULATED.read_text())["engines"][place])
-
-
 def cases() -> list[Case]:
     """All sweeps: engines in turn, so that each meets several thresholds and ages."""
-    worlds = [world for world in load(None, TUNING) if not world.is_void]
-    engines: list[tuple[str, World | int]] = [(world.name, world) for world in worlds]
-    engines += [(f"simulated {place}", place) for place in range(SWEEPS // len(MISSED) + 1 - len(worlds))]
+    worlds = [world for world in load(None, KINDS) if not world.is_void]
     never = [
-        Case(name, engine, missed, (number + place) % 2 == 0)
+        Case(world, missed, (number + place) % 2 == 0)
         for place, missed in enumerate(MISSED)
-        for number, (name, engine) in enumerate(engines)
+        for number, world in enumerate(worlds)
     ]
-    ages = [
-        Case(name, engine, None, has_page=True, page_age_s=age_s)
-        for (name, engine), age_s in product(engines, PAGE_AGES_S)
-    ]
+    ages = [Case(world, None, has_page=True, page_age_s=age_s) for world, age_s in product(worlds, PAGE_AGES_S)]
     Random(SEED).shuffle(ages)
     shared = ages[:SWEEPS]
     return [*never[:SWEEPS], *(case._replace(is_idle=True) for case in shared), *shared]
@@ -104,26 +89,14 @@ def unmet(case: Case) -> dict[str, Any]:
     """Verdict of a sweep of an engine that never meets its SLO."""
     assert case.missed is not None
     telemetry: Telemetry = "counters" if case.has_page else "none"
-    if isinstance(case.engine, int):
-        target = simulated(case.engine)
-        low_s, high_s = 0.0, 100.0
-        for _ in range(30):
-            middle_s = (low_s + high_s) / 2
-            alone = replace(target, threshold_s=middle_s, others_per_s=0.0)
-            is_missed = share(alone, UNLOADED_PER_S, UNLOADED_REQUESTS) > case.missed
-            low_s, high_s = (middle_s, high_s) if is_missed else (low_s, middle_s)
-        target = replace(target, threshold_s=low_s)
-        spec = sweep_spec(Slo("ttft", "ttft", low_s, Decimal("0.99"), 3_600.0))
-        action = Driver(target, spec, telemetry, SEED).run(estimator=estimated).orders[-1][1]
-    else:
-        ttft_s = Simulation(case.engine.scene, None).ttft_s(UNLOADED_PER_S, 0.0, UNLOADED_REQUESTS, SEED)
-        world = replace(case.engine, threshold_s=float(np.quantile(ttft_s, 1 - case.missed)))
-        driver = SweepDriver(world, telemetry, SEED)
-        for action in driver.run(*plan_of(world, None)):
-            if isinstance(action, Estimate):
-                assert driver.sweep is not None
-                capacities, is_modelled = estimated(action.record)
-                driver.sweep.estimated(capacities, CLOCK_S + driver.now_s, is_modelled=is_modelled)
+    ttft_s = Simulation(case.world.scene, None).ttft_s(UNLOADED_PER_S, 0.0, UNLOADED_REQUESTS, SEED)
+    world = replace(case.world, threshold_s=float(np.quantile(ttft_s, 1 - case.missed)))
+    driver = SweepDriver(world, telemetry, SEED)
+    for action in driver.run(*plan_of(world, None)):
+        if isinstance(action, Estimate):
+            assert driver.sweep is not None
+            capacities, is_modelled = estimated(action.record)
+            driver.sweep.estimated(capacities, CLOCK_S + driver.now_s, is_modelled=is_modelled)
     assert isinstance(action, Finished)
     (capacity,) = action.capacities or (Capacity("ttft", "not_enough_data"),)
     return {
@@ -139,26 +112,15 @@ def unmet(case: Case) -> dict[str, Any]:
 def others(case: Case) -> dict[str, Any]:
     """Load of others that a short sweep states, beside the true one."""
     limits = LimitsSpec(time=SHORT_S)
-    if isinstance(case.engine, int):
-        target = simulated(case.engine)
-        target = replace(target, others_per_s=0.0) if case.is_idle else target
-        slo = Slo("ttft", "ttft", target.threshold_s, Decimal("0.99"), 3_600.0)
-        simulation = Driver(target, sweep_spec(slo, limits=limits), "counters", SEED)
-        page = OldPage(simulation.page.signals, lambda: simulation.now, case.page_age_s)
-        with patch.object(simulation.page, "signals", page):
-            driven = simulation.run(estimator=lambda _: ((), True))
-        action, until_s = driven.orders[-1][1], driven.ended_s
-        arrivals_s = [truth.request.arrival_s for truth in driven.others]
-    else:
-        world = replace(case.engine, background_per_s=NOBODY_PER_S) if case.is_idle else case.engine
-        driver = SweepDriver(world, "counters", SEED)
-        page = OldPage(driver.engine.page, lambda: driver.now_s, case.page_age_s)
-        with patch.object(driver.engine, "page", page):
-            spec, lengths = plan_of(world, None)
-            for action in driver.run(changed(spec, limits=limits), lengths):
-                if isinstance(action, Estimate) and driver.sweep is not None:
-                    driver.sweep.estimated((), CLOCK_S + driver.now_s)
-        arrivals_s, until_s = [at_s for at_s, _ in driver.others], driver.ended_s
+    world = replace(case.world, background_per_s=NOBODY_PER_S) if case.is_idle else case.world
+    driver = SweepDriver(world, "counters", SEED)
+    page = OldPage(driver.engine.page, lambda: driver.now_s, case.page_age_s)
+    with patch.object(driver.engine, "page", page):
+        spec, lengths = plan_of(world, None)
+        for action in driver.run(changed(spec, limits=limits), lengths):
+            if isinstance(action, Estimate) and driver.sweep is not None:
+                driver.sweep.estimated((), CLOCK_S + driver.now_s)
+    arrivals_s, until_s = [at_s for at_s, _ in driver.others], driver.ended_s
     assert isinstance(action, Finished)
     from_s = LEAD_S - READ_LEAD_S
     return {
@@ -174,7 +136,7 @@ def figures(case: Case) -> dict[str, Any]:
     """A case with its result."""
     answer = others(case) if case.missed is None else unmet(case)
     return {
-        "engine": case.name,
+        "engine": case.world.name,
         "missed": case.missed,
         "has_page": case.has_page,
         "page_age_s": case.page_age_s,

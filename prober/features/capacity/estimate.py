@@ -27,7 +27,7 @@ from prober.statistics.sequential_test import Observations, evidence
 
 CONFIDENCE, Z = 0.9, 1.645  # of intervals; Z: their half width in standard errors
 # Standard errors of log K that a record cannot show, by what is known of the background: counters, nothing.
-# Calibrated by `python -m bench.knee` and `bench.knee_independent`.
+# Calibrated by `python -m bench.knee_independent`.
 ERROR_COUNTERS, ERROR_UNKNOWN = 0.06, 0.12
 ERROR_POOR = 0.1  # additional, of a replay that agrees poorly with the record
 ERROR_OF_SLOPE = 0.6  # additional, divided by the local slope: an error of the share moves a flat knee far

@@ -1,8 +1,7 @@
 """The mechanisms of slowness and failure: the measured facts that show each of them, and what to do about it.
 
 A mechanism is shown by specific figures: its part of the growth of a latency, or a state of the engine that only it causes. The
-thresholds were tuned on the simulated engine (`bench/diagnosis.py`) and on half of the independent scenes
-(`bench/diagnosis_independent.py`); results are reported for other seeds and the other half.
+thresholds were tuned on half of the independent scenes (`bench/diagnosis_independent.py`); results are reported for the other half.
 """
 
 import math

@@ -64,7 +64,7 @@ class Workload:
 class SimulatedTarget:
     """An engine, the sweep's workload, and the background load.
 
-    kind: what limits it, as `bench.worlds` draws it
+    kind: what limits it
     threshold_s: of TTFT
     others_per_s: background rate
     others_share: background's share of the total rate, before the rate is known

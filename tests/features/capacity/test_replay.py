@@ -40,7 +40,7 @@ WORLD = SimulatedTarget(
     2.0,
 )
 SERVICE = Service(0.02, 1e-4, 100e-6, 65e-9, budget=1_024, slots=20, kv_tokens=32_000)  # the engine of WORLD
-KNEE = 8.96  # of 60,000 requests, as bench.worlds has it
+KNEE = 8.96  # of 60,000 requests
 
 
 QUIET = replace(WORLD, others_per_s=0.0)
