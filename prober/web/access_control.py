@@ -1,7 +1,8 @@
 """Access control of the site: authentication, cross-site checks, rate limits, body size and write timeout.
 
 `/-/healthy`, `/-/ready` and `/health/TARGET` need no password, since kubelets and proxies send none; without one the answer is a single
-word. They are never refused: clients that share a kubelet's address could otherwise make it kill the prober, or an engine.
+word. They are never refused: clients that share a kubelet's address could otherwise make it kill the prober, or an engine. Each takes a
+connection of its own, so that what they cost is bounded as connections are.
 """
 
 import asyncio
@@ -12,7 +13,6 @@ import secrets
 import socket
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
@@ -26,7 +26,6 @@ from prober.web.server import Connection, is_reachable
 from prober.web.token_bucket import Rates, TooMany
 from prober.web.web_config import Loaded, WebFile
 
-MAX_REMEMBERED = 100
 MAX_WAITING = 8
 MAX_BCRYPT_BYTES = 72  # of a password that bcrypt uses
 LOWEST_PRIORITY = 19
@@ -41,17 +40,14 @@ class Passwords:
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
-        self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._correct: dict[str, bytes] = {}  # by user: digest of the hash and its password
         self._waiting = 0
         self._thread = ThreadPoolExecutor(1, "passwords", initializer=_lower_priority)
 
     def is_known(self, users: dict[str, str], user: str, password: str) -> bool:
         """True if this password was found correct before, for the present hash of the user."""
-        digest = self._digest(user, users.get(user, ""), password)
-        if digest not in self._known:
-            return False
-        self._known.move_to_end(digest)
-        return True
+        digest = self._digest(users.get(user, ""), password)
+        return hmac.compare_digest(self._correct.get(user, b""), digest)
 
     async def is_correct(self, users: dict[str, str], user: str, password: str) -> bool:
         """True if the user has this password. Unknown users take the same time. Raises TooMany."""
@@ -63,9 +59,7 @@ class Passwords:
         work.add_done_callback(self._done)
         is_correct = await asyncio.shield(work) and user in users
         if is_correct:
-            self._known[self._digest(user, hashed, password)] = None
-            if len(self._known) > MAX_REMEMBERED:
-                self._known.popitem(last=False)
+            self._correct[user] = self._digest(hashed, password)
         return is_correct
 
     def close(self) -> None:
@@ -75,9 +69,8 @@ class Passwords:
     def _done(self, _: object) -> None:
         self._waiting -= 1
 
-    def _digest(self, user: str, hashed: str, password: str) -> bytes:
-        parts = b"\0".join(part.encode("utf-8", "surrogatepass") for part in (user, hashed))
-        return hmac.digest(self._key, parts + b"\0" + password.encode("utf-8", "surrogatepass"), "sha256")
+    def _digest(self, hashed: str, password: str) -> bytes:
+        return hmac.digest(self._key, hashed.encode() + b"\0" + password.encode("utf-8", "surrogatepass"), "sha256")
 
 
 def _matches(password: str, hashed: str) -> bool:
@@ -120,10 +113,8 @@ METRICS, PROBE, RELOAD = "/metrics", "/probe", "/-/reload"
 MAX_BODY_BYTES = 64 << 10  # no operation takes a body
 WRITE_TIMEOUT_S = 30.0  # for the client to read the response
 PAGES_PER_S, PAGES_BURST = 20.0, 200  # per client
-ALL_CLIENTS_FACTOR = 5  # limit of all clients over that of one
 ACTIONS_PER_S, ACTIONS_BURST = 5.0, 20  # per client: `/probe` and writes
 WRONG_PASSWORDS_PER_S, WRONG_PASSWORDS_BURST = 0.2, 10  # per client
-PASSWORD_CHECKS_PER_S, PASSWORD_CHECKS_BURST = 3.0, 20  # of all clients
 # Charts set colours in `style` attributes, which never contain external text.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; "
@@ -189,11 +180,8 @@ class AccessControl:
         self._admin, self._is_ready = admin, ready
         self._passwords = Passwords()
         self._pages = Rates(PAGES_PER_S, PAGES_BURST)
-        self._all_clients = Rates(ALL_CLIENTS_FACTOR * PAGES_PER_S, ALL_CLIENTS_FACTOR * PAGES_BURST)
-        self._target_checks = Rates(PAGES_PER_S, PAGES_BURST)
         self._actions = Rates(ACTIONS_PER_S, ACTIONS_BURST)
         self._wrong = Rates(WRONG_PASSWORDS_PER_S, WRONG_PASSWORDS_BURST)
-        self._checks = Rates(PASSWORD_CHECKS_PER_S, PASSWORD_CHECKS_BURST)
         self._all: Rates | None = None
 
     async def close(self, _: web.Application) -> None:
@@ -205,7 +193,7 @@ class AccessControl:
         """Answer a request, or refuse it. A client that reads too slowly is cut off after the write timeout."""
         connection = request.protocol
         assert isinstance(connection, Connection)
-        connection.request_received()
+        connection.is_busy = True
         loaded = await self.file.current()
         try:
             answer = await self._answer(request, connection, loaded, handler)
@@ -235,106 +223,68 @@ class AccessControl:
             connection.response_sent()
         return answer
 
-    async def _health(self, request: web.Request, client_key: str, loaded: Loaded) -> web.Response | None:
-        """The answer to a health check; None for another path."""
-        path = self._path(request)
-        if name := path.removeprefix(TARGETS) if path.startswith(TARGETS) else "":
-            answer = self._target_health(name)
-            if not await self._is_admitted(request, client_key, loaded):
-                answer.text = str(answer.text).partition(":")[0].rstrip() + "\n"
-            return answer
-        if path not in (HEALTHY, READY):
-            return None
-        if path == HEALTHY:
-            return web.Response(text="Healthy\n")
-        return web.Response(text="Ready\n") if self._is_ready() else web.Response(status=503, text="Not ready\n")
+    async def _answer(
+        self, request: web.Request, connection: Connection, loaded: Loaded, handler: Handler
+    ) -> web.StreamResponse:
+        path, is_health = self._path(request), request.method in ("GET", "HEAD")
+        if is_health and path == HEALTHY:
+            health = web.Response(text="Healthy\n")
+        elif is_health and path == READY:
+            is_ready = self._is_ready()
+            health = web.Response(status=200 if is_ready else 503, text="Ready\n" if is_ready else "Not ready\n")
+        elif is_health and (name := path.removeprefix(TARGETS)) != path and name:
+            health = self._target_health(name)
+            if not await self._is_admitted(request, connection, loaded):
+                health.text = str(health.text).partition(":")[0].rstrip() + "\n"
+        else:
+            await self._check(request, connection, loaded)
+            return await handler(request)
+        health.force_close()
+        return health
 
     def _path(self, request: web.Request) -> str:
         return request.path.removeprefix(self._prefix)
 
-    async def _answer(
-        self, request: web.Request, connection: Connection, loaded: Loaded, handler: Handler
-    ) -> web.StreamResponse:
-        health = await self._health(request, connection.client_key, loaded)
-        if health is not None and request.method in ("GET", "HEAD"):
-            if self._path(request).startswith(TARGETS):  # proxies ask often, which must use up no limit of the pages
-                wait_s = self._target_checks.take(connection.client_key, self.now())
-            else:
-                wait_s = self._rate_limited_s(connection, loaded)
-            if connection.is_beyond or wait_s or request.content_length:
-                health.force_close()  # the next request needs a new connection, and those are accepted at a limited rate
-            return health
-        if connection.is_beyond:
-            raise TooMany(0.0, "too many connections")
-        await self._check(request, connection, loaded)
-        return health or await handler(request)
-
-    def _rate_limited_s(self, connection: Connection, loaded: Loaded) -> float:
-        """Take a token from each rate limit. Returns the seconds to wait if a limit is exceeded, else 0."""
-        now_s = self.now()
-        return (
-            self._pages.take(connection.client_key, now_s)
-            or self._all_clients.take("", now_s)
-            or self._limited(loaded, now_s)
-        )
-
     async def _check(self, request: web.Request, connection: Connection, loaded: Loaded) -> None:
         """Raise TooMany or HTTPException if the request is refused."""
-        client_key, now_s = connection.client_key, self.now()
-        if wait_s := self._rate_limited_s(connection, loaded):
+        client_key, now_s, path = connection.client_key, self.now(), self._path(request)
+        if wait_s := self._pages.take(client_key, now_s) or self._limited(loaded, now_s):
             raise TooMany(wait_s, "too many requests")
         if (size := request.content_length or 0) > MAX_BODY_BYTES:
             text = f"the body has more than {MAX_BODY_BYTES:,} bytes; no operation takes a body\n"
             raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, size, text=text)
         if loaded.is_locked:
             raise web.HTTPServiceUnavailable(text=LOCKED)
-        admitted = loaded.config is not None and loaded.config.tls_server_config.certificate_required
-        if loaded.config and loaded.config.basic_auth_users:
-            await self._check_credentials(request, loaded.config.basic_auth_users, client_key, now_s)
-            admitted = True
-        self._check_host(request, admitted=admitted)
-        if request.method in SAFE_METHODS and self._path(request) != PROBE:
-            return
-        if request.method in SAFE_METHODS:
-            if refusal := self._probe_refused(request):
-                raise web.HTTPForbidden(text=refusal)
-        elif other_site := self._other_site(request, admitted=admitted):
-            raise web.HTTPForbidden(text=FOREIGN_PAGE.format(other_site=other_site))
-        if wait_s := self._actions.take(client_key, now_s):
-            raise TooMany(wait_s, "too many probes and actions")
-        if self._path(request) == RELOAD and not (admitted or self._admin() or not is_reachable(request.remote or "")):
-            raise web.HTTPForbidden(text=RELOAD_OFF)
-
-    def _probe_refused(self, request: web.Request) -> str:
-        """Reason to refuse `/probe`; "" if it is allowed.
-
-        Browsers send the origin of a request only over TLS and to loopback, and not for images. For the rest see `_is_foreign`.
-        """
-        site, origin = request.headers.get("Sec-Fetch-Site", ""), request.headers.get("Origin", "")
-        scheme, authority = origin_of(origin)
-        is_own = (scheme, authority) in self._origins or (bool(authority) and authority == request.host)
-        is_allowed = site in ("same-origin", "none") or (not site and (is_own or not origin))
-        return "" if is_allowed else FOREIGN_PAGE.format(other_site=origin or "another site")
-
-    def _check_host(self, request: web.Request, *, admitted: bool) -> None:
-        """Raise HTTPBadRequest or HTTPForbidden unless the Host may ask for the path."""
+        await self._check_credentials(request, connection, loaded)
         hosts = request.headers.getall("Host", [])
         if len(hosts) > 1 or any(host_name(host) is None for host in hosts):
             raise web.HTTPBadRequest(text="the Host header is not a host name or address\n")
-        if not admitted and self._is_foreign(request):
+        if not loaded.authenticates and self._is_foreign(request):
             own = self._external_url or ("localhost" if self.is_local else "the prober's IP address")
             raise web.HTTPForbidden(text=FOREIGN_NAME.format(host=hosts[0], own=own))
+        if request.method in SAFE_METHODS and path != PROBE:
+            return
+        if other_site := self._other_site(request):
+            raise web.HTTPForbidden(text=FOREIGN_PAGE.format(other_site=other_site))
+        if wait_s := self._actions.take(client_key, now_s):
+            raise TooMany(wait_s, "too many probes and actions")
+        is_allowed = loaded.authenticates or self._admin() or not is_reachable(request.remote or "")
+        if path == RELOAD and not is_allowed:
+            raise web.HTTPForbidden(text=RELOAD_OFF)
 
     def _is_foreign(self, request: web.Request) -> bool:
         """True if the Host may be a name of another site that leads here (DNS rebinding). Browsers always send it.
 
         If the prober has an external URL, or if only this machine can reach it, pages and API are for its own addresses. Prometheus and
         proxies have addresses of their own for metrics, probes and the health of targets: these may be names that no site can have, and
-        if other machines can reach the prober all names but for probes, which any page could send.
+        if other machines can reach the prober all names but for probes, which any page could send. A browser's action is for the
+        prober's own addresses, and for any IP address.
         """
         path, name = self._path(request), host_name(request.headers.get("Host", ""))
         if name is None or name in self.names or is_loopback(name):
             return False
+        if request.method not in SAFE_METHODS and not request.headers.keys().isdisjoint(("Origin", "Sec-Fetch-Site")):
+            return ip_address(name) is None
         if path in (METRICS, PROBE) or path.startswith(TARGETS):
             return (self.is_local or path == PROBE) and not is_private(name)
         if not (self.is_local or self._external_url):
@@ -342,6 +292,18 @@ class AccessControl:
         reached = request.transport and request.transport.get_extra_info("sockname")
         at = ip_address(str(reached[0])) if reached else None
         return at is None or ip_address(name) != (getattr(at, "ipv4_mapped", None) or at)
+
+    def _other_site(self, request: web.Request) -> str:
+        """The other site whose page sent the request; "" if none did.
+
+        Browsers send `Sec-Fetch-Site` over TLS and to loopback, and an origin with every action; programs send neither.
+        """
+        site, origin = request.headers.get("Sec-Fetch-Site", ""), request.headers.get("Origin", "")
+        is_own = origin_of(origin) in self._origins or (bool(origin) and origin_of(origin)[1] == request.host)
+        is_allowed = (
+            site in ("same-origin", "none") or (not site and not origin) or (is_own and site in ("", "same-site"))
+        )
+        return "" if is_allowed else origin or "another site"
 
     def _limited(self, loaded: Loaded, now_s: float) -> float:
         """Seconds to wait because of the `rate_limit` in the web configuration; 0 if the request is within it."""
@@ -352,22 +314,21 @@ class AccessControl:
             self._all = Rates(1 / limit.interval, limit.burst)
         return self._all.take("", now_s)
 
-    async def _is_admitted(self, request: web.Request, client_key: str, loaded: Loaded) -> bool:
+    async def _is_admitted(self, request: web.Request, connection: Connection, loaded: Loaded) -> bool:
         """True if the client may read the pages. Client certificates are checked before, by TLS."""
-        if self._is_foreign(request):
+        if loaded.is_locked or self._is_foreign(request):
             return False
-        users = loaded.config.basic_auth_users if loaded.config is not None else {}
         try:
-            if users:
-                await self._check_credentials(request, users, client_key, self.now())
+            await self._check_credentials(request, connection, loaded)
         except (web.HTTPUnauthorized, TooMany):
             return False
-        return not loaded.is_locked
+        return True
 
-    async def _check_credentials(
-        self, request: web.Request, users: dict[str, str], client_key: str, now_s: float
-    ) -> None:
-        """Raise HTTPUnauthorized or TooMany unless the credentials are correct."""
+    async def _check_credentials(self, request: web.Request, connection: Connection, loaded: Loaded) -> None:
+        """Raise HTTPUnauthorized or TooMany if the site has users, unless the credentials are of one of them."""
+        users = loaded.config.basic_auth_users if loaded.config is not None else {}
+        if not users:
+            return
         refusal = web.HTTPUnauthorized(text="Unauthorized\n", headers={"WWW-Authenticate": "Basic"})
         try:
             credentials = BasicAuth.decode(request.headers.get("Authorization", ""), "utf-8")[:2]
@@ -375,31 +336,10 @@ class AccessControl:
             raise refusal from None
         if self._passwords.is_known(users, *credentials):
             return
-        if wait_s := self._wrong.take(client_key, now_s) or self._checks.take("", now_s):
+        if wait_s := self._wrong.take(connection.client_key, self.now()):
             raise TooMany(wait_s, "too many wrong passwords")
         if not await self._passwords.is_correct(users, *credentials):
             raise refusal
-
-    def _other_site(self, request: web.Request, *, admitted: bool) -> str:
-        """Name of the other site whose page sent the request; "" if none did. Browsers send an origin, programs do not.
-
-        With DNS rebinding, a request looks as if the prober's own page had sent it, except for its Host.
-        """
-        site, origin = request.headers.get("Sec-Fetch-Site", ""), request.headers.get("Origin", "")
-        if site in ("same-origin", "none") or (not site and not origin):
-            is_own = admitted or not site or _is_local(request.host) or host_name(request.host) in self.names
-            return "" if is_own else request.host
-        named = admitted or _is_local(request.host)
-        is_own = bool(origin) and (
-            (named and origin_of(origin)[1] == request.host) or origin_of(origin) in self._origins
-        )
-        return "" if is_own and site in ("", "same-site") else origin or "another site"
-
-
-def _is_local(host: str) -> bool:
-    """True if the host is an IP address or localhost, which no other site can have."""
-    name = host_name(host) or ""
-    return name == "localhost" or ip_address(name) is not None
 
 
 def origin_of(url: str) -> tuple[str, str]:

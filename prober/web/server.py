@@ -1,7 +1,7 @@
-"""The web server: aiohttp's, with limits of connections, and TLS whose certificates can be rotated.
+"""The web server: aiohttp's, with a limit of connections, and TLS whose certificates can be rotated.
 
-The number of connections is limited, in total and per client, from before their TLS handshake on. Beyond a limit a new connection
-replaces the one that has been silent longest; if none has been silent for a while, the new one gets answers to health checks only.
+The number of connections is limited from before their TLS handshake on. Beyond the limit a new connection replaces the one that has
+been silent longest. So nobody can keep a kubelet's health check out, whose address other clients of its node share.
 """
 
 import asyncio
@@ -18,11 +18,10 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from prober.config.hosts import Address, ip_address, is_loopback
+from prober.config.hosts import ip_address, is_loopback
 from prober.web.web_config import Loaded, WebFile
 
-MAX_OPEN, MAX_OPEN_PER_CLIENT, MAX_BEYOND = 256, 64, 128
-MIN_SILENT_S = 1.0  # before a connection may be closed for another one: its request may be on its way
+MAX_OPEN = 256
 HANDSHAKE_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 120.0  # from the begin of a connection, or its last answer, until the next request is complete
 LINGER_S = 1.0  # for the rest of a body that is not read
@@ -54,8 +53,7 @@ class Connection(web.RequestHandler):
         open_connections: all connections, the longest silent one first
         loaded: web configuration when the connection was accepted
 
-    connecting: task of accepting it, with its TLS handshake. silent_since_s: time of its begin or of its last answer.
-    is_busy: a request is being answered. is_beyond: it is beyond the limits, so only health checks are answered.
+    connecting: task of accepting it, with its TLS handshake. is_busy: a request is being answered
     """
 
     def __init__(
@@ -75,11 +73,10 @@ class Connection(web.RequestHandler):
             lingering_time=LINGER_S,
         )
         self.client_key = client_key
-        self.is_busy = self.is_beyond = False
+        self.is_busy = False
         self.wire: asyncio.Transport | None = (
             None  # as long as `transport`, and while the client does not read the rest
         )
-        self.silent_since_s = time.monotonic()
         self._accepted, self._open, self._loaded = accepted, open_connections, loaded
         self._request_bytes = 0
         self.connecting = asyncio.create_task(self._connect())
@@ -102,13 +99,9 @@ class Connection(web.RequestHandler):
             with contextlib.suppress(OSError):  # it has ended
                 self._accepted.shutdown(socket.SHUT_RDWR)
 
-    def request_received(self) -> None:
-        """Mark the connection as busy: a request is complete."""
-        self.is_busy = True
-
     def response_sent(self) -> None:
         """The response is complete; from now on the connection is silent."""
-        self.is_busy, self._request_bytes, self.silent_since_s = False, 0, time.monotonic()
+        self.is_busy, self._request_bytes = False, 0
         if self in self._open:
             self._open[self] = self._open.pop(self)
 
@@ -147,7 +140,6 @@ class PageServer:
         self.open_connections: dict[Connection, None] = {}  # those that have been silent longest first
         self.addresses = [listening.getsockname() for listening in sockets]
         self._accepting: list[asyncio.Task[None]] = []
-        self._logged_s = -LOG_INTERVAL_S
 
     async def start(self) -> None:
         """Begin to accept connections."""
@@ -164,50 +156,30 @@ class PageServer:
         await asyncio.gather(*self._accepting, return_exceptions=True)
         for listening in self._sockets:
             listening.close()
-        handshaking = [connection for connection in self.open_connections if not connection.connecting.done()]
-        for connection in handshaking:
-            connection.abort()
-        await asyncio.gather(*(connection.connecting for connection in handshaking))
         await self._runner.cleanup()
-        for connection in list(self.open_connections):  # of clients that do not read the rest
+        remaining = list(self.open_connections)  # in their handshake, or of clients that do not read the rest
+        for connection in remaining:
             connection.abort()
+        await asyncio.gather(*(connection.connecting for connection in remaining))
 
     async def _accept(self, listening: socket.socket, server: web.Server) -> None:
+        logged_s = -LOG_INTERVAL_S
         while True:
             try:
                 accepted, address = await asyncio.get_running_loop().sock_accept(listening)
             except OSError as problem:  # most likely out of file descriptors, which is temporary
-                self._log(f"connections are not accepted: {problem.strerror}")
+                if time.monotonic() - logged_s >= LOG_INTERVAL_S:
+                    logged_s = time.monotonic()
+                    log.warning("web: connections are not accepted: %s", problem.strerror)
                 await asyncio.sleep(RETRY_ACCEPT_S)
                 continue
             loaded = await self._file.current()
-            client_key = client(str(address[0]), _reached_at(accepted)) if address else ""
-            self._admit(Connection(server, accepted, client_key, self.open_connections, loaded))
-
-    def _admit(self, connection: Connection) -> None:
-        """Add the connection; beyond a limit, close another connection for it, if one has been silent for a while."""
-        crowd = [other for other in self.open_connections if other.client_key == connection.client_key]
-        if len(crowd) < MAX_OPEN_PER_CLIENT:
-            crowd = list(self.open_connections) if len(self.open_connections) >= MAX_OPEN else []
-        if crowd:
-            until_s = time.monotonic() - MIN_SILENT_S
-            replaced = next((other for other in crowd if not other.is_busy and other.silent_since_s <= until_s), None)
-            if replaced is None:
-                connection.is_beyond = True
-                self._log(
-                    "too many connections, all of them busy: requests on further ones are refused, except health checks"
-                )
-                beyond = [other for other in self.open_connections if other.is_beyond]
-                replaced = beyond[0] if len(beyond) >= MAX_BEYOND else None
-            if replaced is not None:
-                replaced.abort()
-        self.open_connections[connection] = None
-
-    def _log(self, text: str) -> None:
-        """Log the text, but at most once a minute."""
-        if time.monotonic() - self._logged_s >= LOG_INTERVAL_S:
-            self._logged_s = time.monotonic()
-            log.warning("web: %s", text)
+            if len(self.open_connections) >= MAX_OPEN:
+                silent = (connection for connection in self.open_connections if not connection.is_busy)
+                next(silent, next(iter(self.open_connections))).abort()
+            client_key = client(str(address[0])) if address else ""
+            connection = Connection(server, accepted, client_key, self.open_connections, loaded)
+            self.open_connections[connection] = None
 
 
 def _without_expect(make: Callable[..., web.BaseRequest], message: Any, *rest: Any) -> web.BaseRequest:
@@ -218,33 +190,17 @@ def _without_expect(make: Callable[..., web.BaseRequest], message: Any, *rest: A
     return make(message, *rest)
 
 
-def client(address: str, own: str = "") -> str:
-    """Key of a client: its IPv4 address, its IPv6 address in the prober's own network, or else its IPv6 /64, which one machine gets.
+def client(address: str) -> str:
+    """Key of a client: its IPv4 address, or its IPv6 /64, which one machine of the internet gets.
 
-    Pods and their kubelet share a /64, which is also the prober's, or have unique local addresses (RFC 4193).
-
-    own: the address at which the client reached the prober
+    Addresses of a private IPv6 network (RFC 4193) are clients of their own, as pods and their kubelet share a /64.
     """
-    at, reached = ip_address(address), ip_address(own)
-    if isinstance(at, ipaddress.IPv6Address):
-        if at.ipv4_mapped or any(at in network for network in OWN_NETWORKS) or _network(at) == _network(reached):
-            return str(at.ipv4_mapped or at)
-        return str(_network(at))
-    return address if at is None else str(at)
-
-
-def _reached_at(accepted: socket.socket) -> str:
-    try:
-        return str(accepted.getsockname()[0])
-    except OSError:  # the client has disconnected
-        return ""
-
-
-def _network(address: Address | None) -> ipaddress.IPv6Network | None:
-    """The /64 of an IPv6 address."""
-    if not isinstance(address, ipaddress.IPv6Address):
-        return None
-    return ipaddress.IPv6Network((int(address) >> 64 << 64, 64))
+    at = ip_address(address)
+    if not isinstance(at, ipaddress.IPv6Address):
+        return address if at is None else str(at)
+    if at.ipv4_mapped or any(at in network for network in OWN_NETWORKS):
+        return str(at.ipv4_mapped or at)
+    return str(ipaddress.IPv6Network((int(at) >> 64 << 64, 64)))
 
 
 async def listening_sockets(host: str | None, port: int) -> list[socket.socket]:

@@ -129,7 +129,7 @@ def test_the_address_that_was_reached_is_the_probers_own(reached: str, host: str
     """A pod's own address, behind an external address."""
     access = AccessControl(WebFile(None), "", EXTERNAL, lambda: False, lambda: True, cast(Any, lambda _: None))
     transport = SimpleNamespace(get_extra_info=lambda _: (reached, 9742))
-    request = SimpleNamespace(path="/", headers={"Host": host}, transport=transport)
+    request = SimpleNamespace(method="GET", path="/", headers={"Host": host}, transport=transport)
     assert (access._is_foreign(cast(Any, request))) is is_refused
 
 
