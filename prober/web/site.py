@@ -20,7 +20,6 @@ from prober.config.problems import mask_secrets
 from prober.exposition import protobuf
 from prober.exposition.families import AnySeries, Family, Form, Registry, Series, choose_form, page
 from prober.features.capacity.monitor import Sweeps
-from prober.features.experiments.report.svg_chart import STYLE
 from prober.features.health.health import Health, HealthVerdict
 from prober.features.health.monitor import TargetHealth
 from prober.measure.outcome import Outcome
@@ -83,7 +82,7 @@ class Site:
             self.target_health,
         )
         self._assets = {name: asset(name) for name in ASSETS}
-        self._assets["page.css"] += STYLE.encode()
+        self._assets["page.css"] += asset("chart.css")
         self._stamp = sha256(b"".join(self._assets.values())).hexdigest()[:12]
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from prober.features.experiments.report.svg_chart import STYLE
 from prober.measure.printable import printable
+from prober.storage.watched_file import asset
 
 Kind = Literal["", "good", "bad", "few", "unknown"]
 # Characters that begin markup: of CommonMark, of GitHub's tables and strikethrough, and of what it makes a link without any.
@@ -82,7 +82,7 @@ def as_markdown(title: str, sections: Sequence[Section]) -> str:
 
 def as_html(title: str, sections: Sequence[Section]) -> str:
     """The document as a single file with its style and charts. Its content security policy forbids a browser to load anything."""
-    return _rendered("report.html", title=title, sections=sections, chart_style=STYLE)
+    return _rendered("report.html", title=title, sections=sections, chart_style=asset("chart.css").decode())
 
 
 def _rendered(template: str, **values: object) -> str:

@@ -77,21 +77,6 @@ def around(values: list[float], form: Form = "linear", *, seconds: bool = False)
 WIDTH, HEIGHT = 560, 330
 LEFT, RIGHT, TOP, BOTTOM = 62, 16, 30, 44
 COLOURS = 6
-STYLE = """
-svg.chart { width: 100%; height: auto; display: block; font: 12px system-ui, sans-serif; overflow: visible }
-svg.chart text { fill: var(--muted) } svg.chart text.strong { fill: var(--ink) }
-svg.chart .grid { stroke: var(--line); stroke-width: 1 } svg.chart .frame { stroke: var(--muted); stroke-width: 1 }
-svg.chart .data { fill: none; stroke: var(--colour); stroke-width: 2; stroke-linejoin: round }
-svg.chart .dashed { stroke-dasharray: 5 4 } svg.chart .dotted { stroke-dasharray: 1 4; stroke-linecap: round }
-svg.chart .thin { stroke-width: 1.2 }
-svg.chart .dot { fill: var(--colour); stroke: var(--paper); stroke-width: 1 }
-svg.chart .hollow { fill: var(--paper); stroke: var(--colour); stroke-width: 1.6 }
-svg.chart .specks { stroke-width: 3; stroke-opacity: .5 } svg.chart .whisker { stroke: var(--colour); stroke-width: 1.2 }
-svg.chart .cross { stroke: var(--bad); stroke-width: 1.6 }
-svg.chart .rule { stroke: var(--bad); stroke-width: 1.4; stroke-dasharray: 2 3 }
-svg.chart text.rule-label { fill: var(--bad) } svg.chart .band { fill: var(--colour); fill-opacity: .13 }
-svg.chart .stripe { fill: var(--ink); fill-opacity: .05 } svg.chart .knee { stroke: var(--colour); stroke-width: 1.4 }
-"""
 
 
 def colour(index: int) -> str:
