@@ -1,7 +1,7 @@
 """Panels of the probes: latencies, failures, tokens and cost."""
 
 from prober.exposition.dashboards.board import TARGET_STATES
-from prober.exposition.dashboards.panels import Column, Panel, Query, heatmap, now, row, series, stat, states, table
+from prober.exposition.dashboards.panels import Column, Panel, Query, heatmap, now, series, stat, states, table
 from prober.exposition.dashboards.queries import (
     MIN_P99_SAMPLES,
     PROBES,
@@ -150,32 +150,21 @@ def _quantiles(histogram: Name, legend: str, *shares: float) -> list[Query]:
 
 
 def _quantile_table() -> Panel:
-    shares = (0.5, 0.9, 0.95, 0.99)
-    queries = [row(quantile(q, f"llmslo_{signal}_seconds")) for signal in ("ttft", "tpot", "e2e") for q in shares]
-    queries.append(row(samples(probe_series.TTFT)))
-    names = [f"{SIGNALS[signal][0]} {percentile_name(q)}" for signal in ("ttft", "tpot", "e2e") for q in shares]
-    columns = [Column(source="workload", name="Workload", width=120)]
+    columns = [Column("Workload", label="workload", width=120)]
     columns += [
-        Column(source=f"Value #{chr(ord('A') + place)}", name=name, unit="s", width=90)
-        for place, name in enumerate(names)
-    ]
-    last = chr(ord("A") + len(names))
-    columns.append(
         Column(
-            source=f"Value #{last}",
-            name="Samples",
-            unit="none",
-            decimals=0,
-            width=90,
-            steps=((None, ORANGE), (MIN_P99_SAMPLES, "transparent")),
+            f"{SIGNALS[signal][0]} {percentile_name(q)}", quantile(q, f"llmslo_{signal}_seconds"), unit="s", width=90
         )
-    )
+        for signal in ("ttft", "tpot", "e2e")
+        for q in (0.5, 0.9, 0.95, 0.99)
+    ]
+    enough = ((None, ORANGE), (MIN_P99_SAMPLES, "transparent"))
+    columns.append(Column("Samples", samples(probe_series.TTFT), unit="none", decimals=0, width=90, steps=enough))
     return table(
         "Quantiles now",
         "Quantiles of each workload over the selected window, with the number of successful probes. "
         "Bad: orange, fewer than 1,000: too few for a p99.",
         columns,
-        *queries,
         hide=("target",),
         height=5,
         sort="Workload",
@@ -348,12 +337,10 @@ def failures() -> list[Panel]:
             "Failures of the last 15 minutes",
             "Failed probes of the last 15 minutes by reason, the most frequent first. Bad: any that is still rising.",
             [
-                Column(source="reason", name="Reason", mappings=FAILURE_WORDS),
-                Column(source="workload", name="Workload", width=130),
-                Column(source="Value", name="Probes", unit="none", decimals=0, width=80),
-                Column(source="Value #A", name="Probes", unit="none", decimals=0, width=80),
+                Column("Reason", label="reason", mappings=FAILURE_WORDS),
+                Column("Workload", label="workload", width=130),
+                Column("Probes", f"{recent} > 0.5", unit="none", decimals=0, width=80),
             ],
-            row(f"{recent} > 0.5"),
             sort="-Probes",
             width=8,
             height=7,

@@ -405,14 +405,13 @@ def test_each_engine_of_one_target_is_shown_by_the_prober_that_reads_it(promtool
         return {"expr": engine_query(title, ref), "eval_time": "20m", "exp_samples": samples}
 
     tests = [
-        shown("Engines", {'instance="pod-a"': 1, 'instance="pod-b"': 1, 'instance="pod-c"': 0}),
+        shown("Engines", {'instance="pod-a"': 1, 'instance="pod-b"': 1, 'instance="pod-c"': 0}, "B"),
         shown(
             "Engines",
             {
                 'instance="pod-a",engine="vllm",version="0.32.0",model="m"': 1,
                 'instance="pod-b",engine="vllm",version="0.31.0",model="m"': 1,
             },
-            "B",
         ),
         shown("Requests running, by prober", {'instance="pod-a"': 12, 'instance="pod-b"': 3}),
         shown("Output tokens, by prober", {'instance="pod-a"': 100, 'instance="pod-b"': 10}),

@@ -18,7 +18,6 @@ from prober.exposition.dashboards.panels import (
     Query,
     bars,
     now,
-    row,
     series,
     stat,
     states,
@@ -262,50 +261,29 @@ def _targets() -> Panel:
         for declared in (slo_series.SLO_BAD_EVENTS, slo_series.SLO_EVENTS)
     )
     begun = f'ALERTS_FOR_STATE{{{TARGET},alertname=~"LLM.+"}} and ignoring (alertstate) {FIRING}'
-    failures = increase(probe_series.FAILURES, "target, reason", window=RECENTLY)
-    queries = {
-        "State": row(target_state()),
-        "SLOs": row(slo_state("target")),
-        "Alerts": row(
-            f"count by (target) (group by ({ALERT}) ({FIRING})) or 0 * group by (target) ({SLO_STATE}{{{TARGET}}})"
-        ),
-        "Since": row(f"1000 * min by (target) ({begun})"),
-        "": row(f"topk by (target) (1, {failures} > 0.5)"),
-        "Cause": row(_happening()),
-        "Good": row(_of_worst(f"(1 - (1 - {objective}) * (1 - {budget}))")),
-        "Good now": row(_of_worst(f"(1 - {bad_now} / ({events_now} > 0))")),
-        "Objective": row(_of_worst(objective)),
-        "Budget": row(_of_worst(f"min by ({EACH_SLO}) ({BUDGET_LEFT}{{{PROBES}}})")),
-        "Bad left": row(_of_worst(f"floor({left})")),
-        "Gone in": row(f"min by (target) (clamp_min({left}, 0) / ({bad_rate} > (1 - {objective}) * {event_rate}))"),
-        "Free ≥": row(f'min by (target) ({capacity_series.HEADROOM}{{{TARGET},bound="lower"}})'),
-    }
-    source = {name: f"Value #{chr(ord('A') + place)}" for place, name in enumerate(queries)}
+    failures = f"topk by (target) (1, {increase(probe_series.FAILURES, 'target, reason', window=RECENTLY)} > 0.5)"
+    alerts = f"count by (target) (group by ({ALERT}) ({FIRING})) or 0 * group by (target) ({SLO_STATE}{{{TARGET}}})"
+    good, good_now = f"(1 - (1 - {objective}) * (1 - {budget}))", f"(1 - {bad_now} / ({events_now} > 0))"
+    gone = f"min by (target) (clamp_min({left}, 0) / ({bad_rate} > (1 - {objective}) * {event_rate}))"
+    free = f'min by (target) ({capacity_series.HEADROOM}{{{TARGET},bound="lower"}})'
     share: Json = {"unit": "percentunit", "width": 84, "empty": "–"}
+    ratio: Json = {"unit": "percentunit", "width": 68, "decimals": 0}
     columns = [
         target_column(width=120),
-        Column(source=source["State"], name="State", mappings=TARGET_STATES, width=62),
-        Column(source=source["SLOs"], name="SLOs", mappings=SLO_STATES, width=70),
-        Column(source=source["Alerts"], name="Alerts", unit="none", steps=ANY_IS_BAD, width=62),
-        Column(source=source["Since"], name="Since", unit="dateTimeFromNow", width=120, empty="–"),
-        Column(source="reason", name="Fails with", mappings=FAILURE_WORDS, width=134, empty="–"),
-        Column(source="cause", name="What happens", mappings=CAUSE_WORDS, width=120, empty="–"),
-        Column(source="slo", name="Worst SLO", width=92, empty="–"),
-        Column(source=source["Good now"], name=f"Good, {NOW}", decimals=1, **share),
-        Column(source=source["Good"], name="Good", decimals=2, **share),
-        Column(source=source["Objective"], name="Objective", decimals=2, **share),
-        Column(source=source["Bad left"], name="Bad left", unit="none", steps=LEFT_STEPS, decimals=0, width=76),
-        Column(source=source["Budget"], name="Budget", unit="percentunit", steps=BUDGET_STEPS, width=68, decimals=0),
-        Column(source=source["Gone in"], name="Gone in", unit="s", steps=SOON, width=80, decimals=1, empty="–"),
-        Column(
-            source=source["Free ≥"],
-            name="Free ≥",
-            unit="percentunit",
-            steps=HEADROOM_STEPS,
-            width=68,
-            decimals=0,
-            empty="–",
-        ),
+        Column("State", target_state(), mappings=TARGET_STATES, width=62),
+        Column("SLOs", slo_state("target"), mappings=SLO_STATES, width=70),
+        Column("Alerts", alerts, unit="none", steps=ANY_IS_BAD, width=62),
+        Column("Since", f"1000 * min by (target) ({begun})", unit="dateTimeFromNow", width=120, empty="–"),
+        Column("Fails with", failures, "reason", mappings=FAILURE_WORDS, width=134, empty="–"),
+        Column("What happens", _happening(), "cause", mappings=CAUSE_WORDS, width=120, empty="–"),
+        Column("Worst SLO", label="slo", width=92, empty="–"),
+        Column(f"Good, {NOW}", _of_worst(good_now), decimals=1, **share),
+        Column("Good", _of_worst(good), decimals=2, **share),
+        Column("Objective", _of_worst(objective), decimals=2, **share),
+        Column("Bad left", _of_worst(f"floor({left})"), unit="none", steps=LEFT_STEPS, decimals=0, width=76),
+        Column("Budget", _of_worst(budget), steps=BUDGET_STEPS, **ratio),
+        Column("Gone in", gone, unit="s", steps=SOON, width=80, decimals=1, empty="–"),
+        Column("Free ≥", free, steps=HEADROOM_STEPS, empty="–", **ratio),
     ]
     return table(
         "Targets",
@@ -316,9 +294,8 @@ def _targets() -> Panel:
         "SLO's burn rate over it is above 1, as no budget is ever gone at that rate. Free: lower bound of the free share of "
         "the capacity. Bad: red cells. The order is that of the alerts, then of the budgets.",
         columns,
-        *queries.values(),
         sort=("-Alerts", "Budget"),
-        hide=("workload", source[""], source["Cause"]),
+        hide=("workload",),
         height=10,
     )
 
@@ -373,51 +350,40 @@ def _incidents() -> Panel:
 
 
 def _firing() -> Panel:
+    firing = f"group by ({ALERT}) ({FIRING} or {PROBER})"
     columns = [
-        Column(source="severity", name="Severity", mappings=text_mapping(SEVERITIES), width=85),
-        Column(source="alertname", name="Alert", width=230),
+        Column("Severity", firing, "severity", mappings=text_mapping(SEVERITIES), width=85),
+        Column("Alert", label="alertname", width=230),
         target_column(empty="–"),
-        Column(source="workload", name="Workload", width=90, empty="–"),
-        Column(source="slo", name="SLO", width=80, empty="–"),
-        Column(source="cause", name="Cause", width=90, empty="–"),
+        Column("Workload", label="workload", width=90, empty="–"),
+        Column("SLO", label="slo", width=80, empty="–"),
+        Column("Cause", label="cause", width=90, empty="–"),
     ]
     return table(
         "Firing alerts",
         "Firing alerts of these targets and of the probers. Bad: any; critical ones first. "
         "The alert message links to the runbook.",
         columns,
-        row(f"group by ({ALERT}) ({FIRING} or {PROBER})"),
         sort="Severity",
-        hide=("Value", "Value #A"),
         width=14,
         empty="no alert is firing",
     )
 
 
 def _latencies() -> Panel:
-    signals = {"ttft": "TTFT", "itl": "ITL"}
     trend: Json = {"unit": "none", "steps": TREND, "width": 120, "decimals": 2, "empty": "–"}
-    figures: dict[str, tuple[Query, Json]] = {}
-    for signal, name in signals.items():
-        p50 = quantile(0.5, f"llmslo_{signal}_seconds", window=NOW)
-        figures |= {
-            f"{name} p50, {NOW}": (row(answering(f"max by (target) ({p50})")), {"unit": "s", "width": 114}),
-            f"{name} p99": (row(answering(f"max by (target) ({_p99_of(signal)})")), {"unit": "s", "width": 84}),
-            f"{name} ÷ before": (row(_trend(signal)), trend),
-            f"{name} burn": (
-                row(f"max by (target) ({_burn(signal)})"),
-                {"unit": "none", "steps": OF_LIMIT, "width": 95, "decimals": 2, "empty": "–"},
-            ),
-        }
-    figures["Samples"] = (
-        row(f"min by (target) ({samples(probe_series.TTFT, window=RECORDED_WINDOW)})"),
-        {"unit": "none", "steps": FEW, "decimals": 0, "width": 90},
-    )
+    burn: Json = {"unit": "none", "steps": OF_LIMIT, "width": 95, "decimals": 2, "empty": "–"}
     columns = [target_column(width=150)]
-    columns += [
-        Column(source=f"Value #{chr(ord('A') + place)}", name=name, **more)
-        for place, (name, (_, more)) in enumerate(figures.items())
-    ]
+    for signal, name in (("ttft", "TTFT"), ("itl", "ITL")):
+        p50, p99 = quantile(0.5, f"llmslo_{signal}_seconds", window=NOW), _p99_of(signal)
+        columns += [
+            Column(f"{name} p50, {NOW}", answering(f"max by (target) ({p50})"), unit="s", width=114),
+            Column(f"{name} p99", answering(f"max by (target) ({p99})"), unit="s", width=84),
+            Column(f"{name} ÷ before", _trend(signal), **trend),
+            Column(f"{name} burn", f"max by (target) ({_burn(signal)})", **burn),
+        ]
+    fewest = f"min by (target) ({samples(probe_series.TTFT, window=RECORDED_WINDOW)})"
+    columns.append(Column("Samples", fewest, unit="none", steps=FEW, decimals=0, width=90))
     return table(
         "Latencies",
         f"Of the slowest workload of each target: the median of the last 5 minutes, and p99 of {RECORDED_WINDOW} as the rules "
@@ -425,7 +391,6 @@ def _latencies() -> Panel:
         "TTFT and ITL SLO spent their budgets over the selected window. Bad: ÷ before or a burn above 1. A failing target has no "
         "latency. Orange samples: fewer than 1,000, too few for a p99.",
         columns,
-        *(query for query, _ in figures.values()),
         sort="-TTFT ÷ before",
     )
 

@@ -357,4 +357,4 @@ HEADROOM_STEPS: Steps = ((None, RED), (0.1, ORANGE), (0.3, GREEN))
 
 def target_column(**more: Any) -> Column:
     """Table column with the name of the target, linked to its dashboard."""
-    return Column(source="target", name="Target", link=to_target("target"), link_title="The target in detail", **more)
+    return Column("Target", label="target", link=to_target("target"), link_title="The target in detail", **more)

@@ -181,22 +181,31 @@ def bars(title: str, text: str, unit: Unit, *queries: Query, **more: Any) -> Pan
     return Panel("bargauge", title, text, unit, queries, **{**defaults, **more})
 
 
-def table(
-    title: str, text: str, columns: Sequence["Column"], *queries: Query, sort: str | Sequence[str] = "", **more: Any
-) -> Panel:
-    """Table with a row per label set and a column per entry of `columns`.
+def table(title: str, text: str, columns: Sequence["Column"], *, sort: str | Sequence[str] = "", **more: Any) -> Panel:
+    """Table with a row per label set of the columns' queries.
 
-    hide: further fields of the result, which are not shown
+    hide: labels that are not shown
     sort: name of the column to sort by, or several names; a `-` before a name sorts in descending order
     """
     by = [sort] if isinstance(sort, str) else sort
-    names = {column.source: column.name for column in columns}
+    exprs = [column.expr for column in columns if column.expr]
+    values = [f"Value #{chr(ord('A') + place)}" for place in range(len(exprs))]
+    names, hidden = dict[str, str](), ["Time", *more.pop("hide", ())]
+    for column in columns:
+        fields = [values[exprs.index(column.expr)]] if column.expr else []
+        if fields and len(exprs) == 1:
+            fields = ["Value", *fields]  # as releases of Grafana name the values of a single query
+        if column.label:
+            names[column.label] = column.name
+            hidden += fields
+        else:
+            names |= dict.fromkeys(fields, column.name)
     transformations: list[Json] = [
         {"id": "merge", "options": {}},
         {
             "id": "organize",
             "options": {
-                "excludeByName": {"Time": True} | dict.fromkeys(more.pop("hide", ()), True),
+                "excludeByName": dict.fromkeys(hidden, True),
                 "indexByName": {name: place for place, name in enumerate(names)},
                 "renameByName": names,
             },
@@ -211,26 +220,30 @@ def table(
     defaults = {
         "custom": {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": False},
         "options": options,
-        "overrides": list({column.name: override for column in columns if (override := column.as_override())}.values()),
+        "overrides": [override for column in columns if (override := column.as_override())],
         "transformations": transformations,
         "width": 24,
         "color": "thresholds",
         "steps": NEUTRAL,
     }
+    queries = [Query(expr, instant=True, form="table") for expr in exprs]
     return Panel("table", title, text, "short", queries, **{**defaults, **more})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table.
+    """A column of a table: the values of a query, or a label.
 
-    source: name of a label, or `Value #A` for the values of the first query
+    expr: PromQL, evaluated at the end of the time range; empty for a label that other columns' queries have
+    label: the label whose value is shown; empty: the value of `expr`
     steps: thresholds that colour the cell
     link: URL; may contain ${__value.text}
     """
 
-    source: str
     name: str
+    expr: str = ""
+    label: str = ""
+    _: KW_ONLY
     unit: Unit | Literal[""] = ""
     steps: Steps = ()
     mappings: Sequence[Json] = ()

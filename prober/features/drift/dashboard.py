@@ -1,9 +1,9 @@
 """Panels of drift: latencies against their own baselines."""
 
 from prober.exposition.dashboards.board import annotation, target_column
-from prober.exposition.dashboards.panels import Column, Panel, Query, counts, now, row, series, states, table
+from prober.exposition.dashboards.panels import Column, Panel, Query, counts, now, series, states, table
 from prober.exposition.dashboards.queries import PROBES, increase, judged
-from prober.exposition.dashboards.style import GREEN, GREY, RED, YELLOW, index_mapping, named, text_mapping
+from prober.exposition.dashboards.style import GREEN, GREY, RED, YELLOW, Json, index_mapping, named, text_mapping
 from prober.features.drift import series as drift_series
 
 SIGNAL = "target, workload, signal"
@@ -69,25 +69,21 @@ def _shifted(bound: str) -> str:
 
 
 def baselines() -> Panel:
+    ratio: Json = {"unit": "none", "width": 90, "decimals": 2, "empty": "–"}
+    active = f"max by ({SIGNAL}, cause) ({drift_series.DRIFT_ACTIVE}{{{PROBES}}}) == 1"
+    phase = f"max by ({SIGNAL}, phase) ({drift_series.DRIFT_PHASE}{{{PROBES}}}) == 1"
+    since = f"1000 * max by ({SIGNAL}) ({drift_series.DRIFT_SINCE}{{{PROBES}}})"
     columns = [
         target_column(),
-        Column(source="workload", name="Workload"),
-        Column(source="signal", name="Signal", width=80),
-        Column(source="phase", name="Baseline", width=100, mappings=text_mapping(PHASES)),
-        Column(
-            source="Value #B",
-            name="Evidence",
-            unit="percentunit",
-            width=85,
-            steps=EVIDENCE_STEPS,
-            decimals=0,
-            empty="–",
-        ),
-        Column(source="cause", name="Cause", width=100, empty="–"),
-        Column(source="Value #D", name="Since", unit="dateTimeFromNow", width=130, empty="–"),
-        Column(source="Value #E", name="Median ×", unit="none", width=90, decimals=2, empty="–"),
-        Column(source="Value #F", name="at least ×", unit="none", width=90, decimals=2, empty="–"),
-        Column(source="Value #G", name="at most ×", unit="none", width=90, decimals=2, empty="–"),
+        Column("Workload", label="workload"),
+        Column("Signal", label="signal", width=80),
+        Column("Baseline", phase, label="phase", width=100, mappings=text_mapping(PHASES)),
+        Column("Evidence", EVIDENCE, unit="percentunit", width=85, steps=EVIDENCE_STEPS, decimals=0, empty="–"),
+        Column("Cause", active, label="cause", width=100, empty="–"),
+        Column("Since", since, unit="dateTimeFromNow", width=130, empty="–"),
+        Column("Median ×", _shifted("estimate"), **ratio),
+        Column("at least ×", _shifted("lower"), **ratio),
+        Column("at most ×", _shifted("upper"), **ratio),
     ]
     return table(
         "Latencies against their baselines",
@@ -96,15 +92,7 @@ def baselines() -> Panel:
         "for an active drift its cause, start, and median relative to the baseline with a 95% interval; "
         f"{OF_ANSWERS}. Bad: red evidence. A dash: no active drift.",
         columns,
-        row(f"max by ({SIGNAL}, phase) ({drift_series.DRIFT_PHASE}{{{PROBES}}}) == 1"),
-        row(EVIDENCE),
-        row(f"max by ({SIGNAL}, cause) ({drift_series.DRIFT_ACTIVE}{{{PROBES}}}) == 1"),
-        row(f"1000 * max by ({SIGNAL}) ({drift_series.DRIFT_SINCE}{{{PROBES}}})"),
-        row(_shifted("estimate")),
-        row(_shifted("lower")),
-        row(_shifted("upper")),
         sort="-Evidence",
-        hide=("Value #A", "Value #C"),
     )
 
 

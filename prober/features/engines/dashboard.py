@@ -3,7 +3,7 @@
 from typing import Any
 
 from prober.exposition.dashboards.board import GOOD_AT_ONE, Collapsed, annotation
-from prober.exposition.dashboards.panels import Column, Panel, Query, now, row, series, stat, table
+from prober.exposition.dashboards.panels import Column, Panel, Query, now, series, stat, table
 from prober.exposition.dashboards.queries import STEP, TARGET, gauge, quantile, rate
 from prober.exposition.dashboards.style import (
     GREEN,
@@ -249,21 +249,19 @@ def kv_transfer() -> Collapsed:
 def by_prober() -> Collapsed:
     """Collapsed row with the metrics of each prober separately. Sidecars share one target, but each reads its own engine's page."""
     up = engines_series.ENGINE_UP
+    identity = gauge(engines_series.ENGINE_INFO, "instance, engine, version, model")
     columns = [
-        Column(source="instance", name="Prober"),
-        Column(source="engine", name="Engine", width=110),
-        Column(source="version", name="Version", width=150),
-        Column(source="model", name="Model"),
-        Column(source="Value #A", name="Page", mappings=READABLE, width=110),
+        Column("Prober", label="instance"),
+        Column("Engine", identity, label="engine", width=110),
+        Column("Version", label="version", width=150),
+        Column("Model", label="model"),
+        Column("Page", gauge(up, "instance"), mappings=READABLE, width=110),
     ]
     engines = table(
         "Engines",
         "The engine whose page each prober reads. Bad: another version or model than the others have, after a rollout; an unreadable "
         "page. Sidecars read their own engine each; replicas of a prober, and probers of several places, the same one.",
         columns,
-        row(gauge(up, "instance")),
-        row(gauge(engines_series.ENGINE_INFO, "instance, engine, version, model")),
-        hide=("Value #B",),
         height=7,
         sort="Prober",
     )

@@ -9,7 +9,7 @@ from prober.exposition.dashboards.board import (
     Rows,
     target_column,
 )
-from prober.exposition.dashboards.panels import Column, Panel, Query, now, row, series, stat, states, table
+from prober.exposition.dashboards.panels import Column, Panel, Query, now, series, stat, states, table
 from prober.exposition.dashboards.queries import (
     BAD_RATIO,
     BUDGET_LEFT,
@@ -120,27 +120,30 @@ def stats() -> list[Panel]:
 
 
 def _table() -> Panel:
+    left, objective = (
+        f"min by ({LEVEL}) ({BUDGET_LEFT}{{{SLOS}}})",
+        f"max by ({LEVEL}) ({slo_series.SLO_OBJECTIVE}{{{SLOS}}})",
+    )
+    threshold = f"max by ({LEVEL}) ({slo_series.SLO_THRESHOLD}{{{SLOS}}})"
+    bad, events = (
+        increase(declared, LEVEL, select=SLOS, window="$__range")
+        for declared in (slo_series.SLO_BAD_EVENTS, slo_series.SLO_EVENTS)
+    )
     columns = [
         target_column(),
-        Column(source="workload", name="Workload"),
-        Column(source="slo", name="SLO"),
-        Column(source="Value #A", name="State", mappings=SLO_STATES, width=90),
-        Column(source="Value #B", name="Budget left", unit="percentunit", steps=BUDGET_STEPS, width=110, decimals=1),
-        Column(source="Value #C", name="Objective", unit="percentunit", width=100, decimals=2),
-        Column(source="Value #D", name="Good up to", unit="s", width=100, empty="–"),
-        Column(source="Value #E", name="Bad in this range", unit="none", width=148, decimals=0),
-        Column(source="Value #F", name="Events in this range", unit="none", width=170, decimals=0),
+        Column("Workload", label="workload"),
+        Column("SLO", label="slo"),
+        Column("State", slo_state(LEVEL, SLOS), mappings=SLO_STATES, width=90),
+        Column("Budget left", left, unit="percentunit", steps=BUDGET_STEPS, width=110, decimals=1),
+        Column("Objective", objective, unit="percentunit", width=100, decimals=2),
+        Column("Good up to", threshold, unit="s", width=100, empty="–"),
+        Column("Bad in this range", bad, unit="none", width=148, decimals=0),
+        Column("Events in this range", events, unit="none", width=170, decimals=0),
     ]
     return table(
         "SLOs",
         "State of each SLO over its own window, and its remaining error budget. Bad: missed, or a budget near 0.",
         columns,
-        row(slo_state(LEVEL, SLOS)),
-        row(f"min by ({LEVEL}) ({BUDGET_LEFT}{{{SLOS}}})"),
-        row(f"max by ({LEVEL}) ({slo_series.SLO_OBJECTIVE}{{{SLOS}}})"),
-        row(f"max by ({LEVEL}) ({slo_series.SLO_THRESHOLD}{{{SLOS}}})"),
-        row(increase(slo_series.SLO_BAD_EVENTS, LEVEL, select=SLOS, window="$__range")),
-        row(increase(slo_series.SLO_EVENTS, LEVEL, select=SLOS, window="$__range")),
         sort="Budget left",
     )
 
@@ -165,20 +168,19 @@ def _left() -> Panel:
 
 
 def _fastest() -> Panel:
+    fastest = f"topk(20, {' or '.join(_named(window_s) for window_s in WINDOWS)})"
     columns = [
         target_column(),
-        Column(source="workload", name="Workload", width=100),
-        Column(source="slo", name="SLO", width=90),
-        Column(source="long", name="Window", width=75),
-        Column(source="Value #A", name="Burn rate", unit="none", steps=BURNS, width=90, decimals=1),
-        Column(source="Value", name="Burn rate", unit="none", steps=BURNS, width=90, decimals=1),
+        Column("Workload", label="workload", width=100),
+        Column("SLO", label="slo", width=90),
+        Column("Window", label="long", width=75),
+        Column("Burn rate", fastest, unit="none", steps=BURNS, width=90, decimals=1),
     ]
     return table(
         "Fastest burns",
         "The twenty highest burn rates over any window. Bad: above 1, the budget does not last for the SLO window; "
         "above 6, a critical alert may follow.",
         columns,
-        row(f"topk(20, {' or '.join(_named(window_s) for window_s in WINDOWS)})"),
         sort="-Burn rate",
         width=12,
         height=9,
@@ -190,22 +192,20 @@ def _named(window_s: int) -> str:
 
 
 def _firing() -> Panel:
+    budgets = FIRING.replace("LLM.+", "LLMErrorBudgetBurn|LLMErrorBudgetBurnOfTraffic|LLMSLONoData")
+    firing = f"group by (target, severity, alertname, workload, slo) ({budgets})"
     columns = [
         target_column(empty="–"),
-        Column(source="severity", name="Severity", mappings=text_mapping(SEVERITIES), width=85),
-        Column(source="alertname", name="Alert", width=190),
-        Column(source="workload", name="Workload", width=90, empty="–"),
-        Column(source="slo", name="SLO", width=80, empty="–"),
+        Column("Severity", firing, label="severity", mappings=text_mapping(SEVERITIES), width=85),
+        Column("Alert", label="alertname", width=190),
+        Column("Workload", label="workload", width=90, empty="–"),
+        Column("SLO", label="slo", width=80, empty="–"),
     ]
-    labels = ", ".join(column.source for column in columns)
-    budgets = FIRING.replace("LLM.+", "LLMErrorBudgetBurn|LLMErrorBudgetBurnOfTraffic|LLMSLONoData")
     return table(
         "Firing SLO alerts",
         "Firing alerts on error budgets and missing data. Bad: any; critical ones first.",
         columns,
-        row(f"group by ({labels}) ({budgets})"),
         sort="Severity",
-        hide=("Value", "Value #A"),
         width=12,
         height=9,
         empty="no alert is firing",
@@ -261,17 +261,19 @@ def _users() -> Collapsed:
     allowed = f"1 - max by ({TRAFFIC_LEVEL}) ({objective})"
     probes = share(slo_series.SLO_BAD_EVENTS, slo_series.SLO_EVENTS, SLOS)
     users = share(slo_series.TRAFFIC_BAD_EVENTS, slo_series.TRAFFIC_EVENTS, TRAFFIC)
+    bound = f"max by ({TRAFFIC_LEVEL}) ({slo_series.TRAFFIC_THRESHOLD}{{{TRAFFIC}}})"
+    left = f"min by ({TRAFFIC_LEVEL}) ({slo_series.TRAFFIC_BUDGET_LEFT}{{{TRAFFIC}}})"
+    both = f"2 * ({users} > bool {allowed}) + ({probes} > bool {allowed})"
     columns = [
         target_column(),
-        Column(source="slo", name="SLO", width=90),
-        Column(source="Value #A", name="In the window", mappings=AGREEMENT),
-        Column(source="Value #B", name="Bad of the probes", unit="percentunit", width=130, decimals=2),
-        Column(source="Value #C", name="Bad of all requests", unit="percentunit", width=145, decimals=2),
-        Column(source="Value #F", name="Allowed", unit="percentunit", width=85, decimals=2),
-        Column(source="Value #D", name="Judged up to", unit="s", width=105),
-        Column(source="Value #E", name="Users' budget left", unit="percentunit", steps=BUDGET_STEPS, width=140),
+        Column("SLO", label="slo", width=90),
+        Column("In the window", both, mappings=AGREEMENT),
+        Column("Bad of the probes", f"{probes} and {allowed}", unit="percentunit", width=130, decimals=2),
+        Column("Bad of all requests", users, unit="percentunit", width=145, decimals=2),
+        Column("Allowed", allowed, unit="percentunit", width=85, decimals=2),
+        Column("Judged up to", bound, unit="s", width=105),
+        Column("Users' budget left", left, unit="percentunit", steps=BUDGET_STEPS, width=140),
     ]
-    both = f"2 * ({users} > bool {allowed}) + ({probes} > bool {allowed})"
     panels = [
         table(
             "Do probes and users agree?",
@@ -279,12 +281,6 @@ def _users() -> Collapsed:
             "own histogram, the probes among them. Judged up to: its bound next to the threshold. Bad: all requests over. "
             "No data: no events of one of the two, or no such histogram.",
             columns,
-            row(both),
-            row(f"{probes} and {allowed}"),
-            row(users),
-            row(f"max by ({TRAFFIC_LEVEL}) ({slo_series.TRAFFIC_THRESHOLD}{{{TRAFFIC}}})"),
-            row(f"min by ({TRAFFIC_LEVEL}) ({slo_series.TRAFFIC_BUDGET_LEFT}{{{TRAFFIC}}})"),
-            row(allowed),
             sort="Users' budget left",
         ),
         series(
