@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AliasPath, BeforeValidator, Field, GetPydanticSchema, PlainSerializer
+from pydantic import AliasPath, Field, GetPydanticSchema, PlainSerializer
 from pydantic_core import core_schema
 
 from prober.config.target import Estimate
@@ -42,6 +42,11 @@ NO_DRIFT_DATA = "no streamed answer has been measured yet"
 NO_CAPACITY = "no sweep has found a capacity"
 DAY_S = 86_400
 _AS_IT_IS = GetPydanticSchema(lambda _source, _handler: core_schema.any_schema())
+DiagnosisAnswer = Annotated[
+    Diagnosis | None,
+    _AS_IT_IS,
+    PlainSerializer(lambda it: asdict(it) if is_dataclass(it) else it, return_type=dict[str, Any] | None),
+]
 
 
 def time_of_day(unix_s: float) -> str:
@@ -343,20 +348,6 @@ class LatencyRow:
     earlier: dict[float, QuantileAnswer] = field(default_factory=dict)
 
 
-class PastCauseAnswer(Answer):
-    """The cause of a trouble that is over. title: its name in words; means: what happened"""
-
-    title: Annotated[str, BeforeValidator(lambda title: title.removesuffix(", confirming"))]
-    means: str
-    since: float | None = Field(validation_alias=AliasPath("since_unix_s"))
-    until: float = Field(validation_alias=AliasPath("until_unix_s"))
-
-    @property
-    def words(self) -> str:
-        """The cause with its end, such as `queueing until 02:47:10`."""
-        return f"{self.title} until {time_of_day(self.until)}"
-
-
 class ConcernAnswer(Answer):
     """The most important fact about a target now, as the page words it.
 
@@ -391,7 +382,7 @@ class TargetAnswer(Answer):
 
     paused: when it was paused; capacity: result of the last sweep with a capacity, in words
     last_sweep: the last one that ended, which may have found no capacity
-    past_cause: of a trouble that ended in the last minutes; null if there was none
+    past_cause: diagnosis of a trouble that ended in the last minutes; null if there was none
     warnings: on what is no trouble yet, such as a certificate that expires soon
     buffered: most of its last answers arrived all at once or several tokens at a time; null until enough were seen
     quantiles: of the last ten minutes, latest: of the last minute, both empty while no probe is answered
@@ -423,12 +414,8 @@ class TargetAnswer(Answer):
     latest: list[QuantileAnswer] = Field(default_factory=list)
     earlier: list[QuantileAnswer] = Field(default_factory=list)
     no_latency: str = ""
-    diagnosis: Annotated[
-        Diagnosis | None,
-        _AS_IT_IS,
-        PlainSerializer(lambda it: asdict(it) if is_dataclass(it) else it, return_type=dict[str, Any] | None),
-    ]
-    past_cause: PastCauseAnswer | None = None
+    diagnosis: DiagnosisAnswer
+    past_cause: DiagnosisAnswer = None
     warnings: list[str] = Field(default_factory=list)
     capacity: str | None
     headroom: HeadroomAnswer | None = None
@@ -512,7 +499,8 @@ class TargetAnswer(Answer):
             return trouble
         if self.state != TargetState.READY:
             return self._concern(4, "unknown", self.state, self.reason)
-        ended = self.past_cause.words if self.past_cause else ""
+        past = self.past_cause
+        ended = f"{past.title} until {time_of_day(past.until_unix_s)}" if past and past.until_unix_s else ""
         if missed := [slo for slo in self.slos if slo.state == "missed"]:
             untils = [slo.burned_until for slo in missed]
             until = None if None in untils else max(filter(None, untils))

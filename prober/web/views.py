@@ -43,7 +43,6 @@ from prober.web.targets import (
     HeadroomAnswer,
     HealthAnswer,
     NoDataAnswer,
-    PastCauseAnswer,
     Problem,
     QuantileAnswer,
     SloAnswer,
@@ -311,7 +310,7 @@ class Views:
             diagnosis=cause,
             cause_since=cause.since_unix_s if cause else None,
             trouble=cause.bad if cause else "",
-            past_cause=None if past is None or past.title == "cause unknown" else PastCauseAnswer.model_validate(past),
+            past_cause=past if past is not None and past.title != "cause unknown" else None,
             warnings=list(early_warnings(probes, engine.page_problem if engine else "", now_unix_s)),
             capacity=(
                 f"{words(swept.capacities)}, as of {datetime.fromtimestamp(swept.at_unix_s, UTC):%Y-%m-%d %H:%M} UTC"

@@ -32,7 +32,6 @@ from prober.web.targets import (
     HeadroomAnswer,
     HealthAnswer,
     NoDataAnswer,
-    PastCauseAnswer,
     Problem,
     QuantileAnswer,
     SloAnswer,
@@ -251,7 +250,7 @@ def slow() -> list[TargetAnswer]:
 
 def over() -> list[TargetAnswer]:
     """An SLO was missed for a while that is over, and whose cause is known."""
-    cause = PastCauseAnswer(title="queueing", means="requests waited", since=NOW - 1_500, until=NOW - 600)
+    cause = Diagnosis(("queueing",), "requests waited", since_unix_s=NOW - 1_500, until_unix_s=NOW - 600)
     return [replace(target(), slos=slos("missed", "met", "met", burning=False), past_cause=cause)]
 
 

@@ -1,14 +1,12 @@
-"""Advice for each mechanism, and the flags of the engines for its levers.
+"""Actions against slowness and failure, and the flags of the engines for their levers.
 
 The flags are from the engines' documentation of their server arguments. Where a flag is not certain, the advice names none. Engines
 that pass flags on to another engine (Dynamo, NIM, Ray) have none. Names of TensorRT-LLM with a dot or without dashes are keys of its
 YAML options.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
-
-from prober.features.diagnosis.clues import Name
 
 Lever = Literal[
     "sequences",
@@ -66,22 +64,6 @@ OLD_VERSION = Advice("go back to the previous engine, driver or kernels", "their
 SPECULATE = Advice("use speculative decoding", "throughput at high load", "speculate")
 GATEWAY = Advice("check the gateway's queue, buffering and TLS; bypass it for streams", "its features")
 NEARER = Advice("serve nearer to the users, and keep connections open", "more locations")
-
-ADVICE: Mapping[Name, tuple[Advice, ...]] = {
-    "refusing": (LOAD_LIMIT, REPLICAS),
-    "loading": (WAIT,),
-    "draining": (NEXT_SERVER,),
-    "failing": (REQUEST_IDS,),
-    "cache_pressure": (CACHE_MEMORY, CACHE_TYPE, FEWER_SEQUENCES, SHORT_CONTEXT, QUANTISE, MORE_GPUS),
-    "prefix_miss": (PREFIX_CACHE, STABLE_PREFIX, ROUTING, CACHE_MEMORY),
-    "long_prompts": (CHUNKED_PREFILL, POOLS, SHORT_CONTEXT),
-    "kv_transfer": (TRANSPORT, TOGETHER, CACHE_TYPE),
-    "slow_decode": (COOLING, ENGINE_CPU, OLD_VERSION, FEWER_SEQUENCES, QUANTISE, SPECULATE),
-    "network": (GATEWAY, NEARER),
-    "slow_prefill": (SHORT_PROMPTS, LARGER_STEPS, MORE_GPUS, DISAGGREGATE),
-    "stalls": (ENGINE_CPU,),
-    "queueing": (REPLICAS, MORE_SEQUENCES, SHAPING, POOLS),
-}
 
 KNOBS: Mapping[str, Mapping[Lever, str]] = {
     "vllm": {
@@ -144,7 +126,7 @@ KNOBS: Mapping[str, Mapping[Lever, str]] = {
 }
 
 
-def advice(name: Name, engine: str | None) -> tuple[Advice, ...]:
-    """Advice for a mechanism, with the engine's own flags where they are known."""
+def with_knobs(actions: Iterable[Advice], engine: str | None) -> tuple[Advice, ...]:
+    """The same advice with the engine's own flags, where they are known."""
     knobs = KNOBS.get(engine or "", {})
-    return tuple(action._replace(knob=knobs.get(action.lever) if action.lever else None) for action in ADVICE[name])
+    return tuple(action._replace(knob=knobs.get(action.lever) if action.lever else None) for action in actions)

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 GROWN = 1.2  # relative to the usual value
-CERTAIN = 2.5  # standard errors that a growth exceeds before it is divided into parts
+CERTAIN = 2.0  # standard errors that a growth exceeds before it is divided into parts
 MOST = 0.5  # share of a growth that makes a part its cause
 
 Name = Literal[
@@ -38,9 +38,8 @@ class WindowFeatures:
     step_s: decode step without a concurrent prefill: the lower quartile of ITL. slow_step_s: step_s of the slowest fifth of the
         answers.
     still_ratio: share of streaming time in pauses after which one token came, as the engine stood still for this stream.
-    held_ratio: the same for pauses after which several tokens came together, as they were held on the way.
-    still_together_ratio: of the pauses in still_ratio during which another stream was open, the share in which that stream paused too.
         longest_still_s: the longest of them.
+    held_ratio: the same for pauses after which several tokens came together, as they were held on the way.
     ttft_per_prompt_token_s: see `window.prompt_line`; with its standard error.
     long_*: medians of the longest third of the prompts (of all if their lengths are similar).
     ttft_cold_s, ttft_warm_s: medians for prompts of similar length without and with a shared prefix; their difference has the standard
@@ -51,7 +50,6 @@ class WindowFeatures:
     From the engine's metrics page:
     running, waiting: means of the readings. kv_usage_ratio: their 90th percentile.
     kv_cache_tokens, kv_capacity_tokens: mean number of tokens in the KV cache of a rank, and that it can hold.
-    waiting_at_most_running_ratio: of the readings with waiting requests, the share with the maximum number of running requests.
     requests_per_s, prompt_tokens_per_request: of all requests.
     preemptions_per_s, generated_tokens_per_s: from increments of the counters.
     computed_prompt_tokens_per_s: without tokens from the prefix cache.
@@ -71,7 +69,6 @@ class WindowFeatures:
     slow_step_s: float | None = None
     still_ratio: float | None = None
     held_ratio: float | None = None
-    still_together_ratio: float | None = None
     longest_still_s: float | None = None
     ttft_per_prompt_token_s: float | None = None
     ttft_per_prompt_token_error_s: float | None = None
@@ -86,7 +83,6 @@ class WindowFeatures:
     headers_ratio: float | None = None
     running: float | None = None
     waiting: float | None = None
-    waiting_at_most_running_ratio: float | None = None
     kv_usage_ratio: float | None = None
     kv_cache_tokens: float | None = None
     kv_capacity_tokens: float | None = None
@@ -141,7 +137,7 @@ class Symptoms:
     added_s: growth of the probes' mean TTFT in seconds; None if its error is too large to split it into parts. Probes arrive at random,
         so their mean wait is that of all requests (Wolff, Poisson arrivals see time averages, 1982)
     long_added_s: growth of the median TTFT of long prompts, None if it did not grow
-    is_ttft_slow: the TTFT grew, or no usual value is known and the TTFT's SLO is breached
+    is_ttft_slow: the TTFT is what is bad, and it grew, or no usual value is known
     queue_share: share of the growth in the engine's queue, by the page's queue time or by its waiting requests
     outside_share: share of the growth that is not in the engine's own mean TTFT
     work_growth: growth of answer tokens/s or of computed prompt tokens/s, whichever is larger
@@ -158,7 +154,6 @@ class Symptoms:
     ) -> None:
         self.now, self.before, self.breached, self.engine = now, before, breached, engine
         signals = breached.keys()
-        self.is_about_ttft = not signals or bool(signals & {"ttft", "ttft_answer", "e2e"})
         self.is_about_decode = not signals or bool(signals & {"tpot", "itl", "e2e"})
         self.has_usual = before.ttft_mean_s is not None
         self.added_s: float | None = None
@@ -169,7 +164,8 @@ class Symptoms:
         is_longer = is_at_least(self.growth(lambda w: w.long_ttft_s), GROWN)
         self.long_added_s = (now.long_ttft_s or 0.0) - (before.long_ttft_s or 0.0) if is_longer else None
         has_grown = self.added_s is not None or self.long_added_s is not None
-        self.is_ttft_slow = has_grown if self.has_usual else "ttft" in breached
+        self.is_about_ttft = not signals or bool(signals & {"ttft", "ttft_answer", "e2e"})
+        self.is_ttft_slow = self.is_about_ttft and has_grown if self.has_usual else "ttft" in breached
         self.queue_share = self.share(lambda w: w.engine_queue_s, self.added_s)
         if self.queue_share is None:
             self.queue_share = self.share(_waiting_s, self.added_s)

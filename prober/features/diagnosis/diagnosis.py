@@ -3,14 +3,14 @@
     symptoms = Symptoms(now=window_features(...), before=window_features(...), breached={"ttft": 0.5}, engine="vllm")
     print(diagnose(symptoms).text())
 
-`mechanisms` has the findings for each. A mechanism that another one explains is not named; two independent ones are both named.
+`mechanisms` has the findings for each. A mechanism that another one explains is not named; independent ones are all named.
 If mechanisms look alike, the result is `unknown`: a wrong name costs more than none.
 """
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from prober.features.diagnosis.advice import Advice, advice
+from prober.features.diagnosis.advice import Advice, with_knobs
 from prober.features.diagnosis.clues import Finding, Name, Symptoms
 from prober.features.diagnosis.mechanisms import (
     CALM_TIME,
@@ -24,7 +24,6 @@ from prober.features.diagnosis.mechanisms import (
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
 
 NOTHING_VISIBLE = "no mechanism is visible in what was measured"
-MAX_NAMES = 2  # more of them explain nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class Diagnosis:
         """Words for the headline: `slow decode`, `probably slow decode, confirming` or `cause unknown`."""
         names = " and ".join(name.replace("_", " ") for name in self.probable or self.regimes)
         if self.probable:
-            return f"probably {names}, confirming"
+            return f"probably {names}" + (", confirming" if self.until_unix_s is None else "")
         return "cause unknown" if names == "unknown" else names
 
     @property
@@ -90,18 +89,16 @@ class Diagnosis:
 
 
 def diagnose(symptoms: Symptoms) -> Diagnosis:
-    """Find the mechanism that the symptoms show, or two that do not explain each other; else the diagnosis is `unknown`."""
+    """Find the mechanism that the symptoms show, or those that do not explain each other; else the diagnosis is `unknown`."""
     named: list[tuple[Mechanism, tuple[Finding, ...]]] = []
     for mechanism in MECHANISMS:
         is_explained = any(mechanism.name in cause.explains for cause, _ in named)
-        if not is_explained and (findings := mechanism.shows(symptoms)):
+        if not is_explained and mechanism.needs(symptoms) and (findings := mechanism.shows(symptoms)):
             named.append((mechanism, findings))
-    if not named and (timeouts := failures(symptoms, lambda _: True)):
+    if not named and (timeouts := failures(symptoms)):
         named = [(MECHANISM_OF["failing"], timeouts)]
     if not named:
-        return _unknown(NOTHING_VISIBLE, symptoms)
-    if len(named) > MAX_NAMES:
-        return _unknown(f"{', '.join(cause.name for cause, _ in named)}: too many to say which matters", symptoms)
+        return _unknown(symptoms)
     causes = [cause for cause, _ in named]
     is_decode = any(cause.name == "slow_decode" for cause in causes)
     why, missing = why_decode_is_slow(symptoms) if is_decode else ("", ())
@@ -112,14 +109,14 @@ def diagnose(symptoms: Symptoms) -> Diagnosis:
         why,
         missing,
         "; ".join(cause.next_measurement for cause in causes),
-        tuple(dict.fromkeys(action for cause in causes for action in advice(cause.name, symptoms.engine))),
+        with_knobs(dict.fromkeys(action for cause in causes for action in cause.advice), symptoms.engine),
     )
 
 
 def diagnosis_of(name: Name) -> Diagnosis:
     """The diagnosis of an engine that says itself what happens: it loads its model, or shuts down, and nothing is sent meanwhile."""
     mechanism = MECHANISM_OF[name]
-    return Diagnosis((name,), mechanism.means, next_measurement=mechanism.next_measurement, advice=advice(name, None))
+    return Diagnosis((name,), mechanism.means, next_measurement=mechanism.next_measurement, advice=mechanism.advice)
 
 
 def moment(unix_s: float) -> str:
@@ -127,7 +124,7 @@ def moment(unix_s: float) -> str:
     return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _unknown(means: str, symptoms: Symptoms) -> Diagnosis:
+def _unknown(symptoms: Symptoms) -> Diagnosis:
     now = symptoms.now
     missing = unmet(
         ("more probes since the trouble began", now.probes >= MIN_SAMPLES_BY_QUANTILE[0.5]),
@@ -138,4 +135,4 @@ def _unknown(means: str, symptoms: Symptoms) -> Diagnosis:
         ("probes of different prompt lengths", now.ttft_per_prompt_token_s is not None),
     )
     todo = "the logs of the engine, its host and its neighbours at that time"
-    return Diagnosis(("unknown",), means, missing=missing, next_measurement=todo)
+    return Diagnosis(("unknown",), NOTHING_VISIBLE, missing=missing, next_measurement=todo)

@@ -1,13 +1,16 @@
-"""The mechanisms of slowness and failure: the measured facts that show each of them, and what to do about it.
+"""The mechanisms of slowness and failure, as one table: what each needs, the figures that show it, its words, and what to do about it.
 
-A mechanism is shown by specific figures: its part of the growth of a latency, or a state of the engine that only it causes. The
-thresholds were tuned on half of the independent scenes (`bench/diagnosis_independent.py`); results are reported for the other half.
+A mechanism is shown by specific figures: its part of the growth of a latency, or a state of the engine that only it causes.
+Constants were tuned on half of the independent scenes (`bench/diagnosis_independent.py`), and are reported for the other half;
+docs/methods.md says what each of them wins.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from prober.features.diagnosis import advice
+from prober.features.diagnosis.advice import Advice
 from prober.features.diagnosis.clues import (
     CERTAIN,
     GROWN,
@@ -20,37 +23,28 @@ from prober.features.diagnosis.clues import (
     is_at_least,
 )
 
-STEP_GROWN = 1.12  # of plain decode steps, which vary less, where an SLO on decoding is breached
-MINOR = 0.4  # share of a growth up to which a part is not its cause
+OUTSIDE = 0.6  # share of the growth outside the engine that makes the path its cause
 EARLY = 0.9  # share of the time to the first token, within which headers do not wait for it
-BUSIER = 1.6  # growth of the work that means another load
 IDLE = 0.5  # waiting requests up to which the queue counts as empty
-FULL = 0.97  # KV cache usage in a tenth of the readings, below which no request waits for space
-BELOW_LIMIT = 0.3  # share of the readings with waiting requests up to which slots are not what they wait for
 PREEMPTED = 0.01  # preemptions per request
-LONGER = 1.4  # growth of the mean prompt; minutes of the same users vary by less
+LONGER = 1.4  # growth of prompts, work or pauses; minutes of the same users vary by less
 LOST = 0.6  # share of the usual prefix hits
+GONE = 0.2  # share of the usual saving of a warm prefix
 STILL = 0.02  # share of the time of streams that they stand still for more than usual
-STEADY = 1.3  # growth of the medians of cold and warm prompts, up to which only the tail grew
-SHARP = 5.0  # standard errors of the slope by which prompts are slower by their length
+SHARP = 8.0  # standard errors of the slope by which prompts are slower by their length
 SLOW_CLOCK = 0.85  # share of the usual clock; a power cap in normal operation reduces it less
 NEAR_BOUND = 0.75  # share of the speed that memory bandwidth allows
 FOREIGN = 0.03  # share of the GPU memory; an engine reserves its own at its start
+REFUSALS = ("http_429", "shed")
 LOADING = ("loading", "starting")  # words of a 503 while a model is loaded
 CALM_TIME = "a time without trouble, to compare with"  # a measurement that would tell more
-
-
-def _preemptions(window: WindowFeatures) -> float | None:
-    """Preemptions per request."""
-    per_s = window.preemptions_per_s
-    return per_s / window.requests_per_s if per_s is not None and window.requests_per_s else None
 
 
 def _known(*findings: Finding | None) -> tuple[Finding, ...]:
     return tuple(finding for finding in findings if finding is not None)
 
 
-def failures(s: Symptoms, kinds: Callable[[str], bool]) -> tuple[Finding, ...]:
+def failures(s: Symptoms, kinds: Callable[[str], bool] = lambda _: True) -> tuple[Finding, ...]:
     """The most frequent failures of some kinds, if failures breach an SLO by themselves and half of them are of these kinds."""
     counts = {text: count for text, count in s.now.failures.items() if kinds(text)}
     if "success" not in s.breached or 2 * sum(counts.values()) < sum(s.now.failures.values()):
@@ -58,41 +52,40 @@ def failures(s: Symptoms, kinds: Callable[[str], bool]) -> tuple[Finding, ...]:
     return tuple(Finding(text, count, f"of {s.now.probes} probes") for text, count in list(counts.items())[:3])
 
 
-def _is_refusal(text: str) -> bool:
-    return text.startswith(("http_429", "shed"))
-
-
 def _is_loading(text: str) -> bool:
     return text.startswith("http_5") and any(word in text.lower() for word in LOADING)
 
 
+def _is_other_failure(text: str) -> bool:
+    """Timeouts are what slowness makes: they are named only where nothing shows why."""
+    return not text.startswith((*REFUSALS, "timeout")) and not _is_loading(text)
+
+
 def _cache_pressure(s: Symptoms) -> tuple[Finding, ...]:
-    now, before, preempted = s.now, s.before, _preemptions(s.now)
+    def preemptions(window: WindowFeatures) -> float | None:
+        per_s = window.preemptions_per_s
+        return per_s / window.requests_per_s if per_s is not None and window.requests_per_s else None
+
     findings = _known(
         s.measured("KV cache usage", lambda w: w.kv_usage_ratio, "ratio"),
         s.measured("requests waiting", lambda w: w.waiting),
         s.measured("requests running", lambda w: w.running),
     )
-    if is_at_least(preempted, max(PREEMPTED, 3 * (_preemptions(before) or 0.0))):
-        return _known(s.measured("preemptions per request", _preemptions), *findings)
-    # Requests that wait although fewer run than at other times wait for space. Some pages count cached blocks as used: a cache that
-    # was as full before is no cause.
-    at_limit = now.waiting_at_most_running_ratio
-    waits = is_at_least(s.queue_share, MOST) and at_limit is not None and at_limit <= BELOW_LIMIT
-    usage, growth = now.kv_usage_ratio, s.growth(lambda w: w.kv_usage_ratio)
-    if not waits or usage is None or (growth is not None and growth < GROWN):
+    if is_at_least(preemptions(s.now), PREEMPTED):
+        return _known(s.measured("preemptions per request", preemptions), *findings)
+    usage, capacity = s.now.kv_usage_ratio, s.now.kv_capacity_tokens
+    if usage is None or capacity is None or not is_at_least(s.queue_share, MOST):
         return ()
-    free_tokens = None if now.kv_capacity_tokens is None else (1 - usage) * now.kv_capacity_tokens
-    lacks_space = free_tokens is not None and is_at_least(now.prompt_tokens_per_request, free_tokens)
-    return findings if usage >= FULL or lacks_space else ()
+    # Some pages count cached blocks as used: a cache that was as full before is no cause.
+    has_grown = s.before.kv_usage_ratio is None or usage >= GROWN * s.before.kv_usage_ratio
+    lacks_space = is_at_least(s.now.prompt_tokens_per_request, (1 - usage) * capacity)
+    return findings if lacks_space and has_grown else ()
 
 
 def _prefix_miss(s: Symptoms) -> tuple[Finding, ...]:
     now, before = s.now, s.before
-    slower = is_at_least(s.growth(lambda w: w.ttft_mean_s), 1.1) or is_at_least(
-        s.growth(lambda w: w.engine_ttft_s), GROWN
-    )
-    if not s.is_about_ttft or not slower:
+    ttfts = s.growth(lambda w: w.ttft_mean_s), s.growth(lambda w: w.engine_ttft_s)
+    if not any(is_at_least(growth, GROWN) for growth in ttfts):
         return ()
     # Other prompts lower the share of the hits alone, and fewer requests their rate alone.
     hits = [s.growth(lambda w: w.prefix_hit_ratio), s.growth(lambda w: w.prefix_hit_tokens_per_s)]
@@ -104,8 +97,8 @@ def _prefix_miss(s: Symptoms) -> tuple[Finding, ...]:
         return ()
     saved_s, usual_s = now.ttft_cold_s - now.ttft_warm_s, before.ttft_cold_s - before.ttft_warm_s
     error_s = math.hypot(now.saving_error_s or 0.0, before.saving_error_s or 0.0)
-    is_lost = abs(saved_s) <= MINOR * usual_s and usual_s - abs(saved_s) >= CERTAIN * error_s
-    if not is_lost or usual_s < 0.2 * before.ttft_cold_s or now.ttft_warm_s < GROWN * before.ttft_warm_s:
+    is_lost = abs(saved_s) <= GONE * usual_s and usual_s - abs(saved_s) >= CERTAIN * error_s
+    if not is_lost or now.ttft_warm_s < GROWN * before.ttft_warm_s:
         return ()
     detail = f"{format_s(saved_s)}, usually {format_s(usual_s)}"
     return _known(
@@ -114,13 +107,7 @@ def _prefix_miss(s: Symptoms) -> tuple[Finding, ...]:
 
 
 def _long_prompts(s: Symptoms) -> tuple[Finding, ...]:
-    grown = s.growth(lambda w: w.prompt_tokens_per_request)
-    if (
-        not s.is_about_ttft
-        or not is_at_least(grown, max(LONGER, s.growth(lambda w: w.requests_per_s) or 1.0))
-        or not s.is_ttft_slow
-        or is_at_least(s.outside_share, MOST)
-    ):
+    if not is_at_least(s.growth(lambda w: w.prompt_tokens_per_request), LONGER):
         return ()
     return _known(
         s.measured("mean prompt of all requests", lambda w: w.prompt_tokens_per_request, "tokens"),
@@ -131,8 +118,7 @@ def _long_prompts(s: Symptoms) -> tuple[Finding, ...]:
 def _kv_transfer(s: Symptoms) -> tuple[Finding, ...]:
     # Without a usual time nothing is said: a transfer always takes some of the TTFT.
     share = s.share(lambda w: w.kv_transfer_s, s.added_s)
-    is_longer = is_at_least(s.growth(lambda w: w.kv_transfer_s), GROWN)
-    if not s.is_about_ttft or not s.has_usual or not is_longer or not is_at_least(share, MOST):
+    if not is_at_least(s.growth(lambda w: w.kv_transfer_s), GROWN) or not is_at_least(share, MOST):
         return ()
     return _known(
         s.grown("KV transfer", lambda w: w.kv_transfer_s),
@@ -142,15 +128,11 @@ def _kv_transfer(s: Symptoms) -> tuple[Finding, ...]:
 
 
 def _slow_decode(s: Symptoms) -> tuple[Finding, ...]:
-    is_slow = is_at_least(s.step_growth, STEP_GROWN if s.breached and s.is_about_decode else GROWN)
-    ttft_growth = s.growth(lambda w: w.ttft_mean_s) or 0.0
+    is_slow = is_at_least(s.step_growth, GROWN)
     if not is_slow and not (s.is_about_decode and is_at_least(s.growth(lambda w: w.slow_step_s), GROWN)):
         return ()
     # Under much more work every step contains prefill, and no plain step is measured.
-    if is_at_least(s.work_growth, BUSIER) and (s.now.waiting is None or s.now.waiting >= IDLE):
-        return ()
-    # Without a page that says more, a TTFT that grew by much more than the steps has another cause, which can slow the steps as well.
-    if s.is_about_ttft and s.breached and s.now.engine_ttft_s is None and ttft_growth > 1.5 * (s.step_growth or 1.0):
+    if is_at_least(s.work_growth, LONGER) and (s.now.waiting is None or s.now.waiting >= IDLE):
         return ()
     step = s.grown("decode step", lambda w: w.step_s)
     slowest = s.grown("decode step of the slowest fifth of the answers", lambda w: w.slow_step_s)
@@ -161,20 +143,18 @@ def _slow_decode(s: Symptoms) -> tuple[Finding, ...]:
 def _network(s: Symptoms) -> tuple[Finding, ...]:
     held = (s.now.held_ratio or 0.0) - (s.before.held_ratio or 0.0)
     still = (s.now.still_ratio or 0.0) - (s.before.still_ratio or 0.0)
-    if s.is_about_decode and s.has_usual and held >= max(STILL, 2 * still):
+    if s.is_about_decode and s.has_usual and held >= STILL and held > still:
         return _known(s.measured("time in which tokens are held on the way", lambda w: w.held_ratio, "ratio"))
-    connect = s.share(lambda w: w.connect_s, s.long_added_s)
     # Headers tell something only where they do not wait for the first token.
     is_early = s.before.headers_ratio is not None and s.before.headers_ratio < EARLY
-    headers = s.share(lambda w: w.headers_s, s.added_s) if is_early else None
-    parts = [
-        ("connecting", connect, s.long_added_s),
-        ("time until its host has the request", s.share(lambda w: w.network_s, s.added_s), s.added_s),
-        ("time to the headers", headers, s.added_s),
-        ("time outside the engine", s.outside_share, s.added_s),
-    ]
-    deciding = [s.shared(name, share, of_s) for name, share, of_s in parts if is_at_least(share, MOST)]
-    return _known(*deciding) if s.is_about_ttft else ()
+    parts = (
+        ("connecting", s.share(lambda w: w.connect_s, s.added_s), MOST),
+        ("time until its host has the request", s.share(lambda w: w.network_s, s.added_s), MOST),
+        ("time to the headers", s.share(lambda w: w.headers_s, s.added_s) if is_early else None, MOST),
+        ("time outside the engine", s.outside_share, OUTSIDE),
+    )
+    deciding = [s.shared(name, share, s.added_s) for name, share, least in parts if is_at_least(share, least)]
+    return _known(*deciding) if s.is_ttft_slow else ()
 
 
 def _slow_prefill(s: Symptoms) -> tuple[Finding, ...]:
@@ -182,63 +162,47 @@ def _slow_prefill(s: Symptoms) -> tuple[Finding, ...]:
         slope, tokens = window.ttft_per_prompt_token_s, window.long_prompt_tokens
         return slope * tokens if slope is not None and tokens is not None else None
 
+    waiting = s.shared("waiting", s.queue_share, s.added_s)
+    if s.queue_share is not None and s.queue_share >= MOST:
+        return ()
     cost = s.share(cost_s, s.long_added_s)
+    if cost is None:
+        if s.queue_share is None or s.outside_share is None:
+            return ()
+        inside = 1 - s.outside_share - s.queue_share
+        if inside < MOST:
+            return ()
+        return _known(s.shared("time in the engine without waiting", inside, s.added_s), waiting)
     slopes_s = (s.now.ttft_per_prompt_token_s or 0.0) - (s.before.ttft_per_prompt_token_s or 0.0)
     error_s = math.hypot(s.now.ttft_per_prompt_token_error_s or 0.0, s.before.ttft_per_prompt_token_error_s or 0.0)
-    if not s.is_about_ttft or not s.is_ttft_slow:
-        return ()
-    waiting = s.shared("waiting", s.queue_share, s.added_s)
-    findings = _known(s.shared("prefill of its own prompt", cost, s.long_added_s), waiting)
-    if s.queue_share is not None:
-        is_outside = (
-            s.has_usual and s.now.engine_ttft_s is not None and (s.outside_share is None or s.outside_share >= MOST)
-        )
-        is_own = is_at_least(cost, MOST) and slopes_s > 2 * error_s
-        if cost is None and s.outside_share is not None:
-            is_own, inside = True, 1 - s.outside_share - s.queue_share
-            findings = _known(s.shared("time in the engine without waiting", inside, s.added_s), waiting)
-        return findings if s.queue_share < MINOR and not is_outside and is_own else ()
-    if cost is None or not 0.7 <= cost <= 1.3 or is_at_least(s.step_growth, GROWN):
-        return ()
-    return findings if slopes_s > SHARP * error_s else ()
+    # Otherwise other prompts may be what is slow: the wait for them is not in proportion to the length.
+    is_seen_inside = s.queue_share is not None and (s.outside_share is not None or not s.has_usual)
+    is_own = cost >= MOST and slopes_s > (CERTAIN if is_seen_inside else SHARP) * error_s
+    return _known(s.shared("prefill of its own prompt", cost, s.long_added_s), waiting) if is_own else ()
 
 
 def _stands_still_more(s: Symptoms) -> bool:
-    """True if streams pause for more of the time than usual, by more than the load grew, and requests do not wait for slots."""
+    """True if streams pause for more of the time than usual although the load hardly grew, and requests do not wait."""
     still, usual = s.now.still_ratio, s.before.still_ratio
-    longest_s, usual_s, at_limit = s.now.longest_still_s, s.before.longest_still_s, s.now.waiting_at_most_running_ratio
-    if still is None or usual is None or longest_s is None or usual_s is None:
+    if still is None or usual is None or still < max(usual + STILL, LONGER * usual):
         return False
-    if (s.now.held_ratio or 0.0) - (s.before.held_ratio or 0.0) >= still - usual:
-        return False
-    is_longer = longest_s >= 1.3 * usual_s or still >= 2 * usual
-    if still < max(usual + STILL, 1.6 * s.load_growth * usual) or not is_longer:
-        return False
-    is_idle = not is_at_least(s.now.waiting, IDLE) or (at_limit is not None and at_limit <= BELOW_LIMIT)
-    return is_idle and s.load_growth < LONGER
+    return not is_at_least(s.now.waiting, IDLE) and s.load_growth < LONGER
 
 
 def _stalls(s: Symptoms) -> tuple[Finding, ...]:
-    # Prompts that are computed, of others or longer than before, make pauses as well, and a later first token of every probe.
-    median, warm = s.growth(lambda w: w.long_ttft_s), s.growth(lambda w: w.ttft_warm_s)
-    has_warm = s.before.ttft_warm_s is not None
-    is_later = median is None or median >= STEADY or (has_warm and (warm is None or warm >= STEADY))
-    if is_later or not _stands_still_more(s):
-        return ()
-    if s.now.waiting is None and not is_at_least(s.now.still_together_ratio, 0.8):
+    # Without a page, and where the usual first token is later as well, prompts that are computed may make the pauses.
+    median = s.growth(lambda w: w.long_ttft_s)
+    if s.now.waiting is None or median is None or median >= LONGER or not _stands_still_more(s):
         return ()
     return _known(
         s.measured("time in which streams stand still", lambda w: w.still_ratio, "ratio"),
         s.measured("longest pause", lambda w: w.longest_still_s, "s"),
-        s.measured("pauses that the other open streams share", lambda w: w.still_together_ratio, "ratio"),
     )
 
 
 def _queueing(s: Symptoms) -> tuple[Finding, ...]:
-    if not s.is_about_ttft or not is_at_least(s.queue_share, MOST) or is_at_least(s.outside_share, MOST):
+    if not is_at_least(s.queue_share, MOST) or _stands_still_more(s):
         return ()
-    if _stands_still_more(s):
-        return ()  # they may wait for an engine that stands still
     return _known(
         s.shared("waiting", s.queue_share, s.added_s),
         s.measured("requests waiting", lambda w: w.waiting),
@@ -288,113 +252,164 @@ def unmet(*needs: tuple[str, bool]) -> tuple[str, ...]:
 class Mechanism:
     """A mechanism of slowness or failure, and how to recognise it.
 
-    shows: returns the findings that show the mechanism; empty if the symptoms do not show it
-    explains: mechanisms that can be a consequence of this one
+    needs: whether what is bad can come from it
+    shows: returns the findings that show it; empty if the symptoms do not
+    explains: mechanisms that can be a consequence of it, and are not named beside it
     """
 
     name: Name
     means: str
+    needs: Callable[[Symptoms], bool]
     shows: Callable[[Symptoms], tuple[Finding, ...]]
     explains: frozenset[Name]
     next_measurement: str
+    advice: tuple[Advice, ...]
 
 
-# In the order in which they are looked at: a mechanism that an earlier one explains is not named beside it. Requests that are refused
-# or fail look up no prefixes.
+def _anything(_: Symptoms) -> bool:
+    return True
+
+
+def _has_failures(s: Symptoms) -> bool:
+    return "success" in s.breached
+
+
+def _is_ttft_slow(s: Symptoms) -> bool:
+    return s.is_ttft_slow
+
+
+# In the order in which they are looked at. Requests that are refused or fail look up no prefixes.
 MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         "refusing",
         "the server refuses requests (429, too many requests)",
-        lambda s: failures(s, _is_refusal),
+        _has_failures,
+        lambda s: failures(s, lambda text: text.startswith(REFUSALS)),
         frozenset({"prefix_miss"}),
         "the limit of the gateway or the engine that refuses, and the rate of all clients",
+        (advice.LOAD_LIMIT, advice.REPLICAS),
     ),
     Mechanism(
         "loading",
         "the engine loads its model",
+        _has_failures,
         lambda s: failures(s, _is_loading),
         frozenset({"prefix_miss"}),
         "the log of the engine since its last start",
+        (advice.WAIT,),
     ),
     Mechanism(
         "draining",
         "the engine shuts down and takes no more requests",
+        _has_failures,
         lambda _: (),  # its health says so
         frozenset(),
         "whether somebody or something asked it to shut down",
+        (advice.NEXT_SERVER,),
     ),
     Mechanism(
         "failing",
         "requests fail",
-        # Timeouts are what slowness makes: they are named only where nothing shows why.
-        lambda s: failures(
-            s, lambda text: not _is_refusal(text) and not _is_loading(text) and not text.startswith("timeout")
-        ),
+        _has_failures,
+        lambda s: failures(s, _is_other_failure),
         frozenset({"prefix_miss"}),
         "the log of the server or gateway that answers so, at that time",
+        (advice.REQUEST_IDS,),
     ),
     Mechanism(
         "cache_pressure",
         "the KV cache is full: requests are preempted and recomputed, or wait for space",
+        _anything,
         _cache_pressure,
         frozenset({"queueing", "slow_prefill", "slow_decode", "stalls", "prefix_miss", "long_prompts"}),
         "KV cache usage and preemptions against request lengths, over a day",
+        (
+            advice.CACHE_MEMORY,
+            advice.CACHE_TYPE,
+            advice.FEWER_SEQUENCES,
+            advice.SHORT_CONTEXT,
+            advice.QUANTISE,
+            advice.MORE_GPUS,
+        ),
     ),
     Mechanism(
         "prefix_miss",
         "prompts that used to be in the prefix cache are computed again",
+        lambda s: s.is_about_ttft,
         _prefix_miss,
         frozenset({"queueing", "slow_prefill", "slow_decode", "stalls", "long_prompts", "kv_transfer"}),
         "warm and cold probes of equal length; what changed at the beginning of the prompts",
+        (advice.PREFIX_CACHE, advice.STABLE_PREFIX, advice.ROUTING, advice.CACHE_MEMORY),
     ),
     Mechanism(
         "long_prompts",
         "the engine computes longer prompts of other requests first",
+        _is_ttft_slow,
         _long_prompts,
         frozenset({"queueing", "slow_prefill", "slow_decode", "stalls", "kv_transfer"}),
         "the lengths of all prompts, and TTFT by prompt length at this load",
+        (advice.CHUNKED_PREFILL, advice.POOLS, advice.SHORT_CONTEXT),
     ),
     Mechanism(
         "kv_transfer",
         "the KV cache takes longer from the engine that prefills to the one that decodes",
+        _is_ttft_slow,
         _kv_transfer,
         frozenset({"queueing", "slow_prefill", "stalls", "network"}),
         "bytes per transfer on the engines' pages, and load and errors of the links between the two machines",
+        (advice.TRANSPORT, advice.TOGETHER, advice.CACHE_TYPE),
     ),
     Mechanism(
         "slow_decode",
         "decode steps take longer than usual",
+        _anything,
         _slow_decode,
         frozenset({"queueing", "slow_prefill", "stalls"}),
         "GPU clocks, throttling and processes now, host CPU of the engine, then a profile of one decode step",
+        (
+            advice.COOLING,
+            advice.ENGINE_CPU,
+            advice.OLD_VERSION,
+            advice.FEWER_SEQUENCES,
+            advice.QUANTISE,
+            advice.SPECULATE,
+        ),
     ),
     Mechanism(
         "network",
         "the path to the engine is slow (network, gateway, proxy), not the engine",
+        _anything,
         _network,
         frozenset({"slow_prefill", "stalls"}),
         "probe the engine directly, beside the same probe through the gateway",
+        (advice.GATEWAY, advice.NEARER),
     ),
     Mechanism(
         "slow_prefill",
         "the first token waits for the computation of its own prompt, not for other requests",
+        _is_ttft_slow,
         _slow_prefill,
         frozenset({"queueing", "stalls"}),
         "TTFT by prompt length on the idle engine (`prober diagnose`)",
+        (advice.SHORT_PROMPTS, advice.LARGER_STEPS, advice.MORE_GPUS, advice.DISAGGREGATE),
     ),
     Mechanism(
         "stalls",
         "all streams stand still now and then",
+        _anything,
         _stalls,
         frozenset({"queueing"}),
         "the log of the engine and its host at the time of a pause: garbage collection, swapping, a blocked process",
+        (advice.ENGINE_CPU,),
     ),
     Mechanism(
         "queueing",
         "requests wait for others: too much load, bursts, or too few slots",
+        _is_ttft_slow,
         _queueing,
         frozenset(),
         "a sweep: the highest rate at which the SLO holds; TTFT by prompt length at this load",
+        (advice.REPLICAS, advice.MORE_SEQUENCES, advice.SHAPING, advice.POOLS),
     ),
 )
 MECHANISM_OF = {mechanism.name: mechanism for mechanism in MECHANISMS}

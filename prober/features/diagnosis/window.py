@@ -36,10 +36,8 @@ MIN_LENGTH_RATIO = 1.5  # of the long third of prompts to the short one; below i
 MAX_LENGTH_DIFFERENCE = 0.1  # between prompts of similar length, as a share of the length
 SINGLE = 0.75  # flushes per token; a busy machine or a lossy path merges some, and speculation makes more tokens a step
 MAX_GAPS = 4_000  # ITLs that are used, from evenly spaced probes: sorting them takes most of the time
-MIN_WAITING_READINGS = 5
 PAUSE_STEPS, PAUSE_S = 8, 0.05  # a gap that is longer than both is a pause of the stream
 BURST_SHARE = 0.3  # of the tokens that the time of a pause stands for: they arrive after it if it was on their way
-MIN_OVERLAPS = 3
 WARM = "_warm"  # suffix of the name of a workload's series of warm prompts, see `Workload.series`
 
 
@@ -84,11 +82,10 @@ def window_features(
     cold = [(probe, ttft) for probe, ttft in ttfts if not probe.workload.endswith(WARM)] or ttfts
     by_length = [(length, ttft) for probe, ttft in cold if (length := _prompt_tokens(probe))]
     line = prompt_line(by_length)
-    colds_s = [ttft for _, ttft in cold]
     mean_s, error_s = _mean_and_error([ttft for _, ttft in ttfts])
     gaps, are_single_tokens = _gaps(good)
     step_s = _step_s(gaps) if are_single_tokens else None
-    still_ratio, held_ratio, still_together_ratio, longest_still_s = _pauses(good, _step_s(gaps))
+    still_ratio, held_ratio, longest_still_s = _pauses(good, _step_s(gaps))
     failed = failures_of(probe for probe in probes if probe.outcome in BAD)
     cold_s, warm_s, saving_error_s = _cold_and_warm(ttfts)
     headers_s, headers_ratio = _headers(good)
@@ -125,22 +122,20 @@ def window_features(
         slow_step_s=_slow_step_s(good) if are_single_tokens else None,
         still_ratio=still_ratio,
         held_ratio=held_ratio,
-        still_together_ratio=still_together_ratio,
         longest_still_s=longest_still_s,
         ttft_per_prompt_token_s=line.slope if line else None,
         ttft_per_prompt_token_error_s=line.error if line else None,
         long_prompt_tokens=line.tokens if line else None,
-        long_ttft_s=line.ttft_s if line else median(colds_s) if len(colds_s) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None,
+        long_ttft_s=line.ttft_s if line else _median(ttft for _, ttft in cold),
         ttft_cold_s=cold_s,
         ttft_warm_s=warm_s,
         saving_error_s=saving_error_s,
-        connect_s=_connect_s(good),
-        network_s=_network_s(good),
+        connect_s=_median(map(_connect_s, good)),
+        network_s=_median(probe.timeline.network_s for probe in good),
         headers_s=headers_s,
         headers_ratio=headers_ratio,
         running=running,
         waiting=_mean(s.requests_waiting for _, s in readings),
-        waiting_at_most_running_ratio=_waiting_at_most_running_ratio(readings),
         kv_usage_ratio=_high(s.kv_cache_usage_ratio_max for _, s in readings),
         requests_per_s=requests,
         prompt_tokens_per_request=prompt_tokens,
@@ -202,49 +197,32 @@ def failures_of(probes: Iterable[ProbeResult]) -> list[Failure]:
     return sorted(failures, key=lambda failure: -failure.probes)
 
 
-def _pauses(probes: Sequence[ProbeResult], step_s: float | None) -> tuple[float | None, ...]:
-    """(still_ratio, held_ratio, still_together_ratio, longest_still_s). Pauses are gaps of PAUSE_STEPS decode steps and of PAUSE_S.
+def _pauses(probes: Sequence[ProbeResult], step_s: float | None) -> tuple[float | None, float | None, float | None]:
+    """(still_ratio, held_ratio, longest_still_s). Pauses are gaps of PAUSE_STEPS decode steps and of PAUSE_S.
 
     The engine goes on during a pause of the path, so the tokens of that time arrive together after it. An engine that stands still
-    sends one token after its pause, and pauses all of its streams.
+    sends one token after its pause.
     """
     if step_s is None:
-        return None, None, None, None
+        return None, None, None
     least_ns = 1e9 * max(PAUSE_STEPS * step_s, PAUSE_S)
-    still: list[tuple[int, int, int]] = []  # begin, end, stream
-    streams: list[tuple[int, int]] = []
-    held_ns = 0
+    still_ns, held_ns, streamed_ns = list[int](), 0, 0
     for probe in probes:
-        stamps = probe.timeline.content_ns
+        stamps, starts = probe.timeline.content_ns, probe.timeline.flush_starts
         if probe.timeline.is_read_late or len(stamps) < 2:
             continue
-        streams.append((stamps[0], stamps[-1]))
-        if stamps[-1] - stamps[0] < least_ns:
-            continue
-        starts = probe.timeline.flush_starts
+        streamed_ns += stamps[-1] - stamps[0]
         for place, size in enumerate(probe.timeline.flush_sizes[1:], 1):
-            begin_ns, end_ns = stamps[starts[place] - 1], stamps[starts[place]]
-            if end_ns - begin_ns < least_ns:
+            gap_ns = stamps[starts[place]] - stamps[starts[place] - 1]
+            if gap_ns < least_ns:
                 continue
-            if (
-                size >= BURST_SHARE * (end_ns - begin_ns) / 1e9 / step_s
-                or starts[place] + size == len(stamps) > 1 < size
-            ):
-                held_ns += end_ns - begin_ns
+            is_rest = starts[place] + size == len(stamps) > 1 < size
+            if is_rest or size >= BURST_SHARE * gap_ns / 1e9 / step_s:
+                held_ns += gap_ns
             else:
-                still.append((begin_ns, end_ns, len(streams) - 1))
-    total_ns = sum(end - begin for begin, end in streams)
-    together = [
-        any(other != stream and begin < ended and began < end for began, ended, other in still)
-        for begin, end, stream in still
-        if any(place != stream and first < begin and last > end for place, (first, last) in enumerate(streams))
-    ]
-    return (
-        sum(end - begin for begin, end, _ in still) / total_ns if total_ns else None,
-        held_ns / total_ns if total_ns else None,
-        fmean(together) if len(together) >= MIN_OVERLAPS else None,
-        max((end - begin for begin, end, _ in still), default=0) / 1e9,
-    )
+                still_ns.append(gap_ns)
+    longest_s = max(still_ns, default=0) / 1e9
+    return (sum(still_ns) / streamed_ns, held_ns / streamed_ns, longest_s) if streamed_ns else (None, None, longest_s)
 
 
 class PromptLine(NamedTuple):
@@ -356,20 +334,20 @@ def _quartile_range(samples: Sequence[float]) -> float:
     return high - low
 
 
-def _connect_s(probes: Iterable[ProbeResult]) -> float | None:
-    """Median time to set up a connection."""
-    spans = [
+def _median(samples: Iterable[float | None]) -> float | None:
+    """Median of the known samples; None if they are too few."""
+    known = [sample for sample in samples if sample is not None]
+    return median(known) if len(known) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None
+
+
+def _connect_s(probe: ProbeResult) -> float | None:
+    """Time to set up the connection."""
+    connection = probe.timeline.connection
+    return (
         (connection.ready_ns - connection.start_ns) / 1e9
-        for probe in probes
-        if (connection := probe.timeline.connection) is not None and connection.ready_ns is not None
-    ]
-    return median(spans) if len(spans) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None
-
-
-def _network_s(probes: Iterable[ProbeResult]) -> float | None:
-    """Median time until the target's host has acknowledged a request."""
-    spans = [span for probe in probes if (span := probe.timeline.network_s) is not None]
-    return median(spans) if len(spans) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None
+        if connection is not None and connection.ready_ns is not None
+        else None
+    )
 
 
 def _headers(probes: Iterable[ProbeResult]) -> tuple[float, float] | tuple[None, None]:
@@ -446,18 +424,3 @@ def _requests_total(signals: EngineSignals) -> float | None:
         if histogram is not None and histogram.counts:
             return histogram.counts[-1]
     return signals.requests_finished_total
-
-
-def _waiting_at_most_running_ratio(readings: Sequence[Reading]) -> float | None:
-    """Of the readings with waiting requests, the share in which the number of running requests is the maximum; None if they are few.
-
-    A limit of slots keeps the number of running requests there while any request waits; a lack of space in the cache does not.
-    """
-    counts = [
-        (s.requests_waiting, s.requests_running)
-        for _, s in readings
-        if s.requests_waiting is not None and s.requests_running is not None
-    ]
-    most = max((running for _, running in counts), default=0.0)
-    at_most = [running >= most for waiting, running in counts if waiting >= 1]
-    return fmean(at_most) if len(at_most) >= MIN_WAITING_READINGS else None

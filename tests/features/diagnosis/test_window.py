@@ -239,17 +239,6 @@ def test_requests_are_counted_by_the_first_counter_of_the_page() -> None:
     assert (histograms.requests_per_s, histograms.prompt_tokens_per_request) == (3.0, 800.0)
 
 
-def test_readings_at_the_most_running_requests() -> None:
-    """Of five or more readings with waiting requests, the share with as many running ones as were ever read."""
-    readings = [
-        (5.0 * at, replace(PAGE, requests_waiting=waiting, requests_running=running))
-        for at, (waiting, running) in enumerate([(0.0, 8.0), (0.0, 2.0), *[(1.0, 8.0)] * 3, (2.0, 7.0)])
-    ]
-    assert window_features([], readings).waiting_at_most_running_ratio is None
-    more = [*readings, (99.0, replace(PAGE, requests_waiting=1.0, requests_running=8.0))]
-    assert window_features([], more).waiting_at_most_running_ratio == pytest.approx(0.8)
-
-
 def test_the_mean_has_a_standard_error() -> None:
     """Of 25 probes with a standard deviation of 10 ms: 2 ms."""
     features = window_features([probe(ttft_ms=40 + 20 * (i % 2)) for i in range(25)])
@@ -309,21 +298,6 @@ def test_a_pause_of_the_engine_is_told_from_one_of_the_path() -> None:
     assert held.held_ratio > 0.4
     short = window_features([paused(70, 1)] * 20)
     assert (short.still_ratio, short.longest_still_s) == (0.0, 0.0)
-
-
-def test_streams_that_pause_together() -> None:
-    """Two streams at a time: both pause at one moment, or one of them alone; nothing is known of streams that never overlap."""
-    pairs = [(paused(500, 1, due_ms=2_000 * i), paused(500, 1, due_ms=2_000 * i)) for i in range(20)]
-    assert window_features([probe for pair in pairs for probe in pair]).still_together_ratio == 1.0
-    alone = [(one, probe_at(2_000 * i)) for i, (one, _) in enumerate(pairs)]
-    assert window_features([probe for pair in alone for probe in pair]).still_together_ratio == 0.0
-    assert window_features([one for one, _ in pairs]).still_together_ratio is None
-
-
-def probe_at(due_ms: float) -> ProbeResult:
-    """A stream without a pause, as long as a paused one."""
-    timeline = probe(step_ms=10, tokens=96).timeline
-    return replace(probe(), timeline=timeline.shifted(round(due_ms * MS)))
 
 
 def test_the_slowest_answers_show_one_slow_replica() -> None:
