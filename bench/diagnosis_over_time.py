@@ -170,7 +170,7 @@ def play(of: Course, rate_per_s: float, view: View) -> tuple[tuple[float, tuple[
     """The names that the product gives at each evaluation."""
     clock = SetClock()
     monitor = DiagnosisMonitor(registry(), EventLog())
-    target = ObservedTarget("t", Target(spec(of, rate_per_s, view), cast(Clock, clock)), (monitor.observe,))
+    target = ObservedTarget(Target(spec(of, rate_per_s, view), cast(Clock, clock)), (monitor.observe,))
     diagnosis = target.find(TargetDiagnosis)
     assert diagnosis is not None
     samples = []

@@ -53,10 +53,23 @@ class StoppedClock:
 def observed(
     spec: TargetSpec, *features: MakeObserver, name: str = "t", clock: StoppedClock | None = None
 ) -> ObservedTarget:
-    """A target under the name of its series, and the observers of `features`."""
-    return ObservedTarget(name, Target(spec, cast(Clock, clock or StoppedClock())), features)
+    """A target of this name, and the observers of `features`."""
+    named = spec.model_copy(update={"name": name})
+    return Observed(Target(named, cast(Clock, clock or StoppedClock())), features)
 
 
-def reconfigured(target: ObservedTarget, spec: TargetSpec) -> None:
-    """Reload the target with another configuration."""
-    target.retarget(Target(spec, target.target.clock))
+class Observed(ObservedTarget):
+    """Remembers the features that observe it."""
+
+    def __init__(self, target: Target, features: tuple[MakeObserver, ...]) -> None:
+        self.features = features
+        super().__init__(target, features)
+
+
+def reconfigured(target: ObservedTarget, spec: TargetSpec, *registries: Registry) -> ObservedTarget:
+    """The target after a reload with another configuration, as the fleet makes it. registries: with its series"""
+    assert isinstance(target, Observed)
+    target.removed()
+    for registry in registries:
+        registry.remove(target.name)
+    return Observed(Target(spec.model_copy(update={"name": target.name}), target.target.clock), target.features)

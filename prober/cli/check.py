@@ -157,10 +157,10 @@ def _costs(specs: Configuration, sweeps: "Mapping[str, SweepCost]") -> None:
     discovered = [(f"each of discovery {discovery.name}", discovery.template) for discovery in specs.discovery]
     rows: list[tuple[str, str]] = []  # names of targets and their figures
     swept: list[tuple[str, str]] = []
-    for name, spec in [*((spec.name or "(named by its model)", spec) for spec in specs.targets), *discovered]:
+    for name, spec in [*((spec.key, spec) for spec in specs.targets), *discovered]:
         use = estimate_per_day(spec)
         families = registry()
-        declared = _Declared(spec.name or "undiscovered", spec)
+        declared = _Declared(spec.key, spec)
         TargetProbes(families, declared), SloMonitor(families).observe(declared)
         lines = sum(child.text(False).count("\n") for family in families.values() for child in family.children.values())
         rate = sum(probe.rate for probe in spec.probes)

@@ -261,14 +261,15 @@ class Problems:
         if len(self._found) > MAX_PROBLEMS:
             self.end()
 
-    def unique(self, path: str, names: Mapping[int, str | None]) -> None:
+    def unique(self, path: str, names: Mapping[int, str]) -> None:
         """Add an error for each name that an earlier item of the list at `path` has. names: name by index"""
-        places: dict[str | None, int] = {}
+        places: dict[str, int] = {}
         for index, name in sorted(names.items()):
             first = places.setdefault(name, index)
             if first != index:
-                conflict = f"is called {name!r}" if name else "has no name and waits for its model's"
-                self.add(f"{path}[{index}].name", f"{conflict}, as {path}[{first}]; give each a name of its own")
+                self.add(
+                    f"{path}[{index}].name", f"is called {name!r}, as {path}[{first}]; give each a name of its own"
+                )
 
     def validated(
         self, model: type[M], raw: object, path: str, context: object, *, is_secret: bool = False

@@ -163,13 +163,13 @@ class _Reader:
         is_alone = sum(target.name is None for target in targets.values()) == 1
         pod = f"{namespace}/{workload}" if namespace and workload and is_alone else None
         for index, target in targets.items():
-            name = target.name or pod or target.model or _host(target.url)
+            name = target.name or pod or target.model or _address(target.url)
             targets[index] = target.model_copy(update={"name": name})
         raw = self.raw.get("targets")
         written = dict(enumerate(raw if isinstance(raw, list) else ()))
         names = {index: block.get("name") for index, block in written.items() if isinstance(block, dict)}
         of_invalid = {index: name for index, name in names.items() if isinstance(name, str)}
-        self.problems.unique("targets", of_invalid | {index: target.name for index, target in targets.items()})
+        self.problems.unique("targets", of_invalid | {index: target.key for index, target in targets.items()})
         return targets
 
     def _discovery(self) -> dict[int, DiscoverySpec]:
@@ -215,7 +215,8 @@ class _Reader:
         return self.problems.validated(model, raw, path, self.document)
 
 
-def _host(url: str) -> str | None:
-    """Host of a URL for use in a name; None for this machine."""
-    host = urlsplit(url).hostname or ""
-    return host if host and not is_loopback(host) else None
+def _address(url: str) -> str:
+    """Host of a URL for use in a name; with its port on this machine, on which several engines may listen."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return parts.netloc if is_loopback(host) else host

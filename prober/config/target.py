@@ -384,7 +384,7 @@ class TargetSpec(Template):
     )
     name: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         None,
-        description="label `target`; absent: POD_NAMESPACE/POD_WORKLOAD, the model, the host, or the model of the server",
+        description="label `target`; absent: POD_NAMESPACE/POD_WORKLOAD, the configured model, or the host (here with the port)",
     )
 
     @model_validator(mode="before")

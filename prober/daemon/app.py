@@ -397,8 +397,6 @@ class App:
             self._set_up(specs)
             await self._desired_targets.configure(specs)
             await self._fleet.settled()
-            for monitor in self._monitors:
-                monitor.targets_changed()
             if self.pod_ends:
                 self._end_own_targets()
             self._applied()

@@ -60,9 +60,6 @@ class Monitor(Stateful):
     def configured(self, configuration: "Configuration") -> None:
         """Apply the settings of the configuration that are not about one target."""
 
-    def targets_changed(self) -> None:
-        """All targets have been changed to the configuration that was applied last."""
-
     async def run(self) -> None:
         """Work until cancelled."""
 

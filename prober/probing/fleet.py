@@ -1,4 +1,7 @@
-"""All targets that are probed. A new configuration leaves unchanged targets, and their statistics, as they are."""
+"""All targets that are probed. A new configuration leaves unchanged targets, and their statistics, as they are.
+
+A changed target drains, is removed, and comes back as after a restart of the prober.
+"""
 
 import asyncio
 import logging
@@ -12,6 +15,7 @@ from prober.net.endpoint import BadEndpoint
 from prober.probing.history import MAX_TOLD_APART, FirstAnswers
 from prober.probing.observer import TargetObserver
 from prober.probing.replicas import Shard, shard_of
+from prober.probing.target import Target
 from prober.probing.target_runner import RunnerContext, TargetRunner
 
 START_GAP_S, START_WITHIN_S = 0.02, 60.0  # many new targets: 50 begin in a second, or all of them within a minute
@@ -53,21 +57,20 @@ class Fleet:
             else:
                 elsewhere.add(spec.key)
         self._desired, self._elsewhere = desired, elsewhere
-        for key, runner in list(self.runners.items()):
-            if key not in self._changing and self._is_stale(runner):
-                self._changing[key] = asyncio.create_task(self._change_one(key, drain_s))
-        new = [spec for key, spec in desired.items() if key not in self.runners]
-        made: list[TargetRunner] = []
-        for spec in new:
-            if spec.key not in self.runners:
-                made += filter(None, [self._make(spec, None)])
-                await asyncio.sleep(0)
+        stale = {key for key, runner in self.runners.items() if key not in self._changing and self._is_stale(runner)}
+        begin = [key for key in desired if key not in self.runners or key in stale]
         first_answers = None
-        if len(made) > MAX_TOLD_APART:
-            first_answers = FirstAnswers([runner.spec.key for runner in made], self._tell)
+        if len(begin) > MAX_TOLD_APART:
+            first_answers = FirstAnswers(begin, self._tell)
             asyncio.get_running_loop().call_later(FIRST_ANSWERS_S, first_answers.end)
+        for key in stale:
+            self._changing[key] = asyncio.create_task(self._change_one(key, drain_s, first_answers))
+        made: list[TargetRunner] = []
+        for key in begin:
+            if key not in self.runners and key not in stale:
+                made += filter(None, [self._make(desired[key], first_answers)])
+                await asyncio.sleep(0)
         for runner in made:
-            runner.first_answers = first_answers
             runner.start(self._pause_s(len(made)))
 
     async def stop(self, drain_s: float) -> None:
@@ -79,12 +82,8 @@ class Fleet:
         await asyncio.gather(*(runner.stop(drain_s) for runner in list(self.runners.values())))
 
     def find(self, name: str) -> TargetRunner | None:
-        """The target whose series have the label `name`; a target without a name is found by its key."""
-        named = next(filter(None, map(self.runners.get, list(self.context.keys.get(name, ())))), None)
-        if named is not None:
-            return named
-        unnamed = self.runners.get(name)
-        return unnamed if unnamed is not None and unnamed.name is None else None
+        """The target whose series have the label `name`; None if there is none."""
+        return self.runners.get(name)
 
     def observers(self, kind: type[Observer]) -> Iterator[Observer]:
         """Yields the observers of this kind, of all targets."""
@@ -93,14 +92,14 @@ class Fleet:
                 yield observer
 
     def elsewhere(self, name: str) -> Shard | None:
-        """The other shard that has the target with this name, or, for a target without a name, this URL; None if there is none."""
+        """The other shard that has the target with this name; None if there is none."""
         if name not in self._elsewhere:
             return None
         return Shard(shard_of(name, self.shard.count), self.shard.count)
 
     def is_awaited(self, name: str) -> bool:
-        """True if the target with this name may still appear: its runner is not created yet, or a runner does not know its name yet."""
-        return name in self._desired or any(runner.name is None for runner in list(self.runners.values()))
+        """True if the target with this name is configured, and its runner may not be created yet."""
+        return name in self._desired
 
     @property
     def configured(self) -> int:
@@ -111,31 +110,35 @@ class Fleet:
         desired = self._desired.get(runner.spec.key)
         return desired is not runner.spec and desired != runner.spec
 
-    async def _change_one(self, key: str, drain_s: float) -> None:
-        """Restart or remove a target until it matches the configuration."""
+    async def _change_one(self, key: str, drain_s: float, first_answers: FirstAnswers | None) -> None:
+        """Drain a target and remove it, then begin it anew, until it matches the configuration."""
         try:
             while (runner := self.runners.get(key)) is not None and self._is_stale(runner):
-                runner.target.is_ending = runner.target.is_ending or key not in self._desired
+                is_ending = runner.target.is_ending
+                runner.target.is_ending = is_ending or key not in self._desired
                 await runner.stop(drain_s)
                 async with self._one_at_a_time:
+                    del self.runners[key]
+                    runner.remove()
                     spec = self._desired.get(key)
-                    after = self._make(spec, runner) if spec is not None else None
-                    if after is None:
-                        del self.runners[key]
-                        runner.remove()
+                    after = self._make(spec, first_answers, runner.target) if spec is not None else None
                     await asyncio.sleep(0)
                 if after is not None:
+                    after.end(is_ending)
                     after.start(self._pause_s(len(self._changing)))
         finally:
             del self._changing[key]
 
-    def _make(self, spec: TargetSpec, before: TargetRunner | None) -> TargetRunner | None:
+    def _make(
+        self, spec: TargetSpec, first_answers: FirstAnswers | None, former: Target | None = None
+    ) -> TargetRunner | None:
         """Returns a runner that is not started yet; None, with a log line, if the target's certificates cannot be used."""
         try:
-            runner = TargetRunner(spec, self.context, before)
+            runner = TargetRunner(spec, self.context, former)
         except BadEndpoint as problem:
             log.error("target=%s is not probed: %s", spec.key, problem)
             return None
+        runner.first_answers = first_answers
         self.runners[spec.key] = runner
         return runner
 

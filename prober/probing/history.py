@@ -84,16 +84,14 @@ class ProbeHistory(Monitor):
         self._total_bytes = 0
 
     def observe(self, observed: ObservedTarget) -> "TargetHistory":
-        """Create the history of one target. A target that takes over the name of a stopping one continues its history."""
-        observer = TargetHistory(self, observed.name, self._targets.get(observed.name))
-        self._targets[observed.name] = observer
+        """Create the history of one target."""
+        observer = self._targets[observed.name] = TargetHistory(self, observed.name)
         return observer
 
     def forget(self, target: "TargetHistory") -> None:
-        """Remove a target, unless another one has taken over its name."""
-        if self._targets.get(target.name) is target:
-            del self._targets[target.name]
-            self._total_bytes -= self._bytes.pop(target.name, 0)
+        """Remove a target."""
+        del self._targets[target.name]
+        self._total_bytes -= self._bytes.pop(target.name, 0)
 
     def resize(self, target: str, by_bytes: int) -> None:
         """Account for `by_bytes` more of a target's results. Beyond MAX_BYTES the largest targets drop their oldest results."""
@@ -117,12 +115,12 @@ class TargetHistory(TargetObserver):
     outcomes: number of scheduled probes by outcome, since the target appeared
     """
 
-    def __init__(self, history: ProbeHistory, name: str, before: "TargetHistory | None") -> None:
+    def __init__(self, history: ProbeHistory, name: str) -> None:
         self._history, self.name = history, name
-        self._successes: deque[ProbeResult] = before._successes if before else deque()
-        self._failures: deque[ProbeResult] = before._failures if before else deque()
-        self.outcomes: Counter[str] = before.outcomes if before else Counter()
-        self.samples: dict[tuple[str, str], Samples] = before.samples if before else {}  # by workload and signal
+        self._successes: deque[ProbeResult] = deque()
+        self._failures: deque[ProbeResult] = deque()
+        self.outcomes: Counter[str] = Counter()
+        self.samples: dict[tuple[str, str], Samples] = {}  # by workload and signal
 
     def probe_ended(self, result: ProbeResult) -> None:
         self.add(result)
@@ -165,12 +163,8 @@ class TargetHistory(TargetObserver):
 
 
 def latest_first(snapshots: Iterable[Iterable[ProbeResult]]) -> Iterator[ProbeResult]:
-    """Yields the probes of several targets, latest first, merged lazily. snapshots: one per target, each latest first"""
-    seen: set[int] = set()  # targets that overlap under one name share their probes
-    for result in merge(*snapshots, key=_latest_first):
-        if id(result) not in seen:
-            seen.add(id(result))
-            yield result
+    """The probes of several targets, latest first, merged lazily. snapshots: one per target, each latest first"""
+    return merge(*snapshots, key=_latest_first)
 
 
 def _size(result: ProbeResult) -> int:
@@ -254,17 +248,17 @@ def _read_event(data: bytes) -> TargetEvent:
 class FirstAnswers:
     """Reports the first answers of targets that begin together as one event, once each target has answered or failed.
 
-    keys: keys of the targets; tell: called with the text of the event
+    names: of the targets; tell: called with the text of the event
     """
 
-    def __init__(self, keys: Collection[str], tell: Callable[[str], None]) -> None:
-        self._waiting, self._names, self._tell = set(keys), list[str](), tell
+    def __init__(self, names: Collection[str], tell: Callable[[str], None]) -> None:
+        self._waiting, self._names, self._tell = set(names), list[str](), tell
 
-    def include(self, key: str, name: str, state: TargetState) -> bool:
+    def include(self, name: str, state: TargetState) -> bool:
         """Process a state of a target. Returns True if the change is reported as part of the event."""
-        if key not in self._waiting or state is TargetState.PENDING or state in SILENT_STATES:
+        if name not in self._waiting or state is TargetState.PENDING or state in SILENT_STATES:
             return False
-        self._waiting.discard(key)
+        self._waiting.discard(name)
         if state is TargetState.READY:
             self._names.append(name)
         if not self._waiting:

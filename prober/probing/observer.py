@@ -31,19 +31,17 @@ class NamedSpec(Protocol):
 
 
 class TargetObserver:
-    """Receives the events of one target under one name. Methods that a feature does not override do nothing.
+    """Receives the events of one target. Methods that a feature does not override do nothing.
 
-    An observer is created when the name of its target is known. `removed` is called when the target is gone or gets another name.
+    A target whose configuration changes is removed and comes back as another one, with other observers. What must survive that is in
+    the rows that the feature saves for a restart of the prober.
     """
-
-    def configured(self) -> None:
-        """The configuration of the target has changed, and `ObservedTarget.target` is another object."""
 
     def probe_ended(self, result: ProbeResult) -> None:
         """A scheduled probe has ended, or was due and not sent."""
 
     def started(self) -> None:
-        """Probing begins, for the first time or again after a change of the configuration."""
+        """Probing begins."""
 
     def stopped(self) -> None:
         """No more probes are started; those under way still end."""
@@ -59,9 +57,6 @@ class TargetObserver:
 
     def page_read(self, reading: PageReading | None) -> None:
         """The engine's metrics page was read. reading: None if the page can no longer be read"""
-
-    def page_changed(self) -> None:
-        """From now on another metrics page is read, or none. Earlier readings no longer describe the target."""
 
     def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         """The GPUs that serve the target were read. driver: version of their driver, "" if unknown"""
@@ -79,7 +74,7 @@ class TargetObserver:
         """A person paused the target, or its server is about to end."""
 
     def removed(self) -> None:
-        """The target is gone, or has another name from now on."""
+        """The target is gone, or its configuration has changed."""
 
 
 class PageListener(Protocol):
@@ -110,20 +105,20 @@ MakeObserver = Callable[["ObservedTarget"], TargetObserver | None]
 
 
 class ObservedTarget(TargetObserver):
-    """A target under the name in its series, with all its observers, in the order of the features.
+    """A target with all its observers, in the order of the features.
 
     It has the methods of an observer, each of which calls the same method of all observers. An exception of one observer is logged, and
     affects neither the others nor the caller.
     """
 
-    def __init__(self, name: str, target: Target, features: Iterable[MakeObserver]) -> None:
-        self.name, self.target = name, target
+    def __init__(self, target: Target, features: Iterable[MakeObserver]) -> None:
+        self.name, self.target = target.spec.key, target
         self._observers: list[TargetObserver] = []
         for feature in features:
             try:
                 observer = feature(self)
             except Exception:
-                log.exception("target=%s: %s failed; please report this", name, feature)
+                log.exception("target=%s: %s failed; please report this", self.name, feature)
                 continue
             if observer is not None:
                 self._observers.append(observer)
@@ -136,11 +131,6 @@ class ObservedTarget(TargetObserver):
     def find(self, kind: type[Observer]) -> Observer | None:
         """The observer of this kind; None if there is none."""
         return next((observer for observer in self._observers if isinstance(observer, kind)), None)
-
-    def retarget(self, target: Target) -> None:
-        """Replace the target after a change of its configuration; its observers stay."""
-        self.target = target
-        self.configured()
 
     def removed(self) -> None:
         self._tell("removed")

@@ -38,22 +38,11 @@ class TargetProbes(TargetObserver):
 
     def __init__(self, registry: Registry, observed: NamedSpec) -> None:
         self._registry, self._observed, self._name = registry, observed, observed.name
-        self._url = observed.spec.url
         self._bounds: dict[str, dict[str, tuple[float, ...]]] = {}  # by workload, then by series
-        self.configured()
-
-    def configured(self) -> None:
-        spec, registry, name = self._observed.spec, self._registry, self._name
+        spec, name = observed.spec, observed.name
         registry.label(name, tuple(sorted((label, value) for label, value in spec.labels.items() if value)))
         if spec.budget is not None and spec.budget.price_per_million is not None:
             registry.value(series.COST, name)
-        if spec.url != self._url:
-            self._url = spec.url
-            registry.show(series.CERT_EXPIRY, None, name)
-        workloads = {workload for probe in spec.probes for workload in probe.workload.series}
-        for workload in self._bounds.keys() - workloads:
-            registry.remove(name, workload)
-            del self._bounds[workload]
         for probe in spec.probes:
             for workload, part, _, slos in probe.judged():
                 thresholds: dict[str, list[float]] = {}
@@ -166,7 +155,6 @@ class TargetProbes(TargetObserver):
             for outcome in sorted(outcomes):
                 registry.value(by_reason, *key, outcome.value)
         for by_check in (series.QUALITY_CHECKS, series.QUALITY_FAILURES):
-            registry.keep(by_check, {(*key, check) for check in part.checks}, *key)
             for check in part.checks:
                 registry.value(by_check, *key, check)
         for declared in (series.PROBES, series.CACHED, series.UNTIMED, series.USAGE_MISSING):
@@ -182,9 +170,6 @@ class TargetProbes(TargetObserver):
         if tool_schemas(part.sampling):
             workload_bounds |= dict.fromkeys((declared.name for declared in calls), MEDIUM)
             histograms += calls if streamed else ()
-        else:
-            for declared in calls:
-                registry.keep(declared, (), *key)
         for declared in histograms:
             self._histogram(declared, workload)
 
@@ -239,16 +224,10 @@ class TargetFailures(TargetObserver):
     """Exports the most frequent reason of a target's failures of the last five minutes, and what the last one with it says."""
 
     def __init__(self, registry: Registry, observed: ObservedTarget) -> None:
-        self._registry, self._observed, self._url = registry, observed, observed.spec.url
+        self._registry, self._observed = registry, observed
         self._recent = RecentCounts(FAILURE_WINDOW_NS)
         self._texts: dict[str, str] = {}  # of the last failure by reason, the latest at the end
         self._alarm: TimerHandle | None = None  # when failures leave the window
-
-    def configured(self) -> None:
-        if self._observed.spec.url != self._url:
-            self._url = self._observed.spec.url
-            self._recent.clear()
-            self._show()
 
     def probe_ended(self, result: ProbeResult) -> None:
         if result.outcome in BAD:

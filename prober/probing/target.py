@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from traceback import format_exception
 from typing import Protocol
 
@@ -155,25 +155,11 @@ class Target:
         if is_ending:
             self.state, self.reason = TargetState.DRAINING, "its server is being ended"
 
-    def inherit(self, before: "Target") -> None:
-        """Take over pause and budgets from the same target before a reload, and, unless its address has changed, what is known about
-        its server.
-        """
-        self.paused_unix_s = before.paused_unix_s
-        for kind in self.budgets.keys() & before.budgets:
-            self.budgets[kind] = before.budgets[kind].with_limit(self.budgets[kind].limit)
-        if self.spec.url == before.spec.url:
-            self.state, self.reason, self.is_ending = before.state, before.reason, before.is_ending
-            self._answers = before._answers
-            self.workloads |= {name: before.workloads[name] for name in self.workloads.keys() & before.workloads}
-            self.warm_up = replace(before.warm_up, count=self.spec.warmup)
-            if self.spec.model == before.spec.model:
-                self.refused_fields = before.refused_fields
-                self.prompt_calibration = before.prompt_calibration or self.prompt_calibration
-        if (self.endpoint.host, self.endpoint.port) == (before.endpoint.host, before.endpoint.port):
-            self.waiting_since_ns, self.has_answered = before.waiting_since_ns, before.has_answered
-            self.is_refusing = before.is_refusing and self.state == TargetState.STARTING
-            self.connect_lead = before.connect_lead
+    def follow(self, former: "Target") -> None:
+        """Take over what a person ordered, and what is known of the server at this address, from the target before a reload."""
+        self.paused_unix_s = former.paused_unix_s
+        if (self.endpoint.host, self.endpoint.port) == (former.endpoint.host, former.endpoint.port):
+            self.waiting_since_ns, self.has_answered = former.waiting_since_ns, former.has_answered
 
     def beside(self) -> "Target":
         """Returns a copy for a probe outside the schedule. It uses no slot of this target and leaves state and warm-up unchanged."""

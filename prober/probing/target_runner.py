@@ -5,7 +5,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from random import Random
@@ -27,8 +27,6 @@ from prober.workload.arrivals import derive_seed
 from prober.workload.prompt_length import PromptCalibration
 from prober.workload.workloads import RequestGenerator
 
-UNNAMED = "undiscovered"  # name of the series of a target whose model is not known yet
-MAX_MODELS = 10  # by which a target without a name of its own goes in turn, as each is a new set of series
 MAX_LINES, LINES_NS = (
     4,
     300 * 10**9,
@@ -47,7 +45,6 @@ class RunnerContext:
     instance: name of this prober, so that the schedules of two probers differ
     end_notice_s: seconds after the end of a server in which its announcement may still arrive; 0: ends are not announced
     has_answered_before: returns True if the target answered an earlier process, so that refused connections mean a failure
-    keys: keys of the targets by their name; several only for a moment, as targets of one name would share their series
     """
 
     clock: Clock
@@ -59,43 +56,33 @@ class RunnerContext:
     supervisor: Supervisor
     end_notice_s: float = 0.0
     has_answered_before: Callable[[Target], bool] = lambda _: False
-    keys: dict[str, set[str]] = field(default_factory=dict)
 
 
 class TargetRunner:
-    """Probes a target. before: the runner of the same target with its previous configuration"""
+    """Probes a target under one name, which is fixed by its configuration, until it is removed.
 
-    def __init__(self, spec: TargetSpec, context: RunnerContext, before: "TargetRunner | None" = None) -> None:
+    former: the target with its former configuration, which has drained
+    """
+
+    def __init__(self, spec: TargetSpec, context: RunnerContext, former: Target | None = None) -> None:
         self.target = Target(spec, context.clock)
         self.target.waiting_since_ns = context.clock.now_ns()
         self.target.prompt_calibration = PromptCalibration() if spec.warmup else None
+        self.target.has_answered = context.has_answered_before(self.target)
+        if former is not None:
+            self.target.follow(former)
         self._context = context
-        self._observed: ObservedTarget | None = None
         self._logged_state, self._logged_token_problem = self.target.state, ""
         self._logged_workloads: dict[str, TargetState] = {}  # those that differed from their target
         self._logged_ns: dict[str, deque[int]] = {}  # latest lines on the state of a workload; "": of the target
-        self._models: set[str] = set()  # that its server named, MAX_MODELS + 1 at most
         self.first_answers: FirstAnswers | None = None  # if its first answer is part of an event of several targets
-        self._is_started = False
         self._start: asyncio.TimerHandle | None = None
         self._schedules: list[asyncio.Task[None]] = []
         self._launches: dict[str, Callable[[int], None]] = {}  # by workload: starts a probe that is due then
         self._probes: set[asyncio.Task[None]] = set()
-        if before is None:
-            self.target.has_answered = context.has_answered_before(self.target)
-        else:
-            self._observed, before._observed = before._observed, None
-            self.target.inherit(before.target)
-            if before.spec.url == spec.url:
-                self._models = before._models
-                self._logged_state, self._logged_workloads = before.target.state, before._logged_workloads
-                self._logged_ns = before._logged_ns
         context.budgets.enter(self.target)
-        if self._observed is not None:
-            self._observed.retarget(self.target)
-            self._show_state()
-        if name := spec.name or self.name:
-            self._take_name(name)
+        self._observed = ObservedTarget(self.target, context.features)
+        self._show_state()
 
     @property
     def spec(self) -> TargetSpec:
@@ -103,13 +90,13 @@ class TargetRunner:
         return self.target.spec
 
     @property
-    def name(self) -> str | None:
-        """The name in its series; None until the configuration or the target's server gives it."""
-        return self._observed.name if self._observed is not None else None
+    def name(self) -> str:
+        """The name in its series."""
+        return self.spec.key
 
     def find(self, kind: type[Observer]) -> Observer | None:
-        """The observer of this kind; None while the target has no name, or if the feature does not observe it."""
-        return self._observed.find(kind) if self._observed is not None else None
+        """The observer of this kind; None if the feature does not observe the target."""
+        return self._observed.find(kind)
 
     def start(self, pause_s: float = 0.0) -> None:
         """Begin all schedules after `pause_s` seconds. The first probe of each is due at once, as warm-up."""
@@ -122,9 +109,7 @@ class TargetRunner:
         """End the schedules, let probes under way end within `drain_s` seconds, and cancel the rest."""
         if self._start is not None:
             self._start.cancel()
-        self._is_started = False
-        if self._observed is not None:
-            self._observed.stopped()
+        self._observed.stopped()
         for schedule in self._schedules:
             schedule.cancel()
         await asyncio.gather(*self._schedules, return_exceptions=True)
@@ -137,16 +122,15 @@ class TargetRunner:
     def remove(self) -> None:
         """Remove the target's series and its observers."""
         self._context.budgets.leave(self.target)
-        if self._observed is not None:
-            self._release(self._observed)
-            self._observed = None
+        self._observed.removed()
+        self._context.forget(self.name)
 
     def pause(self, unix_s: float | None) -> None:
         """Stop sending; probes under way end normally. unix_s: begin of the pause; None: send again"""
         if (unix_s is None) == (self.target.paused_unix_s is None):
             return
         self.target.paused_unix_s = unix_s
-        if unix_s is not None and self._observed is not None:
+        if unix_s is not None:
             self._observed.paused()
         text = "paused on request" if unix_s is not None else "resumed on request"
         self._tell(text, text)
@@ -156,28 +140,22 @@ class TargetRunner:
         if is_ending == self.target.is_ending:
             return
         self.target.end(is_ending)
-        if is_ending and self._observed is not None:
+        if is_ending:
             self._observed.paused()
         self._show_state()
         self._log_changes(None)
 
     def record(self, result: ProbeResult) -> None:
         """Pass the result of a scheduled probe to all observers. Many may end in one turn of the event loop."""
-        identity = self.target.identity
-        model = identity.name if identity else result.model
-        name = self._own_name(self.target.spec.name or self._bounded(model) or self.name or UNNAMED)
-        self._take_name(name)
-        result = replace(result, target=name)
-        assert self._observed is not None
+        result = replace(result, target=self.name)
         self._observed.probe_ended(result)
         self._show_state()
         if result.outcome in BAD or result.outcome in NEUTRAL:
-            log.debug("target=%s workload=%s outcome=%s %s", name, result.workload, result.outcome, result.detail)
+            log.debug("target=%s workload=%s outcome=%s %s", self.name, result.workload, result.outcome, result.detail)
 
     def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         """Pass a reading of the GPUs that serve the target to its observers."""
-        if self._observed is not None:
-            self._observed.gpus_read(devices, driver)
+        self._observed.gpus_read(devices, driver)
 
     def starting_since_and_until_unix_s(self) -> tuple[float, float] | None:
         """(begin of the wait for a target that refuses connections, time from which that counts as a failure); None for others."""
@@ -191,64 +169,17 @@ class TargetRunner:
         return float(round(since_s)), float(round(until_s))
 
     def _begin(self) -> None:
-        self._is_started = True
         for probe in self.target.spec.probes:
             self._supervise("schedule", partial(self._run, probe))
         self._supervise("first_answer", self._await_first_answer)
-        if self._observed is not None:
-            self._observed.started()
+        self._observed.started()
 
     def _supervise(self, task: str, work: Callable[[], Awaitable[None]]) -> None:
-        of = f"target={self.name or self.target.spec.key}"
-        self._schedules.append(self._context.supervisor.start(task, work, of))
-
-    def _take_name(self, name: str) -> None:
-        """Use this name for the series. A new name gets new observers."""
-        before = self._observed
-        if before is not None and before.name == name:
-            return
-        self._context.keys.setdefault(name, set()).add(self.target.spec.key)
-        self._observed = ObservedTarget(name, self.target, self._context.features)
-        if before is not None:
-            self._release(before)
-        self._show_state()
-        if self._is_started:
-            self._observed.started()
-
-    def _bounded(self, model: str) -> str:
-        """The model as the target's name; its URL instead once its server has named more than MAX_MODELS models, to limit the
-        series.
-        """
-        if not model:
-            return ""
-        if model not in self._models and len(self._models) <= MAX_MODELS:
-            self._models.add(model)
-            if len(self._models) > MAX_MODELS:
-                log.warning(
-                    "target=%s: its server has named more than %d models since the start; from now on the name of the target is its "
-                    "URL; set `name` or `model`",
-                    self.name or UNNAMED,
-                    MAX_MODELS,
-                )
-        return model if len(self._models) <= MAX_MODELS else self.target.spec.key
-
-    def _own_name(self, name: str) -> str:
-        """The name, or the target's key if another target has that name."""
-        key = self.target.spec.key
-        return name if self._context.keys.get(name, set()) <= {key} else key
-
-    def _release(self, observed: ObservedTarget) -> None:
-        observed.removed()
-        users = self._context.keys[observed.name]
-        users.discard(self.target.spec.key)
-        if not users:
-            del self._context.keys[observed.name]
-            self._context.forget(observed.name)
+        self._schedules.append(self._context.supervisor.start(task, work, f"target={self.name}"))
 
     def _show_state(self) -> None:
-        if self._observed is not None:
-            start = self.starting_since_and_until_unix_s()
-            self._observed.state_seen(self.target.state, start[1] if start else None, self.target.workloads.values())
+        start = self.starting_since_and_until_unix_s()
+        self._observed.state_seen(self.target.state, start[1] if start else None, self.target.workloads.values())
 
     async def _await_first_answer(self) -> None:
         """Check every few seconds a target that has refused connections since its start, and probe it as soon as it answers."""
@@ -292,7 +223,7 @@ class TargetRunner:
         except asyncio.CancelledError:
             result = unsent(due_ns, Outcome.CANCELLED, "the prober ended it", probe.workload.series[0])
         except Exception:
-            log.exception("target=%s: a probe failed inside the prober; please report this", self.name or UNNAMED)
+            log.exception("target=%s: a probe failed inside the prober; please report this", self.name)
             detail = "a fault inside the prober; please report it with the trace in the log"
             result = unsent(due_ns, Outcome.INVALID, detail, probe.workload.series[0])
         if result is not None and result.outcome in BAD:
@@ -310,26 +241,22 @@ class TargetRunner:
         try:
             if result is not None:
                 self.record(result)
-            if self.target.is_refusing and self.name is None:
-                self._take_name(self._own_name(UNNAMED))
             if result is None:
                 self._show_state()
             self._log_changes(result)
         except Exception:
-            log.exception(
-                "target=%s: a result or the state could not be recorded; please report this", self.name or UNNAMED
-            )
+            log.exception("target=%s: a result or the state could not be recorded; please report this", self.name)
 
     def _log_changes(self, result: ProbeResult | None) -> None:
         """Log changes of the state, workloads that begin or cease to have no data, and problems of the token file.
 
         A workload has its own log line only if another workload is answered or fails. If none has data, the target's state says so.
         """
-        name, target = self.name or UNNAMED, self.target
+        target = self.target
         if target.state != self._logged_state and self._may_log(""):
             text = f"{target.state}, was {self._logged_state}: {target.reason}".removesuffix(": ")
             self._logged_state, group = target.state, self.first_answers
-            if group is None or not group.include(target.spec.key, name, target.state):
+            if group is None or not group.include(self.name, target.state):
                 self._tell(f"is {text}", text)
         is_beside = result is not None and result.outcome not in NEUTRAL
         for known in target.workloads.values():
@@ -355,6 +282,5 @@ class TargetRunner:
 
     def _tell(self, line: str, text: str) -> None:
         """Log a line about the target, and add its event to the event log."""
-        name = self.name or UNNAMED
-        log.info("target=%s %s", name, line)
-        self._context.events.append(TargetEvent(self._context.clock.unix_s(), name, "state", text))
+        log.info("target=%s %s", self.name, line)
+        self._context.events.append(TargetEvent(self._context.clock.unix_s(), self.name, "state", text))

@@ -6,7 +6,7 @@ Times in the rows are robust against changes of the wall clock.
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from prober.storage.store import UNREADABLE_SUFFIX, Store
 
 T = TypeVar("T")
+MAX_PUT_BYTES = 16 << 20  # of the rows of removed targets, of which the oldest are dropped
 log = logging.getLogger(__name__)
 
 
@@ -26,6 +27,8 @@ class SavedRows:
         self, rows: Mapping[str, bytes] = MappingProxyType({}), set_aside: Callable[[str], None] = lambda _: None
     ) -> None:
         self._rows, self._set_aside = dict(rows), set_aside
+        self._put: dict[str, int] = {}  # size of each row that this process put there, and of all of them
+        self._put_bytes = 0
 
     @classmethod
     def of(cls, store: Store, kind: str, since_unix_s: float) -> "SavedRows":
@@ -36,27 +39,33 @@ class SavedRows:
     def __iter__(self) -> Iterator[str]:
         return iter(list(self._rows))
 
-    def get(self, key: str, read: Callable[[bytes], T], consequence: str) -> T | None:
-        """Return `read(row)`; None if there is no row, or if `read` raises. The latter is logged with its reason and `consequence`."""
-        data = self._rows.get(key)
+    def put(self, rows: Iterable[tuple[str, bytes]]) -> None:
+        """Add the rows of a target that is removed, for its return, such as with another configuration."""
+        for key, data in rows:
+            self._take(key)
+            self._rows[key], self._put[key] = data, len(data)
+            self._put_bytes += len(data)
+        while self._put_bytes > MAX_PUT_BYTES:
+            self._take(next(iter(self._put)))
+
+    def _take(self, key: str) -> bytes | None:
+        self._put_bytes -= self._put.pop(key, 0)
+        return self._rows.pop(key, None)
+
+    def pop(self, key: str, read: Callable[[bytes], T], consequence: str) -> T | None:
+        """Return `read(row)` and forget the row; None if there is no row, or if `read` raises, which is logged with `consequence`."""
+        data = self._take(key)
         if data is None:
             return None
         try:
             return read(data)
         except Exception as problem:  # whatever is in the row
-            del self._rows[key]
             log.error("%s: %s", consequence, problem if isinstance(problem, ValueError) else repr(problem))
             try:
                 self._set_aside(key)
             except sqlite3.Error as refusal:
                 log.error("the unreadable row %r cannot be set aside: %s", key, refusal)
         return None
-
-    def pop(self, key: str, read: Callable[[bytes], T], consequence: str) -> T | None:
-        """Like `get`, and forget the row."""
-        value = self.get(key, read, consequence)
-        self._rows.pop(key, None)
-        return value
 
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -110,7 +110,7 @@ class Api:
         if result is None:
             return web.Response(status=409, text=f"nothing was sent: target {name!r} is {runner.target.state}\n")
         runner = self._fleet.runners.get(runner.spec.key, runner)  # a reload may have replaced it
-        result = replace(result, target=runner.name or result.target, on_request=True)
+        result = replace(result, target=runner.name, on_request=True)
         if (history := runner.find(TargetHistory)) is not None:
             history.add(result)
         return _success(dumped(ProbeAnswer.model_validate(result)))
@@ -206,7 +206,7 @@ class Api:
         if other := self._fleet.elsewhere(name):
             text = f"target {name!r} is configured, but shard {other} has it, and this is {self._fleet.shard}\n"
         else:
-            names = ", ".join(sorted(runner.name or "" for runner in self._fleet.runners.values())) or "none"
+            names = ", ".join(sorted(self._fleet.runners)) or "none"
             text = f"target {name!r} is not configured; known: {names}\n"
         return web.HTTPNotFound(text=text)
 

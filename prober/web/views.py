@@ -56,7 +56,6 @@ from prober.web.targets import (
     time_of_day,
 )
 
-UNNAMED = "(not found out yet)"
 CERTIFICATE_S = 14 * DAY_S  # before its end a certificate is a warning; most are renewed 30 days before
 PROBES, EVENTS = 20, 20  # shown of all targets together
 RECEIVE_DELAYS = 4_096  # of the last reads: enough for a p99
@@ -186,7 +185,7 @@ class Views:
 
     def known(self) -> list[tuple[str, str]]:
         """(key, name) of every target."""
-        return [(runner.name or key, runner.name or UNNAMED) for key, runner in self._fleet.runners.items()]
+        return [(name, name) for name in self._fleet.runners]
 
     def charts(self, view: PageView) -> list[Figure]:
         """Charts of latency over load, from the last sweeps of the one target on the page; cached for each result."""
@@ -278,8 +277,8 @@ class Views:
         counting_failures = {use.workload for slo, use in uses if slo.signal == "success"}
         probes = list(islice(history.recent(), RECENT)) if history else []
         return TargetAnswer(
-            key=runner.name or spec.key,
-            name=runner.name or UNNAMED,
+            key=runner.name,
+            name=runner.name,
             url=spec.url,
             labels={label: value for label, value in sorted(spec.labels.items()) if value},
             model=identity.name if identity else spec.model or "",

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 HOUR_NS = 3600 * 10**9
 WINDOW_HOURS = 24
@@ -75,10 +75,6 @@ class Budget:
     def remaining_ratio(self, now_ns: int) -> float:
         """Unspent share of the limit, 0 to 1."""
         return max(0.0, 1.0 - self.spent(now_ns) / self.limit)
-
-    def with_limit(self, limit: float) -> "Budget":
-        """Returns a budget with the same spending and another limit."""
-        return replace(self, limit=limit)
 
     def restore(self, hours: Mapping[int, float], shift_ns: int, now_ns: int) -> None:
         """Add the spending of an earlier process, whose clock was `shift_ns` behind.

@@ -78,7 +78,7 @@ slos: {ttft: {signal: ttft, threshold: 500ms, objective: 99%}}
 def test_one_line_is_enough() -> None:
     """A url is all that is needed; the rest are the documented defaults."""
     (target,) = loaded(ONE_LINE)
-    assert (target.key, target.name, target.model, target.engine) == ("http://localhost:8000/v1", None, None, None)
+    assert (target.key, target.name, target.model, target.engine) == ("localhost:8000", "localhost:8000", None, None)
     assert (target.api, target.stream, target.max_in_flight, target.warmup) == ("chat", True, 16, 3)
     assert target.connect_lead == 1.0
     assert target.timeouts == Timeouts(connect=10.0, first_token=30.0, stall=10.0, total=120.0)
@@ -109,12 +109,14 @@ def test_everything_is_resolved() -> None:
         ("{url: http://localhost:8000, model: m}", {"POD_NAMESPACE": "ns", "POD_WORKLOAD": "llama"}, "ns/llama"),
         ("{url: http://localhost:8000, model: m}", {}, "m"),
         ("{url: http://llm.internal}", {}, "llm.internal"),
-        ("{url: http://127.0.0.1:8000}", {}, None),
-        ("{url: 'http://[::1]:8000'}", {}, None),
+        ("{url: http://127.0.0.1:8000}", {}, "127.0.0.1:8000"),
+        ("{url: 'http://[::1]:8000'}", {}, "[::1]:8000"),
     ],
 )
-def test_a_target_is_never_called_localhost(target: str, environment: dict[str, str], name: str | None) -> None:
-    """The name is given, the pod's, the model's, the host's, or left to the model that is found out."""
+def test_a_target_without_a_name_is_called_by_what_is_configured(
+    target: str, environment: dict[str, str], name: str
+) -> None:
+    """The name is given, the pod's, the model's, the host's, or the address on this machine."""
     assert loaded(f"targets: [{target}]", **environment)[0].name == name
 
 
@@ -368,8 +370,8 @@ BAD = [
     ),
     ("targets: [{url: http://h, probes: [{slos: [x]}]}]", 'targets[0].probes[0].slos[0]: no SLO "x"; known: none'),
     (
-        "targets: [{url: http://localhost}, {url: http://localhost:2}]",
-        "targets[1].name: has no name and waits for its model's, as targets[0]; give each a name of its own",
+        "targets: [{url: http://localhost:2}, {url: http://localhost:2}]",
+        "targets[1].name: is called 'localhost:2', as targets[0]; give each a name of its own",
     ),
     (
         "targets: [{url: http://h}, {url: http://h:2}]",

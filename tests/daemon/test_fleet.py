@@ -17,7 +17,7 @@ from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import FEATURES, registry
 from prober.daemon.state_persistence import AnsweredTargets
-from prober.exposition.families import Histogram, Registry, Value, page
+from prober.exposition.families import Registry, Value, page
 from prober.features.budget.monitor import Ledger, TargetBudgets
 from prober.features.capacity.monitor import Sweeps
 from prober.features.capacity.target_sweeps import TargetSweeps
@@ -47,7 +47,7 @@ from prober.probing.probe import LocalRun
 from prober.probing.recorder import TargetProbes
 from prober.probing.supervisor import Supervisor
 from prober.probing.target import Target
-from prober.probing.target_runner import UNNAMED, RunnerContext, TargetRunner
+from prober.probing.target_runner import RunnerContext, TargetRunner
 from prober.results.stage_parts import prompt_tokens_of
 from prober.storage.saved_rows import SavedRows
 from tests import virtual
@@ -178,23 +178,38 @@ async def test_a_target_that_did_not_change_goes_on_as_the_same_line() -> None:
         assert seen.families["llmslo_ttft_seconds"].children["a", "probe"] is histogram
 
 
-async def test_a_target_that_changed_keeps_what_it_counted() -> None:
-    """Another rate or timeout is no other target: counters never fall, and its history stays."""
-    async with running(QUICK) as url, watched() as seen:
-        await seen.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
+async def test_a_target_that_changed_drains_and_begins_anew_with_its_saved_state() -> None:
+    """Its series begin at 0, as after a restart of the prober; the window of an SLO and the spent budget go on."""
+
+    def window() -> float:
+        slos = seen.fleet.runners["a"].find(TargetSlos)
+        assert slos is not None
+        return sum(status.events for status in slos.statuses(trusted=True))
+
+    async with running(SLOW) as url, watched() as seen:
+        target, slos = (
+            f"name: a, url: '{url}', budget: {{tokens_per_day: 2000000000}}",
+            "{s: {signal: success, objective: 99%}}",
+        )
+        await seen.reconcile(specs(target, slos=slos), 1.0)
         await until(lambda: seen.probes("a") >= 5)
         line = seen.fleet.runners["a"]
-        await seen.reconcile(specs(f"name: a, url: '{url}', rate: 1/h"), 5.0)
+        await seen.reconcile(specs(f"{target}, rate: 1/h", slos=slos), 5.0)
+        assert not line.target.in_flight
         assert seen.fleet.runners["a"] is not line
-        assert seen.probes("a") >= 5
-        assert sum(seen.outcomes("a").values()) >= 5
-        histogram = seen.families["llmslo_ttft_seconds"].children["a", "probe"]
-        assert isinstance(histogram, Histogram)
-        assert sum(histogram.counts) >= 5
+        assert (seen.probes("a"), seen.outcomes("a")) == (0, {})
+        assert window() >= 5
+        now_ns = seen.clock.now_ns()
+        assert (
+            seen.fleet.runners["a"].target.budgets["tokens"].spent(now_ns)
+            == line.target.budgets["tokens"].spent(now_ns)
+            > 0
+        )
+        await until(lambda: seen.probes("a") >= 1, 60.0)
 
 
 async def test_a_target_whose_labels_change_goes_on_under_the_new_ones() -> None:
-    """No series has the old ones, no count falls, a neighbour keeps its own, and a target that comes again has none of before."""
+    """No series has the old ones, a neighbour keeps its own, and a target that comes again has none of before."""
 
     def labels(target: str) -> set[str]:
         lines = b"".join(page(list(seen.families.values()), openmetrics=False)).decode().splitlines()
@@ -206,56 +221,14 @@ async def test_a_target_whose_labels_change_goes_on_under_the_new_ones() -> None
         await seen.reconcile(specs(f"name: a, url: '{url}', labels: {{team: search, env: prod}}", other), 1.0)
         await until(lambda: seen.probes("a") >= 5 and seen.probes("b") >= 1)
         assert (labels("a"), labels("b")) == ({'env="prod",team="search"'}, {'team="chat"'})
-        before = seen.probes("a")
         await seen.reconcile(specs(f"name: a, url: '{url}', labels: {{team: ml}}", other), 5.0)
-        assert seen.probes("a") >= before
-        await until(lambda: seen.probes("a") >= before + 5)
+        await until(lambda: seen.probes("a") >= 5)
         assert (labels("a"), labels("b")) == ({'team="ml"'}, {'team="chat"'})
         await seen.reconcile(specs(other), 1.0)
         assert labels("a") == set()
         await seen.reconcile(specs(f"name: a, url: '{url}'", other), 1.0)
         await until(lambda: seen.probes("a") >= 1)
         assert (labels("a"), labels("b")) == ({""}, {'team="chat"'})
-
-
-async def test_a_target_that_takes_over_a_name_goes_on_with_its_counts_and_history() -> None:
-    """A target named by its model still ends its probes while one that is configured under that name has begun."""
-    slos = "{quick: {signal: ttft, threshold: 1s, objective: 99%}}"
-
-    def counts() -> tuple[float, float, int]:
-        return (
-            seen.count("llmslo_slo_events_total", "t"),
-            seen.count("llmslo_slo_bad_events_total", "t"),
-            sum(seen.outcomes("t").values()),
-        )
-
-    async with running(replace(SLOW, model="t")) as url, watched() as seen:
-        await seen.reconcile(specs(f"url: '{url}'", slos=slos), 1.0)
-        await until(lambda: seen.probes("t") >= 20)
-        before = counts()
-        await seen.fleet.change(specs(f"name: t, url: '{url}'", slos=slos), 1.0)
-        assert seen.fleet.runners.keys() == {f"{url}/v1", "t"}, "both are there for a moment"
-        assert counts() == before
-        await seen.fleet.settled()
-        assert seen.fleet.runners.keys() == {"t"}
-        await until(lambda: counts()[0] >= before[0] + 50)
-        events, bad, probes = counts()
-        assert (events, bad) == (probes, 0)
-        assert len(seen.recent("t")) == min(100, probes)
-
-
-async def test_a_restart_is_counted_where_the_model_changes_with_it() -> None:
-    """A target that is named by its model takes another name then; its engine's page is the same."""
-    port = free_port()
-    spec = specs(f"url: 'http://127.0.0.1:{port}', rate: 5/s, metrics: {{url: auto, interval: 5s}}")
-    async with watched() as seen:
-        async with running(replace(QUICK, model="one"), port):
-            await seen.reconcile(spec, 1.0)
-            await until(lambda: seen.count("llmslo_engine_requests_total", "one") > 100, 60.0)
-        await until(lambda: seen.count("llmslo_target_state", "one", "failing") == 1)
-        async with running(replace(QUICK, model="two"), port):
-            await until(lambda: seen.count("llmslo_engine_changes_total", "two", "restart") == 1, 60.0)
-            assert seen.named("one") == set()
 
 
 @pytest.mark.parametrize("function", ["_show_state", "_log_changes"])
@@ -294,47 +267,6 @@ async def test_a_target_that_is_gone_leaves_no_series_and_no_history() -> None:
         assert seen.fleet.find("a") is None
 
 
-async def test_an_unnamed_target_takes_the_name_of_its_model_once_that_is_known() -> None:
-    """Until something answers its failures stand under a name that says so; that name's series go with the real one."""
-    server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with watched() as seen:
-        await seen.reconcile(specs(f"url: 'http://127.0.0.1:{port}'"), 1.0)
-        await until(lambda: seen.count("llmslo_probe_failures_total", UNNAMED) >= 1)
-        server.close()
-        await server.wait_closed()
-        async with running(replace(QUICK, model="llama"), port):
-            await until(lambda: seen.probes("llama") >= 1)
-            assert seen.named(UNNAMED) == set()
-            assert seen.fleet.find("llama") is not None
-
-
-async def test_an_unnamed_target_that_changes_records_its_new_workload() -> None:
-    """What it was found to be called stays its name, and the series of its new workload are declared at once."""
-    async with running(replace(QUICK, model="llama")) as url, watched() as seen:
-        await seen.reconcile(specs(f"url: '{url}'"), 1.0)
-        await until(lambda: seen.probes("llama", "probe") >= 1)
-        await seen.reconcile(specs(f"url: '{url}', probes: [{{workload: chat}}]"), 5.0)
-        assert ("llama", "chat") in seen.families["llmslo_probes_total"].children
-        await until(lambda: seen.probes("llama", "chat") >= 1)
-        assert ("llama", "probe") not in seen.families["llmslo_probes_total"].children
-
-
-async def test_a_model_that_is_called_like_another_target_does_not_share_its_series() -> None:
-    """An unnamed target whose model's name is taken goes by its address, and leaves the other's series alone when it goes."""
-    async with running(replace(QUICK, model="llama")) as url, watched() as seen:
-        named = f"name: llama, url: '{url}', probes: [{{workload: chat}}]"
-        unnamed = f"url: '{url}'"
-        await seen.reconcile(specs(named, unnamed), 1.0)
-        key = next(key for key, line in seen.fleet.runners.items() if line.target.spec.name is None)
-        await until(lambda: seen.probes(key, "probe") >= 1 and seen.probes("llama", "chat") >= 1)
-        assert seen.count("llmslo_probes_total", "llama", "probe") == 0
-        await seen.reconcile(specs(named), 1.0)
-        before = seen.probes("llama", "chat")
-        await until(lambda: seen.probes("llama", "chat") > before)
-        assert seen.named(key) == set()
-
-
 async def test_gpus_stand_beside_the_targets_they_serve() -> None:
     """All that are visible beside an only target, none beside many unless it is said; what is gone leaves nothing."""
     first, second = (
@@ -367,7 +299,7 @@ async def test_gpus_stand_beside_the_targets_they_serve() -> None:
 async def test_a_change_of_the_engine_is_an_event_over_a_restart_of_the_prober_too() -> None:
     """What was said to an earlier process is compared with; what is said for the first time is no change."""
     facts = {"version": "1.0", "dtype": "auto"}
-    saved = {"a": json.dumps({"facts": facts, "answered_model": "", "page": ""}).encode()}
+    saved = {"a": json.dumps({"facts": facts, "asked": "", "answered_model": "", "page": ""}).encode()}
     async with running(QUICK) as url, watched(saved) as seen:
         await seen.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
         runner = seen.fleet.runners["a"]

@@ -123,7 +123,7 @@ class Replica:
         self.sweeps = Sweeps(self.families, EventLog(), self.headroom, self.clock, None, PageReader, leadership)
         self.target = Target(spec, self.clock)
         self.target.state = TargetState.READY
-        self.observed = ObservedTarget("t", self.target, (self.headroom.observe, self.sweeps.observe))
+        self.observed = ObservedTarget(self.target, (self.headroom.observe, self.sweeps.observe))
 
     @property
     def sending(self) -> bool:

@@ -120,7 +120,7 @@ async def test_a_budget_is_charged_what_an_answer_used_or_may_have_used(name: st
     assert result.timeline.charged_tokens == charged
     assert spent == [sum(charged), pytest.approx(found.amounts(*charged)["cost"])]
     families = registry()
-    TargetProbes(families, ObservedTarget("t", found, ())).probe_ended(result)
+    TargetProbes(families, ObservedTarget(found, ())).probe_ended(result)
     assert families.value(series.COST, "t").value == pytest.approx(spent[1])
     is_missing = result.outcome is Outcome.OK and (result.timeline.usage is None)
     assert families.value(series.USAGE_MISSING, "t", "w").value == is_missing

@@ -113,17 +113,6 @@ async def test_a_server_that_ends_idle_connections_is_not_blamed(end: str, idle_
         assert server.connections == 5
 
 
-async def test_a_reload_keeps_the_shorter_lead_of_the_same_server() -> None:
-    """Another server begins its own."""
-    async with probing(Impatient(0.3)) as target:
-        for _ in range(2):
-            await send(target, LEAD_S)
-        for url, is_kept in ((target.spec.url, True), ("http://127.0.0.1:1", False)):
-            reloaded = Target(target.spec.model_copy(update={"url": url}), target.clock)
-            reloaded.inherit(target)
-            assert (reloaded.connect_lead.learnt_ns(target.clock.now_ns()) is not None) is is_kept
-
-
 @pytest.mark.real_time
 async def test_a_reset_of_an_idle_connection_is_like_its_end() -> None:
     """RST instead of FIN."""

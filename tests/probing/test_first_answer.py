@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from prober.measure.target_state import TargetState
-from prober.probing.target_runner import UNNAMED
 from prober.web.views import Views
 from tests.daemon.test_fleet import QUICK, Watched, specs, watched
 from tests.processes import free_port
@@ -76,7 +75,7 @@ async def test_a_reload_neither_begins_the_start_anew_nor_forgets_an_answer() ->
         since = seen.fleet.runners["a"].target.waiting_since_ns
         await seen.reconcile(specs(f"name: a, url: 'http://127.0.0.1:{port}', max_in_flight: 60"), 1.0)
         assert seen.fleet.runners["a"].target.waiting_since_ns == since
-        assert state(seen, "a") == TargetState.STARTING
+        await until(lambda: state(seen, "a") == TargetState.STARTING)
         assert seen.count(UNTIL, "a") > 0
         async with running(QUICK, port):
             await until(lambda: state(seen, "a") == TargetState.READY)
@@ -87,17 +86,6 @@ async def test_a_reload_neither_begins_the_start_anew_nor_forgets_an_answer() ->
         await seen.reconcile(specs(f"name: a, url: 'http://127.0.0.1:{free_port()}'"), 1.0)
         assert state(seen, "a") == TargetState.PENDING, "nothing is known of another server yet"
         await until(lambda: state(seen, "a") == TargetState.STARTING)
-
-
-async def test_an_unnamed_target_that_does_not_listen_yet_has_a_state() -> None:
-    """Under the name that failures of unnamed targets have; the real one takes its place."""
-    port = free_port()
-    async with watched() as seen:
-        await seen.reconcile(specs(f"url: 'http://127.0.0.1:{port}'"), 1.0)
-        await until(lambda: state(seen, UNNAMED) == TargetState.STARTING)
-        async with running(QUICK, port):
-            await until(lambda: state(seen, "mock") == TargetState.READY)
-        assert seen.named(UNNAMED) == set()
 
 
 async def test_nothing_is_asked_of_a_paused_target() -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import Mock
 
 import orjson
 import pytest
@@ -21,7 +20,6 @@ from prober.probing.channel import Beat
 from prober.probing.probe import LocalRun, calibrate, new_request
 from prober.probing.session import Session
 from prober.probing.target import Target
-from prober.probing.target_runner import TargetRunner
 from prober.probing.worker import Worker
 from prober.probing.workers import WorkerProcess, Workers
 from prober.workload.shapes import Fixed
@@ -191,23 +189,6 @@ async def test_a_refused_field_of_sampling_is_named_with_the_remedy(words: str, 
         assert ("null" in refused[0].detail, remedy in refused[0].detail) == (bool(remedy), True)
         assert (await sent(target, temperature=None)).outcome is Outcome.OK
     assert "temperature" not in api.requests[-1]
-
-
-@pytest.mark.parametrize(
-    ("changes", "learnt"),
-    [({"rate": 1.0}, {"max_tokens"}), ({"model": "n"}, set()), ({"url": "http://other/v1"}, set())],
-)
-async def test_a_reload_keeps_what_the_same_model_has_refused(changes: dict[str, Any], learnt: set[str]) -> None:
-    """Another model, or another server, is asked as any other target is."""
-    clock, before = make_clock(), spec("http://h", model="m")
-    context: Any = SimpleNamespace(
-        clock=clock, has_answered_before=lambda _: False, budgets=Mock(), features=(), keys={}, forget=Mock()
-    )
-    runner = TargetRunner(before, context)
-    runner.target.learn_refusal(LIMIT)
-    after = TargetRunner(before.model_copy(update=changes), context, runner)
-    clock.close()
-    assert after.target.refused_fields == learnt
 
 
 class WorkerHere(WorkerProcess):

@@ -24,11 +24,7 @@ from prober.measure.printable import shown_name
 from prober.measure.recording import Recording
 from prober.net.clock import Clock
 from prober.probing.target import Target
-from prober.probing.target_runner import MAX_MODELS, UNNAMED
-from tests.daemon.test_fleet import QUICK, specs, watched
 from tests.security.hostile_engine import Answers, chunk, engine, probe, response, stream, target_spec
-from tests.serving import until
-from tests.virtual import running
 
 # Default_Ignorable_Code_Point of Unicode 15 (DerivedCoreProperties.txt), and the two selectors that change how a sign looks.
 INVISIBLE = {
@@ -250,33 +246,3 @@ def test_a_label_ends_where_it_should(kind: str) -> None:
     text = b"".join(page(list(families.values()), openmetrics=False)).decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     assert {sample.labels["model"] for sample in samples} == {shown_name(name) for name in NAMES[kind]}
-
-
-@pytest.mark.virtual_time
-async def test_ids_that_change_without_end_are_a_bounded_number_of_names() -> None:
-    """A target without a name of its own goes by ten models of its server, then by its URL; its neighbour is probed as before."""
-    asked = 0
-
-    def serve(path: str, _: bytes) -> bytes:
-        nonlocal asked
-        if path == "/v1/models":
-            return response(listed(f"model-{asked}"))
-        if path != "/v1/chat/completions":
-            return response(b"", status=404)
-        asked += 1  # every second answer makes the prober look the model up again
-        return ANSWER if asked % 2 else response(b"", status=404)
-
-    names: set[str] = set()
-
-    def are_many_asked() -> bool:
-        names.update(key[0] for key in seen.families["llmslo_probes_total"].children)
-        return asked >= 650
-
-    async with engine(serve, 0.001) as url, running(QUICK) as well, watched() as seen:
-        await seen.reconcile(specs(f"url: '{url}'", f"name: well, url: '{well}'"), 1.0)
-        await until(are_many_asked, 120.0)
-        (key,) = (key for key, runner in seen.fleet.runners.items() if runner.target.spec.name is None)
-        assert seen.fleet.runners[key].name == key == f"{url}/v1"
-        assert names - {"well", UNNAMED, key} == {name for name in names if name.startswith("model-")}
-        assert 2 < len(names - {"well", UNNAMED, key}) <= MAX_MODELS
-        assert seen.count("llmslo_probe_failures_total", "well") == 0

@@ -344,7 +344,7 @@ def nothing() -> list[TargetAnswer]:
     return [
         TargetAnswer(
             key="http://llm.example:8000",
-            name="(not found out yet)",
+            name="http://llm.example:8000",
             url="http://llm.example:8000",
             model="",
             other_model="",

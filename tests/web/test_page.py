@@ -271,7 +271,7 @@ def test_a_text_is_cut_and_its_faults_are_shown() -> None:
         ("down", 0, "✗ llama-70b: failing, since 10:53:20"),
         ("slow", 1, "✗ llama-70b: TTFT 1.1 s, 500 ms allowed, since 10:53:20"),
         ("drifting", 2, "▲ llama-70b: slower than its baseline: TTFT p50 ×1.31 [1.24, 1.39], since 09:30:00"),
-        ("nothing", 4, "? (not found out yet): pending"),
+        ("nothing", 4, "? http://llm.example:8000: pending"),
         ("over", 5, "◇ llama-70b: SLO missed over 30 days: ttft, not burning since 10:50:00"),
         ("paused", 6, "? llama-70b: paused, since 10:50:00"),
         ("full", 9, "✓ llama-70b: no problem found"),

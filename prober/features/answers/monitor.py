@@ -34,9 +34,8 @@ class AnswersMonitor(Monitor):
         self.targets: dict[str, TargetAnswers] = {}
 
     def observe(self, observed: ObservedTarget) -> "TargetAnswers":
-        """Watch one target. A target that takes over the name of an ending one continues its baselines."""
-        before = self.targets.get(observed.name)
-        observer = self.targets[observed.name] = TargetAnswers(self, observed, before.checks if before else {})
+        """Watch one target. It continues the saved baselines."""
+        observer = self.targets[observed.name] = TargetAnswers(self, observed)
         return observer
 
     def configured(self, configuration: Configuration) -> None:
@@ -44,41 +43,38 @@ class AnswersMonitor(Monitor):
 
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(name, state) of every check, to be saved."""
-        for name, target in list(self.targets.items()):
-            for key, state in list(target.checks.items()):
-                yield json.dumps((name, *key)), dumps(state)
+        for target in list(self.targets.values()):
+            yield from target.states()
 
 
 class TargetAnswers(TargetObserver):
     """The checked answers of one target. checks: states by workload and check"""
 
-    def __init__(self, monitor: AnswersMonitor, observed: ObservedTarget, checks: dict[CheckKey, AnswerChange]) -> None:
-        self.name, self.checks = observed.name, checks
-        self._monitor, self._observed = monitor, observed
-        self._rates: dict[CheckKey, float] = {}  # of the workload, answers per second
-        self.configured()
-
-    def configured(self) -> None:
+    def __init__(self, monitor: AnswersMonitor, observed: ObservedTarget) -> None:
         def read(data: bytes) -> AnswerChange:
             return _READER().read(json.loads(data), "state")  # type: ignore[no-any-return]
 
-        before, self.checks, self._rates = self.checks, {}, {}
-        for probe in self._observed.spec.probes:
+        self.name, self.checks = observed.name, dict[CheckKey, AnswerChange]()
+        self._monitor, self._observed = monitor, observed
+        self._rates: dict[CheckKey, float] = {}  # of the workload, answers per second
+        for probe in observed.spec.probes:
             for workload, part, rate, _ in probe.judged():
                 asked = sha256(repr(part).encode()).hexdigest()[:16] if part.checks else ""
                 for check in part.checks:
                     key: CheckKey = workload, check
                     saved_name = json.dumps((self.name, *key))
                     consequence = f"target={self.name} workload={workload} check={check}: its baseline is learned again"
-                    state = before.get(key) or self._monitor.saved.pop(saved_name, read, consequence)
+                    state = monitor.saved.pop(saved_name, read, consequence)
                     if state is not None and state.asked != asked:
                         log.info("%s, as prompts or checks have changed", consequence)
                         state = None
                     self.checks[key], self._rates[key] = state or AnswerChange(asked), rate
                     self._show(key)
-        for key in before.keys() - self.checks.keys():
-            self._show(key)
-            self._monitor.registry.keep(series.ANSWERS_CHANGED, (), self.name, *key)
+
+    def states(self) -> Iterator[tuple[str, bytes]]:
+        """(name, state) of every check, to be saved."""
+        for key, state in list(self.checks.items()):
+            yield json.dumps((self.name, *key)), dumps(state)
 
     def probe_ended(self, result: ProbeResult) -> None:
         key = result.workload, result.check or ""
@@ -103,8 +99,8 @@ class TargetAnswers(TargetObserver):
             self._show(key)
 
     def removed(self) -> None:
-        if self._monitor.targets.get(self.name) is self:
-            del self._monitor.targets[self.name]
+        del self._monitor.targets[self.name]
+        self._monitor.saved.put(self.states())
 
     def _show(self, key: CheckKey) -> None:
         """Export the verdict. The start and the engine's change are exported only while an alarm is active."""

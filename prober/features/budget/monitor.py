@@ -13,7 +13,6 @@ from prober.probing.feature import Monitor
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.probing.target import Target
 from prober.storage.saved_rows import SavedRows, moment, moment_of
-from prober.workload.budget import Budget
 
 
 class TargetBudgets(TargetObserver):
@@ -21,10 +20,6 @@ class TargetBudgets(TargetObserver):
 
     def __init__(self, registry: Registry, observed: ObservedTarget) -> None:
         self._registry, self._observed, self._name = registry, observed, observed.name
-
-    def configured(self) -> None:
-        budgets = {(self._name, kind) for kind in self._observed.target.budgets}
-        self._registry.keep(series.BUDGET, budgets, self._name)
 
     def probe_ended(self, result: ProbeResult) -> None:
         self.budget_spent()
@@ -47,31 +42,21 @@ class Ledger(Monitor):
     def __init__(self, saved: SavedRows | None = None) -> None:
         self._saved = saved or SavedRows()
         self._targets: dict[str, Target] = {}
-        self._removed: dict[str, dict[str, Budget]] = {}
         self._amounts: dict[str, dict[str, dict[int, float]]] = {}  # as `changed_states` had them last
 
     def enter(self, target: Target) -> None:
         """Add a target: restore what it spent earlier, in this process or another one."""
-        key = target.spec.key
-        for kind, before in self._removed.pop(key, {}).items():
-            if kind in target.budgets:
-                target.budgets[kind] = before.with_limit(target.budgets[kind].limit)
         self._restore(target, self._saved)
         if target.budgets:
-            self._targets[key] = target
+            self._targets[target.spec.key] = target
 
     def leave(self, target: Target) -> None:
         """Remove a target. If it returns within a day, its spent amounts still count."""
-        now_ns = target.clock.now_ns()
-        self._targets.pop(target.spec.key, None)
-        self._amounts.pop(target.spec.key, None)
-        self._removed = {
-            key: budgets
-            for key, budgets in self._removed.items()
-            if any(budget.spent(now_ns) for budget in budgets.values())
-        }
+        key = target.spec.key
+        self._targets.pop(key, None)
+        self._amounts.pop(key, None)
         if target.budgets:
-            self._removed[target.spec.key] = target.budgets
+            self._saved.put([(key, _row(target))])
 
     def merge(self, saved: SavedRows) -> None:
         """Add what is in a store that could not be used before to the amounts spent so far."""

@@ -155,18 +155,6 @@ class DemandMeter:
         if not self.is_queried and not self._is_swept:
             self._counted = self._last = UNKNOWN
 
-    def forget_page(self) -> None:
-        """Discard the readings: another page is read from now on, or none."""
-        if not self.is_queried:
-            self._readings.clear()
-            self._counted = self._last = UNKNOWN
-
-    def change_source(self, *, is_queried: bool) -> None:
-        """Switch the source of the demand to a query, another query, or the page; the demand is unknown until its first value."""
-        self.is_queried, self._answered_s = is_queried, -math.inf
-        self._readings.clear()
-        self._counted = self._last = UNKNOWN
-
     def begin_sweep(self) -> None:
         """Mark the start of a sweep: the counters include its requests from now on."""
         if self._is_of_before:

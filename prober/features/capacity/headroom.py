@@ -51,24 +51,22 @@ class Headroom(Monitor):
         self._targets: dict[str, TargetDemand] = {}
 
     def observe(self, observed: ObservedTarget) -> "TargetDemand":
-        """Create the demand of one target. A target that takes over the name of an ending one continues its demand."""
-        target = TargetDemand(self, observed, self._targets.get(observed.name))
-        self._targets[observed.name] = target
+        """Create the demand of one target. It continues the saved peaks."""
+        target = self._targets[observed.name] = TargetDemand(self, observed)
         return target
 
     def configured(self, configuration: Configuration) -> None:
         self.prometheus_url = configuration.prometheus_url
 
     def forget(self, target: "TargetDemand") -> None:
-        """Remove a target, unless another one has taken over its name."""
-        if self._targets.get(target.name) is target:
-            del self._targets[target.name]
+        """Remove a target, and keep its peaks for its return."""
+        del self._targets[target.name]
+        self._saved.put(target.state())
 
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(name, peaks) of each target, to be saved."""
-        for name, target in list(self._targets.items()):
-            if target.peaks.days:
-                yield name, json.dumps(target.peaks.rows()).encode()
+        for target in list(self._targets.values()):
+            yield from target.state()
 
     def saved_peaks(self, name: str) -> Peaks:
         """Peaks that an earlier process saved."""
@@ -87,28 +85,27 @@ class TargetDemand(TargetObserver):
     exhaustion_unix_s: when the demand is forecast to reach the capacity; None without a forecast
     """
 
-    def __init__(self, monitor: Headroom, observed: ObservedTarget, before: "TargetDemand | None") -> None:
+    def __init__(self, monitor: Headroom, observed: ObservedTarget) -> None:
         self.name = observed.name
         self._monitor, self._observed, self._registry = monitor, observed, monitor.registry
-        self._clock = observed.target.clock
-        self._url: str = observed.target.spec.url if before is None else before._url
-        self._meter: DemandMeter = DemandMeter() if before is None else before._meter
-        self.peaks: Peaks = monitor.saved_peaks(self.name) if before is None else before.peaks
-        self._capacities: tuple[Capacity, ...] = () if before is None else before._capacities
-        self._earlier: tuple[Capacity, ...] = () if before is None else before._earlier
-        self._query: str | None = None  # PromQL
-        self._querying: asyncio.Task[None] | None = None
+        self._clock, sweep = observed.target.clock, observed.spec.sweep
+        self._query = sweep.demand_query if sweep is not None else None  # PromQL
+        self._meter = DemandMeter(is_queried=self._query is not None)
+        self.peaks = monitor.saved_peaks(self.name)
+        self._capacities: tuple[Capacity, ...] = ()
+        self._earlier: tuple[Capacity, ...] = ()
+        self._querying = None if self._query is None else asyncio.create_task(self._ask_repeatedly())
         self._query_problem = ""  # that was logged
         self._forecast_day = -1
         self.readings: list[PageReading] = []
-        self._is_gone = False
         self.headroom = self.addable = Bounds()
         self.exhaustion_unix_s: float | None = None
-        if before is not None:
-            before._leave()
-            if before._url != observed.target.spec.url:
-                self._meter.forget_page()
-        self.configured()
+        self._show()
+
+    def state(self) -> Iterator[tuple[str, bytes]]:
+        """(name, peaks), to be saved; nothing without peaks."""
+        if self.peaks.days:
+            yield self.name, json.dumps(self.peaks.rows()).encode()
 
     @property
     def demand(self) -> Demand:
@@ -130,22 +127,6 @@ class TargetDemand(TargetObserver):
             return "the demand is not known at the moment"
         return "the engine's page does not count tokens, so that the size of its requests is not known"
 
-    def configured(self) -> None:
-        if self._is_gone:
-            return
-        spec = self._observed.target.spec
-        text = spec.sweep.demand_query if spec.sweep is not None else None
-        if text != self._query:
-            self._stop_query()
-            self._meter.change_source(is_queried=text is not None)
-            self._query, self._query_problem = text, ""
-            if text is not None:
-                self._querying = asyncio.create_task(self._ask_repeatedly())
-        if spec.url != self._url:
-            self._url = spec.url
-            self.show_capacity(())
-        self._show()
-
     def page_read(self, reading: PageReading | None) -> None:
         if reading is None:
             self._meter.lose_page()
@@ -163,13 +144,9 @@ class TargetDemand(TargetObserver):
             self.peaks.take(unix_s, load)
         self._update(unix_s)
 
-    def page_changed(self) -> None:
-        self._meter.forget_page()
-        self.readings = []
-        self._show()
-
     def removed(self) -> None:
-        self._leave()
+        if self._querying is not None:
+            self._querying.cancel()
         self._monitor.forget(self)
 
     def query_answered(self, requests_per_s: float | None) -> None:
@@ -217,8 +194,6 @@ class TargetDemand(TargetObserver):
 
         earlier: capacities of earlier sweeps of the same engine, which narrow the interval of the headroom
         """
-        if self._is_gone:
-            return
         self._capacities, self._earlier = tuple(capacities), tuple(earlier)
         self._registry.keep(series.CAPACITY, (), self.name)
         for capacity in capacities:
@@ -227,17 +202,6 @@ class TargetDemand(TargetObserver):
         self._show()
         self._forecast(self._clock.unix_s())
 
-    def _leave(self) -> None:
-        """Release the meter and the peaks: the target was removed, or another one has taken over its name with them."""
-        self._is_gone = True
-        self._meter, self.peaks = DemandMeter(), Peaks()
-        self._stop_query()
-
-    def _stop_query(self) -> None:
-        if self._querying is not None:
-            self._querying.cancel()
-        self._query = self._querying = None
-
     def _update(self, unix_s: float) -> None:
         self._show()
         if int(unix_s // DAY_S) != self._forecast_day:
@@ -245,8 +209,6 @@ class TargetDemand(TargetObserver):
 
     def _forecast(self, unix_s: float) -> None:
         """Forecast once a day and after each sweep, in shares of the capacity, as requests of different peaks differ in length."""
-        if self._is_gone:
-            return
         self._forecast_day = int(unix_s // DAY_S)
         result, peaks = Forecast(), self.peaks.of_complete_days(unix_s)
         capacities = {day: self._capacity(load.prompt_tokens, load.output_tokens) for day, load in peaks.items()}
@@ -292,8 +254,6 @@ class TargetDemand(TargetObserver):
 
     def _show(self) -> None:
         """Compute headroom, and write the series of demand and headroom."""
-        if self._is_gone:
-            return
         demand, load = self.demand, self._load
         self._registry.show(series.DEMAND, demand.requests_per_s, self.name)
         self._registry.show(series.DEMAND_TOKENS, demand.tokens_per_s, self.name)

@@ -63,30 +63,17 @@ class Sweeps(Monitor):
         leadership.listen(self._lease_lost, self._lease_won)
 
     def observe(self, observed: ObservedTarget) -> TargetSweeps:
-        """Create the sweeps of one target, which `Headroom` must observe before.
-
-        A target that takes over the name of an ending one has its own results; the sweep of the ending one is stopped.
-        """
+        """Create the sweeps of one target, which `Headroom` must observe before."""
         demand = observed.find(TargetDemand)
         if demand is None:
             raise LookupError("the demand of the target is not observed")
-        before = self._targets.pop(observed.name, None)
-        if before is not None:
-            before.leave("another target has its name")
-        target = TargetSweeps(self.parts, observed, demand, self._start, self._forget, before)
-        try:
-            target.configured()
-        except Exception:
-            target.removed()  # no schedule of a target that is not observed
-            raise
-        self._targets[observed.name] = target
+        target = self._targets[observed.name] = TargetSweeps(self.parts, observed, demand, self._start, self._forget)
         return target
 
     def _forget(self, target: TargetSweeps) -> None:
-        """Remove a target, unless another one has taken over its name."""
+        """Remove a target."""
         self._waiting.pop(target, None)
-        if self._targets.get(target.name) is target:
-            del self._targets[target.name]
+        del self._targets[target.name]
 
     # --- the start of sweeps
 

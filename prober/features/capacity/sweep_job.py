@@ -114,23 +114,21 @@ class SweepJob:
             target.runner = None
             target.demand.sweep_ended()
             series.rate(0.0)
-            if not series.is_closed:
-                target.observed.budget_spent()
+            target.observed.budget_spent()
         additions: dict[str, object] = {"why": trigger, "workers": workers.count or 1}
         additions |= {"lease": where, "lease_transitions": fence} if where else {}
         probes_per_s = sum(probe.rate for probe in spec.probes)
         result = await asyncio.to_thread(result_of, run, session, sweep, self._id, additions, probes_per_s)
-        if spec.url == target.target.spec.url and run.model is not None:
+        if run.model is not None:
             target.model = session.started_unix_s, run.model
         await target.results.keep(result)
-        if not series.is_closed:
-            self._show(run, result, spec.url)
+        self._show(run, result)
 
-    def _show(self, run: SweepRun, result: Result, url: str) -> None:
-        """Show the result. Without a capacity, or at a former URL of the target, the last capacity and its load curve stay."""
+    def _show(self, run: SweepRun, result: Result) -> None:
+        """Show the result. Without a capacity the last capacity and its load curve stay."""
         name, finished = self._target.name, run.finished
         self._series.ended(run, result)
-        if has_capacity(result) and url == self._target.target.spec.url:
+        if has_capacity(result):
             self._target.show_capacity()
         self._series.stages(self._target.last_curve())
         text = f"sweep: {finished.verdict}, {result.capacity_words()}; why it ended: {ending(result.stop, result.stop_detail)}"

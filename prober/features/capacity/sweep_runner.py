@@ -21,7 +21,6 @@ from prober.probing.observer import OpenPage, PageSource
 from prober.probing.probe import new_request
 from prober.probing.sender import Sender, Sending
 from prober.probing.session import Session, UnidentifiedTarget
-from prober.probing.target import Target
 from prober.results.shedding import is_shed
 from prober.results.steadiness import SteadinessTest
 from prober.workload.arrivals import poisson
@@ -153,14 +152,6 @@ class SweepRunner:
         else:
             self._sweep.stop(why, self._now_s(), reason)
             self._cut_unless_sending()
-
-    def reconfigured(self, target: Target, needs: Mapping[str, BudgetDemand]) -> None:
-        """Use the target's changed configuration: later requests are charged to its new budgets."""
-        if target.budgets.keys() != self._target.budgets.keys():
-            self.stop("the target's budget was changed")
-            return
-        self._target.spec = self._target.spec.model_copy(update={"budget": target.spec.budget})
-        self._target.budgets, self._target.protected_demand = target.budgets, needs
 
     def retry_after(self, pause_s: float) -> None:
         """End the sweep, as the target asks to be left alone."""

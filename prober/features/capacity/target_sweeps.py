@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 from prober.config.sweep import WARM_UP, SweepSpec
@@ -39,6 +39,7 @@ CAPACITY_ALERTS = frozenset({"LLMHeadroomLow", "LLMCapacityExhaustionForecast", 
 # Added to `limits.time` of another replica's sweep, which also looks at the target and cuts its requests.
 MARGIN_S = 60.0
 MAX_POOLED = 4  # sweeps of one engine whose capacities are pooled for the headroom
+ENDED = "the target was removed, or its configuration has changed"
 SETTLED_S = 60.0  # after a change of the engine, until it is warm and may be swept
 WAKEUP_INTERVAL_S = 30.0  # of a schedule, as the wall clock may be changed
 log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class SweepParts:
     """Parts that the sweeps of all targets share.
 
     headroom: observes the demand of the targets; its Prometheus is also queried for firing alerts
-    archive: results on disk; None: results are kept in memory
+    archive: results on disk; None: they are only `in_memory`, by key of their target
     instance: name of this prober, from which the delays of its schedules follow
     """
 
@@ -63,16 +64,18 @@ class SweepParts:
     archive: SweepArchive | None
     read_facts: ReadFacts | None
     instance: str
+    in_memory: dict[str, SweepStore] = field(default_factory=dict)
 
 
 class TargetSweeps(TargetObserver):
-    """Sweeps of one target. It outlives a configuration without `sweep:`; then nothing is swept, and it has no series.
+    """Sweeps of one target. Without `sweep:` in its configuration nothing is swept, and it has no series.
 
     demand: demand of the target's users, from which a sweep's requests are excluded
     start: starts a sweep of this target and returns its id, or raises Refused; forget: called when the target is removed
     recent: of the last scheduled probes; devices: the GPUs that serve the target
     model: (start of the last sweep in Unix seconds, model that it fitted); None if the engine has changed since
     runner: runner of the sweep under way, once it has begun
+    series: None without `sweep:`, and once the target was removed
     """
 
     def __init__(
@@ -82,30 +85,35 @@ class TargetSweeps(TargetObserver):
         demand: TargetDemand,
         start: Callable[["TargetSweeps", StartRequest], str],
         forget: Callable[["TargetSweeps"], None],
-        before: "TargetSweeps | None",
     ) -> None:
         self.name, self.parts, self.observed, self.demand = observed.name, parts, observed, demand
         self._start, self._forget = start, forget
         self.recent: list[ProbeResult] = []
         self.devices: Sequence[GpuReading] = ()
-        self.model: tuple[float, Fit] | None = before.model if before is not None else None
+        self.model: tuple[float, Fit] | None = None
         self.runner: SweepRunner | None = None
         self.series: SweepSeries | None = None
-        self._is_gone = False
-        self._url: str = before._url if before is not None else observed.target.spec.url
         self._seen_claim = 0.0, 0.0  # at the lease: its Unix seconds, and when it was first seen (monotonic)
         self._is_swept_by_other = False
         self._schedule: SweepSchedule | None = None
         self._timer: asyncio.TimerHandle | None = None  # of the schedule
         self._settling: asyncio.TimerHandle | None = None
         self._results: SweepStore | None = None
+        if (sweep := observed.spec.sweep) is not None:
+            self.series = SweepSeries(parts.registry, self.name)
+            self._follow_schedule(sweep, self.series)
+            if parts.archive is not None:
+                parts.archive.read_later(self.name, self.recall)
+            else:
+                self._show_known()
 
     @property
     def results(self) -> SweepStore:
         """Results of earlier sweeps. Made on first use: of thousands of targets few are swept."""
         if self._results is None:
             archive, key = self.parts.archive, self.target.spec.key
-            self._results = archive.of(key) if archive is not None else SweepStore(None, key)
+            in_memory = self.parts.in_memory
+            self._results = archive.of(key) if archive is not None else in_memory.setdefault(key, SweepStore(None, key))
         return self._results
 
     @property
@@ -115,33 +123,17 @@ class TargetSweeps(TargetObserver):
 
     @property
     def spec(self) -> SweepSpec | None:
-        """Configuration `sweep:` of the target; None without one, or if the target is gone."""
-        return None if self._is_gone else self.observed.target.spec.sweep
+        """Configuration `sweep:` of the target; None without one, or once the target was removed."""
+        return self.target.spec.sweep if self.series is not None else None
 
     # --- events of the target
-
-    def configured(self) -> None:
-        spec = self.target.spec
-        if self._is_gone:
-            return
-        if spec.sweep is None:
-            self.withdraw("target removed")
-        elif self.series is None:
-            self.series = SweepSeries(self.parts.registry, self.name)
-            self._recall_later()
-        if spec.url != self._url:
-            self._move(spec.url)
-        elif self.runner is not None:
-            self.runner.reconfigured(self.target, self.probe_needs())
-        if spec.sweep is not None:
-            self._follow_schedule(spec.sweep)
 
     def probe_ended(self, result: ProbeResult) -> None:
         if self.series is None:
             return
         self.recent = [*self.recent[1 - BURN_PROBES :], result.stored]
         if result.retry_after_s is not None:
-            self.retry_after(result.retry_after_s, self._url)
+            self.retry_after(result.retry_after_s, self.target.spec.url)
             if self.runner is not None:
                 self.runner.retry_after(result.retry_after_s)
 
@@ -178,23 +170,18 @@ class TargetSweeps(TargetObserver):
     def paused(self) -> None:
         self.stop("the server is being ended" if self.target.is_ending else "stopped on request")
 
-    def removed(self) -> None:
-        self.leave("target removed")
-        self._forget(self)
-
-    def leave(self, why: str) -> None:
-        """Stop sweeping: the target was removed, or another one has taken over its name."""
-        self._is_gone = True
-        self.withdraw(why)
-
-    def withdraw(self, why: str) -> None:
-        """Stop sweeping the target. A sweep under way ends; its result is stored, but not shown."""
-        self.stop(why)
+    def stopped(self) -> None:
+        """End the sweep under way, whose result is stored."""
+        self.stop(ENDED)
         self.cancel_timers()
+
+    def removed(self) -> None:
+        self.stopped()  # it may have begun meanwhile
         if self.series is not None:
             self.series.close()
             self.series = None
             self.results.forget()
+        self._forget(self)
 
     # --- the start of a sweep
 
@@ -212,7 +199,7 @@ class TargetSweeps(TargetObserver):
             claim_seen_s=claim_seen_s,
             running=running,
             start_age_s=parts.pauses.start_age_s(target.spec.key),
-            quiet_s=parts.pauses.quiet_s(target.spec.key, result_url(self._url)),
+            quiet_s=parts.pauses.quiet_s(target.spec.key, result_url(self.target.spec.url)),
             state=target.state,
             is_paused=target.paused_unix_s is not None,
             shortage=self._shortage(),
@@ -296,19 +283,18 @@ class TargetSweeps(TargetObserver):
 
     def last_curve(self) -> Result | None:
         """The result whose load curve is shown: the last that found a capacity, else the last that measured the target at its URL."""
-        url = result_url(self._url)
+        url = result_url(self.target.spec.url)
         measured = (result for result in self.latest() if result.stages and result.target.url == url)
         return self.last_capacity() or next(measured, None)
 
-    def _recall_later(self) -> None:
-        if self.parts.archive is not None:
-            self.parts.archive.read_later(self.name, self.recall)
-
     async def recall(self) -> None:
-        """Read results until enough have a comparable capacity; then show the last capacity, load curve and end of a sweep."""
-        series = self.series
+        """Read results until enough have a comparable capacity, and show them."""
         await self.results.read(lambda _: len(self._comparable()) >= MAX_POOLED)
-        if series is None or series is not self.series:
+        self._show_known()
+
+    def _show_known(self) -> None:
+        """Show the last capacity, load curve and end of a sweep by the results that are in memory."""
+        if (series := self.series) is None:
             return
         self.show_capacity()
         series.stages(self.last_curve())
@@ -332,17 +318,14 @@ class TargetSweeps(TargetObserver):
         with suppress(Refused):  # it is counted and logged
             self._start(self, request)
 
-    def _follow_schedule(self, spec: SweepSpec) -> None:
-        assert self.series is not None
-        self._schedule, period_s, unix_s = None, None, self.parts.clock.unix_s()
+    def _follow_schedule(self, spec: SweepSpec, series: SweepSeries) -> None:
+        period_s, unix_s = None, self.parts.clock.unix_s()
         if spec.schedule is not None:
             gap_s = longest_gap_s(spec.schedule, spec.timezone, spec.blackout, unix_s)
             period_s = None if gap_s is None else max(gap_s, spec.min_gap)
             rng = Random(derive_seed(self.parts.instance, self.target.spec.key, "sweep"))
             self._schedule = SweepSchedule(spec.schedule, spec.timezone, unix_s, delay_s=rng.uniform(0.0, spec.spread))
-        self.series.declare(period_s)
-        if self._timer is not None:
-            self._timer.cancel()
+        series.declare(period_s)
         self._timer = asyncio.get_running_loop().call_later(0.0, self._start_due)
 
     def _start_due(self) -> None:
@@ -359,16 +342,6 @@ class TargetSweeps(TargetObserver):
         elif due is not None:
             self._try(StartRequest("schedule", due.unix_s))
 
-    def _move(self, url: str) -> None:
-        """Continue at the target's new URL, for which no earlier result is valid."""
-        self._url = url
-        self.stop("the target's url was changed")
-        self.model = None
-        if self.series is not None:
-            self.series.capacity_time(None)
-            self.series.stages(None)
-            self._recall_later()
-
     def _claim(self) -> tuple[float, float]:
         """(Unix seconds of the last claim of a sweep at the lease, 0 without one; seconds since that claim was first seen)."""
         claim_s = self.parts.leadership.claimed(claimed_as(self.target.spec.key))
@@ -378,7 +351,7 @@ class TargetSweeps(TargetObserver):
         return claim_s, now_s - self._seen_claim[1]
 
     def _has_capacity(self, result: Result) -> bool:
-        return has_capacity(result) and result.target.url == result_url(self._url)
+        return has_capacity(result) and result.target.url == result_url(self.target.spec.url)
 
     def cancel_timers(self) -> None:
         """Start no further sweep by the schedule, or of a changed engine that settles."""

@@ -69,21 +69,19 @@ class DiagnosisMonitor(Monitor):
         return observer
 
     def forget(self, target: "TargetDiagnosis") -> None:
-        """Remove a target."""
+        """Remove a target, and keep its usual features for its return."""
         self._targets.discard(target)
+        self._saved.put(target.states())
 
     def saved_usual(self, key: str) -> WindowFeatures | None:
         """The usual features that an earlier process saved."""
         consequence = f"{key}: what is usual is learned again"
-        return self._saved.get(key, lambda data: WindowFeatures(**json.loads(data)), consequence)
+        return self._saved.pop(key, lambda data: WindowFeatures(**json.loads(data)), consequence)
 
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(name, usual features) of each workload, to be saved."""
         for target in list(self._targets):
-            for workload, windows in list(target.usual.items()):
-                if windows:
-                    features = typical(features for _, features in windows)
-                    yield target.keys[workload], json.dumps(asdict(features)).encode()
+            yield from target.states()
 
     async def run(self) -> None:
         """Evaluate all targets every EVALUATE_EVERY_S until cancelled."""
@@ -119,7 +117,7 @@ class TargetDiagnosis(TargetObserver):
         self._learnt_s: dict[str, float] = {}  # end of the latest usual window of a workload
         self._state, self._was_ready = TargetState.PENDING, False
         self._state_since_s = 0.0
-        self.decode: DecodeBoundSpec | None = None
+        self.decode: DecodeBoundSpec | None = observed.spec.decode_bound
         self.readings: deque[tuple[float, EngineSignals]] = deque(maxlen=MAX_READINGS)
         self.devices: deque[tuple[float, Sequence[GpuReading]]] = deque(maxlen=MAX_READINGS)
         self.diagnosis: Diagnosis | None = None
@@ -129,28 +127,23 @@ class TargetDiagnosis(TargetObserver):
         self._begin_s, self._is_judged = -math.inf, False  # of a trouble that may be the last one again
         self._verdicts: deque[Diagnosis] = deque(maxlen=CONFIRMING)
         self._logged: set[tuple[Name, ...]] = set()
-        self.configured()
-
-    def configured(self) -> None:
-        spec = self._observed.target.spec
-        slos: dict[str, tuple[Slo, ...]] = {}
-        keys: dict[str, str] = {}
-        for probe in spec.probes:
+        for probe in observed.spec.probes:
             for series_name, workload, _, judged in probe.judged():
                 base = series_name.removesuffix(WARM)
-                slos[base] = (*slos.get(base, ()), *judged)
+                self._slos[base] = (*self._slos.get(base, ()), *judged)
                 requests = workload.prompt_tokens, workload.output_tokens, workload.prefix
-                keys[base] = json.dumps((self.name, base, repr(requests)))
-        for base in [base for base, key in self.keys.items() if keys.get(base) != key]:
-            del self.usual[base]
-            self._probes.pop(base, None)
-            for signal in GROWING:
-                self._courses.pop((base, signal), None)
-        for base in keys.keys() - self.usual.keys():
-            saved = self._monitor.saved_usual(keys[base])
+                self.keys[base] = json.dumps((self.name, base, repr(requests)))
+        for base, key in self.keys.items():
+            saved = monitor.saved_usual(key)
             self.usual[base] = deque([] if saved is None else [(-math.inf, saved)], maxlen=MAX_USUAL_WINDOWS)
-        self._slos, self.keys, self.decode = slos, keys, spec.decode_bound
         self._show()
+
+    def states(self) -> Iterator[tuple[str, bytes]]:
+        """(name, usual features) of each workload, to be saved."""
+        for workload, windows in list(self.usual.items()):
+            if windows:
+                features = typical(features for _, features in windows)
+                yield self.keys[workload], json.dumps(asdict(features)).encode()
 
     def probe_ended(self, result: ProbeResult) -> None:
         base = result.workload.removesuffix(WARM)

@@ -141,7 +141,7 @@ class DesiredTargets:
     async def _joined(self) -> list[TargetSpec]:
         """Configured targets, then those of each discovery in order, without duplicate names or URLs."""
         desired = list(self._static)
-        names = {spec.key for spec in desired} | {spec.name or spec.key for spec in desired}
+        names = {spec.key for spec in desired}
         places = {(spec.url, spec.model) for spec in desired}
         before, self._admitted = self._admitted, set()
         for name, group in self._groups.items():

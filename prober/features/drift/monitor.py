@@ -6,7 +6,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from prober.config.configuration import Configuration, DriftSpec
@@ -85,16 +85,15 @@ class DriftMonitor(Monitor):
         self._saving: set[tuple[str, SignalKey]] = set()
 
     def observe(self, observed: ObservedTarget) -> "TargetDrift":
-        """Watch one target. A target that takes over the name of an ending one continues its baselines."""
-        observer = TargetDrift(self, observed, self._targets.get(observed.name))
-        self._targets[observed.name] = observer
+        """Watch one target. It continues the saved baselines."""
+        observer = self._targets[observed.name] = TargetDrift(self, observed)
         return observer
 
     def forget(self, target: "TargetDrift") -> None:
-        """Remove a target."""
-        if self._targets.get(target.name) is target:
-            del self._targets[target.name]
-            self._unsaved = {(name, key) for name, key in self._unsaved if name != target.name}
+        """Remove a target, and keep its baselines for its return."""
+        self.saved.put((name_of_state(target.name, key), dump(of.state)) for key, of in target.detectors.items())
+        del self._targets[target.name]
+        self._unsaved = {(name, key) for name, key in self._unsaved if name != target.name}
 
     def configured(self, configuration: Configuration) -> None:
         """Apply other settings; baselines are kept."""
@@ -102,7 +101,7 @@ class DriftMonitor(Monitor):
         if configuration.drift != self.spec:
             self.spec = configuration.drift
             for target in self._targets.values():
-                target.configured()
+                target.apply_settings()
 
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(name, state) of every detector, to be saved."""
@@ -162,42 +161,29 @@ class TargetDrift(TargetObserver):
     detectors: by workload and signal
     """
 
-    def __init__(self, monitor: DriftMonitor, observed: ObservedTarget, before: "TargetDrift | None") -> None:
+    def __init__(self, monitor: DriftMonitor, observed: ObservedTarget) -> None:
         self.name = observed.name
         self._monitor, self._observed = monitor, observed
-        known = before.detectors.items() if before is not None else ()
-        self.detectors: dict[SignalKey, Detector] = {key: Detector(detector.state) for key, detector in known}
         # (ns of the monotonic clock, epoch, requests that have arrived at the engine)
         self._arrivals: deque[tuple[int, int, float]] = deque(maxlen=MAX_READINGS)
-        self.configured()
+        self.detectors: dict[SignalKey, Detector] = {}
+        for probe in observed.spec.probes if observed.spec.stream else ():
+            for workload, _, rate, _ in probe.judged():
+                for signal in ("ttft", "itl"):
+                    key, settings = (workload, signal), Settings(rate, monitor.spec)
+                    consequence = (
+                        f"target={self.name} workload={workload} signal={signal}: the saved baseline is learned again"
+                    )
+                    saved = monitor.saved.pop(name_of_state(self.name, key), partial(restore, settings), consequence)
+                    self.detectors[key] = Detector(saved or new_state(settings))
+                    self._declare(key)
 
-    def configured(self) -> None:
-        spec = self._observed.target.spec
-        rates = {
-            (workload, signal): rate
-            for probe in spec.probes
-            for workload, _, rate, _ in probe.judged()
-            for signal in ("ttft", "itl")
-            if spec.stream
-        }
-        before = self.detectors
-        self.detectors = {}
-        for key, rate in rates.items():
-            settings = Settings(rate, self._monitor.spec)
-            detector = before.get(key)
-            if detector is None:
-                consequence = (
-                    f"target={self.name} workload={key[0]} signal={key[1]}: the saved baseline is learned again"
-                )
-                saved = self._monitor.saved.get(name_of_state(self.name, key), partial(restore, settings), consequence)
-                detector = Detector(saved or new_state(settings))
-            elif detector.state.settings != settings:
+    def apply_settings(self) -> None:
+        """Use the present settings of `drift`; baselines are kept."""
+        for detector in self.detectors.values():
+            settings = replace(detector.state.settings, spec=self._monitor.spec)
+            if settings != detector.state.settings:
                 detector.state = restore(settings, dump(detector.state))
-            self.detectors[key] = detector
-            self._declare(key)
-        for key, dropped in before.items():
-            if key not in rates and dropped.verdict is not None and dropped.verdict.is_drift:
-                self._observed.drifted(*key, active=False)
 
     def probe_ended(self, result: ProbeResult) -> None:
         """Give the detectors two samples: TTFT, and the p99 of the answer's ITLs (with fewer than 100, the longest)."""
@@ -216,9 +202,6 @@ class TargetDrift(TargetObserver):
     def page_read(self, reading: PageReading | None) -> None:
         if reading is not None and (arrived := reading.signals.requests_arrived_total) is not None:
             self._arrivals.append((reading.at_ns, reading.epoch, arrived))
-
-    def page_changed(self) -> None:
-        self._arrivals.clear()
 
     def removed(self) -> None:
         self._monitor.forget(self)

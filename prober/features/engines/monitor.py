@@ -107,61 +107,56 @@ class AnsweringModel:
 
 
 class EngineMonitor(Monitor):
-    """Engines of all targets. saved: state of each engine, by key of the target, that `states` returned in an earlier process"""
+    """Engines of all targets. saved: state of each engine, by name of the target, that `states` returned in an earlier process"""
 
     def __init__(self, registry: Registry, events: EventLog, saved: SavedRows) -> None:
         self.registry, self.events, self.supervisor = registry, events, Supervisor(registry)
         self._saved = saved
-        self._targets: dict[str, TargetEngine] = {}  # by key
+        self._targets: dict[str, TargetEngine] = {}
 
     def observe(self, observed: ObservedTarget) -> "TargetEngine":
-        """Observe the engine of one target; a renamed target keeps its engine."""
-        key = observed.target.spec.key
-        before = self._targets.get(key)
-        if before is None:
-            consequence = f"target={observed.name}: the saved facts of its engine cannot be read"
-            restore = partial(_restored, _page(observed.target.spec))
-            saved = self._saved.pop(key, restore, consequence) or (Continuity().of_other_page(), AnsweringModel())
-            continuity, answering = saved
-        else:
-            continuity, answering = before.continuity, before.answering
-        observer = self._targets[key] = TargetEngine(self, observed, continuity, answering)
+        """Observe the engine of one target. It continues the saved state."""
+        name = observed.name
+        consequence = f"target={name}: the saved facts of its engine cannot be read"
+        saved = self._saved.pop(name, partial(_restored, observed.spec), consequence)
+        continuity, answering = saved or (Continuity().of_other_page(), AnsweringModel())
+        observer = self._targets[name] = TargetEngine(self, observed, continuity, answering)
         return observer
 
     def forget(self, target: "TargetEngine") -> None:
-        """Forget a removed target, unless it has a new observer."""
-        if self._targets.get(target.key) is target:
-            del self._targets[target.key]
+        """Remove a target, and keep the state of its engine for its return."""
+        del self._targets[target.name]
+        self._saved.put(target.state())
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """(key of the target, state of its engine), to be saved, so that changes are found and counters continue after a restart."""
-        for key, target in list(self._targets.items()):
-            facts, model = target.continuity.identity.facts, target.answering.model
-            counters = target.continuity.state(series.SIGNALS)
-            if facts or model or counters:
-                page = target.page if counters else ""
-                saved = _SavedEngine(facts=facts, answered_model=model, page=page, counters=counters)
-                yield key, saved.model_dump_json(exclude_none=True).encode()
+        """(name of the target, state of its engine), to be saved, so that changes are found and counters continue after a restart."""
+        for target in list(self._targets.values()):
+            yield from target.state()
 
 
 class _SavedEngine(BaseModel):
-    """State of an engine as it is saved. page: digest of the address of the page that the counters are from"""
+    """State of an engine as it is saved.
+
+    asked: digest of the URL and the model for which `answered_model` answered; page: of the address of the page with the counters
+    """
 
     model_config = ConfigDict(allow_inf_nan=False)
     facts: dict[str, str]
+    asked: str
     answered_model: str
     page: str
     counters: CounterState | None = None
 
 
-def _restored(page: str, data: bytes) -> tuple[Continuity, AnsweringModel]:
-    """The saved state of an engine. Totals continue only if the counters are of this page. Raises ValueError."""
+def _restored(spec: TargetSpec, data: bytes) -> tuple[Continuity, AnsweringModel]:
+    """The saved state of an engine, as far as it is that of this configuration of the target. Raises ValueError."""
     try:
         saved = _SavedEngine.model_validate_json(data)
     except ValidationError:
         raise ValueError("this is no state of an engine") from None
     continuity = Continuity(EngineIdentity(saved.facts), before=saved.counters)
-    return continuity if page == saved.page else continuity.of_other_page(), AnsweringModel(saved.answered_model)
+    model = saved.answered_model if saved.asked == _asked(spec) else ""
+    return continuity if _page(spec) == saved.page else continuity.of_other_page(), AnsweringModel(model)
 
 
 class TargetEngine(TargetObserver):
@@ -175,9 +170,9 @@ class TargetEngine(TargetObserver):
     def __init__(
         self, monitor: EngineMonitor, observed: ObservedTarget, continuity: Continuity, answering: AnsweringModel
     ) -> None:
-        self.key, self.continuity, self.answering = observed.target.spec.key, continuity, answering
+        self.name, self.continuity, self.answering = observed.name, continuity, answering
         self._monitor, self._registry = monitor, monitor.registry
-        self._observed, self._name, self._spec = observed, observed.name, observed.target.spec
+        self._observed, self._spec = observed, observed.spec
         self._reader: PageReader | None = None
         self._reading: asyncio.Task[None] | None = None
         self._missed_since_s: float | None = None
@@ -195,29 +190,24 @@ class TargetEngine(TargetObserver):
         answered = self.answering.text
         return answered if self._requested_model not in ("", answered) else ""
 
-    @property
-    def page(self) -> str:
-        """Digest of the address of the metrics page that these counters are from."""
-        return _page(self._spec)
-
-    def configured(self) -> None:
-        before, self._spec = self._spec, self._observed.target.spec
-        if not _page(before) or _page(before) != _page(self._spec):
-            self.continuity = self.continuity.of_other_page()
-            self._observed.page_changed()
-            self._observed.page_read(None)
-        if (before.url, before.model) != (self._spec.url, self._spec.model):
-            self.answering = AnsweringModel()
-            self._show_info()
-        self._declare()
+    def state(self) -> Iterator[tuple[str, bytes]]:
+        """(name of the target, state of its engine), to be saved; nothing while nothing is known of it."""
+        facts, model = self.continuity.identity.facts, self.answering.model
+        counters = self.continuity.state(series.SIGNALS)
+        if facts or model or counters:
+            page = _page(self._spec) if counters else ""
+            saved = _SavedEngine(
+                facts=facts, asked=_asked(self._spec), answered_model=model, page=page, counters=counters
+            )
+            yield self.name, saved.model_dump_json(exclude_none=True).encode()
 
     def started(self) -> None:
         target = self._observed.target
         if target.spec.metrics is not None and self._reading is None:
             reader = PageReader(
-                target, target.spec.metrics, target.clock, self._observed, lambda: self._name, self.continuity
+                target, target.spec.metrics, target.clock, self._observed, lambda: self.name, self.continuity
             )
-            self._reading = self._monitor.supervisor.start("engine_page", reader.run, f"target={self._name}")
+            self._reading = self._monitor.supervisor.start("engine_page", reader.run, f"target={self.name}")
             self._reader = reader
 
     def stopped(self) -> None:
@@ -230,7 +220,7 @@ class TargetEngine(TargetObserver):
         self._monitor.forget(self)
 
     def page_read(self, reading: PageReading | None) -> None:
-        registry, name = self._registry, self._name
+        registry, name = self._registry, self.name
         signals = reading.signals if reading else None
         is_missed = signals is None and is_expected(self._spec.metrics, self.continuity)
         registry.show(series.ENGINE_UP, 0.0 if is_missed else None if signals is None else 1.0, name)
@@ -289,16 +279,16 @@ class TargetEngine(TargetObserver):
 
     def engine_changed(self, change: EngineChange) -> None:
         kind = change.kind if change.kind in series.ENGINE_CHANGE_KINDS else "flags"
-        self._registry.value(series.ENGINE_CHANGES, self._name, kind).inc()
-        self._registry.show(series.ENGINE_LAST_CHANGE, self._observed.target.clock.unix_s(), self._name, kind)
+        self._registry.value(series.ENGINE_CHANGES, self.name, kind).inc()
+        self._registry.show(series.ENGINE_LAST_CHANGE, self._observed.target.clock.unix_s(), self.name, kind)
         self._record(change.text())
         if kind == "model":
             self._changed_to = change.new
 
     def _record(self, text: str) -> None:
-        log.info("target=%s engine: %s", self._name, text)
+        log.info("target=%s engine: %s", self.name, text)
         unix_s = self._observed.target.clock.unix_s()
-        self._monitor.events.append(TargetEvent(unix_s, self._name, "engine", text))
+        self._monitor.events.append(TargetEvent(unix_s, self.name, "engine", text))
 
     def _show_info(self) -> None:
         """Export the identity from the metrics page, with the model that the answers name if that is not the requested one."""
@@ -306,8 +296,8 @@ class TargetEngine(TargetObserver):
         if info is None and answered:
             info = EngineInfo(self._engine, model=answered)
         model = self.other_model or (info.model if info else None) or ""
-        labels = (self._name, *self._bounded(info.engine, info.version or "", model)) if info else None
-        self._registry.keep(series.ENGINE_INFO, {labels} if labels else (), self._name)
+        labels = (self.name, *self._bounded(info.engine, info.version or "", model)) if info else None
+        self._registry.keep(series.ENGINE_INFO, {labels} if labels else (), self.name)
         if labels:
             self._registry.show(series.ENGINE_INFO, 1.0, *labels)
 
@@ -316,16 +306,16 @@ class TargetEngine(TargetObserver):
         if identity not in self._identities and len(self._identities) >= MAX_IDENTITIES:
             if not self._is_told_of_identities:
                 self._is_told_of_identities = True
-                log.warning("target=%s: %s; the label is `other` from now on", self._name, _TOO_MANY)
+                log.warning("target=%s: %s; the label is `other` from now on", self.name, _TOO_MANY)
             return identity[0], OTHER, OTHER
         self._identities.add(identity)
         return identity
 
     def _declare(self) -> None:
         if is_expected(self._spec.metrics, self.continuity):
-            self._registry.value(series.ENGINE_UP, self._name)
+            self._registry.value(series.ENGINE_UP, self.name)
         for kind in series.ENGINE_CHANGE_KINDS if self._spec.metrics is not None else ("model",):
-            self._registry.value(series.ENGINE_CHANGES, self._name, kind)
+            self._registry.value(series.ENGINE_CHANGES, self.name, kind)
 
 
 def _page(spec: TargetSpec) -> str:
@@ -335,5 +325,13 @@ def _page(spec: TargetSpec) -> str:
     """
     if spec.metrics is None:
         return ""
-    address = spec.metrics.url or f"{spec.url} {spec.engine or ''}"
-    return sha256(address.encode()).hexdigest()[:16]
+    return _digest(spec.metrics.url or f"{spec.url} {spec.engine or ''}")
+
+
+def _asked(spec: TargetSpec) -> str:
+    """Identity of what requests ask: a digest of the target's URL and model."""
+    return _digest(f"{spec.url} {spec.model or ''}")
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:16]

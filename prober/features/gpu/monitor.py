@@ -98,13 +98,10 @@ class TargetGpus(TargetObserver):
     """Series of the GPUs that serve one target. A value that a GPU does not support has no series."""
 
     def __init__(self, registry: Registry, observed: ObservedTarget) -> None:
-        self._registry, self._observed, self._name = registry, observed, observed.name
-        self.configured()
-
-    def configured(self) -> None:
-        gpus = self._observed.target.spec.gpus
-        self._registry.show(series.GPU_PRICE, gpus.price_per_hour, self._name)
-        self._registry.show(series.GPUS, gpus.count, self._name)
+        self._registry, self._name = registry, observed.name
+        gpus = observed.spec.gpus
+        registry.show(series.GPU_PRICE, gpus.price_per_hour, self._name)
+        registry.show(series.GPUS, gpus.count, self._name)
 
     def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         current: dict[str, set[tuple[str, ...]]] = {}

@@ -16,16 +16,8 @@ class TargetHealth(TargetObserver):
     """The health of one target."""
 
     def __init__(self, registry: Registry, observed: ObservedTarget) -> None:
-        self._registry, self._observed, self._url = registry, observed, observed.spec.url
-        self._state = HealthState(observed.spec.health, 0.0)
-        self.configured()
-
-    def configured(self) -> None:
-        """Start with no verdict if the rules or the address have changed."""
-        spec = self._observed.spec
-        if (self._url, self._state.spec) != (spec.url, spec.health):
-            self._url, self._state = spec.url, HealthState(spec.health, 0.0)
-        self._state.max_age_s = MAX_AGE_GAPS * self.gap_s + spec.timeouts.total
+        self._registry, self._observed = registry, observed
+        self._state = HealthState(observed.spec.health, MAX_AGE_GAPS * self.gap_s + observed.spec.timeouts.total)
         self._show()
 
     @property

@@ -6,6 +6,7 @@ import logging
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import partial
 from typing import Any, get_args
 
@@ -156,33 +157,29 @@ class SloMonitor(Monitor):
         self._targets: dict[str, TargetSlos] = {}
 
     def observe(self, observed: NamedSpec) -> "TargetSlos":
-        """Observe the SLOs of one target. A target that takes over the name of an ending one continues its counts."""
-        before = self._targets.get(observed.name)
+        """Observe the SLOs of one target. It continues the saved counts."""
         consequence = (
             f"target={observed.name}: the saved events of its SLOs cannot be read, and are counted from now on"
         )
-        read = partial(_saved_counts, self.now())
-        saved = self._saved.pop(observed.name, read, consequence) if before is None else None
-        observer = TargetSlos(self, observed, before, saved or {})
-        self._targets[observed.name] = observer
+        saved = self._saved.pop(observed.name, partial(_saved_counts, self.now()), consequence)
+        observer = self._targets[observed.name] = TargetSlos(self, observed, saved or {})
         return observer
 
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(target name, counts of its SLOs), to be saved, so that they survive a restart of the prober."""
-        for name, target in list(self._targets.items()):
-            now = self.now()
-            if rows := target.saved(now.monotonic_ns):
-                yield name, json.dumps({"at": now.as_json(), "counts": rows}, separators=(",", ":")).encode()
+        for target in list(self._targets.values()):
+            yield from target.state()
 
     async def run(self) -> None:
         """Export the standing of all SLOs every SHOW_EVERY_S until cancelled."""
         while True:
             await asyncio.sleep(SHOW_EVERY_S)
+            self.report_changes()
             for target in list(self._targets.values()):
                 target.show_standing()
 
-    def targets_changed(self) -> None:
-        """Log and record as events the counts that restarted because a reload changed the definition of their SLO."""
+    def report_changes(self) -> None:
+        """Log and record as events the counts that restarted because the definition of their SLO has changed."""
         for (before, slo), names in self.changes.items():
             now, was = _definition(slo), _definition(before)
             changes = ", ".join(f"{key} {now[key]}, was {was[key]}" for key in now if now[key] != was[key])
@@ -195,9 +192,9 @@ class SloMonitor(Monitor):
         self.changes.clear()
 
     def forget(self, target: "TargetSlos") -> None:
-        """Remove a target, unless another one has taken over its name."""
-        if self._targets.get(target.name) is target:
-            del self._targets[target.name]
+        """Remove a target, and keep its counts for its return."""
+        del self._targets[target.name]
+        self._saved.put(target.state())
 
 
 def _definition(slo: Slo) -> dict[str, str]:
@@ -211,11 +208,14 @@ def _definition(slo: Slo) -> dict[str, str]:
     }
 
 
-def _saved_counts(now: Moment, data: bytes) -> dict[str, tuple[int, Any]]:
-    """{key of SLO and workload: (time of saving on this process's monotonic clock, counts)} of an earlier process."""
+SavedCounts = Mapping[tuple[str, Slo], tuple[int, Any]]
+
+
+def _saved_counts(now: Moment, data: bytes) -> SavedCounts:
+    """{(workload, SLO): (time of saving on this process's monotonic clock, counts)} from a saved row."""
     row = json.loads(data)
     saved_ns = now.monotonic_ns - moment_of(row["at"]).age_ns(now)
-    return {key: (saved_ns, counts) for key, counts in row["counts"].items()}
+    return {_slo_of(key): (saved_ns, counts) for key, counts in row["counts"].items()}
 
 
 @dataclass(slots=True)
@@ -282,47 +282,38 @@ class _Count:
 class TargetSlos(TargetObserver):
     """The SLOs of one target, by workload and SLO name."""
 
-    def __init__(
-        self,
-        monitor: SloMonitor,
-        observed: NamedSpec,
-        before: "TargetSlos | None",
-        saved: Mapping[str, tuple[int, Any]],
-    ) -> None:
+    def __init__(self, monitor: SloMonitor, observed: NamedSpec, saved: SavedCounts) -> None:
         self.name = observed.name
-        self._monitor, self._observed, self._saved = monitor, observed, saved
-        self._counts: dict[tuple[str, str], _Count] = dict(before._counts) if before is not None else {}
-        self._traffic: dict[str, Slo] = {}  # SLOs that judge all requests of the engine too, by name
-        self._traffic_windows: dict[Slo, WindowCount] = {}
+        self._monitor = monitor
+        self._counts: dict[tuple[str, str], _Count] = {}
+        self._traffic = {slo.name: slo for slo in observed.spec.traffic_slos}  # that judge all requests of the engine
+        now_ns = self._now_ns()
+        self._traffic_windows = {slo: WindowCount(slo.window_s, now_ns) for slo in self._traffic.values()}
         self._page: PageReading | None = None  # the last one
         self._bound_texts: set[str] = set()  # that were logged
-        self.configured()
-        self._saved = {}
-
-    def configured(self) -> None:
-        before, self._counts = self._counts, {}
-        for slo, stream in self._observed.spec.uses():
+        former = {(workload, slo.name): slo for workload, slo in saved}
+        for slo, stream in observed.spec.uses():
             key = stream.workload, slo.name
-            count = before.get(key)
-            if count is None or count.slo != slo:
-                # Events of another threshold or signal must not be added to the old ones.
-                if count is not None:
-                    self._monitor.changes.setdefault((count.slo, slo), set()).add(self.name)
-                recent_s = max(RECENT_S, RECENT_PROBES / stream.rate_per_s)
-                count = _Count(slo, stream, self._window(slo, stream), WindowCount(recent_s, self._now_ns()))
-            count.stream = stream
-            self._counts[key] = count
+            recent = WindowCount(max(RECENT_S, RECENT_PROBES / stream.rate_per_s), now_ns)
+            self._counts[key] = _Count(slo, stream, self._window(slo, saved.get((stream.workload, slo))), recent)
+            if former.get(key, slo) != slo:
+                monitor.changes.setdefault((former[key], slo), set()).add(self.name)
         # Where an SLO on success counts failures, those on latencies judge answered requests only.
         self._counting_failures = {key[0] for key, count in self._counts.items() if count.slo.signal == "success"}
-        self._declare({key for key, count in self._counts.items() if before.get(key) is count})
+        self._declare()
 
-    def saved(self, now_ns: int) -> dict[str, Any]:
-        """The counts as a JSON value, by SLO and workload, each with the definition of its SLO."""
-        return {_key(count.slo, count.stream): count.window.saved(now_ns) for count in self._counts.values()}
+    def state(self) -> Iterator[tuple[str, bytes]]:
+        """(target name, counts of its SLOs, each with the definition of its SLO), to be saved; nothing without SLOs."""
+        now = self._monitor.now()
+        counts = {
+            _key(count.slo, count.stream): count.window.saved(now.monotonic_ns) for count in self._counts.values()
+        }
+        if counts:
+            yield self.name, json.dumps({"at": now.as_json(), "counts": counts}, separators=(",", ":")).encode()
 
-    def _window(self, slo: Slo, stream: JudgedStream) -> WindowCount:
-        """The saved counts, if they are of the same definition of the SLO; else new ones."""
-        if (saved := self._saved.get(_key(slo, stream))) is not None:
+    def _window(self, slo: Slo, saved: tuple[int, Any] | None) -> WindowCount:
+        """The saved counts of an SLO of this definition; new ones if there are none."""
+        if saved is not None:
             try:
                 return WindowCount.restored(slo.window_s, *saved)
             except ValueError as problem:
@@ -410,21 +401,9 @@ class TargetSlos(TargetObserver):
     def _now_ns(self) -> int:
         return self._monitor.now().monotonic_ns
 
-    def _declare(self, unchanged: set[tuple[str, str]]) -> None:
-        """Export objective and threshold as configured, and the counters. Counters of changed SLOs start again at 0."""
+    def _declare(self) -> None:
+        """Export objective and threshold as configured, and the counters."""
         registry, name = self._monitor.registry, self.name
-        counters = {(name, *key) for key in unchanged}
-        for counter in (
-            *(series.SLO_EVENTS, series.SLO_BAD_EVENTS, series.SLO_UNDECIDED, series.EVENTS_PER_PROBE),
-            *(series.SLO_WINDOW_EVENTS, series.SLO_BUDGET_LEFT, series.SLO_SILENT),
-        ):
-            registry.keep(counter, counters, name)
-        registry.keep(
-            series.SLO_STATE, {(*labels, state) for labels in counters for state in get_args(Compliance)}, name
-        )
-        gauges = {(name, *key, self._counts[key].slo.signal) for key in unchanged}
-        for gauge in (series.SLO_OBJECTIVE, series.SLO_THRESHOLD):
-            registry.keep(gauge, gauges, name)
         for (workload, slo_name), count in self._counts.items():
             labels = name, workload, slo_name
             registry.value(series.SLO_EVENTS, *labels)
@@ -436,31 +415,13 @@ class TargetSlos(TargetObserver):
             registry.show(series.SLO_OBJECTIVE, float(count.slo.objective), *labels, count.slo.signal)
             if count.slo.threshold_s is not None:
                 registry.show(series.SLO_THRESHOLD, count.slo.threshold_s, *labels, count.slo.signal)
-        self._declare_traffic()
-        self.show_standing()
-
-    def _declare_traffic(self) -> None:
-        """Export the same for the SLOs on all requests of the engine. Their bound is exported with the next page reading."""
-        registry, name, before = self._monitor.registry, self.name, self._traffic
-        self._traffic = {slo.name: slo for slo in self._observed.spec.traffic_slos}
-        unchanged = {slo for slo in self._traffic.values() if before.get(slo.name) == slo}
-        for counter in (
-            *(series.TRAFFIC_EVENTS, series.TRAFFIC_BAD_EVENTS),
-            *(series.TRAFFIC_EVENTS_PER_REQUEST, series.TRAFFIC_BUDGET_LEFT),
-        ):
-            registry.keep(counter, {(name, slo.name) for slo in unchanged}, name)
-        now_ns = self._monitor.now().monotonic_ns
-        self._traffic_windows = {
-            slo: self._traffic_windows.get(slo) or WindowCount(slo.window_s, now_ns) for slo in self._traffic.values()
-        }
-        for gauge in (series.TRAFFIC_OBJECTIVE, series.TRAFFIC_THRESHOLD):
-            registry.keep(gauge, {(name, slo.name, slo.signal) for slo in unchanged}, name)
-        for slo in self._traffic.values():
+        for slo in self._traffic.values():  # their bound is exported with the next reading of the page
             registry.value(series.TRAFFIC_EVENTS, name, slo.name)
             registry.value(series.TRAFFIC_BAD_EVENTS, name, slo.name)
             most = max_events_per_probe(slo, STREAM.max_tokens)
             registry.show(series.TRAFFIC_EVENTS_PER_REQUEST, float(most) if most > 1 else None, name, slo.name)
             registry.show(series.TRAFFIC_OBJECTIVE, float(slo.objective), name, slo.name, slo.signal)
+        self.show_standing()
 
 
 def _left(slo: Slo, events: int, bad: int) -> float | None:
@@ -471,3 +432,9 @@ def _left(slo: Slo, events: int, bad: int) -> float | None:
 def _key(slo: Slo, stream: JudgedStream) -> str:
     """Key of the counts of an SLO in a workload. It contains the definition, as counts of different definitions must not be added."""
     return json.dumps([stream.workload, slo.name, slo.signal, slo.threshold_s, str(slo.objective), slo.window_s])
+
+
+def _slo_of(key: str) -> tuple[str, Slo]:
+    """(workload, SLO) of a `_key`."""
+    workload, name, signal, threshold_s, objective, window_s = json.loads(key)
+    return workload, Slo(name, signal, threshold_s, Decimal(objective), window_s)

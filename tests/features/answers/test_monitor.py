@@ -120,9 +120,9 @@ def test_another_prompt_or_check_begins_a_new_baseline() -> None:
     """By a reload, or between two runs; a reload without such a change keeps it."""
     stage = Stage()
     stage.feed(*[Outcome.OK] * (DAYS + 1))
-    reconfigured(stage.target, spec())
+    stage.target = reconfigured(stage.target, spec(), stage.registry)
     assert stage.has_baseline("t")
-    reconfigured(stage.target, spec("Lyon"))
+    stage.target = reconfigured(stage.target, spec("Lyon"), stage.registry)
     assert (stage.has_baseline("t"), stage.has_baseline("neighbour")) == (False, True)
 
 
@@ -132,5 +132,6 @@ def test_a_check_that_is_no_longer_configured_has_no_series() -> None:
     stage.feed(*[Outcome.OK] * DAYS, *[Outcome.WRONG_ANSWER] * 40)
     assert stage.changed("unknown") == 1
     text = (TEXT % "Paris").replace("{text: Paris}", "{regex: Paris}")
-    reconfigured(stage.target, load(text, source="c", engines=(), environment={}, read=lambda path: path).targets[0])
+    regex = load(text, source="c", engines=(), environment={}, read=lambda path: path).targets[0]
+    reconfigured(stage.target, regex, stage.registry)
     assert {labels[2] for labels in stage.registry.family(series.ANSWERS_CHANGED).of("t")} == {"regex"}

@@ -25,7 +25,8 @@ def test_a_budget_that_is_no_longer_configured_has_no_series() -> None:
     target.budget_spent()
     children = families[series.BUDGET.name].children
     assert children.keys() == {("t", "tokens"), ("t", "cost")}
-    reconfigured(target, spec("budget: {tokens_per_day: 20000000}"))
+    target = reconfigured(target, spec("budget: {tokens_per_day: 20000000}"), families)
+    target.budget_spent()
     assert children.keys() == {("t", "tokens")}
-    reconfigured(target, spec("rate: 1/s"))
+    reconfigured(target, spec("rate: 1/s"), families).budget_spent()
     assert not children

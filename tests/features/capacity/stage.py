@@ -95,7 +95,7 @@ class Stage:
     def observe(self) -> None:
         """As the fleet begins a target."""
         features = (partial(TargetBudgets, self.families), self.headroom.observe, self.sweeps.observe)
-        self.observed = ObservedTarget("t", self.target, features)
+        self.observed = ObservedTarget(self.target, features)
 
     @property
     def demand(self) -> TargetDemand:
@@ -111,8 +111,11 @@ class Stage:
 
     def reconfigure(self, spec: TargetSpec) -> None:
         """As a reload does."""
-        self.target.spec = spec
-        self.observed.retarget(self.target)
+        self.remove()
+        state = self.target.state
+        self.target = Target(spec, self.clock)
+        self.target.state = state
+        self.observe()
 
     def is_swept(self) -> bool:
         """Whether a sweep has ended and none is under way."""
@@ -120,6 +123,7 @@ class Stage:
 
     def remove(self) -> None:
         """As the fleet forgets a target."""
+        self.observed.stopped()
         self.observed.removed()
         self.families.remove("t")
 

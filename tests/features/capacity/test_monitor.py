@@ -32,12 +32,11 @@ async def test_a_sweep_is_refused_with_a_reason_and_counted() -> None:
         spec = stage.target.spec
         assert spec.sweep is not None
         closed = spec.sweep.model_copy(update={"blackout": (parse_weekly_span("00:00-24:00"),)})
-        stage.target.spec = spec.model_copy(update={"sweep": closed})
-        stage.observed.retarget(stage.target)
+        stage.reconfigure(spec.model_copy(update={"sweep": closed}))
         with pytest.raises(Refused, match="blackout"):
             stage.sweeps.start("t")
-        stage.target.spec = spec
-        stage.observed.retarget(stage.target)
+        assert stage.refused() == {"blackout": 1}
+        stage.reconfigure(spec)
         stage.sweeps.start("t", "schedule")
         with pytest.raises(Refused, match="under way"):
             stage.sweeps.start("t")
@@ -46,7 +45,7 @@ async def test_a_sweep_is_refused_with_a_reason_and_counted() -> None:
         await until(stage.is_swept)
         with pytest.raises(Refused, match="min_gap"):
             stage.sweeps.start("t", "schedule")
-        assert stage.refused() == {"not_ready": 1, "blackout": 1, "running": 1, "min_gap": 1}
+        assert stage.refused() == {"running": 1, "min_gap": 1}
 
 
 async def test_a_target_whose_sweeps_cannot_be_observed_is_not_swept(
@@ -93,9 +92,9 @@ async def test_a_scheduled_sweep_waits_for_the_end_of_another_target() -> None:
     async with running(SLOTS) as url, staged(url) as stage:
         others = []
         for name in ("waiting", "removed"):
-            target = Target(target_spec(url).model_copy(update={"key": name, "name": name}), stage.clock)
+            target = Target(target_spec(url).model_copy(update={"name": name}), stage.clock)
             target.state = TargetState.READY
-            others.append(ObservedTarget(name, target, (stage.headroom.observe, stage.sweeps.observe)))
+            others.append(ObservedTarget(target, (stage.headroom.observe, stage.sweeps.observe)))
         stage.sweeps.start("t")
         with pytest.raises(Refused, match="one at a time"):
             stage.sweeps.start("waiting")
@@ -129,7 +128,7 @@ def beside(stage: Stage, url: str, name: str) -> Target:
     """A further target of the stage."""
     target = Target(target_spec(url).model_copy(update={"name": name}), stage.clock)
     target.state = TargetState.READY
-    ObservedTarget(name, target, (stage.headroom.observe, stage.sweeps.observe))
+    ObservedTarget(target, (stage.headroom.observe, stage.sweeps.observe))
     return target
 
 

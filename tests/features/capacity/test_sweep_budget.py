@@ -8,9 +8,7 @@ from prober.features.capacity.actions import Refused, StartRequest
 from prober.measure.chunk import Usage
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
-from prober.probing.target import Target
 from tests.features.capacity.stage import SLOTS, Stage, behind_a_gateway, staged, until
 from tests.virtual import running
 
@@ -93,27 +91,3 @@ async def test_probes_that_use_more_tokens_than_requested_need_more() -> None:
             stage.observed.probe_ended(replace(probe, requested_prompt_tokens=20, requested_output_tokens=4))
         with pytest.raises(Refused, match="raise the budget"):
             stage.sweeps.start("t")
-
-
-async def test_a_reload_during_a_sweep_moves_it_to_the_new_budgets() -> None:
-    """As the spending of the target moves; a budget that is added or removed ends the sweep."""
-    async with (
-        behind_a_gateway(10**6) as (url, received),
-        staged(url, "limits: {requests: 400}", budget="tokens_per_day: 1M, ", probes=FEW) as stage,
-    ):
-        stage.sweeps.start("t")
-        await until(lambda: len(received) > 20)
-        before, spec = stage.target, stage.target.spec
-        assert spec.budget is not None
-        budget = spec.budget.model_copy(update={"tokens_per_day": 2_000_000})
-        stage.target = Target(spec.model_copy(update={"budget": budget}), stage.clock)
-        stage.target.budgets["tokens"] = before.budgets["tokens"].with_limit(2_000_000)
-        stage.target.state, stage.target.identity = TargetState.READY, before.identity
-        stage.observed.retarget(stage.target)
-        then = len(received)
-        await until(lambda: len(received) > then + 20)
-        assert stage.target.budgets["tokens"].spent(stage.clock.now_ns()) >= 24 * (then + 20)
-        assert before.budgets["tokens"].spent(stage.clock.now_ns()) < 24 * (then + 50)
-        stage.observed.retarget(Target(spec.model_copy(update={"budget": None}), stage.clock))
-        await until(stage.is_swept)
-        assert stage.sweeps.results()[0].stop_detail == "the target's budget was changed"

@@ -164,7 +164,7 @@ async def test_a_target_is_swept_when_it_is_due_by_the_wall_clock_of_then(monkey
             raise ZeroDivisionError
 
         monkeypatch.setattr(stage.clock, "unix_s", unix_s)
-        monkeypatch.setattr(stage.target_sweeps, "_start", start)
+        monkeypatch.setattr(stage.sweeps, "_start", start)
         stage.reconfigure(stage.target.spec)
         begin_s = unix_s()
         await asyncio.sleep(DAY_S)

@@ -14,7 +14,7 @@ from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Value
-from prober.features.diagnosis.clues import Name, WindowFeatures
+from prober.features.diagnosis.clues import Name
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.diagnosis.monitor import (
     CONFIRMING,
@@ -411,7 +411,7 @@ def test_a_workload_that_is_removed_is_forgotten() -> None:
     scene = Scene()
     scene.run_for(300)
     assert [json.loads(name)[:2] for name, _ in scene.monitor.states()] == [["t", "probe"]]
-    reconfigured(scene.target, spec(TEXT.replace("workload: probe", "workload: chat")))
+    scene.target = reconfigured(scene.target, spec(TEXT.replace("workload: probe", "workload: chat")))
     assert list(scene.monitor.states()) == []
     scene.run_for(300)  # probes that were on their way
     assert list(scene.monitor.states()) == []
@@ -424,13 +424,11 @@ def test_a_workload_that_changes_under_its_name_is_learned_again() -> None:
     same = TEXT.replace("0.2/s", "1/s")
     longer = f"workloads: {{probe: {{prompt_tokens: 4000, output_tokens: 32}}}}\n{TEXT}"
     for scene in (before, Scene(dict(before.monitor.states()))):
-        target = scene.target.find(TargetDiagnosis)
-        assert target is not None
-        reconfigured(scene.target, spec(same))
-        assert target.usual["probe"]
-        reconfigured(scene.target, spec(longer))
-        assert not target.usual["probe"]
-        assert not target._probes
+        for text, is_known in ((same, True), (longer, False)):
+            scene.target = reconfigured(scene.target, spec(text))
+            target = scene.target.find(TargetDiagnosis)
+            assert target is not None
+            assert bool(target.usual["probe"]) is is_known
 
 
 @pytest.mark.parametrize("flip_s", [30, 60, 75, 90, 150, 240])
@@ -487,14 +485,13 @@ def test_what_is_usual_survives_a_restart() -> None:
     before = Scene()
     before.run_for(CALM_S)
     saved = dict(before.monitor.states())
-    (key,) = saved
     after = Scene(saved)
     after.run_for(TROUBLE_S, itl_s=0.02)
     assert after.causes() == {"slow_decode"}
     for odd in (b"{", b"[1]", b'{"color": 1}'):
         fresh = Scene(dict.fromkeys(saved, odd))
-        assert fresh.monitor.saved_usual(key) is None
-    assert isinstance(Scene(saved).monitor.saved_usual(key), WindowFeatures)
+        assert not dict(fresh.monitor.states())
+    assert dict(Scene(saved).monitor.states()) == saved
 
 
 def test_decode_speed_is_compared_with_the_bandwidth_bound() -> None:
@@ -505,7 +502,7 @@ def test_decode_speed_is_compared_with_the_bandwidth_bound() -> None:
     assert ratio is not None
     assert abs(ratio - (16e9 + 30_000 * 131_072) / 3.35e12 / 0.008) < 0.01
     elsewhere = Scene()
-    reconfigured(elsewhere.target, spec(TEXT.replace("131072}", "131072, gpu: NVIDIA L4}")))
+    elsewhere.target = reconfigured(elsewhere.target, spec(TEXT.replace("131072}", "131072, gpu: NVIDIA L4}")))
     elsewhere.run_for(CALM_S, itl_s=0.1)
     slow = elsewhere.bound()
     assert slow is not None

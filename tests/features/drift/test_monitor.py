@@ -20,7 +20,6 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.probing.history import EventLog
-from prober.probing.observer import TargetObserver
 from prober.storage.saved_rows import SavedRows
 from tests.observed import observed, reconfigured
 
@@ -158,54 +157,16 @@ def test_a_reload_keeps_baselines_and_removes_what_is_gone() -> None:
     """Another rate or another material change is the same signal; a target that does not stream has none."""
     stage = Stage()
     stage.feed(6_000)
-    reconfigured(stage.target, target(", rate: 2/s"))
+    stage.target = reconfigured(stage.target, target(", rate: 2/s"))
     stage.monitor.configured(Configuration(drift=DriftSpec(false_alarms=1 / 86400, material=0.5, accept_after=86400)))
     assert stage.monitor.without_baseline("ttft") == []
-    reconfigured(stage.target, target(", stream: false"))
+    stage.target = reconfigured(stage.target, target(", stream: false"))
     assert list(stage.monitor.states()) == []
-    reconfigured(stage.target, target())
-    stage.target.removed()
-    assert list(stage.monitor.states()) == []
-
-
-def test_a_target_that_takes_over_a_name_goes_on_with_its_baselines() -> None:
-    """A target found as `t` still ends its probes while one that is configured as `t` has begun."""
-    stage = Stage()
-    stage.feed(6_000)
-    before, stage.target = stage.target, observed(target(), stage.monitor.observe)
-    before.removed()
+    stage.target = reconfigured(stage.target, target())
     assert stage.monitor.without_baseline("ttft") == []
-    stage.feed(600, 2.0, start=6_000)
-    assert stage.value("llmslo_drift_active", "ttft", "unusual") == 1
     stage.target.removed()
     assert list(stage.monitor.states()) == []
     assert list(stage.monitor.changed_states()) == []
-
-
-class Heard(TargetObserver):
-    """Calls that other features receive."""
-
-    def __init__(self) -> None:
-        self.drifted_now: set[tuple[str, str]] = set()
-
-    def drifted(self, workload: str, signal: str, *, active: bool) -> None:
-        (self.drifted_now.add if active else self.drifted_now.discard)((workload, signal))
-
-
-def test_a_signal_that_is_watched_no_more_has_not_drifted() -> None:
-    """Whoever heard of its drift hears that it has ended. What is only unusual is none."""
-    stage, heard = Stage(), Heard()
-    stage.target = observed(target(), stage.monitor.observe, lambda _: heard)
-    stage.feed(6_000)
-    stage.feed(600, 2.0, start=6_000)
-    assert stage.value("llmslo_drift_active", "ttft", "unusual") == 1
-    assert heard.drifted_now == set()
-    (watched,) = stage.monitor._targets.values()
-    watched.detectors["probe", "ttft"].state.covers_days = True
-    stage.feed(1, 2.0, start=6_600)
-    assert heard.drifted_now == {("probe", "ttft")}
-    reconfigured(stage.target, target(", stream: false"))
-    assert heard.drifted_now == set()
 
 
 def test_what_a_disk_that_hangs_holds_up_is_told_all_the_same() -> None:

@@ -100,7 +100,7 @@ class Site:
         self.victim, self.cap = "one", 4
         self.saved: dict[str, bytes] = {}
         self.samples: dict[tuple[str, str], list[tuple[float, float]]] = {}
-        self.told = 0.0  # restarts that probers of before have told
+        self.told = 0.0  # restarts that were counted before the last configuration or start
         self.boot()
 
     def boot(self) -> None:
@@ -121,6 +121,7 @@ class Site:
             for name, engine in rows
         )
         specs = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets
+        self.told += self.value(RESTARTS[0], "v", RESTARTS[1]) or 0.0
         await self.fleet.change(specs, 20.0)
         await self.fleet.settled()
 

@@ -174,7 +174,7 @@ def test_another_requested_model_begins_anew() -> None:
     gateway = Gateway()
     target = gateway.target()
     answer(target, "large", "large")
-    reconfigured(target, NO_PAGE.model_copy(update={"model": "small"}))
+    target = reconfigured(target, NO_PAGE.model_copy(update={"model": "small"}), gateway.registry)
     assert gateway.info() == []
     answer(target, *["small"] * 5, requested="small")
     assert gateway.texts() == []
@@ -186,7 +186,9 @@ def test_the_model_survives_a_restart_of_the_prober() -> None:
     gateway = Gateway()
     answer(gateway.target(), "large-2024")
     saved = dict(gateway.monitor.states())
-    assert json.loads(next(iter(saved.values()))) == {"facts": {}, "answered_model": "large-2024", "page": ""}
+    row = json.loads(saved["t"])
+    assert row.pop("asked")
+    assert row == {"facts": {}, "answered_model": "large-2024", "page": ""}
     later = Gateway(saved)
     answer(later.target(), "large-2024", "large-2024")
     assert later.texts() == []
@@ -297,7 +299,7 @@ def test_a_page_that_is_no_longer_configured_is_not_said_to_be_readable() -> Non
     gateway = Gateway()
     target = gateway.target(spec=NO_PAGE.model_copy(update={"metrics": MetricsSpec(url="http://gateway/metrics")}))
     unread(target, 120)
-    reconfigured(target, NO_PAGE.model_copy(update={"metrics": None}))
+    target = reconfigured(target, NO_PAGE.model_copy(update={"metrics": None}), gateway.registry)
     assert (up(gateway), engine_of(target).page_problem, len(gateway.texts())) == (None, "", 1)
 
 

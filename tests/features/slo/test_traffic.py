@@ -175,13 +175,13 @@ def test_a_reload_with_another_threshold_begins_at_zero() -> None:
     engine, prober = Engine(), Prober()
     prober.read(engine)
     prober.read(engine.serve(100, "0"))
-    reconfigured(prober.target, specification(CONFIG.replace("name: t", "name: t, rate: 1/s")))
-    assert prober.counted[0] == 100
-    reconfigured(prober.target, specification(NEAR))
+    prober.target = reconfigured(prober.target, specification(NEAR), prober.registry)
     assert (prober.counted, prober.bounds) == ((0, 0), [])
+    prober.read(engine)
     prober.read(engine.serve(70, "0"))
     assert (prober.counted[0], [bound for _, bound in prober.bounds]) == (70, [0.25])
-    reconfigured(prober.target, specification(CONFIG.replace("slos: [ttft]", "slos: []")))
+    text = CONFIG.replace("slos: [ttft]", "slos: []")
+    prober.target = reconfigured(prober.target, specification(text), prober.registry)
     prober.read(engine.serve(70, "0"))
     for declared in (
         series.TRAFFIC_EVENTS,

@@ -357,9 +357,8 @@ def test_a_reload_says_which_counts_begin_anew(caplog: pytest.LogCaptureFixture)
         for target in targets:
             target.probe_ended(ANSWERED)
         for values in changes:
-            for target, spec in zip(targets, specs(*values, names), strict=True):
-                reconfigured(target, spec)
-            monitor.targets_changed()
+            targets = [reconfigured(target, spec) for target, spec in zip(targets, specs(*values, names), strict=True)]
+            monitor.report_changes()
         for target in targets:
             slos = target.find(TargetSlos)
             assert slos is not None
