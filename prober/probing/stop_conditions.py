@@ -1,6 +1,7 @@
 """Conditions that stop a sweep: harm to other requests, or a changed engine."""
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Literal
 
 from prober.config.sweep import GuardSpec
@@ -17,10 +18,8 @@ EngineCondition = Literal[
 VOID: frozenset[EngineCondition] = frozenset({"restarted", "replicas_changed", "engine_changed"})
 
 FAILED_RATIO = 0.1  # of the requests of a stage, two at least
-UNSENT_RATIO, UNSENT_RESULTS = (
-    0.2,
-    20,
-)  # of the last requests, those that the prober did not send: the load is another one
+# Of the last requests, those that the prober did not send: the load is another one.
+UNSENT_RATIO, UNSENT_RESULTS = 0.2, 20
 SEND_MORE = "send fewer requests a second, give the prober more CPU, or add --workers"
 TTFT_FACTOR = 3.0  # a TTFT above so many times its threshold ends the load
 WAITING_SHARE = 1.4  # of the TTFT threshold, which the wait in the engine's queue may last
@@ -145,26 +144,32 @@ class LoadGuard:
 
     ttft_s: TTFT threshold of the requests beside the load
     rate_per_s: of all requests
+    readings: (ns, signals of the engine's page) so far and to come; those so far, from index `since` on, are the baseline
     shed_allowed: requests that the target sheds are no harm
     harm: why the load must end, "" if it may go on; reason: its name
     """
 
-    def __init__(self, ttft_s: float, rate_per_s: float, *, shed_allowed: bool = False) -> None:
+    def __init__(
+        self,
+        ttft_s: float,
+        rate_per_s: float,
+        readings: Sequence[tuple[int, EngineSignals]],
+        since: int,
+        *,
+        shed_allowed: bool = False,
+    ) -> None:
         self._ttft_s, self._rate_per_s, self._shed_allowed = ttft_s, rate_per_s, shed_allowed
         self._conditions = StopConditions(GuardSpec(), ttft_s)
         self._unsent: deque[bool] = deque(maxlen=UNSENT_RESULTS)
         self._ended = self._failed = 0
-        self._is_sending = False
+        self._readings, self._read = readings, since
+        self._read_pages()
+        self._conditions.began()
         self.harm = self.reason = ""
 
-    def began(self) -> None:
-        """Mark the start of the load; pages read earlier are the baseline."""
-        self._is_sending = True
-        self._conditions.began()
-
-    def result(self, result: ProbeResult) -> None:
-        """Judge a request that ended, of the load or beside it."""
-        if not self._is_sending:
+    def result(self, result: ProbeResult | None, *, is_of_load: bool = False) -> None:
+        """Judge a request that ended, of the load or beside it; None: it was not sent."""
+        if result is None:
             return
         failed = result.outcome in BAD and not (self._shed_allowed and is_shed(result))
         self._ended += 1
@@ -181,27 +186,31 @@ class LoadGuard:
             self._end(
                 "not_sent", f"the prober did not send {unsent} of the last {len(self._unsent)} requests; {SEND_MORE}"
             )
+        if not is_of_load and (bounds_s := result.timeline.bounds_s("ttft")) is not None:
+            self._waited(bounds_s[0])
 
-    def waited(self, ttft_s: float) -> None:
-        """Judge the TTFT of a request beside the load, or its wait so far."""
+    def look(self, now_ns: int, wait_s: float) -> None:
+        """Judge the pages read since the last look, and the longest wait for a first token beside the load. Both are of `now_ns`."""
+        self._read_pages()
+        self._waited(wait_s)
+        read_s, now_s = self._conditions.last_s, now_ns / 1e9
+        if read_s is not None and now_s - read_s > PAGE_LOST_S:
+            self._end("page_lost", f"no reading of the engine's page for {now_s - read_s:.1f} s")
+
+    def _read_pages(self) -> None:
+        for at_ns, signals in self._readings[self._read :]:
+            change = self._conditions.change(signals)
+            condition = self._conditions.reading(at_ns / 1e9, signals, self._rate_per_s, [], TTFT_FACTOR)
+            if change is not None:
+                self._end(change[0], f"the engine's page shows {change[0].replace('_', ' ')}: {change[1]}")
+            elif condition is not None:
+                self._end(condition, f"the engine's page shows too much {condition.replace('_', ' ')}")
+        self._read = len(self._readings)
+
+    def _waited(self, ttft_s: float) -> None:
         if ttft_s > TTFT_FACTOR * self._ttft_s:
             self._end("slow", f"a TTFT of {format_duration(ttft_s)} or more, over {TTFT_FACTOR:g} times the threshold")
 
-    def page(self, at_s: float, signals: EngineSignals) -> None:
-        """Judge a reading of the engine's page."""
-        change = self._conditions.change(signals)
-        condition = self._conditions.reading(at_s, signals, self._rate_per_s, [], TTFT_FACTOR)
-        if change is not None:
-            self._end(change[0], f"the engine's page shows {change[0].replace('_', ' ')}: {change[1]}")
-        elif condition is not None:
-            self._end(condition, f"the engine's page shows too much {condition.replace('_', ' ')}")
-
-    def tick(self, at_s: float) -> None:
-        """Check that a page that was readable still is."""
-        read_s = self._conditions.last_s
-        if read_s is not None and at_s - read_s > PAGE_LOST_S:
-            self._end("page_lost", f"no reading of the engine's page for {at_s - read_s:.1f} s")
-
     def _end(self, reason: str, harm: str) -> None:
-        if self._is_sending and not self.harm:
+        if not self.harm:
             self.reason, self.harm = reason, harm

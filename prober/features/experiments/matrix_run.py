@@ -53,7 +53,7 @@ from prober.results.stage import stage_of
 from prober.workload.arrivals import derive_seed
 from prober.workload.workloads import RequestGenerator
 
-GUARD_INTERVAL_S = 0.25  # between judgements of a load by the requests in flight
+LOOK_NS = 250_000_000  # between judgements of a load by the requests in flight
 MIN_SPREAD_S = 1.0  # in which the users of a row begin, so that not all send at once
 RETRY_PAUSE_S = 0.1  # of a closed loop after an unanswered request, to spare a target that is down
 
@@ -94,21 +94,24 @@ async def run_rows(
         run.on_result.append(partial(advance, bar))
         if (load_row := loads.get(row.name)) is not None:
             say(f"beside it after {load_row.start:g} s: {_line(load_row)}")
-            load = LoadBeside(run, RowRun(session, load_row, warm_up))
+            load = RowRun(session, load_row, warm_up, host=run)
         is_complete = await unless(interrupted, _send(run, load))
         progress.remove_task(bar)
         run.ended = "complete" if is_complete else "interrupted"
+        for part in (run, load):
+            if part is not None and part.begin_ns is not None:
+                part.ended = part.harm or run.ended
+                part.verdict = judge(
+                    *(part.row, part.results),
+                    error=error,
+                    burst_s=burst_s,
+                    loading=part.loading,
+                    interrupted=not is_complete,
+                )
+                sent.append(part)
         if run.begin_ns is not None:
-            run.verdict = judge(
-                row, run.results, error=error, burst_s=burst_s, loading=run.loading, interrupted=not is_complete
-            )
-            run.disturbance = load.disturbance() if load is not None and is_complete else None
-            sent.append(run)
+            run.disturbance = load.effect() if load is not None and is_complete else None
             say(sentences([run.verdict]))
-        if load is not None and load.run_beside.begin_ns is not None:
-            load.run_beside.verdict = judge(load.run_beside.row, load.run_beside.results, error=1.0, burst_s=burst_s)
-            load.run_beside.ended = load.guard.harm or run.ended
-            sent.append(load.run_beside)
     return _judged(session, rows, sent, configuration)
 
 
@@ -117,15 +120,15 @@ def _line(row: Row) -> str:
     return f"{row.name}: {amount(row)}, {loop(row)}{expected}"
 
 
-async def _send(run: "RowRun", load: "LoadBeside | None") -> None:
+async def _send(run: "RowRun", load: "RowRun | None") -> None:
     """Warm up, then send the row, and the load beside it if there is one."""
     await run.warm_up()
     if load is not None:
-        await load.run_beside.warm_up()
+        await load.warm_up()
     async with asyncio.TaskGroup() as rows:
         rows.create_task(run.send())
         if load is not None:
-            rows.create_task(load.send())
+            rows.create_task(load.send_beside())
 
 
 async def unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
@@ -194,11 +197,11 @@ class RowRun:
     loading: number of requests not sent because the engine is loading or shutting down
     ended: "complete", or why it ended before; verdict: on its results, once it has ended
     disturbance: effect of the load beside it, if any
-    host: the row that it is the load of, if it is one
+    host: the row that it is the load of, if it is one; harm: why that load ended early, "" if it did not; stop_ns: when it ended
     """
 
-    def __init__(self, session: Session, row: Row, warm_up: WarmUpLength) -> None:
-        self.session, self.row, self._warm_up = session, row, warm_up
+    def __init__(self, session: Session, row: Row, warm_up: WarmUpLength, host: "RowRun | None" = None) -> None:
+        self.session, self.row, self._warm_up, self.host = session, row, warm_up, host
         self.on_result: list[Callable[[ProbeResult | None], object]] = []
         # Of its own: how many requests earlier rows or a warm-up sent must not change those of this row.
         self._rng = Random(derive_seed(str(session.seed), row.name))
@@ -224,7 +227,7 @@ class RowRun:
         self.ended = ""
         self.verdict = not_begun(row)
         self.disturbance: Disturbance | None = None
-        self.host: RowRun | None = None
+        self.harm, self.stop_ns = "", 0
 
     async def warm_up(self) -> None:
         """Send the warm-up, which does not count."""
@@ -250,6 +253,62 @@ class RowRun:
         finally:
             self.end_ns = self._clock.now_ns()
             self.results.sort(key=lambda result: result.timeline.intended_ns)
+
+    async def watched(self, is_over: Callable[[], bool], end_ns: float = math.inf) -> None:
+        """Send, and ask every `LOOK_NS` until `end_ns` whether it is over: what is in flight then is cut."""
+        sending = asyncio.create_task(self.send())
+        try:
+            while not sending.done() and (now_ns := self._clock.now_ns()) < end_ns:
+                await self._clock.sleep_until(round(min(now_ns + LOOK_NS, end_ns)))
+                if is_over():
+                    return
+            await sending
+        finally:
+            sending.cancel()
+            await asyncio.wait([sending])
+            if not sending.cancelled():
+                sending.result()  # a fault of the prober
+
+    async def send_beside(self) -> None:
+        """Send as the load beside its host, from its start to its end, or until it does harm, as a `LoadGuard` says."""
+        session, clock, host, since = self.session, self._clock, self.host, len(self.session.readings)
+        assert host is not None
+        assert host.row.ttft is not None
+        await clock.sleep_until(clock.now_ns() + round(self.row.start * 1e9))
+        rate_per_s, threshold_s = (host.row.rate or 0.0) + (self.row.rate or 0.0), host.row.ttft.threshold_s or math.inf
+        guard = LoadGuard(threshold_s, rate_per_s, session.readings, since, shed_allowed=self.row.shed_allowed)
+        host.on_result.append(guard.result)
+        self.on_result.append(partial(guard.result, is_of_load=True))
+        self.stop_ns = end_ns = clock.now_ns() + self._lead_ns + round((self.row.duration or 0.0) * 1e9)
+
+        def is_over() -> bool:
+            guard.look(clock.now_ns(), max(host.waits_s(), default=0.0))
+            if guard.harm:
+                self.harm, self.stop_ns = guard.harm, min(clock.now_ns(), end_ns)
+            return bool(guard.harm)
+
+        await self.watched(is_over, end_ns)
+
+    def effect(self) -> Disturbance | None:
+        """The effect of this load on its host, which must have ended. None if it never began, or too many requests of either row were
+        refused.
+        """
+        host = self.host
+        assert host is not None
+        assert host.row.ttft is not None
+        if host.begin_ns is None or self.begin_ns is None:
+            return None
+        if any(refused_requests(run.results).is_too_many for run in (host, self)):
+            return None
+        return disturbance_of(
+            host.row.ttft,
+            host.results,
+            name=self.row.name,
+            ended=self.harm,
+            stage_begin_ns=host.begin_ns,
+            begin_ns=self.begin_ns,
+            end_ns=self.stop_ns,
+        )
 
     def stage(self) -> Stage:
         """The results of the row as a stage."""
@@ -291,12 +350,15 @@ class RowRun:
             if not sending.is_due:
                 task.cancel()
 
-    def wait_s(self, sending: Sending, now_ns: int) -> float:
-        """Time that a request has waited for its first token so far, in s; 0 before it counts (`as_sent`)."""
-        first_ns = sending.run.first_ns if sending.run is not None else None
-        late_ns = sending.run.late_ns if sending.run is not None else 0
-        from_ns = max(sending.request.due_ns + late_ns, self._latest_ns.get(sending.request.request_id, 0))
-        return max(0.0, ((first_ns or now_ns) - from_ns) / 1e9)
+    def waits_s(self) -> list[float]:
+        """Time that each request under way has waited for its first token so far, in s; 0 before it counts (`as_sent`)."""
+        self.sender.read_arrived()
+        now_ns, waits_s = self._clock.now_ns(), []
+        for sending in self.sender.under_way.values():
+            first_ns, late_ns = (None, 0) if sending.run is None else (sending.run.first_ns, sending.run.late_ns)
+            from_ns = max(sending.request.due_ns + late_ns, self._latest_ns.get(sending.request.request_id, 0))
+            waits_s.append(max(0.0, ((first_ns or now_ns) - from_ns) / 1e9))
+        return waits_s
 
     def _begin_next(self, drawer: Drawer, now_ns: int, pause_s: float) -> None:
         """Send the next request of the closed loop after a pause, unless the loop has ended by then."""
@@ -340,82 +402,6 @@ class RowRun:
             due_ns = max((result.timeline.end_ns or now_ns) + round(session.think_s * 1e9), now_ns)
             if due_ns < self._end_due_ns:
                 self._begin(session, due_ns, max(due_ns, now_ns + self._lead_ns))
-
-
-class LoadBeside:
-    """Sends a row, `run_beside`, beside another row from the start of that row on, and stops if it does harm, as its `guard` says."""
-
-    def __init__(self, host: RowRun, run_beside: RowRun) -> None:
-        slo = host.row.ttft
-        assert slo is not None
-        assert slo.threshold_s is not None
-        self._host, self.run_beside, self._slo = host, run_beside, slo
-        run_beside.host = host
-        rate_per_s = (host.row.rate or 0.0) + (run_beside.row.rate or 0.0)
-        self.guard = LoadGuard(slo.threshold_s, rate_per_s, shed_allowed=run_beside.row.shed_allowed)
-        self._end_ns: int | None = None
-        host.on_result.append(partial(self._judge_result, is_of_host=True))
-        run_beside.on_result.append(partial(self._judge_result, is_of_host=False))
-
-    def disturbance(self) -> Disturbance | None:
-        """The effect of the load on the other row, which must have ended. None if the load never began or was interrupted, or if too
-        many requests of either row were refused.
-        """
-        if self._host.begin_ns is None or self.run_beside.begin_ns is None or self._end_ns is None:
-            return None
-        if any(refused_requests(run.results).is_too_many for run in (self._host, self.run_beside)):
-            return None
-        return disturbance_of(
-            self._slo,
-            self._host.results,
-            name=self.run_beside.row.name,
-            ended=self.guard.harm,
-            stage_begin_ns=self._host.begin_ns,
-            begin_ns=self.run_beside.begin_ns,
-            end_ns=self._end_ns,
-        )
-
-    async def send(self) -> None:
-        """Send the load, from its start to its end or until it does harm."""
-        clock, guard = self._host.session.clock, self.guard
-        lead_s = self._host.session.spec.connect_lead
-        readings = len(self._host.session.readings)
-        sending: asyncio.Task[None] | None = None
-        begin_ns = clock.now_ns() + round(self.run_beside.row.start * 1e9)
-        end_ns = begin_ns + round((lead_s + (self.run_beside.row.duration or 0.0)) * 1e9)
-        try:
-            while clock.now_ns() < end_ns and not guard.harm:
-                if sending is None and clock.now_ns() >= begin_ns:
-                    sending = asyncio.create_task(self.run_beside.send())
-                    guard.began()
-                readings = self._judge(readings)
-                next_ns = clock.now_ns() + round(GUARD_INTERVAL_S * 1e9)
-                await clock.sleep_until(min(next_ns, end_ns if sending else begin_ns))
-            self._end_ns = min(clock.now_ns(), end_ns)
-            if sending is not None and not guard.harm:
-                await sending
-        finally:
-            if sending is not None:
-                sending.cancel()
-                await asyncio.wait([sending])
-
-    def _judge_result(self, result: ProbeResult | None, *, is_of_host: bool) -> None:
-        if result is not None:
-            self.guard.result(result)
-            bounds_s = result.timeline.bounds_s("ttft") if is_of_host else None
-            self.guard.waited(bounds_s[0] if bounds_s is not None else 0.0)
-
-    def _judge(self, readings: int) -> int:
-        """Pass the readings after the first `readings`, and the longest wait, to the guard. Returns the number of readings so far."""
-        for at_ns, signals in self._host.session.readings[readings:]:
-            self.guard.page(at_ns / 1e9, signals)
-        now_ns = self._host.session.clock.now_ns()
-        self._host.sender.read_arrived()
-        runs = [sending.run for sending in self._host.sender.under_way.values() if sending.run is not None]
-        waited_ns = ((run.first_ns or now_ns) - run.request.due_ns - run.late_ns for run in runs)
-        self.guard.waited(max(waited_ns, default=0) / 1e9)
-        self.guard.tick(now_ns / 1e9)
-        return len(self._host.session.readings)
 
 
 def with_headers(target: Target, headers: Mapping[str, str]) -> Target:

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from prober.config.rows import Row
 from prober.config.units import counted
@@ -24,7 +25,6 @@ from prober.workload.sessions import SessionWorkload
 from prober.workload.shapes import Exponential, Fixed, LengthDistribution
 from prober.workload.workloads import Mix, Workload
 
-TICK_NS = 500_000_000  # between judgements
 # Of the users, who may wait as long as the guard allows none; a long search meets single outliers.
 MAX_HARMED_RATIO = 0.1
 NOT_OF_TARGET = frozenset({"not_sent", "page_lost", *VOID})  # end the search, and not only a number of users
@@ -163,72 +163,60 @@ class UserSweepRun:
         left_s = max(0.1, (self._end_ns - clock.now_ns()) / 1e9)
         run = RowRun(session, sweep.row(level.users, left_s), WarmUpLength(requests=0))
         thresholds = [slo.threshold_s for slo in sweep.slos if slo.signal == "ttft" and slo.threshold_s]
-        most_per_s = level.users / run.spread_s
-        guard = LoadGuard(min(thresholds, default=float("inf")), most_per_s, shed_allowed=sweep.shed_allowed)
-
-        def ended(result: ProbeResult | None) -> None:
-            if result is not None:
-                guard.result(result)
-                self._take(result)
-
-        run.on_result.append(ended)
-        readings, is_ending = len(session.readings), False
+        guard = LoadGuard(
+            *(min(thresholds, default=math.inf), level.users / run.spread_s),
+            *(session.readings, len(session.readings)),
+            shed_allowed=sweep.shed_allowed,
+        )
+        run.on_result += [partial(guard.result, is_of_load=True), self._take]
+        is_ending = False
         counting_ns: int | None = None  # from which requests count
         judged_ns = 0
         level.begin()
-        sending = asyncio.create_task(run.send())
-        guard.began()
-        try:
-            while not sending.done():
-                await clock.sleep_until(clock.now_ns() + TICK_NS)
-                now_ns = clock.now_ns()
-                run.sender.read_arrived()
-                under_way = [request for request in run.sender.under_way.values() if request.is_due]
-                oldest_ns = min((request.request.due_ns for request in under_way), default=now_ns)
-                if counting_ns is None and run.begin_ns is not None and oldest_ns > run.begin_ns + run.spread_s * 1e9:
-                    counting_ns = now_ns  # the first request of each user has ended
-                waits_s = [run.wait_s(request, now_ns) for request in under_way]
-                too_many = math.floor(MAX_HARMED_RATIO * level.users)
-                guard.waited(sorted([*waits_s, *[0.0] * level.users], reverse=True)[too_many])
-                for at_ns, signals in session.readings[readings:]:
-                    guard.page(at_ns / 1e9, signals)
-                readings = len(session.readings)
-                guard.tick(now_ns / 1e9)
-                self._check_limits()
-                if counting_ns is not None:
-                    from_ns, judged_ns = max(counting_ns, judged_ns), oldest_ns
-                    results = sorted(
-                        (result for result in run.results if from_ns <= result.timeline.intended_ns < judged_ns),
-                        key=lambda result: result.timeline.intended_ns,
-                    )
-                    overdue = {
-                        slo.name: sum(wait_s > (slo.threshold_s or 0.0) for wait_s in waits_s)
-                        for slo in sweep.slos
-                        if slo.signal == "ttft"
-                    }
-                    level.judge(results, overdue)
-                if guard.reason in NOT_OF_TARGET:
-                    self._end(guard.reason, guard.harm)
-                elif not is_ending and level.state != "fails":
-                    level.harm = guard.harm
-                if self._stop is not None or level.harm or level.state == "fails":
-                    break
-                if not is_ending and (level.is_over or (ends_clear and level.is_clear)):
-                    is_ending = True
-                    run.end()
-        finally:
-            sending.cancel()
-            await asyncio.wait([sending])
-        if not sending.cancelled():
-            sending.result()  # a fault of the prober ends the sweep
+
+        def is_over() -> bool:
+            nonlocal is_ending, counting_ns, judged_ns
+            waits_s, now_ns = run.waits_s(), clock.now_ns()
+            oldest_ns = min([now_ns, *(sending.request.due_ns for sending in run.sender.under_way.values())])
+            if counting_ns is None and run.begin_ns is not None and oldest_ns > run.begin_ns + run.spread_s * 1e9:
+                counting_ns = now_ns  # the first request of each user has ended
+            too_many = math.floor(MAX_HARMED_RATIO * level.users)
+            guard.look(now_ns, sorted([*waits_s, *[0.0] * level.users], reverse=True)[too_many])
+            self._check_limits()
+            if counting_ns is not None:
+                from_ns, judged_ns = max(counting_ns, judged_ns), oldest_ns
+                results = sorted(
+                    (result for result in run.results if from_ns <= result.timeline.intended_ns < judged_ns),
+                    key=lambda result: result.timeline.intended_ns,
+                )
+                overdue = {
+                    slo.name: sum(wait_s > (slo.threshold_s or 0.0) for wait_s in waits_s)
+                    for slo in sweep.slos
+                    if slo.signal == "ttft"
+                }
+                level.judge(results, overdue)
+            if guard.reason in NOT_OF_TARGET:
+                self._end(guard.reason, guard.harm)
+            elif not is_ending and level.state != "fails":
+                level.harm = guard.harm
+            if self._stop is not None or level.harm or level.state == "fails":
+                return True
+            if not is_ending and (level.is_over or (ends_clear and level.is_clear)):
+                is_ending = True
+                run.end()
+            return False
+
+        await run.watched(is_over)
         begin_ns = counting_ns or run.begin_ns or clock.now_ns()  # what failed from the start is shown
         run.begin_ns, run.results = begin_ns, [r for r in run.results if r.timeline.intended_ns >= begin_ns]
         level.samples += sum(result.outcome is not Outcome.CANCELLED for result in run.results)
         run.ended = level.harm or ("" if self._stop is None else self._stop[0]) or level.state
         self._stages.append(replace(run.stage(), name=counted(level.users, "user"), load=None))
 
-    def _take(self, result: ProbeResult) -> None:
+    def _take(self, result: ProbeResult | None) -> None:
         """Keep a result, and end the sweep if requests are refused, or the target asks for a pause."""
+        if result is None:
+            return
         self._ended.append(result)
         if result.outcome is Outcome.REJECTED:
             refused = refused_requests(self._ended)
