@@ -16,6 +16,7 @@ Verdict = Literal["found", "between", "not_reached", "below", "not_enough_data"]
 
 MIN_RATE_S = 20.0  # a rate is kept for so long before its events can show that it holds: queues grow slowly
 ERROR_BEYOND = 0.25  # of a capacity in logs, for each log of tokens beyond the shapes that were computed
+MIN_LOG_ERROR = 1e-6  # of an estimate whose interval has no width
 COMMON_ERROR = 0.7  # share of the variance that all sweeps of an engine have in common
 MAX_BUDGET_SHARE = 0.7  # with a higher share of bad events, more events would not show that the budget is kept
 
@@ -154,24 +155,29 @@ def _place(axis: Sequence[float], value: float) -> tuple[int, float, float]:
     return index, share, value / inside if value > 0 else 1.0
 
 
-def pooled(capacities: Sequence[ShapeCapacity]) -> ShapeCapacity:
-    """Pooled capacity of several sweeps of the same engine, for the same shape.
+def _random_effects(logs: Sequence[float], errors: Sequence[float]) -> tuple[float, float, bool]:
+    """Combine estimates with standard errors: (mean, its standard error, True if they differ beyond their errors).
 
-    The mean of their logarithms with random effects (DerSimonian, Laird, "Meta-analysis in clinical trials", 1986). A share
-    COMMON_ERROR of the smallest variance is common to all sweeps, since they use the same model, and does not shrink.
+    Random effects (DerSimonian, Laird, "Meta-analysis in clinical trials", 1986): their variance beyond their errors is added to each.
     """
-    if len(capacities) == 1:
-        return capacities[0]
-    weights = [capacity.log_error**-2 for capacity in capacities]
-    logs = [math.log(capacity.per_s) for capacity in capacities]
+    weights = [max(error, MIN_LOG_ERROR) ** -2 for error in errors]
     mean = sum(map(mul, weights, logs)) / sum(weights)
     excess = sum(weight * (log - mean) ** 2 for weight, log in zip(weights, logs, strict=True)) - (len(weights) - 1)
     if excess > 0:
         between = excess / (sum(weights) - sum(weight**2 for weight in weights) / sum(weights))
         weights = [1 / (1 / weight + between) for weight in weights]
         mean = sum(map(mul, weights, logs)) / sum(weights)
-    least = min(capacity.log_error for capacity in capacities) ** 2
-    variance = COMMON_ERROR * least + (1 - COMMON_ERROR) / sum(weights)
+    return mean, 1 / math.sqrt(sum(weights)), excess > 0
+
+
+def pooled(capacities: Sequence[ShapeCapacity]) -> ShapeCapacity:
+    """Pooled capacity of several sweeps of the same engine, for the same shape.
+
+    A share COMMON_ERROR of the smallest variance is common to all sweeps, since they use the same model, and does not shrink.
+    """
+    errors = [capacity.log_error for capacity in capacities]
+    mean, error, _ = _random_effects([math.log(capacity.per_s) for capacity in capacities], errors)
+    variance = COMMON_ERROR * min(errors) ** 2 + (1 - COMMON_ERROR) * error**2
     return replace(capacities[0], per_s=math.exp(mean), log_error=math.sqrt(variance))
 
 
@@ -216,23 +222,18 @@ Z = {0.9: 1.645, 0.95: 1.960}  # of a normal interval
 
 
 def agreed(one: Capacity, other: Capacity) -> Capacity:
-    """Combines two estimates: returns `one` unchanged if they agree, else a mean whose confidence interval covers their difference.
+    """Combines two estimates: returns `one` unchanged if they agree, as agreement does not narrow it, else their mean on a log scale.
 
-    Random effects of two studies on log rates (DerSimonian, Laird, "Meta-analysis in clinical trials", 1986): their difference
-    beyond their own errors, τ² = ((a − b)² − s_a² − s_b²) ÷ 2, is added to both, and the mean weighs them by 1 ÷ (s² + τ²). If
-    τ² is 0, `one` is returned unchanged: agreement does not narrow it.
+    The confidence interval of the mean covers their difference.
     """
     pairs = [_log(one), _log(other)]
     if pairs[0] is None or pairs[1] is None:
         return one
     (a, s_a), (b, s_b) = pairs[0], pairs[1]
-    between = ((a - b) ** 2 - s_a**2 - s_b**2) / 2
-    if between <= 0:
+    mean, log_error, is_apart = _random_effects((a, b), (s_a, s_b))
+    if not is_apart:
         return one
-    weights = 1 / (s_a**2 + between), 1 / (s_b**2 + between)
-    mean = (weights[0] * a + weights[1] * b) / sum(weights)
-    at, wide = math.exp(mean), Z[one.confidence] * math.sqrt(1 / sum(weights))
-    log_error = 1 / math.sqrt(sum(weights))
+    at, wide = math.exp(mean), Z[one.confidence] * log_error
 
     def moved(shape: ShapeCapacity) -> ShapeCapacity:
         of_shape = math.sqrt(max(0.0, shape.log_error**2 - s_a**2))
