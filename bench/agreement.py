@@ -30,7 +30,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
 from prober.measure.timeline import Timeline
 from prober.probing import stop_conditions
-from prober.results.delivery import deliveries
+from prober.results.delivery import Deliveries
 from prober.results.result import Stage as StageResult
 from prober.results.stage import stage_of
 from tests.features.capacity.simulated_sweep import CLOCK_S, changed
@@ -94,7 +94,7 @@ def reported(swept: Swept, slos: tuple[Slo, ...], lengths: Lengths) -> dict[floa
         (None if stage.phase in UNJUDGED else stage.rate_per_s, round(stage.began_s * 1e9), round(stage.ended_s * 1e9))
         for stage in swept.stages
     ]
-    delivered = deliveries(swept.probes, slos, spans, mean_tokens)
+    delivered = Deliveries(swept.probes, slos, spans, mean_tokens)
     results = {}
     for stage, (_, begin_ns, end_ns) in zip(swept.stages, spans, strict=True):
         if stage.phase not in ("ramp", "grid"):
@@ -149,7 +149,7 @@ def true_tokens_per_s(world: Any, spec: SweepSpec, lengths: Lengths, rate_per_s:
     asked = sum(
         probe.requested_output_tokens for probe in swept.probes if begin_ns <= probe.timeline.intended_ns < end_ns
     )
-    delivered = deliveries(swept.probes).between(begin_ns, end_ns).output_tokens
+    delivered = Deliveries(swept.probes).between(begin_ns, end_ns).output_tokens
     if not asked or delivered is None:
         return None
     return float(delivered / asked * rate_per_s) * fmean(output for _, output in lengths)

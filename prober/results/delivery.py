@@ -38,7 +38,6 @@ regression over the rates of the sweep (pool adjacent violators; Barlow et al., 
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from prober.measure.objective import Slo, count_events
@@ -56,22 +55,46 @@ Span = tuple[int, int]
 RatedSpan = tuple[float | None, int, int]
 
 
-@dataclass(frozen=True)
 class Deliveries:
-    """The requests of a sweep, and averages over them that the throughput of each stage needs.
+    """All requests of a sweep, its warm-up and cancelled ones included, and averages over them that each stage's throughput needs."""
 
-    spans: (rate, begin, end) of the stages in ns, in order; the rate is None for requests outside a stage, such as a warm-up
-    mean_tokens: requested (prompt tokens, output tokens) of a mean request of the workload
-    tokens_per_chunk: mean tokens of a content chunk; None if the engine never reported tokens
-    ratios: for (prompts, outputs): tokens by the server's count ÷ requested tokens; None if the server never reported them
-    """
+    def __init__(
+        self,
+        probes: Sequence[ProbeResult],
+        slos: Sequence[Slo] = (),
+        spans: Sequence[RatedSpan] = (),
+        mean_tokens: tuple[float, float] | None = None,
+    ) -> None:
+        """Compute the averages.
 
-    probes: Sequence[ProbeResult]
-    slos: Sequence[Slo]
-    spans: Sequence[RatedSpan]
-    mean_tokens: tuple[float, float]
-    tokens_per_chunk: float | None
-    ratios: tuple[float | None, float | None]
+        spans: (rate, begin, end) of the stages in ns, in order; the rate is None for requests outside a stage, such as a warm-up
+        mean_tokens: requested (prompt tokens, output tokens) of a mean request of the workload; None: the mean of those that were sent
+        """
+        self.probes, self.slos, self.spans = probes, slos, spans
+        output_tokens = chunks = 0
+        counted: list[tuple[int, int]] = [
+            (0, 0),
+            (0, 0),
+        ]  # tokens by the server, and as requested, of prompts and outputs
+        for probe in probes:
+            timeline, usage = probe.timeline, probe.timeline.usage
+            tokens = (
+                sum(timeline.content_tokens) if timeline.content_tokens else usage.completion_tokens if usage else None
+            )
+            if tokens is not None and timeline.content_ns:
+                output_tokens, chunks = output_tokens + tokens, chunks + len(timeline.content_ns)
+            reported = (usage.prompt_tokens if usage else None, usage.completion_tokens if usage else None)
+            for kind, (count, requested) in enumerate(zip(reported, probe.requested_tokens, strict=True)):
+                if count is not None and requested and (kind == 0 or probe.outcome in ANSWERED):
+                    counted[kind] = (counted[kind][0] + count, counted[kind][1] + requested)
+        number = max(1, len(probes))
+        self.mean_tokens = mean_tokens or (
+            sum(probe.requested_prompt_tokens for probe in probes) / number,
+            sum(probe.requested_output_tokens for probe in probes) / number,
+        )
+        # Tokens by the server's count ÷ requested tokens of prompts and outputs, and tokens of a chunk; None if never reported.
+        self.ratios = tuple(tokens / requested if requested else None for tokens, requested in counted)
+        self.tokens_per_chunk = output_tokens / chunks if chunks else None
 
     def between(self, begin_ns: int, end_ns: int) -> Delivered:
         """Returns the count for [begin_ns, end_ns), on the clock of the timelines. A total is None if one request leaves it unknown."""
@@ -207,39 +230,6 @@ class Deliveries:
             return reported
         requested = probe.requested_prompt_tokens
         return round(ratio * requested) if ratio and requested else None
-
-
-def deliveries(
-    probes: Sequence[ProbeResult],
-    slos: Sequence[Slo] = (),
-    spans: Sequence[RatedSpan] = (),
-    mean_tokens: tuple[float, float] | None = None,
-) -> Deliveries:
-    """Builds `Deliveries` from all requests of a sweep, including its warm-up and cancelled requests.
-
-    spans: (rate, begin, end) of the stages, in ns
-    mean_tokens: requested (prompt tokens, output tokens) of a mean request; None: the mean of the requests that were sent
-    """
-    output_tokens = chunks = 0
-    counted: list[tuple[int, int]] = [(0, 0), (0, 0)]  # tokens by the server, and as requested, of prompts and outputs
-    for probe in probes:
-        timeline, usage = probe.timeline, probe.timeline.usage
-        tokens = sum(timeline.content_tokens) if timeline.content_tokens else usage.completion_tokens if usage else None
-        if tokens is not None and timeline.content_ns:
-            output_tokens, chunks = output_tokens + tokens, chunks + len(timeline.content_ns)
-        reported = (usage.prompt_tokens if usage else None, usage.completion_tokens if usage else None)
-        for kind, (count, requested) in enumerate(zip(reported, probe.requested_tokens, strict=True)):
-            if count is not None and requested and (kind == 0 or probe.outcome in ANSWERED):
-                counted[kind] = (counted[kind][0] + count, counted[kind][1] + requested)
-    if mean_tokens is None:
-        number = max(1, len(probes))
-        mean_tokens = (
-            sum(probe.requested_prompt_tokens for probe in probes) / number,
-            sum(probe.requested_output_tokens for probe in probes) / number,
-        )
-    prompt_ratio, output_ratio = (tokens / requested if requested else None for tokens, requested in counted)
-    per_chunk = output_tokens / chunks if chunks else None
-    return Deliveries(probes, slos, spans, mean_tokens, per_chunk, (prompt_ratio, output_ratio))
 
 
 def is_answered(probe: ProbeResult) -> bool | None:

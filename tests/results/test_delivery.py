@@ -19,7 +19,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.probing import stop_conditions
-from prober.results.delivery import RatedSpan, deliveries, is_good
+from prober.results.delivery import Deliveries, RatedSpan, is_good
 from prober.results.result import Delivered, Throughput
 from prober.simulation.parameters import Parameters
 from prober.workload.shapes import Lognormal
@@ -54,12 +54,12 @@ def streamed(
 
 
 def between(probes: list[ProbeResult], begin_s: float, end_s: float) -> Delivered:
-    return deliveries(probes, (E2E,)).between(round(begin_s * S), round(end_s * S))
+    return Deliveries(probes, (E2E,)).between(round(begin_s * S), round(end_s * S))
 
 
 def at_rate(probes: list[ProbeResult], rate_per_s: float, begin_s: float, end_s: float) -> Throughput:
     spans = [(None, 0, round(begin_s * S)), (rate_per_s, round(begin_s * S), round(end_s * S))]
-    return deliveries(probes, (E2E,), spans).throughput(rate_per_s, round(begin_s * S), round(end_s * S))
+    return Deliveries(probes, (E2E,), spans).throughput(rate_per_s, round(begin_s * S), round(end_s * S))
 
 
 def test_a_span_that_is_shorter_than_the_answers_has_the_tokens_of_its_time() -> None:
@@ -138,7 +138,7 @@ def test_a_short_stage_has_it_if_the_sweep_has_delivered_that_much_later() -> No
     """A target can do what it did for 10 s at a higher rate at a lower one; not more."""
     probes = [streamed(at / 2, usage=Usage(60, 100)) for at in range(60)]
     spans = [(rate, 4 * n * S, 4 * (n + 1) * S) for n, rate in enumerate((1.5, 3.0, *[2.0] * 6))]
-    delivered = deliveries(probes, (E2E,), spans)
+    delivered = Deliveries(probes, (E2E,), spans)
     assert delivered.throughput(1.5, 0, 4 * S) == Throughput(1.5, 1.5, 90.0, 150.0)
     assert delivered.throughput(3.0, 4 * S, 8 * S) == Throughput()
 
@@ -171,7 +171,7 @@ def test_goodput_is_of_the_requests_that_the_stage_offered() -> None:
     """A quarter misses the SLO: 0.75 of the rate, whenever its answers end; without SLOs it is not known."""
     probes = [streamed(at, 0.15 if at % 4 == 0 else 0.1, usage=Usage(1, 100)) for at in range(60)]
     assert at_rate(probes, 1.0, 0.0, 60.0).good_per_s == 0.75
-    assert deliveries(probes, (), [(1.0, 0, 60 * S)]).throughput(1.0, 0, 60 * S).good_per_s is None
+    assert Deliveries(probes, (), [(1.0, 0, 60 * S)]).throughput(1.0, 0, 60 * S).good_per_s is None
 
 
 def test_a_share_of_good_requests_does_not_rise_with_the_rate() -> None:
@@ -182,7 +182,7 @@ def test_a_share_of_good_requests_does_not_rise_with_the_rate() -> None:
         probes += [streamed(begin_s + n / rate, 0.1 if n < good else 0.15, usage=Usage(1, 100)) for n in range(number)]
         spans.append((rate, round(begin_s * S), round((begin_s + seconds) * S)))
         begin_s += seconds
-    delivered = deliveries(probes, (E2E,), spans)
+    delivered = Deliveries(probes, (E2E,), spans)
     assert delivered._good_shares == {1.0: 23 / 28, 2.0: 23 / 28, 3.0: 0.5, 4.0: 0.0}
 
 
@@ -258,7 +258,7 @@ def test_over_all_spans_every_token_is_reported_once() -> None:
     for each in results:
         for stamp in each.timeline.content_ns:
             stamped[max(n for n, border in enumerate(borders) if border <= stamp)] += 1  # a token for each chunk
-    delivered = deliveries(results)
+    delivered = Deliveries(results)
     totals = [delivered.between(begin, end).output_tokens for begin, end in pairwise(borders)]
     assert totals == [stamped[place] for place in range(len(totals))]
     assert sum(stamped.values()) == sum(len(each.timeline.content_ns) for each in results) > 5_000
@@ -272,7 +272,7 @@ def test_a_ramp_and_a_grid_of_one_engine_agree(monkeypatch: pytest.MonkeyPatch) 
     for seed, spec in enumerate((SPEC, grid)):
         results, stages = swept(spec, Random(seed))
         spans = [(rate, round(begin * 1e9), round(end * 1e9)) for begin, end, rate in stages]
-        delivered = deliveries(results, SPEC.slos, spans, (200.0, 100.0))
+        delivered = Deliveries(results, SPEC.slos, spans, (200.0, 100.0))
         found.append(
             {round(span[0]): delivered.throughput(*span) for span in spans if round(span[0], 6) in (2.0, 4.0, 8.0)}
         )
@@ -298,7 +298,7 @@ def test_every_figure_of_a_stage_is_recomputed_from_the_stamps(
     results, stages = swept(spec, Random(3))
     spans: list[RatedSpan] = [(rate, round(begin * 1e9), round(end * 1e9)) for begin, end, rate in stages]
     spans[0] = (None, *spans[0][1:])
-    reported = deliveries(results, spec.slos, spans, (200.0, 100.0))
+    reported = Deliveries(results, spec.slos, spans, (200.0, 100.0))
 
     due = np.array([each.timeline.intended_ns for each in results]) / 1e9
     first = np.array([each.timeline.first_ns or np.inf for each in results]) / 1e9
@@ -371,5 +371,5 @@ def test_random_answers_are_conserved_whatever_the_borders() -> None:
         )
         tokens += sum(told)
     borders = sorted({0, 200 * S, *(rng.randrange(200 * S) for _ in range(30))})
-    delivered = deliveries(probes)
+    delivered = Deliveries(probes)
     assert sum(delivered.between(*span).output_tokens or 0 for span in pairwise(borders)) == tokens

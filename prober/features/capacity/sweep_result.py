@@ -12,7 +12,7 @@ from prober.features.capacity.sweep_runner import SweepRun
 from prober.measure.gpu_reading import GpuReading, without_parts
 from prober.measure.outcome import Outcome
 from prober.probing.session import Session
-from prober.results.delivery import deliveries
+from prober.results.delivery import Deliveries
 from prober.results.facts import Context
 from prober.results.result import Load, Prices, Result, Stage
 from prober.results.shedding import shedding_onset
@@ -40,7 +40,7 @@ def result_of(
         (None if stage.phase in UNJUDGED else stage.rate_per_s, round(stage.began_s * 1e9), round(stage.ended_s * 1e9))
         for stage in finished.stages
     ]
-    delivered = deliveries([probe for _, probe in run.probes], sweep.slos, spans, sweep.workload.mean_tokens())
+    delivered = Deliveries([probe for _, probe in run.probes], sweep.slos, spans, sweep.workload.mean_tokens())
     for stage in [stage for stage in finished.stages if stage.phase != "warm_up"]:
         probes = [probe for number, probe in run.probes if number == stage.number]
         within = range(round(stage.began_s * 1e9), round(stage.ended_s * 1e9) + 1)
