@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from prober.features.experiments import vllm_file
@@ -52,43 +53,16 @@ def _read(text: str, source: str) -> list[Result | Comparison]:
 
 def _objects(text: str, source: str) -> list[Mapping[str, Any]]:
     """Objects in a text: one object, a list of objects, or one per line. NaN and Infinity, which tools write, are None."""
-    if not text.strip():
-        raise Unreadable(f"{source}: is empty; name a result's JSON file")
+    parsed = partial(json.loads, parse_constant=lambda _: None)
     try:
-        content = json.loads(text, parse_constant=lambda _: None)
+        content = parsed(text)
     except json.JSONDecodeError as problem:
-        content = _lines(text, source, problem)
+        try:
+            content = [parsed(line) for line in text.splitlines() if line.strip()]
+        except json.JSONDecodeError:
+            remedy = "name a result's JSON file, and write it again if it was cut"
+            raise Unreadable(f"{source}: is no JSON: {problem}; {remedy}") from None
     objects = content if isinstance(content, list) else [content]
     if not objects or not all(isinstance(values, Mapping) for values in objects):
         raise Unreadable(f"{source}: holds no JSON object; name a result's file")
     return objects
-
-
-def _lines(text: str, source: str, of_text: json.JSONDecodeError) -> list[Any]:
-    """The JSON value of each line. of_text: error of parsing the text as one value. Raises Unreadable with the likely reason."""
-    values: list[Any] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            values.append(json.loads(line, parse_constant=lambda _: None))
-        except json.JSONDecodeError as problem:
-            message = f"line {number}: {problem.msg}" if values else str(of_text)
-            is_cut = _is_cut(line, problem) if values else _is_cut(text, of_text)
-            raise Unreadable(f"{source}: is no JSON: {message}{_reason(text, is_cut=is_cut)}") from None
-    return values
-
-
-WORD = "0123456789.+-Eaeflnrstu"  # of numbers, true, false and null
-
-
-def _is_cut(text: str, problem: json.JSONDecodeError) -> bool:
-    complete = text.rstrip().rstrip(WORD)  # a number or word that was cut is wrong from its begin, or from its point
-    return problem.pos >= len(complete) or problem.msg.startswith("Unterminated string")
-
-
-def _reason(text: str, *, is_cut: bool) -> str:
-    head = text.lstrip().partition("\n")[0]
-    if head[:1] not in "{[" and "," in head:
-        return "; it looks like CSV, which is written and not read: name the JSON file"
-    return "; it ends too early, so it was cut while it was written or copied: write it again" if is_cut else ""
