@@ -54,6 +54,7 @@ from prober.measure.target_state import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.session import Session
+from prober.results import facets
 from prober.results.cost import judge_cost, stage_cost, stage_sentences
 from prober.results.result import Load, Result
 from prober.results.result_file import to_json
@@ -160,7 +161,7 @@ def _show(verdict: GateVerdict, result: Result, remarks: Sequence[str], rate_per
         echo(json.dumps(document))
     else:
         lengths = [f"Prompts: {stage.prompt_lengths.text()}."] if stage.prompt_lengths else []
-        _draw(verdict, result, [*remarks, *stage.sentences(), *lengths, *stage_sentences(result, stage)])
+        _draw(verdict, result, [*remarks, *facets.sentences(stage), *lengths, *stage_sentences(result, stage)])
 
 
 def _judged(verdict: GateVerdict, slos: Sequence[Slo], references: Sequence[Reference]) -> str:

@@ -46,6 +46,7 @@ from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.session import Session, UnidentifiedTarget
 from prober.probing.workers import WorkersUnavailable, open_workers
+from prober.results import facets
 from prober.results.cost import stage_sentences
 from prober.results.result import Result, Stage
 from prober.results.result_file import to_json
@@ -56,8 +57,8 @@ PAGE_INTERVAL_S = 0.5
 COLUMNS = (("ttft", 0.5), ("ttft", 0.99), ("tpot", 0.5))
 # Fields of a stage that --json prints of its row.
 OF_STAGE = {
-    *("sent", "answered", "outcomes", "refused", "shedding", "prompt_lengths", "quality", "reasoning", "tool_calls"),
-    *("retries", "series", "disturbance", "adapters", "contrast", "latencies"),
+    *("sent", "answered", "outcomes", "refused", "prompt_lengths", "quality", "latencies"),
+    *(facet.name for facet in facets.FACETS),
 }
 
 
@@ -229,7 +230,7 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[RowVerdict], result: Result) -
             echo(f"{stage.name}: prompts: {stage.prompt_lengths.text()}.")
         for wrong in wrong_answers(stage):
             echo(f"{stage.name}: {wrong}.")
-        for sentence in (*stage.sentences(), *stage_sentences(result, stage)):
+        for sentence in (*facets.sentences(stage), *stage_sentences(result, stage)):
             echo(sentence)
     for text in result.differs:
         echo(f"{text}.")

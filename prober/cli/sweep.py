@@ -49,7 +49,7 @@ from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.session import Session, UnidentifiedTarget
 from prober.probing.workers import WorkersUnavailable, open_workers
-from prober.results import cost
+from prober.results import cost, facets
 from prober.results.capacity import binding
 from prober.results.context import sentences as context_sentences
 from prober.results.result import CONTENT_AT_ONCE, Delivered, Result
@@ -358,7 +358,7 @@ def _sentences(result: Result) -> Iterator[str]:
     if result.interference is None and not is_over_users:
         yield "Nobody tells what else the target served: rates are those of the sweep alone."
     for stage in result.stages:
-        yield from stage.sentences()
+        yield from facets.sentences(stage)
     if prompts := pooled(stage.prompt_lengths for stage in result.stages):
         yield f"Prompts: {prompts.text()}."
     advice, ends = "", {capacity.verdict for capacity in result.capacities} if result.stop == "highest_rate" else set()

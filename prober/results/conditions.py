@@ -5,12 +5,12 @@
 Percentiles over different lengths, models, engines or SLOs are meaningless: their p99 is that of the slowest.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from prober.measure.objective import Slo
 from prober.results.facts import Context
-from prober.results.result import Result, Stage
+from prober.results.result import Load, Result, Stage
 
 Conditions = Mapping[str, str | None]
 # The prober's host does not serve the requests, and amounts at the start are never the same twice.
@@ -40,23 +40,33 @@ class Line:
 
 def conditions(result: Result, stage: Stage) -> Conditions:
     """Conditions of a stage that must be equal, as text by name; None: unknown. Rate and concurrency are the x-axis: not included."""
-    target, load = result.target, stage.load or result.load
+    load = stage.load or result.load
     return {
         "tool": result.tool,
-        "target": target.url,
-        "model": target.model,
-        "engine": " ".join(filter(None, (target.engine, target.engine_version))) or None,
-        "engine's flags": _settings(target.flags),
-        "API": target.api,
-        "workload": load.workload,
-        "prompt tokens": load.prompt_tokens,
-        "output tokens": load.output_tokens,
-        "data set": load.dataset,
-        "sampling": None if load.sampling is None else _settings(load.sampling),
-        "arrivals": load.arrivals,
+        **{name: fact(result, load) for name, fact in FACTS.items()},
         **{name.replace("_", " "): getattr(result.context, name) for name in _SERVING},
         "SLOs": "; ".join(sorted(slo.text for slo in contracted(result, stage))),
     }
+
+
+def _settings(values: Mapping[str, object] | None) -> str | None:
+    return ", ".join(f"{key}={values[key]}" for key in sorted(values)) if values else None
+
+
+# Facts about target and load that reports show and that two curves must share, as text; None: not known.
+FACTS: Mapping[str, Callable[[Result, Load], str | None]] = {
+    "target": lambda result, load: result.target.url,
+    "model": lambda result, load: result.target.model,
+    "engine": lambda result, load: " ".join(filter(None, (result.target.engine, result.target.engine_version))) or None,
+    "engine's flags": lambda result, load: _settings(result.target.flags),
+    "API": lambda result, load: result.target.api,
+    "workload": lambda result, load: load.workload,
+    "prompt tokens": lambda result, load: load.prompt_tokens,
+    "output tokens": lambda result, load: load.output_tokens,
+    "data set": lambda result, load: load.dataset,
+    "sampling": lambda result, load: _settings(load.sampling),
+    "arrivals": lambda result, load: load.arrivals,
+}
 
 
 def contracted(result: Result, stage: Stage) -> list[Slo]:
@@ -82,7 +92,3 @@ def differing(drawn: Sequence[Line]) -> list[str]:
     """Names of the conditions that differ between the curves."""
     names = drawn[0].conditions if drawn else ()
     return [name for name in names if len({line.conditions[name] for line in drawn}) > 1]
-
-
-def _settings(values: Mapping[str, object]) -> str:
-    return ", ".join(f"{key}={values[key]}" for key in sorted(values))

@@ -3,7 +3,7 @@
 `stage.stage_of` makes stages and rows from probes; `result_file.to_json` and `from_json` write and read the file of a result.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
@@ -312,21 +312,6 @@ class Stage:
         """Prompt tokens per second of the stage, divided by the number of GPUs; None if either is unknown."""
         per_s = self.prompt_tokens_per_s
         return per_s / self.gpus if per_s is not None and self.gpus else None
-
-    def sentences(self) -> Iterator[str]:
-        """Yields sentences on series, reasoning, tool calls, shedding, disturbance, adapters and contrast, if the stage has them."""
-        parts = (
-            self.reasoning,
-            self.tool_calls,
-            self.retries,
-            self.shedding,
-            self.disturbance,
-            self.adapters,
-            self.contrast,
-        )
-        for part in (*self.series, *parts):
-            if part is not None:
-                yield f"{self.name}: {part.text()}."
 
     def _per_s(self, amount: float | None) -> float | None:
         return amount / self.duration_s if amount is not None and self.duration_s else None

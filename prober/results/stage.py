@@ -12,12 +12,12 @@ from prober.measure.gpu_reading import GpuReading
 from prober.measure.objective import Slo, count_events
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
-from prober.results.adapters import adapter_use_of
-from prober.results.delivery import Deliveries, deliveries, is_good
+from prober.results.delivery import Deliveries, is_good
+from prober.results.facets import FACETS
 from prober.results.refused_requests import refused_requests
 from prober.results.result import LATENCIES, RequestRow, Stage, Use
 from prober.results.shedding import shedding_of
-from prober.results.stage_parts import prompt_tokens_of, reasoning_of, retries_of, series_of, tool_calls_of
+from prober.results.stage_parts import prompt_tokens_of
 from prober.statistics.quantiles import REPORTED_QUANTILES, Quantile, clustered_quantiles, quantile_bounds, quantiles
 
 FAR_TAIL, MIN_FAR_TAIL_SAMPLES = 0.999, 1_000  # of fewer samples that quantile is the maximum, so it is not stated
@@ -68,7 +68,7 @@ def stage_of(
     """
     requests = [request_of(probe, origin_ns) for probe in probes]
     begin_s, end_ns = (begin_ns - origin_ns) / 1e9, begin_ns + round(sending_s * 1e9)
-    delivered = deliveries(probes, slos, ((rate_per_s, begin_ns, end_ns),)) if delivered is None else delivered
+    delivered = Deliveries(probes, slos, ((rate_per_s, begin_ns, end_ns),)) if delivered is None else delivered
     return replace(
         stage_of_requests(name, rate_per_s, requests, begin_s=begin_s, sending_s=sending_s),
         slos={slo.name: _count(slo, probes) for slo in slos},
@@ -81,13 +81,9 @@ def stage_of(
         delivered=delivered.between(begin_ns, end_ns),
         prompt_lengths=prompt_tokens_of(probes),
         quality=quality_of(probes),
-        reasoning=reasoning_of(probes),
-        tool_calls=tool_calls_of(probes),
-        retries=retries_of(probes),
-        series=series_of(probes),
-        adapters=adapter_use_of(probes),
         refused=refused_requests(probes),
         shedding=shedding_of(probes, sending_s, partial(is_good, slos=slos)),
+        **{facet.name: facet.compute(probes) for facet in FACETS if facet.compute is not None},
     )
 
 

@@ -19,6 +19,7 @@ from prober.features.experiments.report.report import html, markdown
 from prober.features.experiments.result_reader import read
 from prober.mock.delays import Constant
 from prober.mock.service import Behaviour, Settings
+from prober.results import facets
 from prober.storage.watched_file import Lock
 from tests.commands import prober
 from tests.shedding import SheddingServer
@@ -387,7 +388,7 @@ def test_an_overload_is_measured_with_consent_and_ends_without(tmp_path: Path) -
         users, load, rows = overload(tmp_path, server, *consent)
         assert (load.ended, load.sending_s, load.shedding.beside) == ("complete", 20.0, "users")
         assert rows[1]["shedding"]["shed"] == load.shedding.shed
-        assert f"twice: with those of users meanwhile {load.shedding.shed} of " in "".join(load.sentences())
+        assert f"twice: with those of users meanwhile {load.shedding.shed} of " in "".join(facets.sentences(load))
         origin_s = server.log[-1][0] - max(
             request.start_s or 0.0 for request in users.requests
         )  # of the result's times

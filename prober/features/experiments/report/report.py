@@ -24,15 +24,16 @@ from prober.features.experiments.report.document import (
     as_markdown,
 )
 from prober.features.experiments.report.plots import NamedResults
-from prober.features.experiments.report.stage_tables import Facet, Row, number, table_of
+from prober.features.experiments.report.stage_tables import Row, TableOf, table_of
 from prober.features.experiments.report.trade_offs import TRADE_OFFS_NOTE, changes, trade_offs
 from prober.measure.objective import Slo, format_percent
 from prober.measure.timeline import format_duration
-from prober.results import cost
+from prober.results import conditions, cost
 from prober.results.capacity import Capacity, binding, undecided, words
 from prober.results.conditions import contracted
 from prober.results.context import REPLICA_NOTE, disagreement_text, label
 from prober.results.context import sentences as context_sentences
+from prober.results.facets import FACETS
 from prober.results.facts import CONTEXT_NAMES
 from prober.results.result import CONTENT_AT_ONCE, LATENCIES, Result, Stage, Use
 from prober.results.stop_reason import ending
@@ -102,8 +103,17 @@ def _sections(results: NamedResults) -> list[Section]:
         Section(
             "Cost", notes(lambda r: cost.sentences(r) if r.prices.gpu_per_hour is not None or r.decode_limit else ())
         ),
-        Section("Comparisons within the run", _comparisons(results)),
-        _section("Parts of the load", *(of_all(facet.table) for facet in stage_tables.PARTS)),
+        Section(
+            "Comparisons within the run",
+            [
+                Note(f"{name}, {stage.name}: {part.text()}." if len(results) > 1 else f"{stage.name}: {part.text()}.")
+                for name, result in results
+                for stage in result.stages
+                for facet in FACETS
+                for part in (() if facet.columns else facet.of(stage))
+            ],
+        ),
+        _section("Parts of the load", *(of_all(partial(stage_tables.part, facet)) for facet in FACETS)),
         _section(
             "Repeats", stage_tables.capacities(results), stage_tables.repeats(results), Note(stage_tables.REPEATS_NOTE)
         ),
@@ -143,17 +153,6 @@ def _section(title: str, *blocks: Table | Note | None) -> Section:
     """A section with the blocks that are not None; an empty section if all of them are notes."""
     present = [block for block in blocks if block is not None]
     return Section(title, present if any(not isinstance(block, Note) for block in present) else [])
-
-
-def _comparisons(results: NamedResults) -> list[Note]:
-    """Notes on shed requests, the effect of a load beside a stage, first uses of adapters, and stages compared with each other."""
-    return [
-        Note(f"{name}, {stage.name}: {part.text()}." if len(results) > 1 else f"{stage.name}: {part.text()}.")
-        for name, result in results
-        for stage in result.stages
-        for part in (stage.shedding, stage.disturbance, stage.adapters, stage.contrast)
-        if part is not None
-    ]
 
 
 def _verdict(result: Result) -> Iterator[str]:
@@ -210,27 +209,27 @@ _VERDICTS = {
     "below": Cell("below", "bad"),
     "not_enough_data": Cell("not enough data", "unknown"),
 }
-_CAPACITIES = Facet(
+_CAPACITIES = TableOf(
     lambda result: ((capacity, result) for capacity in result.capacities if not capacity.users),
     {
         "SLO": lambda capacity, _: capacity.slo,
         "capacity": lambda capacity, _: _VERDICTS[capacity.verdict],
-        "#lower /s": lambda capacity, _: number(capacity.lower),
-        "#estimate /s": lambda capacity, _: number(capacity.estimate),
-        "#upper /s": lambda capacity, _: number(capacity.upper),
-        "#alone /s": lambda capacity, _: number(capacity.own and capacity.own.per_s),
+        "#lower /s": lambda capacity, _: capacity.lower,
+        "#estimate /s": lambda capacity, _: capacity.estimate,
+        "#upper /s": lambda capacity, _: capacity.upper,
+        "#alone /s": lambda capacity, _: capacity.own and capacity.own.per_s,
         "#interval": lambda capacity, _: f"{capacity.confidence:.0%}",
-        "#requests": lambda capacity, _: f"{capacity.samples:,}",
+        "#requests": lambda capacity, _: capacity.samples,
         "meaning": _meaning,
     },
 )
-_USERS = Facet(
+_USERS = TableOf(
     lambda result: ((capacity,) for capacity in result.capacities if capacity.users),
     {
         "SLO": lambda capacity: capacity.slo,
-        "#users that fit": lambda capacity: number(capacity.lower),
-        "#users that do not": lambda capacity: number(capacity.upper),
-        "#requests": lambda capacity: f"{capacity.samples:,}",
+        "#users that fit": lambda capacity: capacity.lower,
+        "#users that do not": lambda capacity: capacity.upper,
+        "#requests": lambda capacity: capacity.samples,
     },
 )
 
@@ -265,12 +264,12 @@ def _by_result(results: NamedResults, facts: Mapping[str, Fact]) -> Table:
     return Table(["", *(name for name, _ in results)], rows)
 
 
-def _settings(values: Mapping[str, object] | None) -> str | None:
-    return ", ".join(f"{key}={value}" for key, value in values.items()) if values else None
-
-
 def _text(value: object) -> str | None:
     return None if value is None else str(value)
+
+
+def _condition(name: str, result: Result) -> str | None:
+    return conditions.FACTS[name](result, result.load)
 
 
 _FACTS: Mapping[str, Fact] = {
@@ -280,17 +279,7 @@ _FACTS: Mapping[str, Fact] = {
         f"{datetime.fromtimestamp(r.started_unix_s, UTC):%Y-%m-%d %H:%M:%S} UTC" if r.started_unix_s > 1e6 else None
     ),
     "duration": lambda r: f"{r.ended_unix_s - r.started_unix_s:,.0f} s" if r.ended_unix_s > r.started_unix_s else None,
-    "target": lambda r: r.target.url,
-    "model": lambda r: r.target.model,
-    "engine": lambda r: " ".join(filter(None, (r.target.engine, r.target.engine_version))) or None,
-    "engine's flags": lambda r: _settings(r.target.flags),
-    "API": lambda r: r.target.api,
-    "workload": lambda r: r.load.workload,
-    "prompt tokens": lambda r: r.load.prompt_tokens,
-    "output tokens": lambda r: r.load.output_tokens,
-    "data set": lambda r: r.load.dataset,
-    "sampling": lambda r: _settings(r.load.sampling),
-    "arrivals": lambda r: r.load.arrivals,
+    **{name: partial(_condition, name) for name in conditions.FACTS},
     "requests in flight at most": lambda r: _text(r.load.max_in_flight),
     "seed": lambda r: _text(r.load.seed),
     "warm-up": lambda r: _text(r.warm_up),

@@ -13,25 +13,36 @@ from prober.measure.timeline import format_duration
 from prober.results.capacity import Capacity
 from prober.results.conditions import Line, differing, lines
 from prober.results.cost import Cost, stage_cost, tokens_per_s_per_user
+from prober.results.facets import Facet
 from prober.results.result import LATENCIES, Result, Stage, Use
 from prober.results.stage import moments, samples, total
 from prober.statistics.quantiles import REPORTED_QUANTILES, Quantile, percentile_name
 
 Row = list[Cell | str]
-Columns = Mapping[str, Callable[..., Cell | str]]  # by name, with a leading `#` for numbers
+Value = Cell | str | float | Quantile | None
+Columns = Mapping[str, Callable[..., Value]]  # by name, with a leading `#` for numbers
+
+
+def cell(value: Value) -> Cell | str:
+    """A value as a cell: None is unknown, a number has four significant digits, and from 1,000 on no decimals."""
+    if isinstance(value, Quantile):
+        return quantile_cell(value)
+    if isinstance(value, float | int):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return UNKNOWN if value is None else value
 
 
 def table_of(columns: Columns, rows: Iterable[Iterable[Any]]) -> Table | None:
     """A table; None without rows.
 
-    columns: functions that make a cell from the items of a row, by column name; rows: items of each row
+    columns: functions that return the value of a cell from the items of a row, by column name; rows: items of each row
     """
-    cells = [[column(*row) for column in columns.values()] for row in map(tuple, rows)]
+    cells = [[cell(column(*row)) for column in columns.values()] for row in map(tuple, rows)]
     return Table(list(columns), cells) if cells else None
 
 
 @dataclass(frozen=True, slots=True)
-class Facet:
+class TableOf:
     """A kind of table that a report shows for each result. rows: returns the items of each row; note: how to read the table"""
 
     rows: Callable[[Result], Iterable[Iterable[Any]]]
@@ -41,6 +52,13 @@ class Facet:
     def table(self, result: Result) -> Table | None:
         """The table for a result; None if it would have no rows."""
         return table_of(self.columns, self.rows(result))
+
+
+def part(facet: Facet, result: Result) -> Table | None:
+    """The table of a facet of the stages of a result; None if it has no columns, or no stage has it."""
+    named = {name: lambda stage, value, column=column: column(value) for name, column in facet.columns.items()}
+    rows = ((stage, value) for stage in result.stages for value in facet.of(stage))
+    return table_of({"stage": lambda stage, value: stage.name, **named}, rows) if facet.columns else None
 
 
 def latencies(result: Result) -> Table | None:
@@ -60,7 +78,7 @@ def latencies(result: Result) -> Table | None:
                         plots.NAMES[latency],
                         f"{count:,}" if count else UNKNOWN,
                         *(quantile_cell(quantiles.get(q), is_bound=q in bounds) for q in REPORTED_QUANTILES),
-                        number(stage.tail_ratio(latency)),
+                        cell(stage.tail_ratio(latency)),
                         *map(_duration, moments(stage, latency)),
                     ]
                 )
@@ -102,7 +120,6 @@ def contradictions(result: Result) -> Iterator[str]:
 
 AS_THE_FILE_SAYS = "as the file says"
 MAX_APART = 0.05  # between a figure of a file and that of its requests
-_FEW_QS = (0.5, 0.9, 0.95, 0.99)
 LATENCY_NOTE = (
     "In brackets the distribution-free 95% interval, ? where the samples give no bound. * marks too few samples: under 1,000 "
     "for p99, 200 for p95, 100 for p90, 100,000 for p99.9; nothing should rest on those. The gaps of one answer are alike, so "
@@ -133,41 +150,32 @@ def _duration(seconds: float | None) -> Cell | str:
     return UNKNOWN if seconds is None else format_duration(seconds)
 
 
-def _quantile_columns(name: str, qs: Sequence[float], attribute: str) -> Columns:
-    """A column for each quantile in `qs`. attribute: the attribute of a stage's part that holds the quantiles"""
-
-    def cell(q: float, stage: Stage, part: object) -> Cell:
-        return quantile_cell(next((quantile for quantile in getattr(part, attribute) if quantile.q == q), None))
-
-    return {f"#{name} {percentile_name(q)}": partial(cell, q) for q in qs}
-
-
-THROUGHPUT = Facet(
+THROUGHPUT = TableOf(
     lambda result: zip(result.stages),
     {
         "stage": lambda stage: stage.name,
-        "#added /s": lambda stage: number(stage.rate_per_s),
-        "#there already /s": lambda stage: number(stage.demand_per_s),
-        "#s": lambda stage: number(stage.duration_s),
-        "#sent": lambda stage: UNKNOWN if stage.unanswered is None else f"{stage.sent:,}",
-        "#answered /s": lambda stage: number(stage.requests_per_s),
-        "#goodput /s": lambda stage: number(stage.goodput_per_s),
-        "#prompt tokens/s": lambda stage: number(stage.prompt_tokens_per_s),
-        "#output tokens/s": lambda stage: number(stage.output_tokens_per_s),
-        "#tokens/s": lambda stage: number(total((stage.prompt_tokens_per_s, stage.output_tokens_per_s))),
-        "#prompt tokens/s a GPU": lambda stage: number(stage.prompt_tokens_per_s_per_gpu),
-        "#output tokens/s a GPU": lambda stage: number(stage.output_tokens_per_s_per_gpu),
-        "#prompt tokens/s delivered": lambda stage: number(stage.delivered and stage.delivered.prompt_tokens_per_s),
-        "#output tokens/s delivered": lambda stage: number(stage.delivered and stage.delivered.output_tokens_per_s),
-        "#prompt tokens asked": lambda stage: number(
+        "#added /s": lambda stage: stage.rate_per_s,
+        "#there already /s": lambda stage: stage.demand_per_s,
+        "#s": lambda stage: stage.duration_s,
+        "#sent": lambda stage: None if stage.unanswered is None else stage.sent,
+        "#answered /s": lambda stage: stage.requests_per_s,
+        "#goodput /s": lambda stage: stage.goodput_per_s,
+        "#prompt tokens/s": lambda stage: stage.prompt_tokens_per_s,
+        "#output tokens/s": lambda stage: stage.output_tokens_per_s,
+        "#tokens/s": lambda stage: total((stage.prompt_tokens_per_s, stage.output_tokens_per_s)),
+        "#prompt tokens/s a GPU": lambda stage: stage.prompt_tokens_per_s_per_gpu,
+        "#output tokens/s a GPU": lambda stage: stage.output_tokens_per_s_per_gpu,
+        "#prompt tokens/s delivered": lambda stage: stage.delivered and stage.delivered.prompt_tokens_per_s,
+        "#output tokens/s delivered": lambda stage: stage.delivered and stage.delivered.output_tokens_per_s,
+        "#prompt tokens asked": lambda stage: (
             stage.prompt_lengths and stage.prompt_lengths.asked / stage.prompt_lengths.requests
         ),
-        "#prompt tokens a request": lambda stage: number(stage.prompt_tokens_per_request),
-        "#output tokens a request": lambda stage: number(stage.output_tokens_per_request),
+        "#prompt tokens a request": lambda stage: stage.prompt_tokens_per_request,
+        "#output tokens a request": lambda stage: stage.output_tokens_per_request,
         "#wrong of checked answers": lambda stage: (
-            f"{stage.quality[1]} of {stage.quality[0]}" if stage.quality else UNKNOWN
+            f"{stage.quality[1]} of {stage.quality[0]}" if stage.quality else None
         ),
-        "ended by": lambda stage: stage.ended or UNKNOWN,
+        "ended by": lambda stage: stage.ended or None,
     },
     "Answers, goodput and tokens per second are those of the target at the stage's rate: the rate, times the share of the stage's "
     "requests that were answered (goodput: and good by every SLO), times the mean tokens of a request. They are unknown where the "
@@ -175,53 +183,6 @@ THROUGHPUT = Facet(
     "was full. Delivered: received while the stage was sending, by the times of the chunks, for requests of earlier stages too; "
     "prompt tokens at the first token. Of another tool: of its requests over its duration. Output tokens are the server's count.",
 )
-SERIES = Facet(
-    lambda result: ((stage, part) for stage in result.stages for part in stage.series),
-    {
-        "stage": lambda stage, part: stage.name,
-        "part": lambda stage, part: part.name,
-        "#answers": lambda stage, part: f"{part.requests:,}",
-        **_quantile_columns("TTFT", _FEW_QS, "ttft"),
-        "#prompt tokens cached": lambda stage, part: (
-            f"{part.cached_tokens / part.prompt_tokens * 100:.3g}%" if part.prompt_tokens else UNKNOWN
-        ),
-        "not answered": lambda stage, part: f"{part.unanswered:,}: {part.reason}" if part.unanswered else "0",
-    },
-)
-REASONING = Facet(
-    lambda result: ((stage, stage.reasoning) for stage in result.stages if stage.reasoning is not None),
-    {
-        "stage": lambda stage, part: stage.name,
-        "#answers with reasoning": lambda stage, part: f"{part.requests:,}",
-        "#reasoning tokens, mean": lambda stage, part: number(
-            part.reasoning_tokens / part.counted if part.counted else None
-        ),
-        "#answer tokens, mean": lambda stage, part: number(part.answer_tokens / part.counted if part.counted else None),
-        **_quantile_columns("first answer token", _FEW_QS, "ttft_answer"),
-        "#ended before the answer": lambda stage, part: f"{part.unanswered:,}",
-    },
-)
-TOOL_CALLS = Facet(
-    lambda result: ((stage, stage.tool_calls) for stage in result.stages if stage.tool_calls is not None),
-    {
-        "stage": lambda stage, calls: stage.name,
-        "#answers": lambda stage, calls: f"{calls.answers:,}",
-        "#with a call": lambda stage, calls: f"{calls.calling:,}",
-        "#calls": lambda stage, calls: f"{calls.calls:,}",
-        **_quantile_columns("first call", (0.5, 0.99), "ttft_call"),
-        **_quantile_columns("its arguments", (0.5, 0.99), "arguments"),
-    },
-)
-RETRIES = Facet(
-    lambda result: ((stage, stage.retries) for stage in result.stages if stage.retries is not None),
-    {
-        "stage": lambda stage, retries: stage.name,
-        "#responses that tell": lambda stage, retries: f"{retries.responses:,}",
-        "#after a retry of the gateway": lambda stage, retries: f"{retries.retried:,}",
-        "#after its fallback to another model": lambda stage, retries: f"{retries.fell_back:,}",
-    },
-)
-PARTS = (SERIES, REASONING, TOOL_CALLS, RETRIES)
 _USE = {
     "running_mean": "running",
     "waiting_mean": "waiting",
@@ -239,20 +200,20 @@ _USE = {
 }
 
 
-def _use(name: str, stage: Stage) -> Cell | str:
-    """A stage's cell for one usage metric, from the engine's metrics page or from the GPUs."""
+def _use(name: str, stage: Stage) -> Value:
+    """A stage's value of one usage metric, from the engine's metrics page or from the GPUs."""
     value: float | None = getattr(stage.use, name)
     if value is not None and name.endswith("_ratio"):
         return f"{value * 100:.3g}%"
-    return _duration(value) if name.endswith("_s") else number(value)
+    return _duration(value) if name.endswith("_s") else value
 
 
-USE = Facet(
+USE = TableOf(
     lambda result: zip(result.stages if any(stage.use != Use() for stage in result.stages) else ()),
     {"stage": lambda stage: stage.name, **{f"#{label}": partial(_use, name) for name, label in _USE.items()}},
     "Unknown where it is not shown: neither the engine's page nor its GPUs were read.",
 )
-SHAPES = Facet(
+SHAPES = TableOf(
     lambda result: (
         (stage, stage.load or result.load)
         for stage in result.stages
@@ -260,9 +221,9 @@ SHAPES = Facet(
     ),
     {
         "stage": lambda stage, load: stage.name,
-        "prompt tokens": lambda stage, load: UNKNOWN if load.prompt_tokens is None else load.prompt_tokens,
-        "output tokens": lambda stage, load: UNKNOWN if load.output_tokens is None else load.output_tokens,
-        "arrivals": lambda stage, load: UNKNOWN if load.arrivals is None else load.arrivals,
+        "prompt tokens": lambda stage, load: load.prompt_tokens,
+        "output tokens": lambda stage, load: load.output_tokens,
+        "arrivals": lambda stage, load: load.arrivals,
     },
 )
 
@@ -272,17 +233,17 @@ def _outcome_text(stage: Stage) -> str:
     return "; ".join(filter(None, (by_outcome or f"{stage.answered:,} ok", str(stage.refused))))
 
 
-OUTCOMES = Facet(
+OUTCOMES = TableOf(
     lambda result: zip(result.stages if any(stage.outcomes or stage.sent for stage in result.stages) else ()),
     {
         "stage": lambda stage: stage.name,
         "requests by outcome": _outcome_text,
         "#not answered": lambda stage: (
-            f"{stage.unanswered / stage.sent * 100:.3g}%" if stage.sent and stage.unanswered is not None else UNKNOWN
+            f"{stage.unanswered / stage.sent * 100:.3g}%" if stage.sent and stage.unanswered is not None else None
         ),
     },
 )
-COSTS = Facet(
+COSTS = TableOf(
     lambda result: (
         (stage, stage_cost(stage, result.prices) or Cost(None, None, None))
         for stage in result.stages
@@ -290,11 +251,11 @@ COSTS = Facet(
     ),
     {
         "stage": lambda stage, cost: stage.name,
-        "#$ a million prompt tokens": lambda stage, cost: number(cost.prompt),
-        "#$ a million output tokens": lambda stage, cost: number(cost.output),
-        "#$ a million tokens": lambda stage, cost: number(cost.total),
-        "#output tokens/s a GPU": lambda stage, cost: number(stage.output_tokens_per_s_per_gpu),
-        "#tokens/s a user": lambda stage, cost: number(tokens_per_s_per_user(stage)),
+        "#$ a million prompt tokens": lambda stage, cost: cost.prompt,
+        "#$ a million output tokens": lambda stage, cost: cost.output,
+        "#$ a million tokens": lambda stage, cost: cost.total,
+        "#output tokens/s a GPU": lambda stage, cost: stage.output_tokens_per_s_per_gpu,
+        "#tokens/s a user": lambda stage, cost: tokens_per_s_per_user(stage),
     },
     "Dollars per million tokens = GPUs × dollars per GPU and hour ÷ 3600 ÷ tokens per second at the stage's rate × 1,000,000; unknown "
     "with them. Each column bears the whole price of the GPUs: they are three ways to say it, not parts of one sum. Only the prober's "
@@ -320,7 +281,7 @@ def _p99_ms(latency: str, places: Sequence[int], stages: Sequence[Stage]) -> Cel
 
 _REPEATS: Columns = {
     "stage": lambda places, stages: stages[0].name,
-    "#rate /s": lambda places, stages: number(stages[0].rate_per_s),
+    "#rate /s": lambda places, stages: stages[0].rate_per_s,
     "#times": lambda places, stages: str(len(stages)),
     "#results": lambda places, stages: str(len(set(places))),
     "#TTFT p99 ms": partial(_p99_ms, "ttft"),
@@ -395,10 +356,3 @@ def spread(values: Sequence[float | None]) -> Cell | str:
     share = f", ±{(high - low) / (high + low) * 100:.2g}%" if high + low else ""
     some = f", {len(known)} of {len(values)}" if len(known) < len(values) else ""
     return Cell(f"{median(known):,.4g}", "", f"{low:,.4g} to {high:,.4g}{share}{some}")
-
-
-def number(value: float | None) -> Cell | str:
-    """The value as text with four significant digits; from 1,000 on without decimals."""
-    if value is None:
-        return UNKNOWN
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from prober.features.experiments.compare import MORE_BAD, incomparable
 from prober.features.experiments.report import plots
 from prober.features.experiments.report.document import Cell, Table
-from prober.features.experiments.report.stage_tables import Row, number, quantile_cell
+from prober.features.experiments.report.stage_tables import Row, cell, quantile_cell
 from prober.results.capacity import combined
 from prober.results.conditions import Line, lines
 from prober.results.cost import HOUR_S, gpus_of, priced_stage, stage_cost, tokens_per_s_per_user
@@ -141,7 +141,7 @@ def _cell(value: float | Quantile | None, first: float | Quantile | None) -> Cel
     """Cell with a figure, and its difference from `first`, that of the first result; None: no comparison."""
     if isinstance(value, Quantile):
         return replace(quantile_cell(value), aside="")
-    text = number(value)
+    text = cell(value)
     if value is None or isinstance(text, Cell) or isinstance(first, Quantile) or not first or value == first:
         return text
     return Cell(text, "", f"{(value / first - 1) * 100:+.3g}%")
