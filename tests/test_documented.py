@@ -75,6 +75,7 @@ def test_every_page_is_documented() -> None:
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "bench/figures.md",
     *sorted((ROOT / "deploy/runbooks").glob("*.md")),
 ]
 # Content of the files that the configurations name.

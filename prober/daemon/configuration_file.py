@@ -17,7 +17,7 @@ MEMORY_LIMITS = (  # of this container, by control groups of version 2 and 1
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
-OWN_MB, TARGET_MB = 60.0, 0.6  # rather too little: a sidecar takes 69 MB, and 500 targets 410 MB (docs/measurements.md)
+OWN_MB, TARGET_MB = 60.0, 0.6  # rather too little: a sidecar takes 69 MB, and 500 targets 410 MB (bench/figures.md)
 log = logging.getLogger(__name__)
 
 

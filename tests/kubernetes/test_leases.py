@@ -1,4 +1,4 @@
-"""Leases against an API server: the stand-in, in virtual time, or a real one (`KUBE_APISERVER`, see docs/measurements.md)."""
+"""Leases against an API server: the stand-in, in virtual time, or a real one (`KUBE_APISERVER`, see bench/figures.md)."""
 
 import asyncio
 import json

@@ -75,7 +75,7 @@ class CapacityModel:
     front_s: latency in front of the service, in seconds
     lengths: prompt and output tokens of the sweep's requests, shape (n, 2)
     own_ratio: share of requests that are the sweep's, at every rate; None: the rate of the background is constant
-    effort: 1 gives the accuracy of docs/measurements.md; less is faster and less accurate
+    effort: 1 gives the accuracy of bench/figures.md; less is faster and less accurate
     """
 
     service: Service

@@ -6,7 +6,7 @@ the replay of a slightly wrong engine is soon out of step, and no derivative lea
 sequences are not smooth and are scanned. That is done for the plainest structure; the others begin with its costs. An evolution
 strategy ends the fit of the best ones. Seconds of CPU; pure.
 
-`scipy.optimize.least_squares` instead of `_descend` gives the same accuracy (docs/measurements.md#sweeps) for 9% more CPU, and
+`scipy.optimize.least_squares` instead of `_descend` gives the same accuracy (bench/figures.md#sweeps) for 9% more CPU, and
 scipy adds 114 MB to the image; scans and bootstrap need the step of `Objective.gauss_newton` anyway.
 """
 
