@@ -140,7 +140,8 @@ def http_check(scene: Scene) -> Callable[[], bool]:
 
 def nginx(scene: Scene) -> Callable[[], bool]:
     """Start nginx; returns whether the answers that it remembers are too old."""
-    server, include = recipes("nginx")
+    folder = GUIDE.parents[2] / "deploy/loadbalancers"
+    server, include = ((folder / name).read_text() for name in ("nginx.conf", "prober-health.conf"))
     temporary = "\n".join(
         f"{kind}_temp_path {scene.folder}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )

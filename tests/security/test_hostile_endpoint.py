@@ -128,7 +128,7 @@ def test_each_attack_is_its_own_fault_and_the_good_target_is_measured(tmp_path: 
 ROWS = dict(
     re.findall(
         r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$",
-        (ROOT / "docs/security.md").read_text().partition("### Answers of an endpoint")[2].partition("\n## ")[0],
+        (ROOT / "bench/figures.md").read_text().partition("### Attacks of an endpoint")[2].partition("\n## ")[0],
         re.MULTILINE,
     )
 )
@@ -136,7 +136,7 @@ ROWS = dict(
 
 @pytest.mark.parametrize("attack", [short(name) for name in ATTACKS])
 def test_each_attack_has_a_row_whose_tests_exist(attack: str) -> None:
-    """In docs/security.md; the benchmark, this test and the document list the same attacks."""
+    """In bench/figures.md; the benchmark, this test and the document list the same attacks."""
     assert attack in OUTCOMES
     named = re.findall(r"`(?:(tests/[\w/]+\.py)|(test_\w+))`", ROWS[attack])
     assert named
