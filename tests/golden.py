@@ -63,17 +63,16 @@ SENT = {
     "once-gone": f"once {GONE}",
     "diagnose": f"diagnose {A}",
     "diagnose-json": f"diagnose {A} --json",
-    "gate": f"gate {A} --slo ttft<500ms:90% --save gate.json",
+    "gate": f"gate {A} --slo ttft<500ms:90% --output gate.json",
     "gate-json": f"gate {A} --slo ttft<500ms:90% --json",
     "gate-fails": f"gate {A} --slo ttft<10ms:90%",
-    "gate-baseline": f"gate {B} --baseline gate.json --save gate-b.json",
+    "gate-baseline": f"gate {B} --baseline gate.json --output gate-b.json",
     "matrix": f"matrix {A} --file rows.yaml --config.file prober.yaml --output matrix.json",
     "matrix-json": f"matrix {A} --file rows.yaml --config.file prober.yaml --json",
-    "compare": f"compare {A} {B} --rate 4/s --rounds 9 --requests 4 --cool-down 0.2s --save compare.json",
+    "compare": f"compare {A} {B} --rate 4/s --rounds 9 --requests 4 --cool-down 0.2s --output compare.json",
     "sweep": f"sweep {A} --max-time 120s --max-rate 20/s --output sweep.json",
     "sweep-grid": f"sweep {A} --rates 2,6 --step 20s --warm-up 2 --output sweep-grid.json",
-    "sweep-closed": f"sweep {A} --concurrency 1,4 --step 10s --output sweep-closed.json",
-    "sweep-gentle": f"sweep {A} --mode gentle --max-time 120s --repeat 2 --output sweep-gentle.json",
+    "sweep-gentle": f"sweep {A} --mode gentle --max-time 120s --output sweep-gentle.json",
 }
 READ = {
     "check": "check prober.yaml",
@@ -87,7 +86,7 @@ READ = {
     "report-two": "report sweep.json sweep-grid.json --format html --output report-two.html",
     **{
         f"report-{name}-{form}": f"report {name}.json --format {form} --output report-{name}.{form}"
-        for name in ("sweep", "sweep-grid", "sweep-closed", "matrix", "compare", "gate")
+        for name in ("sweep", "sweep-grid", "matrix", "compare", "gate")
         for form in ("html", "markdown", "csv", "json")
     },
     **{f"help-{command}": f"{command} --help" for command in COMMANDS.split()},

@@ -183,13 +183,13 @@ def test_a_kept_result_says_how_many_were_refused_and_why(tmp_path: Path) -> Non
     assert isinstance(refused, Refused)
     assert text in refused.reason
     a, b, saved = kept(tmp_path, "a", probes(0)), kept(tmp_path, "b", probes(AT_MOST + 1)), tmp_path / "c.json"
-    done = prober("compare", a, b, "--json", "--save", saved)
-    assert json.loads(done.stdout)["refused"]["B, grid 2/s"]["refused"] == 11
+    done = prober("compare", a, b, "--json", "--output", saved)
+    assert json.loads(done.stdout)["llm_slo_prober"]["comparison"]["refused"]["B, grid 2/s"]["refused"] == 11
     comparison = from_object(json.loads(saved.read_text()), "c")
     assert (comparison.compared, comparison.risks, comparison.not_judged) == ((), (), [f"B, grid 2/s: {text}"])
     assert f"Not judged: B, grid 2/s: {text}" in prober("report", saved).stdout
     few = prober("compare", a, kept(tmp_path, "b", probes(AT_MOST)), "--json")
-    assert f"B, grid 2/s: 10 of 200 requests refused: {REASON}" in json.loads(few.stdout)["remarks"]
+    assert f"B, grid 2/s: 10 of 200 requests refused: {REASON}" in few.stdout
 
 
 def test_a_refused_result_is_no_baseline(tmp_path: Path) -> None:

@@ -2,23 +2,22 @@
 
 import asyncio
 import json
-import sys
 from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
 from prober.cli.console import Terminal, on_interrupt
-from prober.cli.context import GpuCount, GpuPrice
-from prober.cli.exit_codes import ExitCode, exit_on, saved
+from prober.cli.exit_codes import ExitCode, exit_on
+from prober.cli.experiment import ResultOptions, refusals, sending
 from prober.cli.options import (
-    AsJson,
     EndpointOptions,
+    Margin,
     RareOption,
+    Slos,
     WarmUpOption,
     WorkerOptions,
     WorkloadOptions,
@@ -29,8 +28,7 @@ from prober.cli.options import (
 )
 from prober.cli.output import echo
 from prober.cli.report import result_of
-from prober.cli.target import check_writable, target, with_sampling, workload
-from prober.config.problems import ConfigError
+from prober.cli.target import target, with_sampling, workload
 from prober.config.slos import parse_objectives
 from prober.config.target import TargetSpec
 from prober.config.units import duration
@@ -57,15 +55,14 @@ from prober.features.experiments.compare_run import (
 from prober.features.experiments.report.comparison_report import HEAD, P_NOTE, by_rate, cells
 from prober.measure.objective import Slo
 from prober.measure.target_state import WarmUpLength
-from prober.net.clock import Clock
-from prober.net.endpoint import BadEndpoint
 from prober.probing.session import Session
-from prober.probing.workers import WorkersUnavailable, open_workers
 from prober.results.comparison import Comparison, risk_sentences, to_json
 from prober.results.cost import Gpus, gpus_of
 from prober.results.result import Load
 from prober.statistics.paired_test import min_pairs
+from prober.statistics.sequential_test import ERROR
 
+T = TypeVar("T")
 MAX_IN_FLIGHT = 256
 MIN_WIDTH_COLUMNS = 110  # in a narrower terminal lines wrap, so that no figure is cut
 
@@ -81,16 +78,9 @@ def compare(
     requests: Annotated[int, typer.Option(min=2, help="Requests in a turn.")] = 20,
     cool_down: Annotated[str, RareOption(help="Pause between turns.")] = "3s",
     warm_up: WarmUpOption = "2",
-    error: Annotated[str, RareOption(help="Largest chance of claiming a difference of equals.")] = "5%",
-    slo: Annotated[
-        list[str] | None,
-        typer.Option(help="Objective such as 'ttft<500ms:99%'; the share that misses it is compared too; repeatable."),
-    ] = None,
-    margin: Annotated[
-        str, typer.Option(help="Worsening that does not matter, for the risk of adopting B or going back.")
-    ] = "10%",
+    slo: Slos = None,
+    margin: Margin = "10%",
     rollback: Annotated[str, RareOption(help="Needs and losses of going back to A, for the report.")] = "",
-    save: Annotated[str, typer.Option(help="File for the comparison, for `prober report`.")] = "",
     b_model: Annotated[str, typer.Option(help="Model of B, if its name differs.")] = "",
     b_sampling: Annotated[
         str,
@@ -100,40 +90,40 @@ def compare(
         ),
     ] = "",
     b_bearer_token_file: Annotated[str, RareOption(help="Bearer token file of B, if it differs.")] = "",
-    gpus: GpuCount = 0,
-    gpu_price: GpuPrice = None,
-    b_gpus: Annotated[int, RareOption(min=0, help="Number of GPUs of B, if it differs.")] = 0,
-    b_gpu_price: Annotated[float | None, RareOption(min=0, help="Dollars per GPU and hour of B.")] = None,
+    gpus: Annotated[
+        list[int] | None, RareOption(min=1, help="Number of GPUs of a side; given twice: of A, then of B.")
+    ] = None,
+    gpu_price: Annotated[
+        list[float] | None, RareOption(min=0, help="Dollars per GPU and hour; given twice: of A, then of B.")
+    ] = None,
     *,
     workers: WorkerOptions,
-    as_json: AsJson = False,
+    result: ResultOptions,
 ) -> None:
     """Compare two endpoints or two results. Exit codes: 0 compared, 1 cannot be compared, 2 wrong call, 4 not judged, as too many
     requests were refused."""
     with (
-        exit_on(UnansweredSide, WorkersUnavailable, command="compare", code=ExitCode.FAILED),
+        refusals("compare"),
+        exit_on(UnansweredSide, command="compare", code=ExitCode.FAILED),
         exit_on(RefusingSide, NoRound, command="compare", code=ExitCode.NOT_JUDGED),
-        exit_on(ConfigError, BadEndpoint, OSError, ValueError, command="compare"),
     ):
-        level = share("--error", error)
+        result.check()
         rates = [quantity("--rate", text, parse_rate) for text in rate or ["2/s"]]
         slos, material = parse_objectives(slo or []), share("--margin", margin)
         if others := [one.signal for one in slos if one.signal not in BY_REQUEST]:
             raise ValueError(
                 f"--slo: {others[0]} is not compared by objective; name one of {', '.join(BY_REQUEST)}, failures are always compared"
             )
-        if rounds < (needed := min_pairs(len(axes(slos)) * len(rates), level)):
+        if rounds < (needed := min_pairs(len(axes(slos)) * len(rates), ERROR)):
             raise ValueError(
                 f"--rounds {rounds}: no difference, however large, can be told in fewer than {needed}, as {len(axes(slos))} axes at "
-                f"each of {len(rates)} rate(s) share an error of {error}"
+                f"each of {len(rates)} rate(s) share an error of {ERROR:.0%}"
             )
         files, of_files = _files(a, b), (NO_GPUS, NO_GPUS)
-        if save:
-            check_writable("--save", Path(save))
         if files:
             result_a, result_b = map(result_of, files)
             of_files = gpus_of(result_a), gpus_of(result_b)
-            comparison, measured = compare_stored(result_a, result_b, rounds, level, slos)
+            comparison, measured = compare_stored(result_a, result_b, rounds, ERROR, slos)
             if measured:
                 settings = {"a": str(files[0]), "b": str(files[1]), "rounds": rounds}
                 comparison = replace(comparison, configuration=json.dumps(settings))
@@ -166,13 +156,10 @@ def compare(
                 raise ValueError(
                     "--warm-up 0: a turn needs a request before it, which shows that the side answers; give 1 or more"
                 )
-            worker_processes = workers.count()
             lasts_s = 2 * sum(turns.offsets_ns[-1] / 1e9 + pause_s + 1 for turns in planned)
             minutes = max(1, round(lasts_s / 60))
             echo(f"{2 * len(planned)} turns, about {minutes} minute{'' if minutes == 1 else 's'}", err=True)
-            comparison, measured = asyncio.run(
-                _measure(specs, planned, pause_s, warm, level, slos, worker_processes, workers.ray)
-            )
+            comparison, measured = asyncio.run(_measure(specs, planned, pause_s, warm, slos, workers))
             settings_sent = {
                 "rates_per_s": rates,
                 "rounds": rounds,
@@ -182,26 +169,24 @@ def compare(
             }
             load = Load.of(chosen, arrivals="poisson")
             comparison = replace(comparison, load=load, configuration=json.dumps(settings_sent))
-        count_a, price_a = gpus or of_files[0].count, of_files[0].price_per_hour if gpu_price is None else gpu_price
-        count_b, price_b = b_gpus or of_files[1].count or gpus, b_gpu_price
-        if price_b is None:
-            price_b = of_files[1].price_per_hour if of_files[1].price_per_hour is not None else gpu_price
-        gpus_a, gpus_b = Gpus(count_a, price_a), Gpus(count_b or None, price_b)
+        gpus_a, gpus_b = (
+            Gpus(_of_side(place, gpus) or known.count, _of_side(place, gpu_price) or known.price_per_hour)
+            for place, known in enumerate(of_files)
+        )
         comparison = replace(
             comparison,
             shares=tuple(per_gpu_and_dollar(comparison.compared, gpus_a, gpus_b)),
-            risks=tuple(risks(measured, material, level, slos, gpus_a, gpus_b)),
+            risks=tuple(risks(measured, material, ERROR, slos, gpus_a, gpus_b)),
             rollback=rollback or None,
         )
-    with saved(to_json(comparison), Path(save) if save else None, "prober compare: --save"):
-        if as_json:
-            judged = [{**asdict(risk), "state": risk.evidence} for risk in comparison.risks]
-            echo(json.dumps({**asdict(comparison), "risks": judged}))
-        else:
-            _draw(comparison)
-    if comparison.not_judged:
-        sys.exit(ExitCode.NOT_JUDGED)
-    sys.exit(ExitCode.OK if comparison.compared else ExitCode.FAILED)
+    compared = ExitCode.OK if comparison.compared else ExitCode.FAILED
+    code = ExitCode.NOT_JUDGED if comparison.not_judged else compared
+    result.end("compare", lambda: to_json(comparison), code, lambda: _draw(comparison))
+
+
+def _of_side(place: int, values: Sequence[T] | None) -> T | None:
+    """The value of an option that is given once for both sides, or for A, then for B."""
+    return values[min(place, len(values) - 1)] if values else None
 
 
 async def _measure(
@@ -209,24 +194,21 @@ async def _measure(
     planned: Sequence[PlannedRound],
     pause_s: float,
     warm_up: WarmUpLength,
-    error: float,
     slos: Sequence[Slo],
-    worker_processes: int | None,
-    ray: str,
+    options: WorkerOptions,
 ) -> tuple[Comparison, list[Round]]:
-    """Compare two targets, sending with worker processes. Raises as `open_workers` and `compare_targets`."""
-    async with open_workers(worker_processes, ray=ray) as workers:
-        with closing(Clock()) as clock:
-            a, b = (Session(spec, clock, PageReader, read_gpus=read_gpus, launch=workers.launch) for spec in specs)
-            async with a:
-                # B gets the texts of A, even if its server counts other tokens for them.
-                b.target.prompt_calibration = a.target.prompt_calibration
-                async with b:
-                    interrupted = asyncio.Event()
-                    on_interrupt(interrupted.set)
-                    comparison, rounds = await compare_targets(
-                        {"a": a, "b": b}, planned, pause_s, warm_up, error, slos, interrupted
-                    )
+    """Compare two targets. Raises as `sending` and `compare_targets`."""
+    async with sending(options, quiet=True) as (clock, workers, _):
+        a, b = (Session(spec, clock, PageReader, read_gpus=read_gpus, launch=workers.launch) for spec in specs)
+        async with a:
+            # B gets the texts of A, even if its server counts other tokens for them.
+            b.target.prompt_calibration = a.target.prompt_calibration
+            async with b:
+                interrupted = asyncio.Event()
+                on_interrupt(interrupted.set)
+                comparison, rounds = await compare_targets(
+                    {"a": a, "b": b}, planned, pause_s, warm_up, ERROR, slos, interrupted
+                )
         return replace(comparison, remarks=(*comparison.remarks, *workers.clocks(), *workers.losses)), rounds
 
 

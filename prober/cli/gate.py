@@ -1,11 +1,9 @@
 """`prober gate`: decides for a rollout or a pipeline whether a target is ready, in as few requests as possible."""
 
 import asyncio
-import json
-import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
@@ -14,13 +12,16 @@ import typer
 
 from prober.cli.console import Terminal
 from prober.cli.context import ContextOptions
-from prober.cli.exit_codes import OF_VERDICT, exit_on, saved
+from prober.cli.exit_codes import OF_VERDICT
+from prober.cli.experiment import ResultOptions, refusals
 from prober.cli.options import (
     DEFAULT_BURST,
-    AsJson,
     Burst,
     EndpointOptions,
+    Margin,
+    MaxRequests,
     RareOption,
+    Slos,
     Url,
     WarmUpOption,
     WorkloadOptions,
@@ -31,8 +32,7 @@ from prober.cli.options import (
 )
 from prober.cli.output import echo
 from prober.cli.report import result_of
-from prober.cli.target import check_writable, target, workload
-from prober.config.problems import ConfigError
+from prober.cli.target import target, workload
 from prober.config.slos import parse_objectives
 from prober.config.target import ProbeSpec, TargetSpec
 from prober.config.units import duration
@@ -52,10 +52,9 @@ from prober.features.experiments.gate_run import ask
 from prober.measure.objective import Slo
 from prober.measure.target_state import WarmUpLength
 from prober.net.clock import Clock
-from prober.net.endpoint import BadEndpoint
 from prober.probing.session import Session
 from prober.results import facets
-from prober.results.cost import judge_cost, stage_cost, stage_sentences
+from prober.results.cost import judge_cost, stage_sentences
 from prober.results.result import Load, Result
 from prober.results.result_file import to_json
 from prober.workload.workloads import Mix
@@ -69,34 +68,25 @@ def gate(
     url: Url,
     workload_options: WorkloadOptions,
     endpoint: EndpointOptions,
-    slo: Annotated[
-        list[str] | None, typer.Option(help="Objective such as 'ttft<500ms:99%' or 'success:99%'; repeatable.")
-    ] = None,
+    slo: Slos = None,
     rate: Annotated[str, typer.Option(help="Mean rate of the requests.")] = "2/s",
     burst: Burst = DEFAULT_BURST,
     warm_up: WarmUpOption = "10",
-    max_requests: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Most requests to send; 0: three times as many as 'ready' takes, within 1h, but 1,000."
-        ),
-    ] = 0,
-    error: Annotated[str, RareOption(help="Largest probability of a wrong verdict.")] = "5%",
-    failures: Annotated[str, RareOption(help="Share of failed requests above which the target is not ready.")] = "10%",
+    max_requests: MaxRequests = 0,
     baseline: Annotated[str, typer.Option(help="Result file to compare latencies with.")] = "",
-    material: Annotated[str, typer.Option(help="Slowdown against the baseline that matters.")] = "20%",
+    margin: Margin = "20%",
     max_cost: Annotated[
         float | None,
         RareOption(min=0, help="Most dollars per million output tokens; needs --gpu-price."),
     ] = None,
-    save: Annotated[str, typer.Option(help="File for the result, a baseline for later runs.")] = "",
     *,
     context: ContextOptions,
-    as_json: AsJson = False,
+    result_options: ResultOptions,
 ) -> None:
     """Decide: ready (exit code 0), not_ready (1), degraded (3), not_enough_data or not_judged, as
     too many requests were refused (4). Exit code 2: wrong call."""
-    with exit_on(ConfigError, BadEndpoint, OSError, ValueError, command="gate"):
+    with refusals("gate"):
+        result_options.check()
         objectives, sent = parse_objectives(slo or []), workload(workload_options)
         warm = warm_up_length(warm_up)
         spec = target(
@@ -112,18 +102,14 @@ def gate(
         if max_cost is not None and context.gpu_price is None:
             raise ValueError("--max-cost: needs the price of a GPU; add --gpu-price")
         probe, before = spec.probes[0], result_of(Path(baseline)) if baseline else None
-        references, remarks = _references(before, probe, share("--material", material), baseline)
+        references, remarks = _references(before, probe, share("--margin", margin), baseline)
         judge = Gate(
             tuple(spec.uses()),
             rate_per_s=probe.rate,
             burst_s=quantity("--burst", burst, duration),
             most=max_requests or None,
-            error=share("--error", error),
-            failures=share("--failures", failures),
             baseline=references,
         )
-        if save:
-            check_writable("--save", Path(save))
         least_s, most_s = (f"{count / probe.rate:,.0f} s" for count in (judge.least, judge.most))
         least = f"{judge.least:,} requests (about {least_s})"
         if judge.block_s:
@@ -138,30 +124,16 @@ def gate(
         result = replace(result, decision=decided, stop_detail=verdict.why, refused=verdict.refused)
         if before is not None and before.target.model != result.target.model:
             remarks.append(f"the baseline is of model {before.target.model!r}, this is {result.target.model!r}")
-        if save:
-            remarks += _as_baseline(result, save)
-    with saved(to_json(result), Path(save) if save else None, "prober gate: --save"):
-        _show(verdict, result, remarks, probe.rate, as_json=as_json)
-    sys.exit(OF_VERDICT[verdict.state])
-
-
-def _show(verdict: GateVerdict, result: Result, remarks: Sequence[str], rate_per_s: float, *, as_json: bool) -> None:
-    """Print the verdict, as text or as one JSON object."""
-    stage = result.stages[0]
-    if as_json:
-        document = {**asdict(verdict), "exit_code": OF_VERDICT[verdict.state], "reservations": remarks}
-        price = stage_cost(stage, result.prices)
-        of_result = asdict(result.without_requests())
-        document |= {"cost": price and asdict(price), "rate_per_s": rate_per_s, "workload": result.load.workload}
-        document |= {
-            name: of_result["stages"][0][name]
-            for name in ("prompt_lengths", "reasoning", "tool_calls", "retries", "series")
-        }
-        document |= {name: of_result[name] for name in ("target", "warm_up")}
-        echo(json.dumps(document))
-    else:
-        lengths = [f"Prompts: {stage.prompt_lengths.text()}."] if stage.prompt_lengths else []
-        _draw(verdict, result, [*remarks, *facets.sentences(stage), *lengths, *stage_sentences(result, stage)])
+        if result_options.output is not None:
+            remarks += _as_baseline(result, result_options.output)
+    if result_options.as_json:
+        echo("\n".join(remarks), err=True)
+    result_options.end(
+        "gate",
+        lambda: to_json(result, [verdict]),
+        OF_VERDICT[verdict.state],
+        lambda: _draw(verdict, result, remarks),
+    )
 
 
 def _judged(verdict: GateVerdict, slos: Sequence[Slo], references: Sequence[Reference]) -> str:
@@ -176,7 +148,7 @@ def _judged(verdict: GateVerdict, slos: Sequence[Slo], references: Sequence[Refe
     )
 
 
-def _as_baseline(result: Result, path: str) -> list[str]:
+def _as_baseline(result: Result, path: Path) -> list[str]:
     """Reasons why the saved result cannot serve as a baseline; empty if it can."""
     try:
         reference(result.requests, "ttft", max(q for _, q in COMPARED), 0.2)
@@ -243,7 +215,7 @@ async def _measure(spec: TargetSpec, judge: Gate, length: WarmUpLength) -> tuple
 
 
 def _draw(verdict: GateVerdict, result: Result, remarks: Sequence[str]) -> None:
-    console = Terminal(highlight=False, soft_wrap=True)
+    console, stage = Terminal(highlight=False, soft_wrap=True), result.stages[0]
     plural = "" if verdict.requests == 1 else "s"
     requests = f"{verdict.requests} request{plural} of workload {result.load.workload}"
     console.print(f"[bold {OF_VERDICT[verdict.state].colour}]{verdict.state}[/]  {requests}")
@@ -267,5 +239,6 @@ def _draw(verdict: GateVerdict, result: Result, remarks: Sequence[str]) -> None:
         echo(f"The verdict is wrong with a chance of at most {verdict.error:.2g}.")
     if result.warm_up is not None:
         echo(f"Warm-up: {result.warm_up}; only its failures count.")
-    for sentence in remarks:
+    lengths = [f"Prompts: {stage.prompt_lengths.text()}."] if stage.prompt_lengths else []
+    for sentence in (*remarks, *facets.sentences(stage), *lengths, *stage_sentences(result, stage)):
         echo(sentence)

@@ -36,12 +36,16 @@ Duration = Annotated[
     str, typer.Option("--duration", help="Time after which it ends by itself, such as 10m; default: never.")
 ]
 ListenAddress = Annotated[str, typer.Option("--web.listen-address", help="host:port or :port of the pages.")]
+MaxRequests = Annotated[
+    int, typer.Option("--max-requests", min=0, help="Most requests to send; 0: as many as it takes.")
+]
 ShedAllowed = Annotated[
     bool, RareOption("--shed-allowed", help="Go on while the target sheds: 429, or 503 with Retry-After.")
 ]
 Burst = Annotated[
     str, typer.Option("--burst", help="How long bad results last when they come in bursts; 0s: each is independent.")
 ]
+Margin = Annotated[str, typer.Option("--margin", help="Worsening of a latency or share that does not matter.")]
 DEFAULT_BURST = "15s"
 WarmUpOption = Annotated[
     str,
@@ -75,9 +79,7 @@ class WorkloadOptions:
     output_tokens: Annotated[
         int, typer.Option(min=0, help="Fixed output length; needs --prompt-tokens or --prompts.")
     ] = 0
-    config_file: Annotated[
-        str, typer.Option("--config.file", help="Configuration file whose workloads can be named.")
-    ] = ""
+    config_file: ConfigFile = ""
     prompts: Annotated[
         str, RareOption(help="File of prompts (JSONL of messages, or ShareGPT's JSON); needs --output-tokens.")
     ] = ""

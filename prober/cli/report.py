@@ -43,7 +43,7 @@ class Format(StrEnum):
 
 @expand_options
 def report(
-    files: Annotated[list[Path], typer.Argument(help=f"Results of {KNOWN}, or files of `prober compare --save`.")],
+    files: Annotated[list[Path], typer.Argument(help=f"Results of {KNOWN}, or comparisons of `prober compare`.")],
     form: Annotated[Format, typer.Option("--format", help="Output format; HTML has charts.")] = Format.MARKDOWN,
     output: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
     requests: Annotated[

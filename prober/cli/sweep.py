@@ -1,27 +1,23 @@
-"""`prober sweep`: estimates once the request rate up to which each SLO holds."""
+"""`prober sweep`: estimates once the request rate up to which each SLO holds, or how many users fit."""
 
 import asyncio
-import sys
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from statistics import fmean, pstdev
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from prober.cli.console import Terminal, on_interrupt
+from prober.cli.console import on_interrupt
 from prober.cli.context import ContextOptions
-from prober.cli.exit_codes import OF_VERDICT, ExitCode, exit_on, saved
+from prober.cli.exit_codes import OF_VERDICT, ExitCode
+from prober.cli.experiment import ResultOptions, refusals, sending
 from prober.cli.options import (
-    AsJson,
     EndpointOptions,
+    MaxRequests,
     MetricsUrl,
     RareOption,
     ShedAllowed,
+    Slos,
     Url,
     WarmUpOption,
     WorkerOptions,
@@ -32,9 +28,8 @@ from prober.cli.options import (
     warm_up_length,
 )
 from prober.cli.output import echo
-from prober.cli.target import check_writable, only_load, target
+from prober.cli.target import only_load, target
 from prober.cli.target import workload as workload_of
-from prober.config.problems import ConfigError
 from prober.config.slos import parse_objectives
 from prober.config.target import TargetSpec
 from prober.config.units import duration, positive_duration, rate
@@ -45,12 +40,10 @@ from prober.features.capacity.sweep_runner import SweepRunner
 from prober.features.engines.page_reader import PageReader
 from prober.measure.outcome import BAD
 from prober.measure.target_state import WarmUpLength
-from prober.net.clock import Clock
-from prober.net.endpoint import BadEndpoint
-from prober.probing.session import Session, UnidentifiedTarget
-from prober.probing.workers import WorkersUnavailable, open_workers
+from prober.probing.session import Session
+from prober.probing.stop_conditions import VOID
+from prober.probing.workers import Workers
 from prober.results import cost, facets
-from prober.results.capacity import binding
 from prober.results.context import sentences as context_sentences
 from prober.results.result import CONTENT_AT_ONCE, Delivered, Result
 from prober.results.stage_parts import pooled, quantile_text
@@ -59,12 +52,11 @@ from prober.results.stop_reason import ending
 if TYPE_CHECKING:
     from prober.features.experiments.users_run import UserSweep
 
-WORST_FIRST = (ExitCode.FAILED, ExitCode.NO_ESTIMATE, ExitCode.NOT_JUDGED, ExitCode.OK)  # of several sweeps
 DEFAULT_SLO = "ttft<500ms:99%"
+MAX_USERS = 256
+PAGE_INTERVAL_S = 0.5  # of users; a sweep over rates reads the page as often as its state needs
+WORST_FIRST = (ExitCode.FAILED, ExitCode.NO_ESTIMATE, ExitCode.NOT_JUDGED, ExitCode.OK)  # of several SLOs
 OF_RATES = ("min_rate", "max_rate")
-OF_USERS = ("think", "max_users")
-USERS_IGNORE = ("mode", *OF_RATES, "rates", "max_in_flight", "step", "repeat")
-OF_SWEEPS = ("mode", "shed_allowed", *OF_RATES, "rates", "max_in_flight", "max_requests", "max_time", "repeat")
 
 
 @expand_options
@@ -72,7 +64,7 @@ def sweep(
     url: Url,
     workload_options: WorkloadOptions,
     endpoint: EndpointOptions,
-    slo: Annotated[list[str] | None, typer.Option(help="Objective such as 'ttft<500ms:99%'; repeatable.")] = None,
+    slo: Slos = None,
     mode: Annotated[
         str, typer.Option(help="adaptive, grid, or gentle (ends before an SLO is breached); default: adaptive.")
     ] = "",
@@ -81,76 +73,44 @@ def sweep(
     rates: Annotated[
         str, RareOption(help="Rates of a grid, rising, such as 1,2,5,8,10 per second; implies --mode grid.")
     ] = "",
-    concurrency: Annotated[
-        str,
-        RareOption(
-            help="Instead of rates: requests kept in flight, such as 1,4,16. A closed loop, which hides queueing."
-        ),
-    ] = "",
     over: Annotated[
         str, typer.Option(help="users: find how many users at once fit, each of whom waits, thinks and sends again.")
     ] = "rates",
     think: Annotated[
         str, typer.Option(help="Mean time that a user thinks after an answer, such as 10s; with --over users.")
     ] = "",
-    max_users: Annotated[
-        int, RareOption(min=1, max=2_000, help="Most users to send at once; with --over users.")
-    ] = 256,
     step: Annotated[str, RareOption(help="Length of a stage; default: 4s, in a grid 60s.")] = "",
     warm_up: WarmUpOption = "20s",
-    max_in_flight: Annotated[int, RareOption(min=1, help="Requests in flight that count as saturation.")] = 2_000,
-    max_requests: Annotated[int, typer.Option(min=0, help="Most requests of one sweep; 0: no limit.")] = 0,
-    max_time: Annotated[str, RareOption(help="Longest time that one sweep sends.")] = "1h",
-    repeat: Annotated[int, RareOption(min=1, help="Number of sweeps, for the variance between runs.")] = 1,
-    output: Annotated[str, typer.Option(help="File for the result, for `prober report`.")] = "",
+    max_requests: MaxRequests = 0,
+    max_time: Annotated[str, RareOption(help="Longest time of sending.")] = "1h",
     metrics_url: MetricsUrl = "auto",
     *,
     shed_allowed: ShedAllowed = False,
     workers: WorkerOptions,
     context: ContextOptions,
-    as_json: AsJson = False,
+    result: ResultOptions,
     call: typer.Context,
 ) -> None:
     """Sweep, report, and keep what was measured on Ctrl-C. Exit codes: 0 a knee was estimated or a rate was shown to hold,
     1 an SLO fails and no rate is shown to hold, 2 wrong call, 4 not judged: not enough data, or too many requests refused,
     6 the process of the estimate failed."""
-    with (
-        exit_on(ConfigError, BadEndpoint, ValueError, command="sweep"),
-        exit_on(UnidentifiedTarget, WorkersUnavailable, command="sweep", code=ExitCode.NOT_JUDGED),
-    ):
-        _check_combination(call, concurrency, rates, over)
-        if output:
-            check_writable("--output", Path(output))
-        slos = parse_objectives(slo or [DEFAULT_SLO])
-        warm = warm_up_length(warm_up)
+    with refusals("sweep"):
+        _check_combination(call, rates, over)
+        result.check()
+        slos, warm = parse_objectives(slo or [DEFAULT_SLO]), warm_up_length(warm_up)
         sent = workload_of(workload_options, of_users=over == "users")
-        most_requests, most_s = max_requests or None, quantity("--max-time", max_time, duration)
-        ended: list[tuple[ExitCode, Result]] = []
-        measure: Callable[[], Coroutine[Any, Any, None]]
-        if concurrency or over == "users":
-            from prober.cli.matrix import PAGE_INTERVAL_S, closed_rows, measure_rows  # here, as rates send no rows
-            from prober.config.rows import MAX_CONCURRENCY
+        most, most_s = max_requests or None, quantity("--max-time", max_time, duration)
+        fields, users = context.fields("sweep"), None
+        if over == "users":
+            from prober.config.rows import MAX_CONCURRENCY  # here, as rates send no rows
             from prober.features.experiments.users_run import user_sweep
-            from prober.results.judgement import BURST_S
 
-            spec = target(
-                "sweep",
-                url,
-                endpoint,
-                max_in_flight=MAX_CONCURRENCY,
-                warmup=0,  # the command sends its own
-                metrics_url=metrics_url,
-                metrics={"interval": PAGE_INTERVAL_S},
-                **context.fields("sweep"),
-            )
-            if concurrency:
-                rows, file = closed_rows(concurrency, sent, step, slos), Path(output) if output else None
-                measure_rows("sweep", spec, rows, warm, BURST_S, "", workers, output=file, as_json=as_json)
-            pause_s = quantity("--think", think, duration) if think else None
-            over_users = user_sweep(sent, slos, pause_s, max_users, most_requests, most_s, shed_allowed=shed_allowed)
-            measure = partial(_over_users, spec, over_users, warm, workers, ended, quiet=as_json)
+            think_s = quantity("--think", think, duration) if think else None
+            users = user_sweep(sent, slos, think_s, MAX_USERS, most, most_s, shed_allowed=shed_allowed)
+            fields |= {"max_in_flight": MAX_CONCURRENCY, "warmup": 0, "metrics": {"interval": PAGE_INTERVAL_S}}
         else:
-            block = {
+            fields["probes"] = [{"workload": sent, "slos": tuple(slo for slo in slos if slo.signal != "quality")}]
+            fields["sweep"] = {
                 "mode": mode or ("grid" if rates else "adaptive"),
                 "workload": sent,
                 "slos": slos,
@@ -158,48 +118,13 @@ def sweep(
                 "max_rate": quantity("--max-rate", max_rate, rate),
                 "rates": _rates(rates) if rates else (),
                 "step": quantity("--step", step, positive_duration) if step else None,
-                "max_in_flight": max_in_flight,
-                "workers": workers.count(),
-                "limits": {"time": most_s, "requests": most_requests},
+                "limits": {"time": most_s, "requests": most},
             }
-            probe = {"workload": sent, "slos": tuple(slo for slo in slos if slo.signal != "quality")}
-            spec = target(
-                "sweep",
-                url,
-                endpoint,
-                metrics_url=metrics_url,
-                probes=[probe],
-                sweep=block,
-                **context.fields("sweep"),
-            )
-            measure = partial(
-                _repeated, spec, warm, repeat, workers.ray, ended, shed_allowed=shed_allowed, quiet=as_json
-            )
-        try:
-            with only_load("sweep", spec.url):
-                asyncio.run(measure())
-        finally:  # a later run that cannot begin loses none before it
-            files = ExitStack()
-            for number, (_, result) in enumerate(ended, 1):
-                text, path = "", Path(output) if output else None
-                if output or as_json:
-                    from prober.results.result_file import to_json  # here, as most sweeps are only shown
-
-                    text = to_json(result)
-                if path is not None and len(ended) > 1:
-                    path = path.with_stem(f"{path.stem}-{number}")
-                files.enter_context(saved(text, path, "prober sweep: --output"))
-                if as_json:
-                    echo(text)
-                else:
-                    _draw(result)
-            files.close()
-    bindings = [binding(result.capacities) for _, result in ended]
-    knees = [least.estimate for least in bindings if least is not None and least.estimate is not None]
-    if len(knees) > 1 and not as_json:
-        mean, runs = fmean(knees), f"{len(knees)} of {len(ended)} runs"
-        echo(f"{runs} estimated a knee: mean {mean:.3g}/s, spread {pstdev(knees) / mean:.1%} of it")
-    sys.exit(min((code for code, _ in ended), key=WORST_FIRST.index))
+        spec = target("sweep", url, endpoint, metrics_url=metrics_url, **fields)
+        with only_load("sweep", spec.url):
+            measuring = _measure(spec, users, warm, workers, shed_allowed=shed_allowed, quiet=result.as_json)
+            measured = asyncio.run(measuring)
+    result.end("sweep", lambda: _json(measured), _exit_code(measured), lambda: _draw(measured))
 
 
 def _rates(text: str) -> tuple[float, ...]:
@@ -212,98 +137,84 @@ def _rates(text: str) -> tuple[float, ...]:
         ) from None
 
 
-def _check_combination(call: typer.Context, concurrency: str, rates: str, over: str) -> None:
-    """Check `over`, and that no option is given that has no effect with it, `concurrency` or `rates`. Raises ValueError."""
+def _check_combination(call: typer.Context, rates: str, over: str) -> None:
+    """Check `over`, and that no option is given that has no effect with it or with `rates`. Raises ValueError."""
     if over not in ("rates", "users"):
         raise ValueError(f"--over {over!r}: write rates or users")
     unused_by = {
-        "--concurrency sends no rates": (*OF_SWEEPS, "over", *OF_USERS) if concurrency else (),
         "--rates names all rates": OF_RATES if rates else (),
-        "--over users sends no rates": USERS_IGNORE if over == "users" else (),
-        "--over rates has no users": OF_USERS if over == "rates" else (),
+        "--over users sends no rates": ("mode", *OF_RATES, "rates", "step") if over == "users" else (),
+        "--over rates has no users": ("think",) if over == "rates" else (),
     }
     for why, names in unused_by.items():
         if unused := named_options(call, names):
             raise ValueError(f"{why}, so {', '.join(unused)} would not be used; leave one or the other out")
 
 
-async def _repeated(
+async def _measure(
     spec: TargetSpec,
+    users: "UserSweep | None",
     warm_up: WarmUpLength,
-    times: int,
-    ray: str,
-    ended: list[tuple[ExitCode, Result]],
+    options: WorkerOptions,
     *,
     shed_allowed: bool,
     quiet: bool,
-) -> None:
-    """Run `times` sweeps one after the other, and add each to `ended`. An interruption or a lost worker ends the series.
+) -> Result:
+    """Sweep over rates, or over `users`, to the end or Ctrl-C. Raises UnidentifiedTarget, WorkersUnavailable."""
+    async with sending(options, quiet=quiet) as (clock, workers, progress):
+        task = progress.add_task("looking at the target", total=None)
 
-    Raises WorkersUnavailable.
-    """
-    assert spec.sweep is not None
-    interrupted = asyncio.Event()
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with closing(Clock()) as clock, Progress(*columns, console=Terminal(stderr=True), disable=quiet) as progress:
-        async with open_workers(spec.sweep.workers, ray=ray) as workers:
-            for number in range(times):
-                task = progress.add_task("measuring the load of others", total=None)
+        def say(text: str) -> None:
+            progress.update(task, description=text)
 
-                def on_action(action: Action, task: Any = task) -> None:
-                    progress.update(task, description=_description(action))
+        reader = None if users is None else PageReader  # over rates the runner reads the page
+        async with Session(spec, clock, reader, read_facts, read_gpus, workers.launch) as session:
+            if users is not None:
+                from prober.features.experiments.users_run import UserSweepRun
 
-                # Without a reader of the page: the runner reads it, as often as its state needs.
-                async with Session(spec, clock, None, read_facts, read_gpus, workers.launch) as session:
-                    runner = SweepRunner(session, spec.sweep, PageReader, on_action, warm_up, shed_allowed=shed_allowed)
-                    workers.on_loss = runner.stop
-
-                    def interrupt(runner: SweepRunner = runner) -> None:
-                        interrupted.set()
-                        runner.stop("interrupted")
-
-                    on_interrupt(interrupt)
-                    run = await runner.run()
-                progress.stop_task(task)
+                search = UserSweepRun(session, users, say)
+                _end_by(search.stop, workers)
+                result = await search.run(warm_up)
+            else:
+                assert spec.sweep is not None
+                runner = SweepRunner(
+                    session,
+                    spec.sweep,
+                    PageReader,
+                    lambda action: say(_description(action)),
+                    warm_up,
+                    shed_allowed=shed_allowed,
+                )
+                _end_by(runner.stop, workers)
                 additions = {
-                    "run": number + 1,
-                    "of": times,
                     "warm_up": str(warm_up) if warm_up.until_steady or warm_up.requests is None else warm_up.requests,
                     "stage_s": spec.sweep.stage_s,
                     "workers": workers.count or 1,
                 }
+                run = await runner.run()
                 result = result_of(run, session, spec.sweep, f"sweep-{int(session.started_unix_s)}", additions)
-                result = replace(result, differs=(*result.differs, *workers.clocks()))
-                ended.append((OF_VERDICT[run.finished.verdict], result))
-                if interrupted.is_set() or run.quiet_s or workers.losses:
-                    break  # on request, or the target asked to be left alone
+        return replace(result, differs=(*result.differs, *workers.clocks()))
 
 
-async def _over_users(
-    spec: TargetSpec,
-    sweep: "UserSweep",
-    warm_up: WarmUpLength,
-    worker_options: WorkerOptions,
-    ended: list[tuple[ExitCode, Result]],
-    *,
-    quiet: bool,
-) -> None:
-    """Find how many users fit, and add the result to `ended`. Raises WorkersUnavailable."""
-    from prober.features.experiments.users_run import UserSweepRun
+def _end_by(stop: Callable[[str], None], workers: Workers) -> None:
+    """Call `stop` with the reason at Ctrl-C and at the loss of a worker."""
+    workers.on_loss = stop
+    on_interrupt(lambda: stop("interrupted"))
 
-    columns = TextColumn("{task.description}"), TimeElapsedColumn()
-    with closing(Clock()) as clock, Progress(*columns, console=Terminal(stderr=True), disable=quiet) as progress:
-        task = progress.add_task("looking at the target", total=None)
-        async with (
-            open_workers(worker_options.count(), ray=worker_options.ray) as workers,
-            Session(spec, clock, PageReader, read_facts, read_gpus, workers.launch) as session,
-        ):
-            run = UserSweepRun(session, sweep, lambda text: progress.update(task, description=text))
-            workers.on_loss = run.stop
-            on_interrupt(lambda: run.stop("interrupted"))
-            result = await run.run(warm_up)
-    verdicts = {capacity.verdict for capacity in result.capacities} or {"not_enough_data"}
-    code = min((OF_VERDICT[verdict] for verdict in verdicts), key=WORST_FIRST.index)
-    ended.append((code, replace(result, differs=(*result.differs, *workers.clocks()))))
+
+def _json(result: Result) -> str:
+    from prober.results.result_file import to_json  # here, as most sweeps are only shown
+
+    return to_json(result)
+
+
+def _exit_code(result: Result) -> ExitCode:
+    """The worst that the sweep shows of an SLO, if it shows anything."""
+    if result.stop == "no_estimate":
+        return ExitCode.NO_ESTIMATE
+    is_judged = result.stop not in VOID and not result.refused.is_too_many
+    codes = [OF_VERDICT[capacity.verdict] for capacity in result.capacities if is_judged]
+    return min(codes or [ExitCode.NOT_JUDGED], key=WORST_FIRST.index)
 
 
 def _description(action: Action) -> str:

@@ -194,17 +194,6 @@ def known_workloads(config_file: str) -> Mapping[str, Workload | Mix]:
         raise ConfigError(f"{source}: cannot be read: {problem}; name a YAML file") from None
 
 
-def check_writable(option: str, path: Path) -> None:
-    """Check, before requests are sent, that a result can be written; no empty file is left. Raises ValueError."""
-    is_new = not path.exists() and not path.is_symlink()
-    try:
-        path.open("ab").close()
-    except OSError as problem:
-        raise ValueError(f"{option} {path}: cannot be written: {problem.strerror}") from None
-    if is_new:
-        path.unlink()
-
-
 @contextmanager
 def only_load(command: str, url: str) -> Iterator[None]:
     """Hold the lock of the target during the block. Exits if another process of this machine and user holds it."""

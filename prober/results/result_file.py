@@ -55,13 +55,13 @@ _OWN = tuple(name for name in _Requests.__annotations__ if name != "stage")
 _READER = Reader(_File)
 
 
-def to_json(result: Result) -> str:
-    """The text of the file."""
+def to_json(result: Result, verdicts: Sequence[object] = ()) -> str:
+    """The text of the file. verdicts: dataclasses that the file has for other programs, and that are not read again"""
     rows, target, load = result.requests, result.target, result.load
     columns = {name: [getattr(row, name) for row in rows] for name in _OWN}
     columns["stage"] = [index for index, stage in enumerate(result.stages) for _ in stage.requests]
     stages = [{"name": stage.name, **statistics((stage,))} for stage in result.stages]
-    file = {
+    file: dict[str, Any] = {
         "date": datetime.fromtimestamp(result.started_unix_s, UTC).strftime("%Y%m%d-%H%M%S"),
         "endpoint_type": {"chat": "openai-chat", "completions": "openai"}.get(target.api or "", target.api),
         "backend": target.engine,
@@ -78,6 +78,8 @@ def to_json(result: Result) -> str:
         "errors": [row.error or ("" if row.outcome == "ok" else row.outcome) for row in rows],
         KEY: {"format": FORMAT, "stages": stages, "requests": columns, "result": result.without_requests()},
     }
+    if verdicts:
+        file[KEY]["verdicts"] = verdicts
     return dumps(file).decode()
 
 

@@ -89,9 +89,9 @@ def test_first_uses_are_the_loads_of_an_independent_engine(tmp_path: Path) -> No
     with beside(partial(serving, engine)) as (url,):
         done = prober("matrix", url, "--file", path, "--json", "--warm-up", "6", "--burst", "0s")
     assert done.returncode == 0, done.stderr
-    document: Any = json.loads(done.stdout)
-    turns, storm = (row["adapters"] for row in document["rows"])
-    sent = [row["sent"] for row in document["rows"]]
+    stages: list[Any] = json.loads(done.stdout)["llm_slo_prober"]["result"]["stages"]
+    turns, storm = (stage["adapters"] for stage in stages)
+    sent = [stage["sent"] for stage in stages]
     served = [request for request in engine.served if request[0] != "base"]
     assert [name for name, _, _ in served[:6]] == ["d"] * 6  # the warm-up
     of_turns, of_storm = served[6 : 6 + sent[0]], served[-sent[1] :]
@@ -108,5 +108,5 @@ def test_first_uses_are_the_loads_of_an_independent_engine(tmp_path: Path) -> No
     assert storm["loaded"] == 0
     assert sum(load for _, _, load in of_storm) >= 0.8 * sent[1]
     assert storm["first_uses"] >= 0.8 * sent[1]  # the others come while their adapter is still in use
-    contrast = document["rows"][1]["contrast"]
+    contrast = stages[1]["contrast"]
     assert (contrast["name"], contrast["throughput"], contrast["blocks"][0] < 10) == ("turns", None, True)

@@ -41,6 +41,15 @@ def matrix(*arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+def rows_of(out: str) -> list[Any]:
+    """The stages with their verdicts in the JSON object printed; only the verdict of a row that was not begun."""
+    own = json.loads(out)["llm_slo_prober"]
+    stages: list[Any] = own["result"]["stages"]
+    verdicts: list[Any] = own["verdicts"]
+    stages += [{}] * (len(verdicts) - len(stages))
+    return [stage | verdict for stage, verdict in zip(stages, verdicts, strict=True)]
+
+
 def test_a_verdict_a_row(tmp_path: Path) -> None:
     """Accepted, rejected and too few in one run: exit code 1, a stage a row in a file that the report reads."""
     path = file(
@@ -53,18 +62,12 @@ def test_a_verdict_a_row(tmp_path: Path) -> None:
     with beside(mock(Settings(behaviour=QUICK))) as (url,):
         code, out, err = matrix(url, "--file", str(path), "--output", str(saved), "--json")
     assert code == 1, err
-    document: Any = json.loads(out)
-    assert (document["state"], document["exit_code"], document["target"]["model"]) == ("rejected", 1, "mock")
-    assert [(row["name"], row["state"]) for row in document["rows"]] == [
-        ("good", "accepted"),
-        ("slow", "rejected"),
-        ("few", "not_enough_data"),
-    ], document
-    assert (document["rows"][0]["hypothesis"], document["rows"][0]["loop"], document["rows"][0]["sent"]) == (
-        "it is fast",
-        "open",
-        70,
-    )
+    assert [(row["name"], row["state"], row["sent"]) for row in rows_of(out) if row["name"] != "slow"] == [
+        ("good", "accepted", 70),
+        ("few", "not_enough_data", 10),
+    ]
+    assert rows_of(out)[1]["state"] == "rejected"
+    assert json.loads(out) == json.loads(saved.read_text())
     assert "few: ttft<2s:99% takes 346 requests to be accepted if nothing is bad" in err
     assert "1/3 good: 70 requests, 50/s; expected: it is fast" in err
     stored = read(saved.read_text(), "result.json")
@@ -162,14 +165,14 @@ def test_ctrl_c_and_sigterm_keep_what_was_measured(tmp_path: Path, number: signa
     with beside(mock(Settings(behaviour=QUICK)), partial(interrupted, number, 6.0)) as (url, _):
         code, out, _ = matrix(url, "--file", str(path), "--output", str(saved), "--json")
     assert code == 4
-    document = json.loads(out)
-    assert [(row["name"], row["state"]) for row in document["rows"]] == [
+    one, two, three = rows_of(out)
+    assert [(row["name"].split()[0], row["state"]) for row in (one, two, three)] == [
         ("one", "accepted"),
         ("two", "not_enough_data"),
         ("three", "not_enough_data"),
     ]
-    assert document["rows"][1]["why"].startswith("interrupted after ")
-    assert document["rows"][2]["why"] == "not begun"
+    assert two["why"].startswith("interrupted after ")
+    assert three["why"] == "not begun"
     stored = read(saved.read_text(), "result.json")
     assert [(stage.name, stage.ended) for stage in stored.stages] == [("one", "complete"), ("two", "interrupted")]
     assert stored.stages[1].answered > 20
@@ -181,43 +184,10 @@ def test_a_closed_loop_for_a_time_ends_with_it_and_rests_when_refused(tmp_path: 
     path = file(tmp_path, "name: a, concurrency: 2, duration: 1s, accept: ['success:90%']")
     with beside(mock(Settings(behaviour=QUICK))) as (url,):
         code, out, _ = matrix(url, "--file", str(path), "--json", "--header", "X-Mock-Fault: http:500")
-    document = json.loads(out)
-    assert (code, document["rows"][0]["state"]) == (1, "rejected")
-    assert document["rows"][0]["outcomes"] == {"http_5xx": document["rows"][0]["sent"]}
-    assert 4 <= document["rows"][0]["sent"] <= 22
-
-
-def test_a_sweep_over_concurrency_keeps_context_and_price(tmp_path: Path) -> None:
-    """As a sweep over rates does; the metrics page is read twice a second, so that short rows have readings.
-
-    A row of 2 s shows neither its objective nor its throughput, which is said where a price asks for a cost.
-    """
-    saved = tmp_path / "result.json"
-    options = ("--gpus", "2", "--gpu-price", "3.5", "--fact", "precision=bfloat16", "--slo", "ttft<2s:50%")
-    with beside(mock(Settings(behaviour=QUICK))) as (url,):
-        swept = (
-            "--concurrency",
-            "1,2",
-            "--step",
-            "2s",
-            "--warm-up",
-            "2",
-            "--workload",
-            "probe",
-            "--output",
-            str(saved),
-        )
-        done = prober("sweep", url, *swept, *options)
-    assert done.returncode == 4, done.stderr
-    assert "probe-1 (closed loop of 1): ttft<2s:50% takes 45 s (6 blocks of 7.5 s) to be accepted" in done.stderr
-    assert "planned: 2 s, too little to be accepted" in done.stderr
-    stored = read(saved.read_text(), "result.json")
-    assert (stored.context.precision, stored.prices.gpu_per_hour) == ("bfloat16", 3.5)
-    assert [stage.gpus for stage in stored.stages] == [2, 2]
-    assert all(stage.use.running_mean is not None for stage in stored.stages)
-    assert (
-        "At probe-1 (closed loop of 1): no cost is stated, as it is not shown how many tokens per second" in done.stdout
-    )
+    (row,) = rows_of(out)
+    assert (code, row["state"]) == (1, "rejected")
+    assert row["outcomes"] == {"http_5xx": row["sent"]}
+    assert 4 <= row["sent"] <= 22
 
 
 def test_a_wrong_call_and_a_target_that_is_not_there(tmp_path: Path) -> None:
@@ -252,7 +222,7 @@ def test_an_overload_beside_a_row_shows_what_it_does_and_the_time_to_recover(tmp
     with beside(mock(Settings(behaviour=behaviour, truth=truth))) as (url,):
         code, out, err = matrix(url, "--file", str(path), "--output", str(saved), "--json", "--warm-up", "3")
     assert out, (code, err)
-    steady, overload = json.loads(out)["rows"]
+    steady, overload = rows_of(out)
     assert (overload["state"], overload["disturbance"]) == ("load", None)
     assert steady["sent"] == len(read(saved.read_text(), "r").stages[0].requests)
     effect = steady["disturbance"]
@@ -281,10 +251,11 @@ def test_an_overload_that_harms_is_ended_by_its_guards(tmp_path: Path) -> None:
     behaviour = Behaviour(ttft=Constant(0.05), itl=Constant(0.001), slots=3)
     with beside(mock(Settings(behaviour=behaviour))) as (url,):
         _, out, err = matrix(url, "--file", str(path), "--json", "--warm-up", "3")
-    effect = json.loads(out)["rows"][0]["disturbance"]
+    steady, _ = rows_of(out)
+    effect = steady["disturbance"]
     assert effect["ended"], err
     assert effect["end_s"] - effect["begin_s"] < 2.5
-    assert json.loads(out)["rows"][0]["sent"] > 100
+    assert steady["sent"] > 100
 
 
 def test_rows_have_headers_of_their_own(tmp_path: Path) -> None:
@@ -300,7 +271,7 @@ def test_rows_have_headers_of_their_own(tmp_path: Path) -> None:
             *(url, "--file", str(path), "--json", "--warm-up", "1", "--bearer-token-file", str(key)),
         )
     assert out, (code, err)
-    steady, load = json.loads(out)["rows"]
+    steady, load = rows_of(out)
     assert set(load["outcomes"]) == {"rejected"}
     assert steady["outcomes"].get("ok", 0) > 0
     assert "rejected" not in steady["outcomes"]
@@ -367,27 +338,25 @@ USERS = "name: users, rate: 2/s, duration: 100s, accept: ['ttft<500ms:90%']"
 
 
 def overload(folder: Path, server: SheddingServer, load: str, *options: str) -> list[Any]:
-    """The stages (of `users`, of its load) of a matrix at this server, with the rows of its --json."""
+    """The stages (of `users`, of its load) of a matrix at this server."""
     saved = folder / "result.json"
     with beside(server.run) as (url,):
-        _, out, err = matrix(url, "--file", str(file(folder, USERS, load)), "--output", str(saved), "--json", *options)
+        _, out, err = matrix(url, "--file", str(file(folder, USERS, load)), "--output", str(saved), *options)
     assert out, err
-    stages = read(saved.read_text(), "result.json").stages
-    return [*stages, json.loads(out)["rows"]]
+    return [*read(saved.read_text(), "result.json").stages]
 
 
 def test_an_overload_is_measured_with_consent_and_ends_without(tmp_path: Path) -> None:
     """Twice the capacity of ten a second, against the server's own record of these 20 s and of when it shed last."""
     server = SheddingServer(slots=4, service_s=0.4)
-    users, load, _ = overload(tmp_path, server, OVERLOAD)
+    users, load = overload(tmp_path, server, OVERLOAD)
     assert "with shed_allowed it goes on" in load.ended
     assert load.sending_s < 5
 
     for consent in ((OVERLOAD, "--shed-allowed"), (f"{OVERLOAD}, shed_allowed: true",)):
         server = SheddingServer(slots=4, service_s=0.4)
-        users, load, rows = overload(tmp_path, server, *consent)
+        users, load = overload(tmp_path, server, *consent)
         assert (load.ended, load.sending_s, load.shedding.beside) == ("complete", 20.0, "users")
-        assert rows[1]["shedding"]["shed"] == load.shedding.shed
         assert f"twice: with those of users meanwhile {load.shedding.shed} of " in "".join(facets.sentences(load))
         origin_s = server.log[-1][0] - max(
             request.start_s or 0.0 for request in users.requests
@@ -406,7 +375,7 @@ def test_an_overload_is_measured_with_consent_and_ends_without(tmp_path: Path) -
 def test_the_time_to_recover_is_that_of_a_server_that_sheds_on(tmp_path: Path) -> None:
     """It sheds everything for 3 s after its limit was reached: by its record until some time after the load."""
     server = SheddingServer(slots=6, service_s=0.4, pause_s=3.0)
-    users, load, _ = overload(tmp_path, server, OVERLOAD, "--shed-allowed")
+    users, load = overload(tmp_path, server, OVERLOAD, "--shed-allowed")
     origin_s = server.log[-1][0] - max(request.start_s or 0.0 for request in users.requests)
     last_s = max(at_s for at_s, _, status in server.log if status == 429) - origin_s - load.begin_s - 20
     recovery = users.disturbance.recovery
@@ -418,9 +387,7 @@ def test_the_time_to_recover_is_that_of_a_server_that_sheds_on(tmp_path: Path) -
 def test_a_neighbour_with_a_limit_of_its_own_is_not_part_of_the_figures(tmp_path: Path) -> None:
     """Only the hot tenant is shed: the requests of the other one say nothing about its Retry-After, and recover from nothing."""
     server = SheddingServer(slots=4, service_s=0.4, sheds="hot", pause_s=3.0)
-    users, load, _ = overload(
-        tmp_path, server, f"{OVERLOAD}, shed_allowed: true, headers: {{Authorization: Bearer hot}}"
-    )
+    users, load = overload(tmp_path, server, f"{OVERLOAD}, shed_allowed: true, headers: {{Authorization: Bearer hot}}")
     assert (users.shedding, users.answered) == (None, users.sent)
     hot = [status for _, key, status in server.log if "hot" in key]
     assert load.shedding.beside == ""

@@ -70,7 +70,7 @@ def test_a_comparison_on_two_nodes(cluster: Any, tmp_path: Path) -> None:
         process = command("compare", cluster, mock.url, f"{mock.url}/v1", *turns)
         text, _ = process.communicate(timeout=200)
         assert process.returncode == 0, text
-        result = json.loads(text[text.index("{") :])
+        result = json.loads(text[text.index("{") :])["llm_slo_prober"]["comparison"]
         assert requests(truth) >= 2 * 9 * 3
     compared = result["compared"]
     assert compared

@@ -318,7 +318,15 @@ def run_through(client: Client, echo: Echo, secrets: Path, of: dict[str, str], l
 def commands(echo: Echo, secrets: Path, results: Path, leaks: Leaks, environment: dict[str, str]) -> None:
     """Output of the commands that users run; secrets on a command line are not tested."""
     url, token = f"http://{echo.address}", f"--bearer-token-file={secrets}/token"
-    gate = ["gate", url, token, "--slo=ttft<5s:50%", "--rate=50/s", "--max-requests=40", f"--save={results}/gate.json"]
+    gate = [
+        "gate",
+        url,
+        token,
+        "--slo=ttft<5s:50%",
+        "--rate=50/s",
+        "--max-requests=40",
+        f"--output={results}/gate.json",
+    ]
     check = ["check", f"--config.file={secrets}/prober.yaml", f"--web.config.file={secrets}/web.yml"]
     calls: dict[str, list[list[str]]] = {
         "well": [check, ["once", url, token], gate, ["report", f"{results}/gate.json"]],

@@ -1,7 +1,6 @@
 """The process of an estimate fails: a sweep keeps what it measured, says why it has no answer, and the next one works."""
 
 import asyncio
-import itertools
 import json
 import os
 import pickle
@@ -15,14 +14,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from prober.cli import experiment
 from prober.cli import sweep as command
 from prober.cli.exit_codes import ExitCode
-from prober.daemon.target_facts import read_facts
 from prober.features.capacity.estimate_process import EstimateFailed, estimate_in_process
 from prober.features.capacity.sweep_record import Record
 from prober.mock.delays import Constant
 from prober.mock.service import Behaviour, Settings
-from prober.probing.workers import WorkersUnavailable
 from prober.results.capacity import Capacity
 from prober.results.result_file import from_json
 from prober.results.stop_reason import ending
@@ -124,7 +122,7 @@ def sweep(monkeypatch: pytest.MonkeyPatch) -> Sweep:
 
     def run(sweeps: Coroutine[Any, Any, Any]) -> Any:
         async def beside_an_engine() -> Any:
-            monkeypatch.setattr(command, "Clock", VirtualClock)
+            monkeypatch.setattr(experiment, "Clock", VirtualClock)
             async with running(ENGINE):
                 return await sweeps
 
@@ -159,24 +157,3 @@ def test_the_command_shows_and_saves_what_it_measured_and_exits_with_6(
     else:
         assert "ramp 5/s" in done.stdout
         assert "It ended: no estimate could be made: the process of the estimate was killed by signal 9" in done.stdout
-
-
-def test_a_run_that_cannot_begin_loses_none_before_it(
-    tmp_path: Path, become: Become, sweep: Sweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first of two runs is shown and saved although the second one fails at its start."""
-    become(KILLED)
-    starts = itertools.count()
-
-    async def facts(*arguments: Any) -> Any:
-        if next(starts):
-            raise WorkersUnavailable("no worker is left")
-        return await read_facts(*arguments)
-
-    monkeypatch.setattr(command, "read_facts", facts)
-    output = tmp_path / "result.json"
-    done = sweep("--repeat", "2", "--output", str(output))
-    assert done.exit_code != 0
-    assert "no worker is left" in done.stderr
-    assert "ramp 5/s" in done.stdout
-    assert from_json(output.read_text(), str(output)).requests
