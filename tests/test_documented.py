@@ -56,6 +56,15 @@ def test_every_series_flag_command_and_outcome_is_documented() -> None:
     assert missing == []
 
 
+def test_every_series_has_a_test() -> None:
+    """That names it, by its public name or its constant, and not only by a panel or a table."""
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    words = set(re.findall(r"\w+", tests))
+    declaring = [vars(module) for name, module in sys.modules.items() if re.fullmatch(r"prober\..*series", name)]
+    constants = {id(value): name for module in declaring for name, value in module.items()}
+    assert [each.name for each in ALL_SERIES if each.name not in tests and constants.get(id(each)) not in words] == []
+
+
 def test_every_key_is_documented() -> None:
     """By its path, in docs/configuration.md, with a description."""
     page = text("docs/configuration.md")

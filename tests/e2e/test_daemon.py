@@ -46,6 +46,7 @@ def test_it_probes_is_read_and_ends_in_peace(daemon: Daemon, promtool: Path) -> 
         assert line.startswith("#") or ('vantage="eu-west-1"' in line) == ('target="' in line), line
     names = {family.name for family in read_openmetrics(openmetrics)}  # type: ignore[no-untyped-call]
     assert {"llmslo_probes", "llmslo_ttft_seconds", "llmslo_trusted", "process_cpu_seconds"} <= names
+    assert {"llmslo_event_loop_lag_seconds", "llmslo_receive_delay_seconds"} <= names
     assert "_created" not in text
     checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")

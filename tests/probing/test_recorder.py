@@ -100,6 +100,16 @@ def test_a_success_fills_every_histogram_once() -> None:
     assert ("llmslo_ttft_answer_seconds_count", key) not in found
 
 
+def test_what_the_server_says_of_its_rate_limit_is_exported() -> None:
+    """The latest value of each kind that its headers name."""
+    recorder, families = declared()
+    recorder.probe_ended(replace(GOOD, rate_limit={"requests": 40.0, "tokens": 900.0}))
+    recorder.probe_ended(replace(GOOD, rate_limit={"requests": 39.0}))
+    found = samples(families)
+    left = {kind: found[("llmslo_rate_limit_remaining", ("t", kind))] for kind in ("requests", "tokens")}
+    assert left == {"requests": 39, "tokens": 900}
+
+
 @pytest.mark.parametrize("kept_out", [{"warm_up": True}, {"cached": True}, {"outcome": Outcome.RESET}])
 def test_what_is_no_usual_latency_stays_out_of_the_histograms(kept_out: dict[str, object]) -> None:
     """Warm-up, cached and failed probes count as probes, and observe no latency."""

@@ -185,13 +185,16 @@ async def test_a_stopped_sweep_leaves_the_last_capacity_with_its_time() -> None:
         assert stage.value("llmslo_sweep_last_success_timestamp_seconds") == 1e9
 
 
+STAGES = (
+    *("llmslo_sweep_stage_rate_per_second", "llmslo_sweep_stage_tokens_per_second"),
+    "llmslo_sweep_stage_latency_seconds",
+)
 FIT = ("llmslo_capacity_fit_rate_per_second", "llmslo_capacity_fit_latency_seconds")
 
 
 def curve(stage: Stage) -> dict[tuple[str, ...], float]:
     """The load curve in the series."""
-    stages = [f"llmslo_sweep_stage_{name}" for name in ("rate_per_second", "tokens_per_second", "latency_seconds")]
-    families = [stage.families[name] for name in (*stages, *FIT)]
+    families = [stage.families[name] for name in (*STAGES, *FIT)]
     return {
         (family.series.name, *labels): child.value
         for family in families

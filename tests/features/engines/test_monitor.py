@@ -1,14 +1,16 @@
 """What the engine monitor shows of the model that answers name: series, events, and what is saved."""
 
 import json
+from dataclasses import replace
 
 from prober.config.serving import MetricsSpec
 from prober.config.target import ProbeSpec, TargetSpec
 from prober.daemon.registry import registry as new_registry
 from prober.exposition.families import Registry, Series
+from prober.exposition.families import page as metrics_page
 from prober.features.engines import series
 from prober.features.engines.monitor import MAX_IDENTITIES, EngineMonitor, TargetEngine
-from prober.measure.engine_signals import EngineChange, EngineInfo, EngineSignals, PageReading
+from prober.measure.engine_signals import EngineChange, EngineHistogram, EngineInfo, EngineSignals, PageReading
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
@@ -331,3 +333,50 @@ def test_versions_that_change_at_each_reading_are_a_bounded_number_of_series() -
     honest.page_read(page("large"))
     assert gateway.info("t") == [("vllm", "0.7", "large")]
     assert gateway.info("n") == [("vllm", "0.9", "large")]
+
+
+# Public names of the values of EngineSignals, as a user finds them in Prometheus.
+NAMES = {
+    "context_tokens": "llmslo_engine_context_tokens",
+    "requests_running": "llmslo_engine_requests_running",
+    "requests_waiting": "llmslo_engine_requests_waiting",
+    "kv_cache_usage_ratio_max": "llmslo_engine_kv_cache_usage_ratio",
+    "kv_cache_capacity_tokens": "llmslo_engine_kv_cache_capacity_tokens",
+    "preemptions_total": "llmslo_engine_preemptions_total",
+    "prefix_cache_queries_tokens_total": "llmslo_engine_prefix_cache_queries_total",
+    "prefix_cache_hits_tokens_total": "llmslo_engine_prefix_cache_hits_total",
+    "prompt_tokens_total": "llmslo_engine_prompt_tokens_total",
+    "generation_tokens_total": "llmslo_engine_generation_tokens_total",
+    "requests_finished_total": "llmslo_engine_requests_total",
+    "speculation_drafts_total": "llmslo_engine_speculation_drafts_total",
+    "speculation_draft_tokens_total": "llmslo_engine_speculation_draft_tokens_total",
+    "speculation_accepted_tokens_total": "llmslo_engine_speculation_accepted_tokens_total",
+    "speculation_acceptance_ratio": "llmslo_engine_speculation_acceptance_ratio",
+    "speculation_length_tokens": "llmslo_engine_speculation_length_tokens",
+    "kv_transfer_failures_total": "llmslo_engine_kv_transfer_failures_total",
+}
+HISTOGRAMS = {
+    "ttft_seconds": "llmslo_engine_ttft_seconds",
+    "itl_seconds": "llmslo_engine_itl_seconds",
+    "queue_seconds": "llmslo_engine_queue_seconds",
+    "kv_transfer_seconds": "llmslo_engine_kv_transfer_seconds",
+}
+
+
+def test_each_value_of_an_engine_is_exported_under_its_name() -> None:
+    """Each by its own number; and histograms with the engine's buckets, counts and sums."""
+    gateway = Gateway()
+    target = gateway.target()
+    numbers = {field: float(number) for number, field in enumerate(NAMES, 1)}
+    engines = {
+        field: EngineHistogram((0.1, 1.0), (number, 5.0, 9.0), 4.0) for number, field in enumerate(HISTOGRAMS, 1)
+    }
+    signals = replace(page("large").signals, **numbers, **engines)  # type: ignore[arg-type]
+    target.page_read(PageReading(0, 0, signals))
+    text = b"".join(metrics_page(list(gateway.registry.values()), openmetrics=False)).decode()
+    for field, value in numbers.items():
+        assert f'\n{NAMES[field]}{{target="t"}} {value}\n' in text
+    for field, engines_own in engines.items():
+        assert f'\n{HISTOGRAMS[field]}_bucket{{target="t",le="0.1"}} {float(engines_own.counts[0])}\n' in text
+        assert f'\n{HISTOGRAMS[field]}_count{{target="t"}} 9.0\n' in text
+        assert f'\n{HISTOGRAMS[field]}_sum{{target="t"}} 4.0\n' in text

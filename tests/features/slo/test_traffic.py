@@ -224,6 +224,18 @@ def test_a_sentence_says_which_bound_is_used(page: str, signal: str, threshold: 
     assert bound_text(slo, histogram_of(slo, signals)) == f"all requests {text}"
 
 
+def test_how_many_events_a_request_can_give_is_exported() -> None:
+    """An SLO of each chunk has as many as the longest answer has; one of each request needs no such figure."""
+    prober = Prober(
+        CONFIG.replace("  ok:", "  itl: {signal: itl, threshold: 50ms, objective: 99%}\n  ok:").replace(
+            "[ttft]", "[ttft, itl]"
+        )
+    )
+    most = prober.registry.family(series.TRAFFIC_EVENTS_PER_REQUEST)
+    assert list(most.of("t")) == [("t", "itl")]
+    assert most.value("t", "itl").value > 1
+
+
 def test_what_is_left_of_the_budget_of_all_requests_is_exported() -> None:
     """Since the prober's start; nothing before there was a request."""
     engine, prober = Engine().serve(300, "0"), Prober()
