@@ -16,10 +16,8 @@ _LOOKUP = re.compile(r'printf "((?:[^"\\]|\\.)*)"((?: [$.][\w.]+)+)')
 # A series of the prober or of its scrapes, with the brace of its matchers if it has some. Recorded names contain a colon.
 _EXPORTED = re.compile(r"(?<![\w:$\"])(llmslo_[a-z0-9_]+|up|process_start_time_seconds)(?![\w:(])(\{)?")
 # What happens, and the server's own words about the last failure: at most one sentence of each.
-NOW = (
-    '{{ range printf "llmslo_cause_info{target=%[1]q} or llmslo_failure_info{target=%[1]q}" $labels.target | query }} '
-    "{{ or .Labels.state .Labels.reason }}: {{ .Labels.text }}{{ with .Labels.since }} (since {{ . }}){{ end }}.{{ end }}"
-)
+HAPPENING = "llmslo_cause_info{target=%[1]q} or llmslo_failure_info{target=%[1]q}"
+_WORDS = " {{ or .Labels.state .Labels.reason }}: {{ .Labels.text }}{{ with .Labels.since }} (since {{ . }}){{ end }}."
 # Targets that are probed. One counts for 5 minutes after the last scrape of its prober, so that a restart resolves no alert, and no
 # longer once it is removed from a prober that is scraped.
 PRESENT = "llmslo_target_state or (last_over_time(llmslo_target_state[5m]) unless on (job, instance) up == 1)"
@@ -148,6 +146,15 @@ def query(expr: str, *labels: str) -> str:
     """Template pipeline that runs PromQL. `expr` contains the values of these labels of the alert as %[1]q, %[2]q and so on."""
     text = expr.replace('"', '\\"')
     return f'printf "{text}" {" ".join(f"$labels.{label}" for label in labels)} | query'
+
+
+def happening(expr: str = HAPPENING, *labels: str, otherwise: str = "") -> str:
+    """Template of the sentences of HAPPENING. An alert that needs other values too gets them by the same query, as each costs much.
+
+    expr: PromQL as of `query` that contains HAPPENING; otherwise: template of each other value, which has no label `target`
+    """
+    words = f"{{{{ if .Labels.target }}}}{_WORDS}{{{{ else }}}}{otherwise}{{{{ end }}}}" if otherwise else _WORDS
+    return f"{{{{ range {query(expr, *(labels or ('target',)))} }}}}{words}{{{{ end }}}}"
 
 
 def probe_increase(counter: str, window: str, matchers: str = "") -> str:

@@ -1,6 +1,6 @@
 """Series, alerts and the recording rule of the probes."""
 
-from prober.exposition.alerting import NOW, Alert, Link, Rule, Severity, no_data, of_present, probe_increase
+from prober.exposition.alerting import Alert, Link, Rule, Severity, happening, no_data, of_present, probe_increase
 from prober.exposition.dashboards.queries import LEVEL, RECORDED_P99, RECORDED_SIGNALS, RECORDED_WINDOW, quantile
 from prober.exposition.families import counter, gauge, histogram
 
@@ -218,7 +218,7 @@ def _failing(expr: str) -> Alert:
         expr,
         "2m",
         "{{ $labels.target }} fails every probe",
-        f"At least three probes in a row failed, none succeeded in 2 minutes.{NOW}",
+        f"At least three probes in a row failed, none succeeded in 2 minutes.{happening()}",
     )
 
 

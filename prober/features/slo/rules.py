@@ -11,7 +11,7 @@ No rule reads alerts: Alertmanager decides which of two alerts about one trouble
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from prober.exposition.alerting import NOW, Alert, Link, Rule, RuleOptions, query
+from prober.exposition.alerting import HAPPENING, Alert, Link, Rule, RuleOptions, happening
 from prober.exposition.dashboards.queries import BAD_RATIO, BUDGET_RATIO, RECORDED, of_traffic
 from prober.features.slo.firing import CHANCE_Z, needed_events
 from prober.measure.objective import PAIRS, Pair, promql
@@ -148,13 +148,11 @@ def _burn(kind: _Kind, pairs: Sequence[Pair], expr: str, wait_for: str) -> Alert
     labels = kind.by.split(", ")
     chosen = ",".join(f"{label}=%[{place}]q" for place, label in enumerate(labels, 1))
     bad, events = (f"sum(increase({kind.exported}_{name}_total{{{chosen}}}[5m]))" for name in ("bad_events", "events"))
-    counts = query(f'label_replace({bad}, "is", "bad", "", "") or {events}', *labels)
-    last = (
-        f"Last 5 min: {{{{ range {counts} }}}}{{{{ .Value | printf `%.0f` }}}}{{{{ if .Labels.is }}}} of {{{{ else }}}} events bad"
-        "{{ end }}{{ end }}."
-        if pairs is PAGING
-        else f"Bad is the share of the last {promql(pairs[0].short_s)}."
-    )
+    last = f"Bad is the share of the last {promql(pairs[0].short_s)}.{happening()}"
+    if pairs is PAGING:
+        counts = f'label_replace({bad}, "is", "bad", "", "") or {events} or {HAPPENING}'
+        count = "{{ .Value | printf `%.0f` }}{{ if .Labels.is }} of {{ else }} events bad.{{ end }}"
+        last = f"Last 5 min: {happening(counts, *labels, otherwise=count)}"
     windows = " or ".join(f"{promql(pair.long_s)} and {promql(pair.short_s)}" for pair in pairs)
     of = "all requests" if kind.is_traffic else "workload {{ $labels.workload }}"
     return Alert(
@@ -163,7 +161,7 @@ def _burn(kind: _Kind, pairs: Sequence[Pair], expr: str, wait_for: str) -> Alert
         expr,
         wait_for,
         f"{{{{ $labels.target }}}}: {{{{ $value | humanizePercentage }}}} of the events of {of} are bad for SLO {{{{ $labels.slo }}}}",
-        f"{last}{NOW} Burns over {windows}.",
+        f"{last} Burns over {windows}.",
         (("source", "traffic"),) if kind.is_traffic else (),
         link=Link("slo", tuple(labels), promql(3 * pairs[0].long_s)),
     )
