@@ -10,6 +10,7 @@ import subprocess
 import sys
 from typing import Self
 
+from tests.scripted import scripted
 from tests.security.attacking_endpoint import ATTACKS, Server
 
 
@@ -46,13 +47,12 @@ class Endpoint:
 async def main(name: str) -> None:
     """Serve until standard input ends, then print what was answered."""
     server = Server(ATTACKS[name])
-    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, limit=1 << 20)
-    print(listening.sockets[0].getsockname()[1], flush=True)
     loop = asyncio.get_running_loop()
-    while line := await loop.run_in_executor(None, sys.stdin.readline):
-        server.attacking = line == "attack\n"
+    async with scripted(server.answer) as url:
+        print(url.rpartition(":")[2], flush=True)
+        while line := await loop.run_in_executor(None, sys.stdin.readline):
+            server.attacking = line == "attack\n"
     print(json.dumps(server.seen), flush=True)
-    os._exit(0)  # connections may be held open
 
 
 if __name__ == "__main__":

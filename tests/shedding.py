@@ -1,14 +1,13 @@
 """A server that sheds, written apart from the product and its mock: a limit of requests in progress, and a record of what it did."""
 
-import asyncio
-import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
-from aiohttp import web
-
-from tests.serving import serving
+from tests.scripted import Asked, Script, scripted
+from tests.wire.case import Step
+from tests.wire.events import DONE, chat, text, usage
+from tests.wire.heads import JSON, UNTIL_CLOSE, body
 
 TOKENS = 4
 
@@ -32,46 +31,33 @@ class SheddingServer:
     _busy: int = 0
     _closed_until_s: float = 0.0
 
-    @asynccontextmanager
-    async def run(self) -> AsyncIterator[str]:
+    def run(self) -> AbstractAsyncContextManager[str]:
         """Serve until the end of the block."""
-        async with serving(self._answer) as url:
-            yield url
+        return scripted(self._reply)
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
-        if request.path.endswith("/models"):
-            return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})
-        if request.method != "POST":
-            return web.Response(status=404)
-        await request.read()
-        now_s, key = asyncio.get_running_loop().time(), request.headers.get("Authorization", "")
+    def _reply(self, asked: Asked) -> Script:
+        if asked.path.endswith("/models"):
+            return body("200 OK", {"object": "list", "data": [{"id": "m", "object": "model"}]})
+        if asked.method != "POST":
+            return body("404 Not Found", "")
+        key = asked.headers.get("authorization", "")
         may_shed = self.sheds in key
-        if may_shed and (self._busy >= self.slots or now_s < self._closed_until_s):
-            if self._busy >= self.slots:
-                self._closed_until_s = now_s + self.pause_s
-            self.log.append((now_s, key, self.status))
-            headers = {"Retry-After": self.retry_after} if self.retry_after else {}
-            return web.json_response({"error": {"message": "busy"}}, status=self.status, headers=headers)
-        self.log.append((now_s, key, 200))
-        self._busy += may_shed
+        is_full = self._busy >= self.slots
+        if may_shed and (is_full or asked.at_s < self._closed_until_s):
+            if is_full:
+                self._closed_until_s = asked.at_s + self.pause_s
+            self.log.append((asked.at_s, key, self.status))
+            fields = [f"Retry-After: {self.retry_after}"] if self.retry_after else []
+            return body(f"{self.status} Busy", {"error": {"message": "busy"}}, JSON, *fields)
+        self.log.append((asked.at_s, key, 200))
+        return self._answer(slots=int(may_shed))
+
+    def _answer(self, slots: int) -> Iterator[Step]:
+        self._busy += slots
         try:
-            return await self._stream(request)
+            yield UNTIL_CLOSE
+            for _ in range(TOKENS - 1):
+                yield from (self.service_s / TOKENS, text("a "))
+            yield from (self.service_s / TOKENS, chat({"content": "a "}, "length") + usage(TOKENS, 20) + DONE)
         finally:
-            self._busy -= may_shed
-
-    async def _stream(self, request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        for index in range(TOKENS):
-            await asyncio.sleep(self.service_s / TOKENS)
-            reason = "length" if index == TOKENS - 1 else None
-            await self._event(response, {"index": 0, "delta": {"content": "a "}, "finish_reason": reason})
-        usage = {"prompt_tokens": 20, "completion_tokens": TOKENS, "total_tokens": 20 + TOKENS}
-        await self._event(response, usage=usage)
-        await response.write(b"data: [DONE]\n\n")
-        await response.write_eof()
-        return response
-
-    async def _event(self, response: web.StreamResponse, *choices: dict[str, object], **more: object) -> None:
-        event = {"id": "c", "object": "chat.completion.chunk", "model": "m", "choices": choices, **more}
-        await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+            self._busy -= slots

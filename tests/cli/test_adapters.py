@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,11 @@ from statistics import median
 from typing import Any
 
 from tests.commands import prober
+from tests.scripted import Asked, scripted
 from tests.virtual_commands import beside
+from tests.wire.case import Step
+from tests.wire.events import DONE, chat, text, usage
+from tests.wire.heads import UNTIL_CLOSE, body, joined
 
 SLOTS, LOAD_S, TTFT_S = 2, 0.06, 0.02
 ROWS = """
@@ -33,22 +36,14 @@ class BlockingEngine:
     )  # adapter, time to the first token, caused a load
     work: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-            arrived_s = asyncio.get_running_loop().time()
-            length = next((int(line[15:]) for line in head.split("\r\n") if line.startswith("content-length:")), 0)
-            body = json.loads(await reader.readexactly(length) or b"{}")
-            if head.startswith("get /v1/models"):
-                models = [{"id": name, "parent": "base" if len(name) == 1 else None} for name in ("base", *"abcd")]
-                writer.write(answer(json.dumps({"data": models}).encode()))
-            elif head.startswith("post"):
-                writer.write(answer(await self.generate(body["model"], body["max_tokens"], arrived_s)))
-            else:
-                writer.write(answer(b"", status="404 Not Found"))
-            await writer.drain()
-        finally:
-            writer.close()
+    async def reply(self, asked: Asked) -> AsyncGenerator[Step, None]:
+        if asked.path.startswith("/v1/models"):
+            models = [{"id": name, "parent": "base" if len(name) == 1 else None} for name in ("base", *"abcd")]
+            yield joined(*body("200 OK", {"data": models}))
+        elif asked.method == "POST":
+            yield await self.generate(asked.json["model"], asked.json["max_tokens"], asked.at_s)
+        else:
+            yield joined(*body("404 Not Found", ""))
 
     async def generate(self, model: str, tokens: int, arrived_s: float) -> bytes:
         async with self.work:
@@ -61,24 +56,7 @@ class BlockingEngine:
                 self.used_s[model] = asyncio.get_running_loop().time()
         await asyncio.sleep(TTFT_S)
         self.served.append((model, asyncio.get_running_loop().time() - arrived_s, is_load))
-        choices = [{"index": 0, "delta": {"content": " x"}, "finish_reason": None}] * tokens
-        chunks: list[dict[str, Any]] = [{"model": model, "choices": [choice]} for choice in choices]
-        chunks[-1] = {"model": model, "choices": [choices[-1] | {"finish_reason": "length"}]}
-        chunks.append({"model": model, "choices": [], "usage": {"prompt_tokens": 20, "completion_tokens": tokens}})
-        return b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n"
-
-
-def answer(body: bytes, status: str = "200 OK") -> bytes:
-    kind = "text/event-stream" if body.startswith(b"data") else "application/json"
-    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    return head.encode() + body
-
-
-@asynccontextmanager
-async def serving(engine: BlockingEngine) -> AsyncIterator[None]:
-    server = await asyncio.start_server(engine.handle, "127.0.0.1", 0)
-    yield
-    server.close()
+        return UNTIL_CLOSE + text(" x") * (tokens - 1) + chat({"content": " x"}, "length") + usage(tokens, 20) + DONE
 
 
 def test_first_uses_are_the_loads_of_an_independent_engine(tmp_path: Path) -> None:
@@ -86,7 +64,7 @@ def test_first_uses_are_the_loads_of_an_independent_engine(tmp_path: Path) -> No
     path = tmp_path / "rows.yaml"
     path.write_text(ROWS)
     engine = BlockingEngine()
-    with beside(partial(serving, engine)) as (url,):
+    with beside(partial(scripted, engine.reply)) as (url,):
         done = prober("matrix", url, "--file", path, "--json", "--warm-up", "6", "--burst", "0s")
     assert done.returncode == 0, done.stderr
     stages: list[Any] = json.loads(done.stdout)["llm_slo_prober"]["result"]["stages"]

@@ -1,12 +1,9 @@
 """Output of `prober check`."""
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 import typer
@@ -19,6 +16,8 @@ from prober.config.web import load_web
 from prober.daemon.rules import groups
 from prober.exposition.alerting import RuleOptions
 from prober.web.web_config import Loaded
+from tests.scripted import Asked, Script, threaded
+from tests.wire.heads import body as answer_body
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 CONFIG = """
@@ -413,22 +412,12 @@ def test_how_long_an_slo_has_no_verdict_is_said_before_it_is_an_alert(
 def a_prometheus(*groups: dict[str, object], body: str = "") -> Iterator[str]:
     """The address of a Prometheus with these rule groups."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            assert self.path == "/api/v1/rules?exclude_alerts=true"
-            answer = (body or json.dumps({"status": "success", "data": {"groups": groups}})).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+    def reply(asked: Asked) -> Script:
+        assert asked.path == "/api/v1/rules?exclude_alerts=true"
+        return answer_body("200 OK", body or {"status": "success", "data": {"groups": groups}})
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with threaded(reply) as url:
+        yield url
 
 
 def loaded(config: str, file: str) -> list[dict[str, object]]:

@@ -1,13 +1,14 @@
 """The fetch of a page: what it sends, what it takes, and what it says of the rest."""
 
-import asyncio
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 import pytest
 
 from prober.net.scrape import UnreadablePage, fetch
+from tests.scripted import Asked, scripted
+from tests.wire.case import HOLD, Step
 
 pytestmark = pytest.mark.virtual_time
 
@@ -16,23 +17,13 @@ pytestmark = pytest.mark.virtual_time
 async def server(answer: bytes, *, ends: bool = True) -> AsyncIterator[tuple[str, list[bytes]]]:
     """A server that gives every request this answer and then closes, or waits. Yields host:port and the requests."""
     requests: list[bytes] = []
-    writers: list[asyncio.StreamWriter] = []
 
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers.append(writer)
-        requests.append(await reader.readuntil(b"\r\n\r\n"))
-        writer.write(answer)
-        if ends:
-            writer.close()
+    def reply(asked: Asked) -> Iterable[Step]:
+        requests.append(asked.head)
+        return (answer,) if ends else (answer, HOLD)
 
-    listening = await asyncio.start_server(handle, "127.0.0.1", 0)
-    try:
-        yield f"127.0.0.1:{listening.sockets[0].getsockname()[1]}", requests
-    finally:
-        listening.close()
-        for writer in writers:
-            if not writer.is_closing():
-                writer.transport.abort()
+    async with scripted(reply) as url:
+        yield url.removeprefix("http://"), requests
 
 
 def page(body: bytes, *lines: str) -> bytes:

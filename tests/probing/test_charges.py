@@ -1,6 +1,7 @@
 """A budget is charged what a request used; where the server does not say, what it may have used."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import orjson
@@ -16,18 +17,20 @@ from prober.probing.observer import ObservedTarget
 from prober.probing.recorder import TargetProbes
 from prober.probing.target import Target
 from prober.workload.budget import Budget
-from tests.probing.test_probe import HEAD, chunked, send, serving
+from tests.probing.test_probe import HEAD, chunked, send
+from tests.scripted import Asked, scripted
 from tests.virtual import make_clock
+from tests.wire.case import RST, Step
 
 pytestmark = pytest.mark.virtual_time
 
 
-def target(port: int, api: str = "chat") -> Target:
+def target(url: str, api: str = "chat") -> Target:
     """A target with two budgets, whose requests ask for 64 tokens to a prompt of 9."""
     text = f"""
 workloads: {{w: {{prompt_tokens: 9, output_tokens: 64}}}}
 targets:
-  - {{name: t, url: 'http://127.0.0.1:{port}/v1', api: {api}, model: m, engine: openai, probes: [{{workload: w}}], warmup: 0,
+  - {{name: t, url: '{url}/v1', api: {api}, model: m, engine: openai, probes: [{{workload: w}}], warmup: 0,
       budget: {{tokens_per_day: 100M, cost_per_day: 1000, price_per_million: {{prompt: 1, completion: 2}}}}}}
 """
     return Target(
@@ -105,15 +108,8 @@ async def test_a_budget_is_charged_what_an_answer_used_or_may_have_used(name: st
     """Usable usage, else an upper bound; an answer without content and usage is free. Nothing stays reserved, and the series of the
     cost says the same."""
     raw, charged = CHARGES[name]
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(raw)
-        await writer.drain()
-        writer.transport.abort() if not raw.endswith(b"0\r\n\r\n") else writer.close()
-
-    async with serving(handle) as port:
-        found = target(port, "messages" if "message" in name else "chat")
+    async with scripted(lambda _: (raw,) if raw.endswith(b"0\r\n\r\n") else (raw, RST)) as url:
+        found = target(url, "messages" if "message" in name else "chat")
         result = await send(found)
         spent = [budget.spent(found.clock.now_ns()) for budget in found.budgets.values()]
         found.clock.close()
@@ -130,14 +126,12 @@ async def test_what_is_in_flight_is_reserved_and_given_back_when_it_is_refused_o
     """Two requests fit: a third one is over budget while they are in flight, and is sent once they were refused."""
     release = asyncio.Event()
 
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+    async def refuse(_: Asked) -> AsyncGenerator[Step, None]:
         await release.wait()
-        writer.write(answer("401 Unauthorized", "no such key"))
-        writer.close()
+        yield answer("401 Unauthorized", "no such key")
 
-    async with serving(handle) as port:
-        found = target(port)
+    async with scripted(refuse) as url:
+        found = target(url)
         found.budgets["tokens"] = Budget(150)
         flights = [asyncio.ensure_future(send(found)) for _ in range(3)]
         await asyncio.sleep(1)

@@ -1,9 +1,6 @@
 """An API like Azure's on a real socket: a deployment's path, `api-version` in every request, and a key in a header of its own."""
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -23,6 +20,8 @@ from prober.net.clock import Clock
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
 from prober.workload.workloads import RequestGenerator
+from tests.scripted import Asked, Script, scripted
+from tests.wire.heads import EVENTS, body
 
 KEY = "k3y-of-the-deployment"
 PATH = "/openai/deployments/large"
@@ -46,30 +45,14 @@ class Api:
     key: str = KEY
     requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:] if line)}
-        self.requests.append((lines[0], headers))
-        if lines[0] != f"POST {PATH}/chat/completions{QUERY} HTTP/1.1":
-            status, kind, body = "404 Resource Not Found", "application/json", '{"error":{"message":"not found"}}'
-        elif headers.get(self.header) != self.key:
-            message = f"bad key {headers.get(self.header)}"
-            status, kind, body = "401 Unauthorized", "application/json", f'{{"error":{{"message":"{message}"}}}}'
-        else:
-            await reader.readexactly(int(headers["content-length"]))
-            status, kind, body = "200 OK", "text/event-stream", "".join(f"data: {chunk}\n\n" for chunk in CHUNKS)
-        writer.write(f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
-        await writer.drain()
-        writer.close()
-
-
-@asynccontextmanager
-async def listening(api: Api) -> AsyncIterator[str]:
-    server = await asyncio.start_server(api.serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
+    def reply(self, asked: Asked) -> Script:
+        line = asked.head.partition(b"\r\n")[0].decode()
+        self.requests.append((line, asked.headers))
+        if line != f"POST {PATH}/chat/completions{QUERY} HTTP/1.1":
+            return body("404 Resource Not Found", {"error": {"message": "not found"}})
+        if (key := asked.headers.get(self.header)) != self.key:
+            return body("401 Unauthorized", {"error": {"message": f"bad key {key}"}})
+        return body("200 OK", "".join(f"data: {chunk}\n\n" for chunk in CHUNKS), EVENTS)
 
 
 def spec(target: str) -> TargetSpec:
@@ -101,7 +84,7 @@ def key_file(tmp_path: Path) -> Path:
 async def test_a_deployment_is_probed_by_path_version_and_key(key_file: Path) -> None:
     """Every request has the version and the key; the list of models, which answers 404, is not needed."""
     api = Api()
-    async with listening(api) as server:
+    async with scripted(api.reply) as server:
         auth = f"auth: {{header: api-key, key_file: {key_file}}}"
         result = await probed(spec(f"url: '{server}{PATH}/{QUERY}', model: large, {auth}"))
     assert result.outcome is Outcome.OK, result.detail
@@ -115,7 +98,7 @@ async def test_a_deployment_is_probed_by_path_version_and_key(key_file: Path) ->
 async def test_a_key_in_another_header_is_sent_there_only(key_file: Path) -> None:
     """As APIs like Anthropic's want it."""
     api = Api(header="x-api-key")
-    async with listening(api) as server:
+    async with scripted(api.reply) as server:
         auth = f"auth: {{header: X-Api-Key, key_file: {key_file}}}"
         result = await probed(spec(f"url: '{server}{PATH}{QUERY}', model: large, {auth}"))
     assert result.outcome is Outcome.OK, result.detail
@@ -125,7 +108,7 @@ async def test_a_key_in_another_header_is_sent_there_only(key_file: Path) -> Non
 async def test_a_bearer_token_stays_the_default(key_file: Path) -> None:
     """Without `header` the secret is a bearer token."""
     api = Api(header="authorization", key=f"Bearer {KEY}")
-    async with listening(api) as server:
+    async with scripted(api.reply) as server:
         auth = f"auth: {{bearer_token_file: {key_file}}}"
         result = await probed(spec(f"url: '{server}{PATH}{QUERY}', model: large, {auth}"))
     assert result.outcome is Outcome.OK, result.detail
@@ -135,7 +118,7 @@ async def test_a_key_that_is_sent_back_is_redacted(key_file: Path, caplog: pytes
     """As a bearer token is."""
     api = Api(key="another")
     with caplog.at_level(logging.DEBUG):
-        async with listening(api) as server:
+        async with scripted(api.reply) as server:
             auth = f"auth: {{header: api-key, key_file: {key_file}}}"
             result = await probed(spec(f"url: '{server}{PATH}{QUERY}', model: large, {auth}"))
     assert result.outcome is Outcome.REJECTED
@@ -146,7 +129,7 @@ async def test_a_key_that_is_sent_back_is_redacted(key_file: Path, caplog: pytes
 async def test_a_missing_key_file_is_named() -> None:
     """By the key of the configuration that names it; nothing is sent."""
     api = Api()
-    async with listening(api) as server:
+    async with scripted(api.reply) as server:
         result = await probed(
             spec(f"url: '{server}{PATH}{QUERY}', model: large, auth: {{header: api-key, key_file: /no/key}}")
         )
@@ -246,7 +229,7 @@ def test_an_api_that_contradicts_the_url_is_named() -> None:
 async def test_a_url_of_an_api_is_probed_there(key_file: Path) -> None:
     """And nowhere else."""
     api = Api()
-    async with listening(api) as server:
+    async with scripted(api.reply) as server:
         auth = f"auth: {{header: api-key, key_file: {key_file}}}"
         result = await probed(spec(f"url: '{server}{PATH}/chat/completions{QUERY}', model: large, {auth}"))
     assert result.outcome is Outcome.OK, result.detail

@@ -1,6 +1,5 @@
 """Answers in a requested format, over a socket: from a server that honours the field, one that ignores it, and one that is cut."""
 
-import asyncio
 from random import Random
 from typing import Any
 
@@ -15,8 +14,11 @@ from prober.probing.probe import run_probe
 from prober.probing.target import Identity, Target
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import RequestGenerator, Workload
-from tests.probing.test_probe import serving, spec
+from tests.probing.test_probe import spec
+from tests.scripted import Asked, Script, scripted
 from tests.virtual import make_clock
+from tests.wire.events import DONE, chat, end, usage
+from tests.wire.heads import until_close
 
 pytestmark = pytest.mark.virtual_time
 TOKENS = 60
@@ -50,20 +52,12 @@ class Server:
         self._deltas, self._reason, self._is_constrained = deltas, reason, is_constrained
         self.bodies: list[dict[str, Any]] = []
 
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-        self.bodies.append(body := orjson.loads(await reader.readexactly(length)))
+    def reply(self, asked: Asked) -> Script:
+        self.bodies.append(body := asked.json)
         deltas, reason = self._deltas, self._reason
         if "min_tokens" in body and not self._is_constrained:
             deltas, reason = [{"content": " on"}] * body["min_tokens"], "length"
-        chunks: list[dict[str, Any]] = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
-        usage = {"prompt_tokens": 40, "completion_tokens": len(deltas)}
-        chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}], "usage": usage})
-        stream = b"".join(b"data: " + orjson.dumps(chunk) + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n"
-        kind = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(stream)
-        writer.write(kind + stream)
-        writer.close()
+        return until_close(*map(chat, deltas), end(reason), usage(len(deltas), 40), DONE)
 
 
 def texts(*pieces: str) -> list[dict[str, Any]]:
@@ -75,8 +69,8 @@ async def asked(server: Server, sampling: dict[str, Any]) -> ProbeResult:
     workload = Workload("w", Fixed(40), Fixed(TOKENS), sampling=sampling)
     clock = make_clock()
     try:
-        async with serving(server.handle) as port:
-            target = Target(spec(f"http://127.0.0.1:{port}", engine="vllm"), clock)
+        async with scripted(server.reply) as url:
+            target = Target(spec(url, engine="vllm"), clock)
             target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY
             result = await run_probe(target, RequestGenerator(workload, Random(1)), clock.now_ns() + 50_000_000)
     finally:

@@ -1,7 +1,7 @@
 """The list of models and the health page: a help to a probe, never a gate, and never inside its latencies."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,11 +14,13 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.probing.target import FIRST_PROBE_DELAY_S, MODELS_TIMEOUT_S, Identity, Target
-from tests.probing.test_probe import HEAD, chunked, ended, good_answer, known, resets, send, serving, spec
+from tests.probing.test_probe import HEAD, chunked, ended, good_answer, known, send, spec
+from tests.scripted import Asked, scripted
 from tests.virtual import make_clock
+from tests.wire.case import HOLD, RST, Step
 
 pytestmark = pytest.mark.virtual_time
-HANG = b""
+HANG = HOLD
 
 
 def answer(status: str, body: bytes = b"", kind: str = "application/json") -> bytes:
@@ -29,7 +31,7 @@ def models(*names: str) -> bytes:
     return answer("200 OK", orjson.dumps({"data": [{"id": name, "owned_by": "vllm"} for name in names]}))
 
 
-USELESS = {
+USELESS: dict[str, Step] = {
     "401": answer("401 Unauthorized"),
     "403": answer("403 Forbidden", b"<html>no</html>", "text/html"),
     "404": answer("404 Not Found"),
@@ -45,7 +47,7 @@ USELESS = {
     "nothing": answer("200 OK"),
     "no HTTP": b"SSH-2.0-OpenSSH_9.6\r\n",
     "a hang": HANG,
-    "a reset": b"RESET",
+    "a reset": RST,
 }
 
 
@@ -53,7 +55,7 @@ USELESS = {
 class Engine:
     """An engine of raw bytes. page: answer of the list of models; delays of the two pages in seconds; served: its model."""
 
-    page: bytes
+    page: Step
     served: str = "m"
     page_delay_s: float = 0.0
     health_delay_s: float = 0.0
@@ -61,42 +63,29 @@ class Engine:
     look_ups: list[float] = field(default_factory=list)  # times at which the list of models was asked for
     heads: list[bytes] = field(default_factory=list)  # of all requests
 
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            self.heads.append(head)
-            if head.startswith(b"GET /health"):
-                await asyncio.sleep(self.health_delay_s)
-                writer.write(answer("200 OK"))
-            elif head.startswith(b"GET"):
-                self.look_ups.append(asyncio.get_running_loop().time())
-                await asyncio.sleep(self.page_delay_s)
-                if self.page == HANG:
-                    await reader.read()
-                elif self.page == USELESS["a reset"]:
-                    await resets(reader, writer)
-                writer.write(self.page)
-            else:
-                length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-                body = orjson.loads(await reader.readexactly(length))
-                self.requests.append(body)
-                if body["model"] != self.served:
-                    writer.write(answer("404 Not Found", b'{"error": {"message": "no such model"}}'))
-                else:
-                    writer.write(HEAD + chunked(good_answer(body["max_tokens"]), b"data: [DONE]\n\n"))
-            await writer.drain()
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
+    def reply(self, asked: Asked) -> Iterator[Step]:
+        self.heads.append(asked.head)
+        if asked.path == "/health":
+            yield from (self.health_delay_s, answer("200 OK"))
+        elif asked.method == "GET":
+            self.look_ups.append(asked.at_s)
+            yield from (self.page_delay_s, self.page)
+        else:
+            self.requests.append(asked.json)
+            is_served = asked.json["model"] == self.served
+            yield (
+                HEAD + chunked(good_answer(asked.json["max_tokens"]), b"data: [DONE]\n\n")
+                if is_served
+                else answer("404 Not Found", b'{"error": {"message": "no such model"}}')
+            )
 
 
 @asynccontextmanager
 async def probing(server: Engine, **changes: Any) -> AsyncIterator[Target]:
     """A new target of the daemon before its first probe."""
     clock = make_clock()
-    async with serving(server.handle) as port:
-        yield Target(spec(f"http://127.0.0.1:{port}", **changes), clock)
+    async with scripted(server.reply) as url:
+        yield Target(spec(url, **changes), clock)
         await asyncio.sleep(2 * MODELS_TIMEOUT_S)  # look-ups beside the probes end
     clock.close()
 

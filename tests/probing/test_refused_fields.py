@@ -26,7 +26,8 @@ from prober.workload.shapes import Fixed
 from prober.workload.workloads import RequestGenerator, Workload
 from tests.features.capacity.stage import target_spec
 from tests.probing.test_look_up import answer
-from tests.probing.test_probe import HEAD, chunked, good_answer, send, serving, spec
+from tests.probing.test_probe import HEAD, chunked, good_answer, send, spec
+from tests.scripted import Asked, scripted
 from tests.virtual import make_clock
 
 pytestmark = pytest.mark.virtual_time
@@ -44,27 +45,16 @@ class Api:
     refused: Sequence[tuple[str, str, str]] = REASONING
     requests: list[dict[str, Any]] = field(default_factory=list)
 
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-        except asyncio.IncompleteReadError:  # a worker connects once before it sends
-            writer.close()
-            return
-        if head.startswith(b"GET"):
-            writer.write(answer("404 Not Found"))
-        else:
-            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-            self.requests.append(body := orjson.loads(await reader.readexactly(length)))
-            for name, words, code in self.refused:
-                if name in body:
-                    error = {"message": words, "type": "invalid_request_error", "param": name, "code": code}
-                    writer.write(answer("400 Bad Request", orjson.dumps({"error": error})))
-                    break
-            else:
-                limit = body.get("max_completion_tokens") or body["max_tokens"]
-                writer.write(HEAD + chunked(good_answer(limit), b"data: [DONE]\n\n"))
-        await writer.drain()
-        writer.close()
+    def reply(self, asked: Asked) -> bytes:
+        if asked.method == "GET":
+            return answer("404 Not Found")
+        self.requests.append(body := asked.json)
+        for name, words, code in self.refused:
+            if name in body:
+                error = {"message": words, "type": "invalid_request_error", "param": name, "code": code}
+                return answer("400 Bad Request", orjson.dumps({"error": error}))
+        limit = body.get("max_completion_tokens") or body["max_tokens"]
+        return HEAD + chunked(good_answer(limit), b"data: [DONE]\n\n")
 
     @property
     def limits(self) -> list[set[str]]:
@@ -75,8 +65,8 @@ class Api:
 @asynccontextmanager
 async def probing(server: Api, **changes: Any) -> AsyncIterator[Target]:
     clock = make_clock()
-    async with serving(server.handle) as port:
-        yield Target(spec(f"http://127.0.0.1:{port}", model="m", engine="openai", **changes), clock)
+    async with scripted(server.reply) as url:
+        yield Target(spec(url, model="m", engine="openai", **changes), clock)
         await asyncio.sleep(1)
     clock.close()
 

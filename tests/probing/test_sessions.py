@@ -1,12 +1,11 @@
 """Conversations by the record of a server that checks what it gets: each turn follows the whole answer before it, and has it."""
 
 import asyncio
-import json
 import re
 import socket
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import islice
 from random import Random
@@ -39,7 +38,11 @@ from prober.workload.sessions import SessionWorkload
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import RequestGenerator
 from tests.daemon.test_fleet import watched
+from tests.scripted import Asked, Script, scripted
 from tests.virtual import make_clock
+from tests.wire.case import Step
+from tests.wire.events import DONE, chat, end
+from tests.wire.heads import UNTIL_CLOSE, body
 
 pytestmark = pytest.mark.virtual_time
 COUNT, TURNS, TOKENS, SECONDS = 4, 4, 6, 24.0
@@ -62,55 +65,40 @@ class Engine:
         self.ends: dict[str, list[float]] = defaultdict(list)
         self._said: dict[str, list[dict[str, str]]] = defaultdict(list)
         self._over: set[str] = set()
-        self.tasks: set[asyncio.Task[Any]] = set()
 
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self.tasks.add(task)
-        with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            head = await reader.readuntil(b"\r\n\r\n")
-            if head.startswith(b"POST"):
-                length = re.search(rb"(?i)content-length: (\d+)", head)
-                assert length is not None
-                await self._answer(json.loads(await reader.readexactly(int(length[1])))["messages"], writer)
-            else:
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
-        writer.close()
-        with suppress(ConnectionError, asyncio.CancelledError):
-            await writer.wait_closed()
-        self.tasks.discard(task)
+    def reply(self, asked: Asked) -> Script:
+        return self._answer(asked) if asked.method == "POST" else body("200 OK", {})
 
-    async def _answer(self, messages: list[dict[str, str]], writer: asyncio.StreamWriter) -> None:
-        now_s, nonce = asyncio.get_running_loop().time(), NONCE.match(messages[0]["content"])
+    def _answer(self, asked: Asked) -> Iterator[Step]:
+        messages = asked.json["messages"]
+        nonce = NONCE.match(messages[0]["content"])
         if nonce is None:
-            return self.wrong.append(f"no nonce: {messages[0]['content'][:40]}")
+            self.wrong.append(f"no nonce: {messages[0]['content'][:40]}")
+            return
         key, turn = nonce[1], len(messages) // 2 + 1
         arrivals, ends, said = self.arrivals[key], self.ends[key], self._said[key]
         if messages[:-1] != said or messages[-1]["role"] != "user":
             self.wrong.append(f"turn {turn} of {key} has {messages[:-1]}, and the conversation is {said}")
         if turn != len(arrivals) + 1 or len(ends) != len(arrivals) or key in self._over:
             self.wrong.append(f"turn {turn} of {key} comes after {len(arrivals)} turns and {len(ends)} answers")
-        arrivals.append(now_s)
+        arrivals.append(asked.at_s)
         if turn == 2 and self.failing:
             self._over.add(key)
             if self.failing in REFUSED:
-                head = f"HTTP/1.1 {REFUSED[self.failing]}\r\nContent-Length: 26\r\nConnection: close\r\n\r\n"
-                return writer.write(head.encode() + b'{"error":{"message":"no"}}')
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+                yield from body(REFUSED[self.failing], {"error": {"message": "no"}})
+                return
+        yield UNTIL_CLOSE
         words = [f"{key[-6:]}/{turn}.{number}é " for number in range(TOKENS)]
         for number, word in enumerate(words):
-            await asyncio.sleep(self.answer_s / TOKENS)
+            yield self.answer_s / TOKENS
             if turn == 2 and self.failing == "cut" and number == 3:
-                return None
+                return
             call = {"index": 0, "id": "c", "function": {"name": "look", "arguments": '{"path":'}}
             is_call = turn == 2 and self.failing == "call" and number == 3
-            writer.write(event({"delta": {"content": word} | ({"tool_calls": [call]} if is_call else {})}))
-        writer.write(event({"delta": {}, "finish_reason": "length"}) + b"data: [DONE]\n\n")
-        await writer.drain()
+            yield chat({"content": word} | ({"tool_calls": [call]} if is_call else {}))
+        yield end() + DONE
         ends.append(asyncio.get_running_loop().time())
         said += [*messages[len(said) :], {"role": "assistant", "content": "".join(words)}]
-        return None
 
     def turns(self) -> Counter[int]:
         """How many requests came for each turn."""
@@ -123,10 +111,6 @@ class Engine:
             for key, arrivals in self.arrivals.items()
             for end, later in zip(self.ends[key], arrivals[1:], strict=False)
         ]
-
-
-def event(choice: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps({"model": "m", "choices": [{"index": 0} | choice]}).encode() + b"\n\n"
 
 
 class InProcess(WorkerProcess):
@@ -163,18 +147,6 @@ async def launching(workers: int) -> AsyncIterator[Launch]:
         yield processes.launch
     finally:
         await processes.close()
-
-
-@asynccontextmanager
-async def serving(engine: Engine) -> AsyncIterator[str]:
-    server = await asyncio.start_server(engine.handle, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-    finally:
-        server.close()
-        for task in engine.tasks:
-            task.cancel()
-        await asyncio.gather(*engine.tasks)
 
 
 def loaded(url: str, rate: str = "1/s") -> TargetSpec:
@@ -273,7 +245,7 @@ WAYS: list[Callable[[str, SessionWorkload, Launch], Awaitable[list[ProbeResult]]
 async def test_a_turn_follows_the_whole_answer_before_it(way: Any, workers: int, answer_s: float) -> None:
     """And contains it. A due time for which no session is ready is not sent, and says so: shed, which no rate can hide."""
     engine = Engine(answer_s)
-    async with serving(engine) as url, launching(workers) as launch:
+    async with scripted(engine.reply) as url, launching(workers) as launch:
         results = await way(url, ROTATION, launch)
     assert engine.wrong == []
     turns = engine.turns()
@@ -297,7 +269,7 @@ async def test_a_turn_follows_the_whole_answer_before_it(way: Any, workers: int,
 async def test_a_failed_turn_ends_its_session(way: Any, failing: str) -> None:
     """Another one begins: turns 3 and 4 are only sent of sessions that have them without turn 2. The stage shows why turn 2 failed."""
     engine = Engine(0.05, failing)
-    async with serving(engine) as url, launching(1) as launch:
+    async with scripted(engine.reply) as url, launching(1) as launch:
         results = await way(url, ROTATION, launch)
     assert engine.wrong == []
     turns = engine.turns()
@@ -318,7 +290,7 @@ async def test_a_failed_turn_ends_its_session(way: Any, failing: str) -> None:
 async def test_a_think_time_is_honoured_exactly(think_s: float, workers: int) -> None:
     """Also one that is shorter than the lead of a connection: the server gets the turn that long after its answer ended."""
     engine = Engine(0.8)
-    async with serving(engine) as url, launching(workers) as launch:
+    async with scripted(engine.reply) as url, launching(workers) as launch:
         results = await matrix(url, replace(ROTATION, count=0, think_time=Fixed(round(think_s * 1e3))), launch)
     assert engine.wrong == []
     assert engine.turns()[4] >= 3
@@ -330,7 +302,7 @@ async def test_a_think_time_is_honoured_exactly(think_s: float, workers: int) ->
 async def test_a_failed_turn_ends_its_session_with_a_think_time(failing: str) -> None:
     """Nothing follows it; new sessions begin at their due times."""
     engine = Engine(0.05, failing)
-    async with serving(engine) as url, launching(1) as launch:
+    async with scripted(engine.reply) as url, launching(1) as launch:
         await matrix(url, replace(ROTATION, count=0, think_time=Fixed(300)), launch)
     assert engine.wrong == []
     turns = engine.turns()
@@ -341,7 +313,7 @@ async def test_a_failed_turn_ends_its_session_with_a_think_time(failing: str) ->
 async def test_a_call_that_cannot_be_sent_again_ends_its_session() -> None:
     """Engines refuse a call whose arguments are no JSON object. The result says that the session ends."""
     engine = Engine(0.05, "call")
-    async with serving(engine) as url:
+    async with scripted(engine.reply) as url:
         results = await matrix(url, ROTATION, LocalRun)
     assert engine.wrong == []
     assert set(engine.turns()) == {1, 2}
@@ -357,7 +329,7 @@ async def test_a_call_that_cannot_be_sent_again_ends_its_session() -> None:
 async def test_filler_in_place_of_answers_goes_on_after_a_call(workers: int) -> None:
     """The next turn needs nothing of the answer."""
     engine = Engine(0.05, "call")
-    async with serving(engine) as url, launching(workers) as launch:
+    async with scripted(engine.reply) as url, launching(workers) as launch:
         results = await matrix(url, replace(ROTATION, answers="filler"), launch)
     assert set(engine.turns()) >= {1, 2, 3, 4}
     assert {(result.outcome, result.detail) for result in results} == {(Outcome.OK, "")}

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +36,8 @@ from prober.workload.shapes import Uniform
 from prober.workload.workloads import RequestGenerator, Workload
 from tests.probing.canned_worker import CannedRun
 from tests.processes import HANG_S, until
+from tests.scripted import Asked, scripted
+from tests.wire.case import Step
 
 WORKLOAD = Workload("w", Uniform(5, 60), Uniform(3, 9))
 LEAD_NS = 150_000_000
@@ -60,50 +62,29 @@ class Engine:
     def __init__(self, chunks_per_s: float = 500.0) -> None:
         self.pause_s = 1 / chunks_per_s
         self.requests: list[tuple[str, int]] = []
-        self.connections = self.open = self.peak = 0
+        self.open = self.peak = 0
         self.chunks = 0
         self.cut_s: list[float] = []
         self.refusal = b""  # instead of an answer
 
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
-            body = json.loads(await reader.readexactly(length))
-        except asyncio.IncompleteReadError:
-            writer.close()
-            return
+    def reply(self, asked: Asked) -> Iterator[Step]:
         self.open += 1
         self.peak = max(self.peak, self.open)
-        tokens, text = body["max_tokens"], body["messages"][0]["content"]
+        tokens, text = asked.json["max_tokens"], asked.json["messages"][0]["content"]
         self.requests.append((text.partition("] ")[2], tokens))
-        gone = asyncio.create_task(reader.read())
         try:
-            writer.write(self.refusal or HEAD)
+            yield self.refusal or HEAD
             for _ in range(0 if self.refusal else tokens):
-                await asyncio.wait([gone], timeout=self.pause_s)
-                if gone.done():
-                    self.cut_s.append(time.monotonic())
-                    break
-                writer.write(CHUNK)
+                yield self.pause_s
+                yield CHUNK
                 self.chunks += 1
-            else:
-                prompt = len(text.split()) - 1  # without the nonce
-                writer.write(b"" if self.refusal else LAST % (prompt, tokens, prompt + tokens))
-        finally:  # also where a test fails meanwhile
+            prompt = len(text.split()) - 1  # without the nonce
+            yield b"" if self.refusal else LAST % (prompt, tokens, prompt + tokens)
+        except GeneratorExit:
+            self.cut_s.append(time.monotonic())
+            raise
+        finally:
             self.open -= 1
-            gone.cancel()
-            writer.close()
-
-
-@asynccontextmanager
-async def serving(engine: Engine) -> AsyncIterator[str]:
-    server = await asyncio.start_server(engine.handle, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
 
 
 def spec(url: str, **changes: Any) -> TargetSpec:
@@ -164,7 +145,9 @@ async def test_the_union_of_the_workers_is_the_schedule_of_one_process() -> None
     requests = []
     for count in (1, 3):
         engine = Engine()
-        async with serving(engine) as url, targeted(url) as target, open_workers(count) as workers:
+        connections: list[None] = []
+        serving = scripted(engine.reply, connected=lambda: connections.append(None))  # noqa: B023
+        async with serving as url, targeted(url) as target, open_workers(count) as workers:
             due_ns = schedule(target, 60)
             results = await sent(workers.launch, target, due_ns)
         requests.append(Counter(engine.requests))
@@ -174,7 +157,7 @@ async def test_the_union_of_the_workers_is_the_schedule_of_one_process() -> None
         shares = Counter(result.worker for result in results)
         assert set(shares) == ({0} if count == 1 else {1, 2, 3})
         assert min(shares.values()) >= 60 / count - 10
-        assert engine.connections == 60 + (count if count > 1 else 0), "one connection of each worker warms it up"
+        assert len(connections) == 60 + (count if count > 1 else 0), "one connection of each worker warms it up"
     assert requests[0] == requests[1]
     assert requests[0].total() == 60
 
@@ -200,7 +183,7 @@ async def test_a_daily_budget_holds_for_the_sum_of_the_workers() -> None:
     """Nothing is sent beyond it, and what was set aside becomes what the server counted; a refusal costs nothing."""
     engine = Engine()
     limit = 5_000.0
-    async with serving(engine) as url, targeted(url) as target, open_workers(2) as workers:
+    async with scripted(engine.reply) as url, targeted(url) as target, open_workers(2) as workers:
         target.budgets = {"tokens": Budget(limit)}
         results = await sent(
             workers.launch, target, schedule(target, 200, 400.0), Workload("w", Uniform(90, 110), Uniform(3, 9))
@@ -232,7 +215,7 @@ class OtherClock(WorkerProcess):
 async def test_stamps_of_a_machine_with_another_clock_come_back_on_the_clock_of_the_prober() -> None:
     """All of them moved by the worker, those of requests that are cut as well; durations stay."""
     engine = Engine(chunks_per_s=100)
-    async with serving(engine) as url, targeted(url) as target:
+    async with scripted(engine.reply) as url, targeted(url) as target:
         workers = Workers()
         await workers.start(2, kind=OtherClock)
         try:
@@ -260,7 +243,7 @@ async def test_stamps_of_a_machine_with_another_clock_come_back_on_the_clock_of_
 async def test_the_cap_of_requests_in_flight_holds_for_the_sum_of_the_workers(cap: int) -> None:
     """No more are in flight at the engine, and the others are shed."""
     engine = Engine(chunks_per_s=10)
-    async with serving(engine) as url, targeted(url, max_in_flight=cap) as target, open_workers(2) as workers:
+    async with scripted(engine.reply) as url, targeted(url, max_in_flight=cap) as target, open_workers(2) as workers:
         results = await sent(workers.launch, target, [target.clock.now_ns() + LEAD_NS] * 12)
     assert engine.peak == cap
     assert Counter(result.outcome for result in results) == {Outcome.OK: cap, Outcome.SHED: 12 - cap}
@@ -290,7 +273,7 @@ def waited_s(pids: Sequence[int]) -> float:
 async def test_a_stop_cuts_the_requests_of_all_workers_at_once() -> None:
     """Within 0.1 s and a few pauses of this machine, those not yet due are never sent, and what the others had delivered is known."""
     engine = Engine(chunks_per_s=50)
-    async with serving(engine) as url, targeted(url) as target, open_workers(3) as workers:
+    async with scripted(engine.reply) as url, targeted(url) as target, open_workers(3) as workers:
         drawer = RequestGenerator(Workload("w", Uniform(5, 60), Uniform(400, 500)), Random(7))
         now_ns = target.clock.now_ns()
         due_ns = [now_ns + LEAD_NS] * 30 + [now_ns + 60 * 10**9] * 6
@@ -319,7 +302,7 @@ async def test_the_end_of_a_worker_is_told_and_its_requests_do_not_count(
     """They are `invalid` and no failures of the engine; the other workers go on, and nothing is left of the process."""
     engine = Engine(chunks_per_s=4)
     told: list[str] = []
-    async with serving(engine) as url, targeted(url) as target, open_workers(3) as workers:
+    async with scripted(engine.reply) as url, targeted(url) as target, open_workers(3) as workers:
         workers.on_loss = told.append
         pids = processes(workers)
         sending = asyncio.create_task(sent(workers.launch, target, [target.clock.now_ns() + LEAD_NS] * 30))
@@ -341,7 +324,7 @@ async def test_the_end_of_a_worker_is_told_and_its_requests_do_not_count(
 
 async def test_without_workers_left_requests_are_invalid() -> None:
     """Nothing waits for ever."""
-    async with serving(Engine()) as url, targeted(url) as target, open_workers(2) as workers:
+    async with scripted(Engine().reply) as url, targeted(url) as target, open_workers(2) as workers:
         for pid in processes(workers):
             os.kill(pid, signal.SIGKILL)
         await asyncio.to_thread(until, lambda: len(workers.losses) == 2, "the loss of both")
@@ -382,7 +365,7 @@ async def test_one_worker_is_the_prober_itself_and_so_are_sample_prompts() -> No
 async def test_a_worker_cuts_its_requests_if_the_prober_is_stopped() -> None:
     """Nobody guards the engine then; the requests end within 1.5 s, though the process of the prober is still there."""
     engine = Engine(chunks_per_s=5)
-    async with serving(engine) as url:
+    async with scripted(engine.reply) as url:
         parent = start_prober("_send_long", url)
         try:
             await asyncio.to_thread(until, lambda: engine.open == 20, "20 requests in flight")
@@ -399,7 +382,7 @@ async def test_a_worker_cuts_its_requests_if_the_prober_is_stopped() -> None:
 async def test_workers_end_with_the_prober(signal_number: int, is_hung: bool) -> None:
     """However it ends, and also a worker that hangs; the engine is rid of the requests."""
     engine = Engine(chunks_per_s=5)
-    async with serving(engine) as url:
+    async with scripted(engine.reply) as url:
         parent = start_prober("_send_long", url)
         try:
             await asyncio.to_thread(until, lambda: engine.open == 20, "20 requests in flight")
@@ -421,7 +404,7 @@ async def test_workers_end_with_the_prober(signal_number: int, is_hung: bool) ->
 async def test_a_stop_with_two_workers_is_blamed_on_no_target(stopped: str) -> None:
     """Requests that a stop of a second delays are sent late, with the target's own latency, or are `invalid`."""
     engine = Engine()
-    async with serving(engine) as url, pauses() as pauses_s:
+    async with scripted(engine.reply) as url, pauses() as pauses_s:
         parent = start_prober("_send_paced", url, subprocess.PIPE)
         try:
             await asyncio.to_thread(until, lambda: len(engine.requests) >= 30, "requests before the stop")

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.scripted import scripted
+
 pytest.importorskip("ray", reason="make test-ray has an environment with Ray")
 
 from prober.measure.outcome import Outcome
@@ -18,7 +20,7 @@ from prober.probing.workers import WorkersUnavailable, open_workers
 from prober.results.stage import stage_of
 from prober.workload.shapes import Uniform
 from prober.workload.workloads import RequestGenerator, Workload
-from tests.probing.test_workers import WORKLOAD, Engine, schedule, sent, serving, targeted
+from tests.probing.test_workers import WORKLOAD, Engine, schedule, sent, targeted
 from tests.processes import until
 from tests.ray.conftest import node_arguments
 
@@ -32,7 +34,7 @@ async def test_two_nodes_send_the_schedule_of_one_process_and_one_is_lost(cluste
     for address in ("", cluster.address):
         engine = Engine()
         async with (
-            serving(engine) as url,
+            scripted(engine.reply) as url,
             targeted(url) as target,
             open_workers(2 if address else 1, ray=address) as workers,
         ):
@@ -78,7 +80,7 @@ async def test_a_stop_cuts_the_requests_of_all_nodes_at_once(cluster: Any) -> No
     cluster.add_node(**node_arguments())
     engine, quickest_s = Engine(chunks_per_s=50), 9.0
     async with (
-        serving(engine) as url,
+        scripted(engine.reply) as url,
         targeted(url) as target,
         open_workers(2, ray=cluster.address) as workers,
     ):

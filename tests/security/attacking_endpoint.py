@@ -1,15 +1,18 @@
-"""A hostile inference server: HTTP written by hand, so that it shares nothing with the prober or its mock.
+"""A hostile inference server, which shares nothing with the prober or its mock.
 
 Quiet, it answers as a small OpenAI-compatible server does.
 """
 
-import asyncio
 import json
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+
+from tests.scripted import Asked
+from tests.wire.case import Step
+from tests.wire.heads import EVENTS, LAST_CHUNK, body, chunk
 
 CHUNKS, CHUNK_S = 16, 0.01
 KB, MB = 1_000, 1_000_000
@@ -91,69 +94,44 @@ class Server:
     def __init__(self, reply: Reply) -> None:
         self._reply, self.attacking, self.seen = reply, False, Counter[str]()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, one request after the other."""
-        try:
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                path = head.split(b" ", 2)[1].split(b"?")[0].decode("latin-1")
-                for line in head.lower().split(b"\r\n"):
-                    if line.startswith(b"content-length:"):
-                        await reader.readexactly(int(line.split(b":")[1]))
-                self.seen[f"{path}{' attacked' if self.attacking else ''}"] += 1
-                await self._answer(path, writer, self._reply if self.attacking else Reply())
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
-            pass
-        finally:
-            writer.transport.abort()
-
-    async def _answer(self, path: str, writer: asyncio.StreamWriter, reply: Reply) -> None:
-        if path.endswith("/completions"):
-            await self._stream(writer, reply)
-            return
-        makers: dict[str, tuple[Callable[[], bytes] | None, bytes]] = {
+    def answer(self, asked: Asked) -> Iterator[Step]:
+        """The script of an answer."""
+        reply, path = self._reply if self.attacking else Reply(), asked.path.partition("?")[0]
+        self.seen[f"{path}{' attacked' if self.attacking else ''}"] += 1
+        makers = {
             "/version": (reply.version, b'{"version":"0.9.0"}'),
             "/v1/models": (reply.models, b'{"object":"list","data":[{"id":"m","object":"model","owned_by":"vllm"}]}'),
             "/metrics": (reply.page, PAGE),
         }
-        if path not in makers:
-            writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
-            return
-        make, ordinary = makers[path]
-        body = make() if make is not None else ordinary
-        kind = b"text/plain" if path == "/metrics" else b"application/json"
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n" % (kind, len(body)) + body)
-        await writer.drain()
+        if path.endswith("/completions"):
+            yield from self._stream(reply)
+        elif path in makers:
+            make, ordinary = makers[path]
+            kind = "text/plain" if path == "/metrics" else "application/json"
+            yield from body("200 OK", make() if make is not None else ordinary, f"Content-Type: {kind}")
+        else:
+            yield from body("404 Not Found", "")
 
-    async def _stream(self, writer: asyncio.StreamWriter, reply: Reply) -> None:
+    @staticmethod
+    def _stream(reply: Reply) -> Iterator[Step]:
         if reply.status == b"silence":
-            await asyncio.sleep(60.0)
+            yield 60.0
             return
         if reply.status:
-            head = b"HTTP/1.1 " + reply.status + b"\r\nContent-Type: application/json\r\n" + reply.headers
-            body = reply.body()
-            writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-            await writer.drain()
+            answer = reply.body()
+            lines = b"HTTP/1.1 " + reply.status + b"\r\nContent-Type: application/json\r\n" + reply.headers
+            yield lines + b"Content-Length: %d\r\n\r\n" % len(answer) + answer
             return
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"
-        writer.write(head + reply.headers + b"\r\n")
-        if reply.events is None:
-            for number in range(CHUNKS):
-                _write(writer, _chunk(f" w{number}"))
-                await writer.drain()
-                await asyncio.sleep(CHUNK_S)
-        else:
-            for event in reply.events():
-                _write(writer, event)
-                await writer.drain()
-        tokens = reply.usage_tokens or CHUNKS
-        usage = {"prompt_tokens": reply.usage_tokens or 128, "completion_tokens": tokens}
-        _write(writer, json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}).encode())
-        _write(writer, json.dumps({"choices": [], "usage": usage}).encode())
-        _write(writer, b"[DONE]")
-        writer.write(b"0\r\n\r\n")
-        await writer.drain()
+        yield b"HTTP/1.1 200 OK\r\n%b\r\nTransfer-Encoding: chunked\r\n%b\r\n" % (EVENTS.encode(), reply.headers)
+        for event in reply.events() if reply.events else ():
+            yield _event(event)
+        for number in range(0 if reply.events else CHUNKS):
+            yield from (_event(_chunk(f" w{number}")), CHUNK_S)
+        usage = {"prompt_tokens": reply.usage_tokens or 128, "completion_tokens": reply.usage_tokens or CHUNKS}
+        yield _event(json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}).encode())
+        yield _event(json.dumps({"choices": [], "usage": usage}).encode())
+        yield _event(b"[DONE]") + LAST_CHUNK
 
 
-def _write(writer: asyncio.StreamWriter, event: bytes) -> None:
-    data = b"data: " + event + b"\n\n"
-    writer.write(b"%x\r\n" % len(data) + data + b"\r\n")
+def _event(data: bytes) -> bytes:
+    return chunk(b"data: " + data + b"\n\n")

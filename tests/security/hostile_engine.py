@@ -1,8 +1,7 @@
 """An engine whose every answer is chosen by a test, and the probe of it."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from random import Random
 
 import orjson
@@ -15,6 +14,7 @@ from prober.net.clock import Clock
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
 from prober.workload.workloads import RequestGenerator
+from tests.scripted import scripted
 
 Answers = Callable[[str, bytes], bytes]
 """Path and head of a request to the whole answer, as it is written."""
@@ -48,35 +48,9 @@ def models(*names: str) -> bytes:
     return response(orjson.dumps({"data": [{"id": name, "owned_by": "vllm"} for name in names]}))
 
 
-@asynccontextmanager
-async def engine(answers: Answers, pause_s: float = 0.0) -> AsyncIterator[str]:
+def engine(answers: Answers, pause_s: float = 0.0) -> AbstractAsyncContextManager[str]:
     """The base URL of the engine. pause_s: before each answer"""
-
-    handlers: set[asyncio.Task[None]] = set()
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        handlers.add(task)
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            await asyncio.sleep(pause_s)
-            writer.write(answers(head.split()[1].decode(), head))
-            await writer.drain()
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-            with suppress(ConnectionError):
-                await writer.wait_closed()
-            handlers.discard(task)
-
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        await asyncio.gather(*handlers)
+    return scripted(lambda asked: (pause_s, answers(asked.path, asked.head)))
 
 
 def target_spec(url: str, keys: str = "") -> TargetSpec:

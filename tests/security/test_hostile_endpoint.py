@@ -3,19 +3,16 @@
 `bench.hostile` measures them one by one.
 """
 
-import asyncio
 import json
 import re
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.processes import HANG_S, Daemon, Mock, get, until
+from tests.processes import Daemon, Mock, get, until
+from tests.scripted import threaded
 from tests.security.attacking_endpoint import ATTACKS, Server
 
 ROOT = Path(__file__).parent.parent.parent
@@ -51,30 +48,13 @@ def short(attack: str) -> str:
 @contextmanager
 def attacking() -> Iterator[dict[str, int]]:
     """The ports of servers that attack all the time, by attack."""
-    started: Future[tuple[dict[str, int], Callable[[], object]]] = Future()
-
-    async def serve() -> None:
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        loop.set_exception_handler(lambda *_: None)  # connections are open when it ends
-        listening = {}
+    with ExitStack() as servers:
+        ports = {}
         for name, reply in ATTACKS.items():
             server = Server(reply)
             server.attacking = True
-            listening[name] = await asyncio.start_server(server.serve, "127.0.0.1", 0, limit=1 << 20)
-        ports: dict[str, int] = {name: each.sockets[0].getsockname()[1] for name, each in listening.items()}
-        started.set_result((ports, partial(loop.call_soon_threadsafe, ended.set)))
-        await ended.wait()
-        for each in listening.values():
-            each.close()
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    ports, end = started.result(HANG_S)
-    try:
+            ports[name] = int(servers.enter_context(threaded(server.answer)).rpartition(":")[2])
         yield ports
-    finally:
-        end()
-        thread.join()
 
 
 def config(mock: str, ports: dict[str, int]) -> str:

@@ -6,12 +6,10 @@ import json
 import logging
 import re
 import sys
-import threading
 import unicodedata
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,8 @@ from prober.measure.target_state import TargetEvent
 from prober.net.log_lines import Format, LogLine
 from tests import commands
 from tests.processes import Daemon, get, until
+from tests.scripted import Asked, Script, threaded
+from tests.wire.heads import body
 
 FORGED = "FORGED=1"
 HOSTILE = (
@@ -35,77 +35,38 @@ HOSTILE = (
     "a@evil.example &lt;i&gt; &#x202e; | c | `x` *x* _x_ ~~x~~ [bold]r[/] {{ 7*7 }} ${jndi:x} \"q\\ 'q'"
 )
 HEADER = "\x9b31m\u00adred<script>|`"  # what a header of HTTP can carry
+Address = Callable[[str], str]  # base URL of the server that answers in a mode
 NAMES = ("names", "failing", "in_stream", "finish", "no_http", "several", "plain", "html", "redirect")
 
 
-class Server(ThreadingHTTPServer):
-    """The first part of a path says how it answers."""
+def reply(asked: Asked) -> Script:
+    """The first part of the path says how it answers."""
+    mode, path = asked.path.split("/")[1], asked.path.rsplit("/", 1)[-1]
+    if asked.method == "GET":
+        ids = [HOSTILE, f"{HOSTILE}2"] if mode == "several" else [HOSTILE]
+        pages = {
+            "models": ({"data": [{"id": name, "owned_by": "vllm"} for name in ids]}, "application/json"),
+            "version": ({"version": HOSTILE}, "application/json"),
+            "metrics": (page(), "text/plain; version=0.0.4"),
+        }
+        return answer("200", *pages[path]) if path in pages else answer("404", "")
+    match mode:
+        case "failing":
+            return answer("500", {"error": {"message": HOSTILE, "type": HOSTILE}})
+        case "no_http":
+            return f"{HOSTILE}\r\n\r\n".encode()
+        case "plain":
+            return answer("200", HOSTILE, "text/plain")
+        case "html":
+            return answer("503", HOSTILE, "text/html")
+        case "redirect":
+            return answer("302", HOSTILE)
+    return answer("200", "".join(stream(mode)), "text/event-stream")
 
-    daemon_threads = True
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
-
-    def url(self, mode: str) -> str:
-        """Base URL."""
-        return f"http://127.0.0.1:{self.server_address[1]}/{mode}/v1"
-
-    def handle_error(self, *_: object) -> None:
-        """Clients hang up when they have read enough."""
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self.server_close()
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        mode, path = self._mode(), self.path.rsplit("/", 1)[-1]
-        if path == "models":
-            ids = [HOSTILE, f"{HOSTILE}2"] if mode == "several" else [HOSTILE]
-            self._answer(200, json.dumps({"data": [{"id": name, "owned_by": "vllm"} for name in ids]}))
-        elif path == "version":
-            self._answer(200, json.dumps({"version": HOSTILE}))
-        elif path == "metrics":
-            self._answer(200, page(), "text/plain; version=0.0.4")
-        else:
-            self._answer(404, "")
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        match self._mode():
-            case "failing":
-                self._answer(500, json.dumps({"error": {"message": HOSTILE, "type": HOSTILE}}))
-            case "no_http":
-                self.wfile.write(f"{HOSTILE}\r\n\r\n".encode())
-                self.close_connection = True
-            case "plain":
-                self._answer(200, HOSTILE, "text/plain")
-            case "html":
-                self._answer(503, HOSTILE, "text/html")
-            case "redirect":
-                self._answer(302, HOSTILE)
-            case mode:
-                self._answer(200, "".join(stream(mode)), "text/event-stream")
-
-    def _mode(self) -> str:
-        return self.path.split("/")[1]
-
-    def _answer(self, status: int, body: str, kind: str = "application/json") -> None:
-        data = body.encode()
-        self.send_response(status, HEADER)
-        for name in ("Server", "Location", "Retry-After", "X-RateLimit-Remaining-Requests"):
-            self.send_header(name, HEADER)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        pass
+def answer(status: str, content: Any, kind: str = "application/json") -> Script:
+    names = ("Server", "Location", "Retry-After", "X-RateLimit-Remaining-Requests")
+    return body(f"{status} {HEADER}", content, f"Content-Type: {kind}", *(f"{name}: {HEADER}" for name in names))
 
 
 def stream(mode: str) -> Iterator[str]:
@@ -174,9 +135,9 @@ def assert_inert(html: str, where: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as serving:
-        yield serving
+def address() -> Iterator[Address]:
+    with threaded(reply) as url:
+        yield lambda mode: f"{url}/{mode}/v1"
 
 
 def prober(*words: object) -> str:
@@ -186,28 +147,28 @@ def prober(*words: object) -> str:
 
 
 @pytest.mark.parametrize("mode", NAMES)
-def test_a_probe_on_a_terminal(server: Server, mode: str) -> None:
+def test_a_probe_on_a_terminal(address: Address, mode: str) -> None:
     """Whatever ends it."""
-    text = prober("once", server.url(mode))
+    text = prober("once", address(mode))
     assert_harmless(text, mode)
     assert text.startswith("ok ") == (mode in ("names", "finish")), text
 
 
-def test_a_probe_as_json(server: Server) -> None:
+def test_a_probe_as_json(address: Address) -> None:
     """It is valid, and its names and messages are one line."""
-    answer = json.loads(prober("once", server.url("names"), "--json"))
+    answer = json.loads(prober("once", address("names"), "--json"))
     assert_shown(" ".join(str(value) for value in answer.values()), "names")
     assert "\n" not in answer["detail"] + answer["model"] + answer["answered_model"]
     assert answer["answered_model"] == answer["model"] + "!"
 
 
-def test_commands_and_their_files(server: Server, tmp_path: Path) -> None:
+def test_commands_and_their_files(address: Address, tmp_path: Path) -> None:
     """Sweep, gate, compare, matrix and diagnose; their reports as Markdown, HTML and CSV."""
     rows = tmp_path / "rows.yaml"
     rows.write_text(
         "rows: [{name: a, prompt_tokens: 20, output_tokens: 48, rate: 50/s, requests: 10, accept: ['ttft<5s:50%']}]"
     )
-    names, failing = server.url("names"), server.url("in_stream")
+    names, failing = address("names"), address("in_stream")
     fixed = ("--prompt-tokens", 20, "--output-tokens", 48)
     calls = (
         ("sweep", names, "--max-time", "1s", "--step", "500ms", "--warm-up", 2, "--output", "sweep.json",
@@ -220,7 +181,7 @@ def test_commands_and_their_files(server: Server, tmp_path: Path) -> None:
         ("compare", names, failing, "--rounds", 6, "--requests", 2, "--rate", "50/s", "--cool-down", "0s", *fixed),
         ("compare", "gate.json", "bad.json"),
         ("matrix", names, "--file", rows, "--output", "matrix.json"),
-        ("matrix", server.url("several"), "--file", rows),
+        ("matrix", address("several"), "--file", rows),
         ("diagnose", names, "--ttft", "1ms"),
         ("report", "gate.json", "bad.json"),
         ("report", "gate.json", "bad.json", "--format", "html"),
@@ -277,10 +238,10 @@ def read_pages(url: str) -> list[dict[str, Any]]:
     return listed
 
 
-def test_everything_that_a_daemon_says(server: Server, tmp_path: Path) -> None:
+def test_everything_that_a_daemon_says(address: Address, tmp_path: Path) -> None:
     """Log, page, API and series, while a neighbour goes by its own name."""
-    targets: list[dict[str, object]] = [{"name": mode, "url": server.url(mode)} for mode in NAMES[1:]]
-    targets.append({"url": server.url("names")})  # its name is the model's
+    targets: list[dict[str, object]] = [{"name": mode, "url": address(mode)} for mode in NAMES[1:]]
+    targets.append({"url": address("names")})  # its name is the model's
     config = {
         "defaults": {"rate": "5/s", "arrivals": "constant", "warmup": 0, "connect_lead": "50ms"},
         "targets": targets,

@@ -10,8 +10,9 @@ import socket
 import socketserver
 import ssl
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from prober.net.prometheus import QueryFailed, instant
 from prober.net.redaction import Redactor
 from prober.net.scrape import UnreadablePage, fetch
 from tests.probing.test_probe import PATIENT, QUICK, probe
+from tests.scripted import Asked, scripted
 
 METADATA = "169.254.169.254"
 TOKEN, QUERY_SECRET = "s3cr3t-token-of-the-list", "asked-by-the-query"
@@ -62,35 +64,15 @@ def head(status: str = "200 OK", kind: str = "text/event-stream", *more: str) ->
 async def hostile(*answer: bytes, forever: bytes = b"", listed: bool = True) -> AsyncIterator[tuple[str, list[bytes]]]:
     """A server that lists its model and answers all else so; `forever` is then sent until nobody takes it any more."""
     requests: list[bytes] = []
-    open_now: list[tuple[asyncio.Task[Any], asyncio.StreamWriter]] = []
 
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        open_now.append((task, writer))
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            request = await reader.readuntil(b"\r\n\r\n")
-            requests.append(request)
-            if listed and b"/models " in request.splitlines()[0]:
-                writer.write(head("200 OK", "application/json", f"Content-Length: {len(MODELS)}") + MODELS)
-            else:
-                writer.write(b"".join(answer))
-                while forever:
-                    writer.write(forever)
-                    await writer.drain()
-            await writer.drain()
-        writer.close()
+    def reply(asked: Asked) -> Iterable[bytes]:
+        requests.append(asked.head)
+        if listed and asked.path.endswith("/models"):
+            return [head("200 OK", "application/json", f"Content-Length: {len(MODELS)}") + MODELS]
+        return chain(answer, repeat(forever) if forever else ())
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", requests
-    finally:
-        server.close()
-        for task, writer in open_now:
-            writer.transport.abort()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
-            await task
+    async with scripted(reply) as url:
+        yield url, requests
 
 
 async def met(*answer: bytes, forever: bytes = b"", **changes: Any) -> ProbeResult:

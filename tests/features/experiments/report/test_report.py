@@ -1,10 +1,8 @@
 """The report: what it says, what it never claims, and that its HTML needs nothing from elsewhere."""
 
 import csv
-import http.server
 import re
 import subprocess
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -25,6 +23,8 @@ from prober.results.stage_parts import Reasoning, Series
 from prober.statistics.quantiles import Quantile
 from tests.processes import HANG_S
 from tests.results.samples import requests, sweep
+from tests.scripted import Asked, Script, threaded
+from tests.wire.heads import body
 
 BARE = Result("bare", "run", 0.0, 0.0, "tool", MeasuredTarget(), Load(), ())
 MOMENTS = ("mean", "std. deviation")
@@ -499,21 +499,12 @@ def hits() -> Iterator[tuple[int, list[str]]]:
     """A server's port, and what was asked of it."""
     asked: list[str] = []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            self.send_response(404)
-            self.end_headers()
+    def reply(request: Asked) -> Script:
+        asked.append(request.path)
+        return body("404 Not Found", "")
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.server_port, asked
-        server.shutdown()
-        thread.join()
+    with threaded(reply) as url:
+        yield int(url.rpartition(":")[2]), asked
 
 
 def browse(chromium: Path, page: Path, *options: str) -> str:
