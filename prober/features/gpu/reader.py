@@ -52,31 +52,24 @@ _LINK_COUNTERS = ((138, 139, 1024), (202, 204, 1))  # sent, received, bytes of o
 
 
 class Reader:
-    """The NVIDIA GPUs of this machine. trouble: why the last read failed for all GPUs, or "" """
+    """The NVIDIA GPUs of this machine. While one does not answer, the library is opened anew every REOPEN_INTERVAL_S.
+
+    trouble: why the last read failed for all GPUs, or ""; is_complete: every GPU of the machine answered the last read
+    """
 
     def __init__(self, nvml: Any, now: Callable[[], float]) -> None:
         self._library, self._now = Library(nvml), now
-        self._cards: list[Card] = []
-        self._count = -1
-        self._incomplete = False  # a GPU did not answer when they were listed
-        self._lost = False
-        self._up = True
-        self._opened_at = now()
+        self._is_open, self._opened_at = True, now()
         self._xids: dict[str, int] = {}
         self._faults: Faults | None = None
         self._request: Any = None
-        self.driver: str = self._library.query({}, "nvmlSystemGetDriverVersion") or ""
         self.trouble = ""
+        self._list()
 
     @property
     def refused(self) -> dict[str, dict[str, str]]:
         """Reasons why calls are refused, by UUID of the GPU or partition and by name of the call."""
         return {part.uuid: dict(part.refused) for card in self._cards for part in _parts(card)}
-
-    @property
-    def is_complete(self) -> bool:
-        """True if every GPU of the machine answered the last read."""
-        return not (self._lost or self._incomplete)
 
     def read(self) -> list[GpuReading]:
         """Readings of every GPU and partition that answers. Errors of GPUs and driver are not raised."""
@@ -84,23 +77,23 @@ class Reader:
         try:
             self._ready()
         except (Lost, self._library.nvml.NVMLError) as error:
-            self._lost, self.trouble = True, str(error) or str(error.__cause__)
-        else:
-            for card in list(self._cards):
-                try:
-                    devices += self._read(card)
-                except Lost:
-                    self._lost = True
-                    self._cards.remove(card)
-                    self._free(card)
+            self.is_complete, self.trouble = False, str(error) or str(error.__cause__)
+            return devices
+        answering = []
+        for card in self._cards:
+            try:
+                devices += self._read(card)
+                answering.append(card)
+            except Lost:
+                self._free(card)
+        self.is_complete = self._all_listed and answering == self._cards and not self._library.has_stale_handle
+        self._answering, self._library.has_stale_handle = answering, False
         return devices
 
     def close(self) -> None:
         """End the thread and release all resources. A later read returns nothing."""
-        if self._up:
-            self._release()
-            self._library.release("nvmlShutdown")
-        self._up, self._opened_at = False, math.inf
+        self._shut()
+        self._opened_at = math.inf
 
     def cuda(self) -> str:
         """The highest version of CUDA that the driver supports, as the engine's may be lower; "" if unknown. Raises Lost."""
@@ -114,53 +107,42 @@ class Reader:
     # --- list of the GPUs
 
     def _ready(self) -> None:
-        """Update the list of GPUs: list them again after a change, and restart the library after a GPU was lost."""
-        if (self._lost or not self._up) and self._now() - self._opened_at >= REOPEN_INTERVAL_S:
-            self._reopen()
-        if not self._up:
-            return
-        count = self._library.call("nvmlDeviceGetCount")
-        if count != self._count or self._lost or self._incomplete or self._library.has_stale_handle:
-            self._list(count)
-        self._watch()
-        self.trouble = ""
+        """Open the library anew where the number of GPUs has changed, or where a GPU has not answered and it is time."""
+        is_due = self._now() - self._opened_at >= REOPEN_INTERVAL_S
+        if self._is_open and (self.is_complete or not is_due):
+            is_due = self._library.call("nvmlDeviceGetCount") != self._count
+        if is_due:
+            self._shut()
+            self._opened_at = self._now()
+            self._library.call("nvmlInit")
+            self._is_open = True
+            self._list()
+        if self._is_open:
+            self._watch()
+            self.trouble = ""
 
-    def _reopen(self) -> None:
-        if self._up:
-            self._release()
-            self._library.release("nvmlShutdown")
-        self._up, self._count, self._opened_at = False, -1, self._now()
-        self._library.call("nvmlInit")
-        self._up = True
-        self.driver = self._library.query({}, "nvmlSystemGetDriverVersion") or ""
-
-    def _list(self, count: int) -> None:
-        gone = {card.uuid: card for card in self._cards}
-        self._cards, self._count, self._incomplete, self._lost = [], count, False, False
-        self._library.has_stale_handle = False
-        for index in range(count):
+    def _list(self) -> None:
+        self.driver: str = self._library.query({}, "nvmlSystemGetDriverVersion") or ""
+        self._count: int = self._library.call("nvmlDeviceGetCount")
+        self._cards: list[Card] = []
+        self._all_listed = True
+        for index in range(self._count):
             try:
                 handle = self._library.call("nvmlDeviceGetHandleByIndex", index)
                 uuid = self._library.call("nvmlDeviceGetUUID", handle)
-                name = self._library.call("nvmlDeviceGetName", handle)
+                self._cards.append(Card(index, uuid, self._library.call("nvmlDeviceGetName", handle), handle))
             except self._library.nvml.NVMLError as error:
-                self._lost |= error.value in LOST
-                self._incomplete |= error.value != NO_PERMISSION  # such a GPU is another container's
-                continue
-            card = gone.pop(uuid, None) or Card(index, uuid, name, handle)
-            card.index, card.handle = index, handle
-            self._cards.append(card)
-        for removed in gone.values():
-            self._free(removed)
+                self._all_listed &= error.value == NO_PERMISSION  # such a GPU is another container's
+        self.is_complete, self._answering = self._all_listed, list(self._cards)
 
     def _watch(self) -> None:
-        """Watch for faults of these GPUs; a running watch of the same GPUs continues."""
-        cards = {address(card.handle): card.uuid for card in self._cards}
+        """Watch for faults of the GPUs that answered the last read; a running watch of the same GPUs continues."""
+        uuids = {address(card.handle): card.uuid for card in self._answering}
         if self._faults is not None:
-            if not self._faults.ended and self._faults.cards == cards:
+            if not self._faults.ended and self._faults.cards == uuids:
                 return
             self._faults.stop()
-        self._faults = Faults(self._library, self._cards, self._xids)
+        self._faults = Faults(self._library, self._answering, self._xids)
 
     def _free(self, card: Card) -> None:
         for part in _parts(card):
@@ -168,12 +150,16 @@ class Reader:
                 self._library.release("nvmlGpmSampleFree", sample)
             part.samples, part.sampled_at = [], None
 
-    def _release(self) -> None:
+    def _shut(self) -> None:
+        """Release all resources, if the library is open."""
+        if not self._is_open:
+            return
         if self._faults is not None:
             self._faults.stop()
-        self._faults = None
         for card in self._cards:
             self._free(card)
+        self._library.release("nvmlShutdown")
+        self._is_open, self._faults, self._cards = False, None, []
 
     # --- readings of a GPU
 
