@@ -89,21 +89,18 @@ class WebFile:
     """
 
     def __init__(self, path: str | None, *, keep_running: bool = False) -> None:
-        self._path = path
+        self._path, self._logged, self.now = path, "", Loaded()
         self._stamps: tuple[Stamp | None, ...] = ()
         self._retry_s = math.inf  # on the monotonic clock
-        self._logged = ""
-        self._is_reading = False
-        self.now = Loaded()
-        if path is not None:
-            try:
-                self.now = read(path)
-            except ConfigError as problem:
-                if not keep_running:
-                    raise
-                self.now, self._logged = Loaded(is_locked=True), str(problem)
-                self._retry_s = time.monotonic() + RETRY_S
-            self._stamps = self._stamped()
+        if path is None:
+            return
+        try:
+            self.now = read(path)
+        except ConfigError as problem:
+            if not keep_running:
+                raise
+            self.now, self._logged, self._retry_s = Loaded(is_locked=True), str(problem), time.monotonic() + RETRY_S
+        self._stamps = self._stamped()
 
     @property
     def problem(self) -> str:
@@ -111,38 +108,29 @@ class WebFile:
         return self._logged if self.now.is_locked else ""
 
     async def current(self) -> Loaded:
-        """The current configuration, reloaded if a file has changed; meanwhile the last one. Several event loops may call it."""
-        if self._path is None or self._is_reading:
+        """The current configuration: loaded again if a file has changed, and every RETRY_S after a mistake. Meanwhile the last one."""
+        if self._path is None or (self._stamped() == self._stamps and time.monotonic() < self._retry_s):
             return self.now
-        if self._stamped() != self._stamps or time.monotonic() > self._retry_s:
-            self._is_reading = True
-            try:
-                self._stamps = self._stamped()
-                await self._renew(self._path)
-            finally:
-                self._is_reading = False
-        return self.now
-
-    async def _renew(self, path: str) -> None:
+        self._stamps, self._retry_s = self._stamped(), time.monotonic() + RETRY_S
         try:
-            loaded = await asyncio.to_thread(read, path)
+            loaded = await asyncio.to_thread(read, self._path)
             if (loaded.tls is None) != (self.now.tls is None) and not self.now.is_locked:
-                raise ConfigError(
-                    f"{path}: turns TLS {'off' if loaded.tls is None else 'on'}; this needs a restart of the prober"
-                )
+                switched = "off" if loaded.tls is None else "on"
+                raise ConfigError(f"{self._path}: turns TLS {switched}; this needs a restart of the prober")
             if self.now.authenticates and not loaded.authenticates:
-                raise ConfigError(f"{path}: removes all authentication; this needs a restart of the prober")
+                raise ConfigError(f"{self._path}: removes all authentication; this needs a restart of the prober")
         except ConfigError as problem:
             if str(problem) != self._logged:
                 effect = "the pages stay locked" if self.now.is_locked else "the old one stays in use"
                 log.error("web configuration not applied, %s", effect)
                 for line in str(problem).splitlines():
                     log.error("%s", line)
-            self._logged, self._retry_s = str(problem), time.monotonic() + RETRY_S
-            return
+            self._logged = str(problem)
+            return self.now
         self.now, self._logged, self._retry_s = loaded, "", math.inf
-        self._stamps = self._stamped()
+        self._stamps = self._stamped()  # of the files that this one names
         log.info("web configuration applied")
+        return self.now
 
     def _stamped(self) -> tuple[Stamp | None, ...]:
         assert self._path is not None
