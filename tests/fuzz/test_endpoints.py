@@ -116,7 +116,7 @@ def test_facts_of_any_documents_are_short_texts(version: object, listed: object)
     answers = {
         fact.path: document for fact, document in zip(VLLM.facts, (version, listed) * len(VLLM.facts), strict=False)
     }
-    assert all(len(value) <= 300 for value in facts(VLLM, answers).values())
+    assert all(len(fact.value) <= 300 for fact in facts(VLLM.facts, answers).values())
 
 
 @FEW

@@ -197,7 +197,7 @@ def test_versions_models_and_flags_of_an_engine(kind: str) -> None:
     """From its pages of facts and its metrics page."""
     table = next(table for table in TABLES if table.engine == "vllm" and table.facts)
     for name in NAMES[kind]:
-        found = facts(table, {"/version": {"version": name}})
+        found = {name: fact.value for name, fact in facts(table.facts, {"/version": {"version": name}}).items()}
         assert found.get("version", "") == shown_name(name)
         info = EngineInfo("vllm", name, name, {"dtype": name})
         assert (info.version, info.model, info.flags["dtype"]) == (shown_name(name),) * 3

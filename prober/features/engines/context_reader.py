@@ -6,17 +6,15 @@ answered.
 """
 
 import asyncio
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import orjson
 
 from prober.features.engines.page_reader import fetch_of, root_of
-from prober.features.engines.page_reading import json_item
+from prober.features.engines.page_reading import facts
 from prober.measure.engine_signals import JsonFact
 from prober.measure.engines import CONTEXT_FACTS
-from prober.measure.printable import shown_name
 from prober.net.scrape import UnreadablePage
 from prober.probing.target import Target
 from prober.results.facts import Fact
@@ -25,7 +23,6 @@ TIMEOUT_S = 2.0  # of one document
 TOTAL_S = 5.0  # of all documents
 MAX_BYTES = 256 << 10
 _RANKS = {"tensor_parallel": "TP", "pipeline_parallel": "PP", "data_parallel": "DP"}
-_UNDECIDED = {"", "auto", "none", "unknown"}  # values that name no fact
 
 
 async def read_context(target: Target) -> list[Fact]:
@@ -41,18 +38,15 @@ async def read_context(target: Target) -> list[Fact]:
         pass  # facts of the documents that were read in time
     if target.identity is None:
         return []
-    facts = context_facts(CONTEXT_FACTS.get(target.identity.dialect.name, ()), answers, target.identity.model)
-    return [replace(fact, value=target.endpoint.redactor.redact(fact.value)) for fact in facts]
+    context = context_facts(CONTEXT_FACTS.get(target.identity.dialect.name, ()), answers, target.identity.model)
+    return [replace(fact, value=target.endpoint.redactor.redact(fact.value)) for fact in context]
 
 
 def context_facts(wanted: Iterable[JsonFact], answers: Mapping[str, object], model: str) -> list[Fact]:
     """Facts in the documents. answers: documents by path; model: name of the requested model."""
-    facts: dict[str, Fact] = {}
-    for fact in wanted:
-        if fact.name not in facts and (value := _value(fact, answers, model)) is not None:
-            facts[fact.name] = Fact(fact.name, value, fact.path.partition("?")[0])
-    ranks = {label: facts.pop(name) for name, label in _RANKS.items() if name in facts}
-    return [*facts.values(), *_parallelism(ranks)]
+    found = facts(wanted, answers, model)
+    ranks = {label: found.pop(name) for name, label in _RANKS.items() if name in found}
+    return [*found.values(), *_parallelism(ranks)]
 
 
 async def _read(target: Target, wanted: Iterable[JsonFact], answers: dict[str, object]) -> None:
@@ -70,25 +64,6 @@ async def _read(target: Target, wanted: Iterable[JsonFact], answers: dict[str, o
         except (UnreadablePage, OSError, ValueError):
             continue  # not every server has every document
         stated |= of_path
-
-
-def _value(fact: JsonFact, answers: Mapping[str, object], model: str) -> str | None:
-    if fact.path not in answers:
-        return None
-    value = answers[fact.path]
-    for step in fact.json_path[:-1]:
-        value = json_item(value, step, model)
-    if not isinstance(value, dict) or fact.json_path[-1] not in value:
-        return None
-    value = value[fact.json_path[-1]]
-    if value is None:
-        return fact.absent
-    if isinstance(value, bool) or not isinstance(value, str | int | float) or str(value).lower() in _UNDECIDED:
-        return None
-    if fact.is_text:
-        digest = hashlib.sha256(str(value).encode("utf-8", "surrogatepass")).hexdigest()[:12]
-        return f"{len(str(value)):,} characters, sha256 {digest}"
-    return shown_name(str(value)).removeprefix("torch.").removeprefix("(guessed) ")
 
 
 def _parallelism(ranks: Mapping[str, Fact]) -> Iterator[Fact]:

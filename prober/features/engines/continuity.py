@@ -93,7 +93,6 @@ class Continuity:
     ) -> None:
         self.epoch = epoch
         self._gap = before is not None  # readings are missing before the next one
-        self._is_restored = before is not None
         self.identity = identity or EngineIdentity()
         self._raw: EngineSignals | None = before.read if before else None  # last reading, accepted or not
         self._accepted: EngineSignals | None = self._raw  # last accepted reading
@@ -143,11 +142,6 @@ class Continuity:
         self._raw = replace(now, **present)
         step = _step(before, now)
         gap, self._gap = self._gap, False
-        is_restored, self._is_restored = self._is_restored, False
-        if is_restored and step is _Step.WENT_BACK:  # it is unknown which engine the earlier prober read
-            self.epoch += 1
-            self._keep_totals(now)
-            return self._continue(now)
         may_be_other = gap and not _is_same_process(before, now)
         # A rank that joins brings all its earlier counts.
         is_regrouped = (before.ranks, before.info.engine) != (now.ranks, now.info.engine)

@@ -209,7 +209,7 @@ class PageReader:
                 self._facts_ns, earlier = now_ns - FACTS_EVERY_NS + FACTS_RETRY_NS, self._facts
             except (UnreadablePage, ValueError):
                 continue  # not every server has every endpoint
-        self._facts = earlier | facts(table, answers)
+        self._facts = earlier | {name: fact.value for name, fact in facts(table.facts, answers).items()}
 
     def _log_once(self, text: str) -> None:
         """Log a message, unless it was logged before."""

@@ -1,5 +1,6 @@
 """Signals of a parsed metrics page, by the table of its engine."""
 
+import hashlib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,14 +19,17 @@ from prober.measure.engine_signals import (
     EngineInfo,
     EngineSignals,
     EngineTable,
+    JsonFact,
     OfModel,
     Source,
 )
 from prober.measure.printable import shown_name
+from prober.results.facts import Fact
 
 MAX_DIGITS = 18  # of a number in a version or label; int() is slow for longer ones and refuses 4,300
 MAX_VALUE = 1e21  # of a signal: more than all tokens, bytes or nanoseconds that there were
 MAX_BUCKETS = 200  # of one histogram
+_UNDECIDED = {"", "auto", "none", "unknown"}  # values that name no fact
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +108,16 @@ def read_signals(
     return Reading(EngineSignals(info, ranks=view.ranks(), **values), missing)
 
 
-def facts(table: EngineTable, answers: Mapping[str, object]) -> dict[str, str]:
-    """Facts by name (`version`, `model`, …). answers: JSON responses by path; the first response that has a fact is used"""
-    values: dict[str, str] = {}
-    for fact in table.facts:
-        value = answers.get(fact.path)
-        for step in fact.json_path:
-            value = json_item(value, step)
-        if isinstance(value, str | int | float) and (text := shown_name(str(value))):
-            values.setdefault(fact.name, text)
-    return values
+def facts(wanted: Iterable[JsonFact], answers: Mapping[str, object], model: str = "") -> dict[str, Fact]:
+    """Facts by name (`version`, `model`, …), each of the first document that has it, with the path of that as its source.
+
+    answers: documents by path; model: name of the requested model
+    """
+    found: dict[str, Fact] = {}
+    for fact in wanted:
+        if fact.name not in found and (value := _json_value(fact, answers, model)) is not None:
+            found[fact.name] = Fact(fact.name, value, fact.path.partition("?")[0])
+    return found
 
 
 def release_of(version: str | None) -> tuple[int, ...] | None:
@@ -128,16 +132,30 @@ def release_of(version: str | None) -> tuple[int, ...] | None:
     return tuple(map(int, parts))
 
 
-def json_item(container: object, key: str | int | OfModel, model: str = "") -> object:
-    """The value at one step of a JSON path; None if there is none. model: name of the requested model."""
-    match container, key:
-        case list(), OfModel(name):
-            return next((item for item in container if isinstance(item, dict) and item.get(name) == model), None)
-        case dict(), str():
-            return container.get(key)
-        case list(), int():
-            return container[key] if key < len(container) else None
-    return None
+def _json_value(fact: JsonFact, answers: Mapping[str, object], model: str) -> str | None:
+    """The value of a fact as text; None if the documents do not have it."""
+    value, name = answers.get(fact.path), fact.json_path[-1]
+    for key in fact.json_path[:-1]:
+        match value, key:
+            case list(), OfModel(of):
+                value = next((item for item in value if isinstance(item, dict) and item.get(of) == model), None)
+            case dict(), str():
+                value = value.get(key)
+            case list(), int():
+                value = value[key] if key < len(value) else None
+            case _:
+                return None
+    if not isinstance(value, dict) or name not in value:
+        return None
+    value = value[name]
+    if value is None:
+        return fact.absent
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or str(value).lower() in _UNDECIDED:
+        return None
+    if fact.is_text:
+        digest = hashlib.sha256(str(value).encode("utf-8", "surrogatepass")).hexdigest()[:12]
+        return f"{len(str(value)):,} characters, sha256 {digest}"
+    return shown_name(str(value)).removeprefix("torch.").removeprefix("(guessed) ") or None
 
 
 def _fits(page: Page, table: EngineTable) -> bool:

@@ -46,7 +46,6 @@ class Card:
 
     instance: id of the partition's GPU instance, for which the hardware counts
     refused: reasons why calls are refused, by name of the call
-    links: NVLink counters that answer (all sent, then all received), and bytes per count; None: not determined yet
     samples: GPM samples, the older one first
     sampled_at: time of the newer sample in seconds; None if none was taken
     pcie_bytes: sent and received, counted from GPM's rates since the first sample
@@ -61,7 +60,6 @@ class Card:
     refused: dict[str, str] = field(default_factory=dict)
     partitioned: bool | None = None
     partitions: dict[str, "Card"] = field(default_factory=dict)
-    links: tuple[tuple[Field, ...], int] | None = None
     samples: list[Any] = field(default_factory=list)
     sampled_at: float | None = None
     pcie_bytes: list[float] = field(default_factory=list)

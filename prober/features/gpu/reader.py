@@ -27,12 +27,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from prober.features.gpu.amd import AmdReader, open_amd_reader
-from prober.features.gpu.nvml import LOST, NO_PERMISSION, UNKNOWN, Card, Faults, Field, Library, Lost, address
+from prober.features.gpu.nvml import LOST, NO_PERMISSION, UNKNOWN, Card, Faults, Library, Lost, address
 from prober.measure.gpu_reading import GpuReading, ThrottleReason
 
 REOPEN_INTERVAL_S = 60.0  # a lost GPU needs a restart of the library, which can take seconds
 
-_ALL_LINKS = 0xFFFFFFFF  # a scope that asks for the sum over all links
 _THROTTLES = {
     0x002: ThrottleReason.CLOCK_SETTING,
     0x004: ThrottleReason.POWER_CAP,
@@ -46,9 +45,14 @@ _THROTTLES = {
 _GRAPHICS, _OCCUPANCY, _TENSOR, _DRAM, _PCIE_SENT, _PCIE_RECEIVED = 1, 3, 5, 10, 20, 21  # GPM metrics
 _METRICS = dict.fromkeys((_GRAPHICS, _OCCUPANCY, _TENSOR, _DRAM), 0.01)  # from per cent to a ratio
 _METRICS |= dict.fromkeys((_PCIE_SENT, _PCIE_RECEIVED), 2.0**20)  # from MiB/s to bytes/s
-_LINK_COUNT = (91, 0)
 _PCIE = ((197, 0), (198, 0))  # bytes sent, received
-_LINK_COUNTERS = ((138, 139, 1024), (202, 204, 1))  # sent, received, bytes of one count; the second pair is NVLink 5's
+_ALL_LINKS = 0xFFFFFFFF  # a scope that asks for the sum over all links
+_LINK_COUNT = (91, 0)
+_LINK_COUNTERS = (  # sent, received, bytes of one count
+    ((138, _ALL_LINKS), (139, _ALL_LINKS), 1024),
+    ((202, _ALL_LINKS), (204, _ALL_LINKS), 1),  # of NVLink 5
+)
+_LINKS = (_LINK_COUNT, *(counter for *pair, _ in _LINK_COUNTERS for counter in pair))
 
 
 class Reader:
@@ -283,27 +287,12 @@ class Reader:
         return values.get(_PCIE[0]), values.get(_PCIE[1])
 
     def _nvlink(self, card: Card) -> tuple[int | None, int | None]:
-        """(bytes sent, bytes received) over all links; None if a link that counted before does not answer."""
-        if card.links is None:
-            card.links = self._links(card)
-        counters, unit = card.links or ((), 1)
-        values = self._library.fields(card, counters)
-        if not counters or len(values) < len(counters):
-            return None, None
-        half = len(counters) // 2
-        return sum(values[c] for c in counters[:half]) * unit, sum(values[c] for c in counters[half:]) * unit
-
-    def _links(self, card: Card) -> tuple[tuple[Field, ...], int] | None:
-        """(counters that answer, bytes per count): the counters of the sum over all links, or else those of every link."""
-        count = self._library.fields(card, [_LINK_COUNT]).get(_LINK_COUNT, 0)
-        for scopes in ((_ALL_LINKS,), tuple(range(count))) if count else ():
-            for sent, received, unit in _LINK_COUNTERS:
-                counters = [(counter, scope) for scope in scopes for counter in (sent, received)]
-                values = self._library.fields(card, counters)
-                answering = [scope for scope in scopes if (sent, scope) in values and (received, scope) in values]
-                if answering:
-                    return tuple((counter, scope) for counter in (sent, received) for scope in answering), unit
-        return (), 1
+        """(bytes sent, bytes received) over all links; None without links."""
+        values = self._library.fields(card, _LINKS)
+        for sent, received, unit in _LINK_COUNTERS if values.get(_LINK_COUNT) else ():
+            if sent in values and received in values:
+                return values[sent] * unit, values[received] * unit
+        return None, None
 
     def _countable(self, card: Card, parent: Card) -> bool:
         """True if the hardware supports GPM counters (Hopper and later). If so, the two samples of the card are allocated."""

@@ -183,8 +183,9 @@ def test_facts_come_from_the_first_response_that_has_them() -> None:
         "/server_info": {"version": "0.5.23", "max_total_num_tokens": 4096, "context_length": None},
         "/v1/models": {"data": [{"id": "tiny", "max_model_len": 2048}]},
     }
-    assert facts(sglang, answers) == {"version": "0.5.23", "context_tokens": "2048", "capacity_tokens": "4096"}
-    assert facts(sglang, {"/server_info": ["no object"], "/v1/models": {"data": []}}) == {}
+    found = {name: fact.value for name, fact in facts(sglang.facts, answers).items()}
+    assert found == {"version": "0.5.23", "context_tokens": "2048", "capacity_tokens": "4096"}
+    assert facts(sglang.facts, {"/server_info": ["no object"], "/v1/models": {"data": []}}) == {}
 
 
 @pytest.mark.parametrize(
