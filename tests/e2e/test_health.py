@@ -1,4 +1,4 @@
-"""The recipes of docs/guides/health.md, word for word but for addresses and intervals, in the real programs."""
+"""The recipes of docs/guides/health.md and deploy/loadbalancers, word for word but for addresses and intervals, in the real programs."""
 
 import json
 import os
@@ -19,6 +19,7 @@ from tests.conftest import part
 from tests.processes import HANG_S, Daemon, Mock, Process, fetch, free_port, get, until
 
 GUIDE = Path(__file__).parents[2] / "docs/guides/health.md"
+BALANCERS = Path(__file__).parents[2] / "deploy/loadbalancers"
 ADVICE = "`make tools` fetches it, or install the package"
 CONFIG = """
 defaults: {{rate: 20/s, max_in_flight: 200, timeouts: {{first_token: 5s}}}}
@@ -28,9 +29,9 @@ targets:
 """
 
 
-def recipes(language: str) -> list[str]:
-    """The blocks of the guide in this language."""
-    return re.findall(rf"```{language}\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+def recipes() -> list[str]:
+    """The YAML of the guide."""
+    return re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(), re.DOTALL)
 
 
 def post(url: str, body: dict[str, Any]) -> None:
@@ -131,17 +132,16 @@ frontend engines
 
 
 def agent_check(scene: Scene) -> Callable[[], bool]:
-    return haproxy(scene, recipes("haproxy")[0])
+    return haproxy(scene, (BALANCERS / "haproxy-agent-check.cfg").read_text())
 
 
 def http_check(scene: Scene) -> Callable[[], bool]:
-    return haproxy(scene, recipes("haproxy")[1])
+    return haproxy(scene, (BALANCERS / "haproxy-http-check.cfg").read_text())
 
 
 def nginx(scene: Scene) -> Callable[[], bool]:
     """Start nginx; returns whether the answers that it remembers are too old."""
-    folder = GUIDE.parents[2] / "deploy/loadbalancers"
-    server, include = ((folder / name).read_text() for name in ("nginx.conf", "prober-health.conf"))
+    server, include = ((BALANCERS / name).read_text() for name in ("nginx.conf", "prober-health.conf"))
     temporary = "\n".join(
         f"{kind}_temp_path {scene.folder}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
@@ -208,7 +208,7 @@ def test_haproxy_leaves_an_engine_out_while_the_agent_is_gone(scene: Scene) -> N
 @pytest.fixture
 def kubelet(scene: Scene) -> Callable[[str, str], int]:
     """Runs the command of a probe of the guide as the kubelet does; the exit code."""
-    blocks = {name: block for text in recipes("yaml") for name, block in yaml.safe_load(text).items()}
+    blocks = {name: block for text in recipes() for name, block in yaml.safe_load(text).items()}
 
     def run(probe: str, url: str) -> int:
         *shell, script = blocks[probe]["exec"]["command"]
