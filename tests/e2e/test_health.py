@@ -1,4 +1,4 @@
-"""The recipes of docs/guides/health.md and deploy/loadbalancers, word for word but for addresses and intervals, in the real programs."""
+"""The recipes of docs/guides/health.md and deploy/loadbalancers, but for addresses and intervals, in the real programs."""
 
 import json
 import os

@@ -62,7 +62,6 @@ class Grafana:
     """Stored objects, received requests, and faults.
 
     old: answer as Grafana 10.
-    migrates: change dashboards when storing them.
     hides: answer 403 instead of 404 for what does not exist, as some releases do for a uid outside the token's scope.
     """
 
@@ -73,7 +72,6 @@ class Grafana:
     asked: list[Asked] = field(default_factory=list)
     faults: dict[tuple[str, str], Fault] = field(default_factory=dict)
     old: bool = False
-    migrates: bool = False
     hides: bool = False
     url: str = ""
     _counts: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -88,27 +86,12 @@ class Grafana:
         kept = self.dashboards[uid]
         self._keep(uid, {**kept.document, **changes}, kept.folder_uid, message, "jane")
 
-    def restore(self, uid: str, version: int) -> None:
-        """Restore an old version as a browser does."""
-        found = next(each for each in self.dashboards[uid].versions if each["version"] == version)
-        kept = self.dashboards[uid]
-        self._keep(uid, deepcopy(found["data"]), kept.folder_uid, f"Restored from version {version}", "jane")
-
     def _keep(self, uid: str, document: Json, folder_uid: str, message: str, by: str) -> int:
         kept = self.dashboards.get(uid)
         version = kept.document["version"] + 1 if kept else 1
         number = kept.document["id"] if kept else len(self.dashboards) + 10
         document = {**deepcopy(document), "id": number, "uid": uid, "version": version}
-        if self.migrates:
-            document |= {"schemaVersion": 42, "preload": False, "weekStart": "", "apiVersion": "v2"}
-            for panel in document["panels"]:
-                for migrated in (panel, *panel.get("panels", ())):
-                    migrated.setdefault("pluginVersion", "13.0.0")
-        entry = {
-            **{"id": 100 + version, "dashboardId": number, "uid": uid, "parentVersion": version - 1, "restoredFrom": 0},
-            **{"version": version, "created": "2026-01-01T00:00:00Z", "createdBy": by, "message": message},
-            "data": deepcopy(document),
-        }
+        entry = {"version": version, "createdBy": by, "message": message}
         if kept is None:
             self.dashboards[uid] = _Kept(document, folder_uid, [entry])
         else:
@@ -178,10 +161,7 @@ class Grafana:
         if uid not in self.dashboards:
             return self._missing("Dashboard version not found")
         limit = int(query.get("limit", ["1000"])[0])
-        listed = [
-            {key: value for key, value in each.items() if key != "data"}
-            for each in reversed(self.dashboards[uid].versions)
-        ][:limit]
+        listed = self.dashboards[uid].versions[::-1][:limit]
         return 200, listed if self.old else {"continueToken": "", "versions": listed}
 
     def _save(self, body: Any) -> tuple[int, Json]:
@@ -202,17 +182,8 @@ class Grafana:
             return 400, {"message": "Cannot save provisioned dashboard"}
         if kept is not None and document.get("version") != kept.document["version"] and not body.get("overwrite"):
             return 412, {"status": "version-mismatch", "message": "The dashboard has been changed by someone else"}
-        if self.old and self._named_alike(uid, title, folder_uid):
-            message = "A dashboard with the same name in the folder already exists"
-            return 412, {"status": "name-exists", "message": message}
         version = self._keep(uid, document, folder_uid, body.get("message", ""), "sa-prober")
         return 200, {"id": 1, "uid": uid, "url": f"/d/{uid}/x", "status": "success", "version": version, "slug": "x"}
-
-    def _named_alike(self, uid: str, title: str, folder_uid: str) -> bool:
-        return any(
-            other != uid and each.folder_uid == folder_uid and each.document["title"] == title
-            for other, each in self.dashboards.items()
-        )
 
     def _find(self, query: dict[str, list[str]]) -> tuple[int, Any]:
         known = {

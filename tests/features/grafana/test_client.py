@@ -59,13 +59,10 @@ def newer(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["now", "Grafana 10"])
-@pytest.mark.parametrize("migrates", [False, True], ids=["kept as sent", "changed by Grafana"])
 @pytest.mark.parametrize("hides", [False, True], ids=["404", "403"])
-def test_all_are_created_and_a_second_push_sends_nothing(
-    grafana: Grafana, old: bool, migrates: bool, hides: bool
-) -> None:
-    """In their folder, with their uids; also if Grafana migrates what it stores, or answers 403 for what does not exist."""
-    grafana.old, grafana.migrates, grafana.hides = old, migrates, hides
+def test_all_are_created_and_a_second_push_sends_nothing(grafana: Grafana, old: bool, hides: bool) -> None:
+    """In their folder, with their uids; also if Grafana answers 403 for what does not exist."""
+    grafana.old, grafana.hides = old, hides
     report = pushed(grafana)
     assert states(report) == ["created"] * len(DOCUMENTS)
     assert set(grafana.dashboards) == {document["uid"] for document in DOCUMENTS}
@@ -91,7 +88,7 @@ def test_an_older_version_of_ours_is_replaced(grafana: Grafana) -> None:
     assert not any(request.body.get("overwrite") for request in grafana.writes if "overwrite" in request.body)
 
 
-@pytest.mark.parametrize("how", ["saved", "restored", "saved with the old message", "imported"])
+@pytest.mark.parametrize("how", ["saved", "imported"])
 def test_an_edited_dashboard_is_left_alone(grafana: Grafana, how: str) -> None:
     """Whatever kind of edit; the others are pushed, and --force overwrites it."""
     first = DOCUMENTS[0]["uid"]
@@ -100,8 +97,6 @@ def test_an_edited_dashboard_is_left_alone(grafana: Grafana, how: str) -> None:
     else:
         pushed(grafana, newer(DOCUMENTS))
         grafana.edit(first, title="Imported", message="tidied; was: " + message_of(DOCUMENTS[0]))
-        if how == "restored":
-            grafana.restore(first, 1)
     before = json.dumps(grafana.dashboards[first].document)
     report = pushed(grafana)
     (edited,) = not_replaced(report)
