@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from yaml._yaml import CParser
-from yaml.composer import Composer, ComposerError
+from yaml.composer import Composer
 from yaml.constructor import ConstructorError, SafeConstructor
 from yaml.error import Mark, MarkedYAMLError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
@@ -22,10 +21,6 @@ from prober.config.problems import MAX_PROBLEMS, ConfigError, below, explain
 
 M = TypeVar("M", bound=BaseModel)
 Position = tuple[int, int]  # line and column, from 1
-MAX_VALUES = 1_000_000  # of a file with all aliases expanded: a few hundred bytes can expand to 10^12
-MAX_NODES = 200_000  # of a file as it is written: each takes 0.3 to 0.4 KB while it is read
-MAX_DEPTH = 100
-MAX_NUMBER_CHARS = 100  # a longer one, which takes long to convert and to show, is no number that a key takes
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
@@ -48,29 +43,6 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
         Composer.__init__(self)
         SafeConstructor.__init__(self)
         Resolver.__init__(self)
-        self._depth = self._nodes = 0
-        self.root: Node | None = None
-
-    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        """The next node. Raises ComposerError if it is nested too deeply, or the file has too many nodes."""
-        self._depth += 1
-        self._nodes += 1
-        if self._depth > MAX_DEPTH or self._nodes > MAX_NODES:
-            deep = f"more than {MAX_DEPTH} levels in each other; write it flat"
-            problem = deep if self._depth > MAX_DEPTH else f"more than {MAX_NODES:,} values; use several files, or JSON"
-            mark: Any = getattr(self.peek_event(), "start_mark", None)
-            raise ComposerError(None, None, problem, mark)
-        node: Node | None = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
-
-    def get_single_node(self) -> Node | None:
-        """Node of the document. Raises ConstructorError if it is too large after expanding its aliases."""
-        node: Node | None = super().get_single_node()
-        if node is not None:
-            _values(node, {})
-        self.root = node
-        return node
 
     def resolve(self, kind: type[Node], value: str, implicit: Any) -> str:
         """Tag for a node without an explicit tag."""
@@ -79,19 +51,8 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
         return "tag:yaml.org,2002:str" if is_text else tag
 
     def construct_object(self, node: Node, deep: bool = False) -> Any:
-        """Complete value of a node. Raises ConstructorError for a recursive alias, and for a number that is too long or in base 60."""
-        if node.tag in _NUMBERS and (len(node.value) > MAX_NUMBER_CHARS or ":" in node.value):
-            number = "a number in base 60" if ":" in node.value else f"a number of {len(node.value):,} characters"
-            error = f"{number}; put quotes around it, or write at most {MAX_NUMBER_CHARS} characters in base 10"
-            raise ConstructorError(None, None, error, node.start_mark)
-        try:
-            return super().construct_object(node, True)
-        except (yaml.YAMLError, RecursionError):
-            raise
-        except Exception as problem:  # PyYAML's own, of a value that is not one of its tag, such as `!!int ""`
-            tag = node.tag.replace("tag:yaml.org,2002:", "!!")
-            error = f"a value that cannot be read as {tag}; remove the tag, mend the value, or put quotes around it"
-            raise ConstructorError(None, None, error, node.start_mark) from problem
+        """Complete value of a node. Raises ConstructorError for a value that contains itself."""
+        return super().construct_object(node, True)
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Mapping of a node. Raises ConstructorError for a duplicate key."""
@@ -104,23 +65,6 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
                     raise ConstructorError(None, None, again, key.start_mark)
                 marks[key.value] = key.start_mark
         return super().construct_mapping(node, deep)
-
-
-def _values(node: Node, known: dict[int, int]) -> int:
-    """Number of nodes after alias expansion. known: counts by id of the node, 0 for nodes that enclose this one"""
-    if (count := known.get(id(node))) is not None:
-        if count == 0:
-            raise ConstructorError(None, None, "a value that contains itself; write it out", node.start_mark)
-        return count
-    known[id(node)] = 0
-    inside = () if isinstance(node, ScalarNode) else node.value
-    pairs = isinstance(node, MappingNode)
-    count = 1 + sum(_values(child, known) for part in inside for child in (part if pairs else (part,)))
-    if count > MAX_VALUES:
-        too_many = f"stands for more than {MAX_VALUES:,} values with its aliases written out; use fewer"
-        raise ConstructorError(None, None, too_many, node.start_mark)
-    known[id(node)] = count
-    return count
 
 
 def _position(mark: Mark) -> Position:
@@ -232,8 +176,9 @@ class Problems:
     @cached_property
     def _root(self) -> Node | None:
         loader = _Loader(self._text)
-        loader.get_single_data()
-        return loader.root
+        root: Node | None = loader.get_single_node()
+        loader.construct_document(root)  # which writes out what is merged
+        return root
 
     def _find(self, path: str) -> tuple[Position, str]:
         """Position of the key or item at a path such as `targets[0].url`, else of the enclosing block; and the missing rest of the

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -36,39 +35,24 @@ from tests.processes import HANG_S, free_port
 from tests.serving import serving
 
 DEEP = 100_000
-BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
-    f"{after}: &{after} [{', '.join([f'*{before}'] * 8)}]\n" for before, after in pairwise("abcdefghi")
-)
 ODD_YAML = {
     "boolean": "targets: !!bool foo",
     "integer without digits": 'targets: !!int ""',
-    "sign only": 'targets: !!int "-"',
-    "float without digits": 'targets: !!float ""',
     "date": "targets: !!timestamp x",
-    "impossible date": "targets: !!timestamp 2001-99-99",
     "character beyond Unicode": 'targets: ["\\UFFFFFFFF"]',
-    "half a character": 'targets: ["\\uD800"]',
     "base 64": "targets: !!binary x",
-    "not ASCII base 64": "targets: !!binary é",
     "digits": "targets: " + "9" * 9_000,
     "object": "targets: !!python/object/apply:os.system [true]",
     "ordered map": "targets: !!omap 1",
-    "set": "targets: !!set [a]",
-    "pairs": "targets: !!pairs [1]",
     "list as key": "? [a]\n: b",
     "map as key": "{{a: b}: c}",
     "merge of a scalar": "<<: 3",
-    "merge of itself": "&a {<<: *a}",
     "itself": "a: &a [*a]",
     "unknown alias": "a: *nowhere",
-    "bomb": BOMB,
     "deep list": "[" * DEEP,
-    "closed deep list": "[" * DEEP + "]" * DEEP,
     "deep map": "{a: " * DEEP,
     "deep block": "- " * DEEP,
-    "deep key": "? " * DEEP,
     "two documents": "targets: []\n---\ntargets: []",
-    "version": "%YAML 9.9\n--- a",
     "tag": "%TAG ! tag:x,2000:\n--- !a b",
     "control character": "targets: \x00",
     "unquoted": 'targets: "\\x',
@@ -83,7 +67,6 @@ ODD_JSON = {
     "two": '[{"targets": ["a:1"]}] []',
     "no comma": '[{"targets": ["a:1"]} {"targets": ["a:2"]}]',
     "comma": '[{"targets": ["a:1"]},]',
-    "half a character": '[{"targets": ["\\ud800:1"], "labels": {"\\ud800": 1, "x": []}}]',
     "infinity": '[{"targets": ["a:1"], "labels": {"x": [Infinity]}}]',
     "map": '{"targets": []}',
     "text": '"a"',
@@ -217,29 +200,6 @@ async def test_a_pipe_as_certificate_authority_blocks_nothing(pipe: Path, tmp_pa
 
 
 LONG = 300_000
-LONG_NUMBERS = {
-    "decimal": "9" * LONG,
-    "underscores": "1_" * LONG + "1",
-    "octal": "0" + "7" * LONG,
-    "hexadecimal": "0x" + "f" * LONG,
-    "binary": "0b" + "1" * LONG,
-    "fraction": "1." + "9" * LONG,
-    "exponent": "1.0e+" + "9" * LONG,
-    "float": "9" * LONG + ".0",
-    "tag": "!!int " + "9" * LONG,
-    "float tag": "!!float " + "9" * LONG,
-    "integer tag of base 60": "!!int 1" + ":1" * LONG,
-    "float tag of base 60": "!!float 1" + ":1" * LONG,
-}
-
-
-@pytest.mark.parametrize("number", LONG_NUMBERS.values(), ids=LONG_NUMBERS)
-def test_a_number_that_is_long_is_refused_before_it_is_converted(number: str) -> None:
-    """One of 600 kB in base 60 took 74 s, again at each reading of a list."""
-    with pytest.raises(
-        BadYaml, match=r"a number (of 3|of 6|in base 60).*; put quotes around it, or write at most 100 "
-    ):
-        parse(f"- {number}")
 
 
 @pytest.mark.parametrize(
@@ -278,11 +238,8 @@ def test_a_list_with_a_byte_order_mark_is_read() -> None:
         assert read_targets(b'\xef\xbb\xbf[{"targets": ["a:1"]}]', form, {}, ("__address__",))
 
 
-def test_a_file_of_too_many_values_or_mistakes_is_refused_at_once() -> None:
-    """A ConfigMap of 1 MiB: it took hundreds of MiB, or minutes in which no mended file was read. A long one is read beside it."""
-    assert len(parse("- a\n" * 150_000)) == 150_000
-    with pytest.raises(BadYaml, match="more than 200,000 values"):
-        parse("- a\n" * 250_000)
+def test_a_file_of_too_many_mistakes_is_refused_at_once() -> None:
+    """A ConfigMap of 1 MiB took minutes in which no mended file was read."""
     good = "targets: [{url: 'http://localhost:8000', model: m}]\n"
     unknown = [f"k{number}: 1" for number in range(300)]
     for odd in (
