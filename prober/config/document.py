@@ -177,7 +177,8 @@ class Problems:
     def _root(self) -> Node | None:
         loader = _Loader(self._text)
         root: Node | None = loader.get_single_node()
-        loader.construct_document(root)  # which writes out what is merged
+        if root is not None:
+            loader.construct_document(root)  # which writes out what is merged
         return root
 
     def _find(self, path: str) -> tuple[Position, str]:

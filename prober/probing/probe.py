@@ -21,7 +21,7 @@ from prober.net.connection import Broken, cert_expiry, connect
 from prober.net.exchange import Exchange, requested_pause_s
 from prober.probing.answer_checks import CheckUnavailable, answer_checks
 from prober.probing.pacer import BUNCHED_S, MIN_IDLE_NS, why_missed
-from prober.probing.target import LISTEN_NS, Identity, Target
+from prober.probing.target import Identity, Target
 from prober.workload.prompt_length import PromptCalibration
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import RequestGenerator, Workload
@@ -231,6 +231,7 @@ class LocalRun(ProbeRun):
         self._identity: Identity | None = None
         self._connection: Connection | None = None
         self._sent = b""
+        self.is_late = False  # sent by the prober itself later than BUNCHED_S, and so together with others
         self._stopped: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()  # why it is not sent
 
     @property
@@ -259,8 +260,7 @@ class LocalRun(ProbeRun):
             finally:  # neither slot, connection nor task stays behind
                 if alarm is not None:
                     alarm.cancel()
-                target.in_flight.pop(self, None)
-                target.sent_late.discard(self)
+                target.in_flight.discard(self)
                 try:  # first: to cancel `work` cancels the `ended` that it waits for, and the connection would stay
                     if not self._exchange.ended.done():
                         self._exchange.abort()
@@ -292,32 +292,30 @@ class LocalRun(ProbeRun):
         target, due_ns, now_ns = self._target, self.request.due_ns, self._target.clock.now_ns()
         cap = target.spec.max_in_flight
         if len(target.in_flight) >= cap:
-            for read in list(target.in_flight.values()):  # an answer that has arrived holds no slot
-                read()
+            for run in tuple(target.in_flight):  # an answer that has arrived holds no slot
+                run.read_arrived()
         full = f"{cap} probes were in flight already (max_in_flight)"
         if why := why_missed(due_ns, now_ns):
             self._stopped.set_result(Verdict(Outcome.INVALID, why))
             return
-        is_late = now_ns - due_ns > BUNCHED_S * 1e9
-        if len(target.in_flight) >= cap and (is_late or target.sent_late & target.in_flight.keys()):
+        self.is_late = now_ns - due_ns > BUNCHED_S * 1e9
+        if len(target.in_flight) < cap:
+            target.in_flight.add(self)
+            self._send_if_ready()
+        elif self.is_late or any(run.is_late for run in target.in_flight):
             self._stopped.set_result(
                 Verdict(Outcome.INVALID, f"the prober itself was late, with several requests: {full}")
             )
-        elif len(target.in_flight) >= cap:
-            self._stopped.set_result(Verdict(Outcome.SHED, full))
         else:
-            target.in_flight[self] = self._read_arrived
-            if is_late:
-                target.sent_late.add(self)
-            self._send_if_ready()
+            self._stopped.set_result(Verdict(Outcome.SHED, full))
 
-    def _read_arrived(self) -> None:
+    def read_arrived(self) -> None:
         """Read what has arrived, and free the slot if that is the end of the answer."""
         connection = self._exchange.connection
         while connection is not None and not self._exchange.ended.done() and connection.read():
             pass
         if self._exchange.is_sent and self._exchange.ended.done():
-            self._target.in_flight.pop(self, None)
+            self._target.in_flight.discard(self)
 
     def _send_if_ready(self) -> None:
         exchange = self._exchange
@@ -326,10 +324,12 @@ class LocalRun(ProbeRun):
                 exchange.abort()
             assert self._connection is not None
             exchange.send(self._sent, self._target.spec.timeouts, self._connection.delay_ns)
-            if exchange.is_sent and not self._was_listened_to:
-                self._target.listen()
 
     async def _work(self) -> Verdict:
+        """Connect a lead before the due time, wait for the end of the answer, and judge it.
+
+        A connection that the server closes because nothing was sent on it yet is made again.
+        """
         target = self._target
         identity = self._identity = target.probed_identity
         if identity is None:
@@ -343,53 +343,26 @@ class LocalRun(ProbeRun):
         body = self._api.request_body(identity.dialect, self.request, model, target.spec.stream)
         path = f"{identity.base_path}/{self._api.path}"
         head = target.endpoint.head("POST", path, length=len(body), request_id=self.request.request_id, token=token)
-        verdict = await self._connect_and_send(head + body, round(target.spec.connect_lead * 1e9))
-        for _ in range(MAX_RECONNECTIONS):
-            if verdict is not None or not self._was_closed_idle():
+        lead_ns = round(target.spec.connect_lead * 1e9)
+        for attempt in range(1 + MAX_RECONNECTIONS):
+            learnt_ns = target.connect_lead.learnt_ns(target.clock.now_ns())
+            if learnt_ns is not None:
+                await target.clock.sleep_until(self.request.due_ns - learnt_ns)
+                lead_ns = min(lead_ns, learnt_ns)
+            try:
+                self._connection = await connect(target.endpoint, self._exchange, target.spec.timeouts.connect, lead_ns)
+            except Broken as broken:
+                self._connection = broken.connection
+                return broken.verdict
+            target.connect_lead.connected((self._connection.ready_ns or 0) - self._connection.start_ns)
+            self._sent, self._recording.answer.request_bytes = head + body, len(head + body)
+            self._send_if_ready()
+            await self._exchange.ended
+            if attempt == MAX_RECONNECTIONS or not self._was_closed_idle():
                 break
             self._sent, self._exchange = b"", Exchange(self._recording, target.clock)
-            verdict = await self._connect_and_send(head + body, self.request.due_ns - target.clock.now_ns())
-        verdict = verdict or await self._judge(identity)
-        return (verdict.outcome in ANSWERED and await self._unasked()) or verdict
-
-    async def _connect_and_send(self, request: bytes, lead_ns: int) -> Verdict | None:
-        """Connect, send when due, and return at the end of the exchange. Returns a verdict if no connection could be made.
-
-        lead_ns: time until the due time, unless a shorter lead was learnt
-        """
-        target = self._target
-        learnt_ns = target.connect_lead.learnt_ns(target.clock.now_ns())
-        if learnt_ns is not None:
-            await target.clock.sleep_until(self.request.due_ns - learnt_ns)
-            lead_ns = min(lead_ns, learnt_ns)
-        try:
-            self._connection = await connect(target.endpoint, self._exchange, target.spec.timeouts.connect, lead_ns)
-        except Broken as broken:
-            self._connection = broken.connection
-            return broken.verdict
-        target.connect_lead.connected((self._connection.ready_ns or 0) - self._connection.start_ns)
-        self._sent, self._recording.answer.request_bytes = request, len(request)
-        self._send_if_ready()
-        await self._exchange.ended
-        return None
-
-    async def _unasked(self) -> Verdict | None:
-        """The verdict on an early answer of a server that also answers without a request; None for any other answer."""
-        exchange = self._exchange
-        is_early = (exchange.headers_ns or 0) - self._sent_ns < LISTEN_NS
-        return await asyncio.shield(self._target.listen()) if is_early and not self._was_listened_to else None
-
-    @property
-    def _was_listened_to(self) -> bool:
-        """True if the connection was silent for so long before the request was sent that the server surely waits for it."""
-        assert self._connection is not None
-        return self._sent_ns - (self._connection.ready_ns or 0) >= LISTEN_NS
-
-    @property
-    def _sent_ns(self) -> int:
-        """Departure of the request; 0 before it."""
-        connection = self._exchange.connection
-        return (connection.sent_ns or 0) if connection is not None else 0
+            lead_ns = self.request.due_ns - target.clock.now_ns()
+        return await self._judge(identity)
 
     def _was_closed_idle(self) -> bool:
         """True if the server closed the connection because nothing had been sent on it: without a word, or with status 408.

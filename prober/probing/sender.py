@@ -88,8 +88,8 @@ class Sender(asyncio.TaskGroup):
 
     def read_arrived(self) -> None:
         """Read what has arrived, so that no answer which only waits to be read is taken for a late one."""
-        for read in list(self._target.in_flight.values()):
-            read()
+        for run in tuple(self._target.in_flight):
+            run.read_arrived()
 
     def cancel(self) -> None:
         """Cancel the requests under way, but not the one from whose callback this is called."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -39,7 +39,6 @@ HEALTH_EVERY_NS = 1_000_000_000
 HEALTH_TIMEOUT_S = 2.0
 MODELS_TIMEOUT_S = 10.0
 FIRST_PROBE_DELAY_S = 2.0  # by a look-up for the dialect only: after that a configured model is probed without it
-LISTEN_NS, LISTEN_AGAIN_NS = 20_000_000, 60 * 10**9  # within the first a server that answers without a request does so
 MIN_LOOK_UP_PAUSE_NS, MAX_LOOK_UP_PAUSE_NS = 10**9, 600 * 10**9  # between two look-ups beside the probes
 NO_LIST = (403, 404, 405, 410, 501)  # of servers that have no list of models, or show it to nobody
 SET_MODEL = "; set `model`"
@@ -63,6 +62,15 @@ class Identity:
     def name(self) -> str:
         """The model's id for display and comparison."""
         return shown_name(self.shown or self.model)
+
+
+class InFlight(Protocol):
+    """A request past its due time. is_late: the prober itself sent it late"""
+
+    is_late: bool
+
+    def read_arrived(self) -> None:
+        """Read what has arrived, and free the slot if that is the end of the answer."""
 
 
 class BudgetKeeper(Protocol):
@@ -107,10 +115,7 @@ class Target:
             for probe in spec.probes
         ]
         self.paused_unix_s: float | None = None  # begin of the pause, in which it is neither probed nor swept
-        self.in_flight: dict[object, Callable[[], None]] = {}  # requests: reads what has arrived of each
-        self.sent_late: set[object] = (
-            set()
-        )  # of these, those that the prober itself sent late, and so together with others
+        self.in_flight: set[InFlight] = set()
         self.check_turn = asyncio.Lock()  # held by the check of an answer
         slowest = min((probe.rate for probe in spec.probes), default=1.0)
         self.warm_up = WarmUp(spec.warmup, max(DEFAULT_IDLE_NS, round(3e9 / slowest)))
@@ -128,8 +133,6 @@ class Target:
         self._is_doubtful = False  # the target did not tell the identity itself, or may have another one since
         self._looked_up_ns: int | None = None  # end of the last look-up
         self._look_up_pause_ns = MIN_LOOK_UP_PAUSE_NS
-        self._listening: asyncio.Task[Verdict | None] | None = None
-        self._listened_ns = 0  # begin of the last time
         self._identifying: asyncio.Task[Verdict | None] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._preparing: asyncio.Task[int] | None = None
@@ -164,7 +167,7 @@ class Target:
     def beside(self) -> "Target":
         """Returns a copy for a probe outside the schedule. It uses no slot of this target and leaves state and warm-up unchanged."""
         other = copy(self)
-        other.in_flight, other.sent_late, other.warm_up = {}, set(), WarmUp(0)
+        other.in_flight, other.warm_up = set(), WarmUp(0)
         other.workloads, other._leading_workloads, other._answers = {}, [], WorkloadState("")
         other._identifying = other._asking = other._preparing = None
         if self.prompt_calibration is not None and self.prompt_calibration.is_due:
@@ -208,18 +211,6 @@ class Target:
         if self.identity is not None:
             return None
         return await asyncio.shield(self._look_up())
-
-    def listen(self) -> asyncio.Task[Verdict | None]:
-        """Find out, at most every LISTEN_AGAIN_NS, whether the server answers without a request; concurrent callers share the task.
-
-        Its result is the verdict on such an answer, None if there is none. An answer on a connection that is younger than LISTEN_NS may
-        have been written before the request was read.
-        """
-        now_ns = self.clock.now_ns()
-        if self._listening is None or (self._listening.done() and now_ns - self._listened_ns >= LISTEN_AGAIN_NS):
-            self._listened_ns = now_ns
-            self._listening = asyncio.create_task(self._listen())
-        return self._listening
 
     def refresh_identity(self) -> None:
         """Look the target up while it is probed, if its identity is unknown or doubtful and the last look-up is long enough ago."""
@@ -443,17 +434,6 @@ class Target:
             self.warm_up.restarted()
         if self.state in SILENT_STATES:
             self._answers = WorkloadState("")
-
-    async def _listen(self) -> Verdict | None:
-        silent = Exchange(None, self.clock)
-        try:
-            await connect(self.endpoint, silent, self.spec.timeouts.connect)
-            await asyncio.wait([silent.ended], timeout=LISTEN_NS / 1e9)
-        except Broken:
-            return None
-        finally:
-            silent.abort()
-        return silent.broken if silent.broken is not None and silent.broken.outcome is Outcome.MALFORMED else None
 
     async def _get(self, path: str | None, timeout_s: float, max_bytes: int) -> Exchange:
         """GET a path of the server, with the target's headers, token, certificates and proxy. With `path` None it only connects.

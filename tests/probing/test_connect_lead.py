@@ -18,6 +18,7 @@ from prober.probing.probe import MAX_RECONNECTIONS
 from prober.probing.target import Target
 from tests.probing.test_probe import (
     HEAD,
+    Busy,
     Ending,
     chunked,
     closes,
@@ -160,11 +161,11 @@ async def test_a_connection_that_is_closed_after_the_request_is_reset() -> None:
 
 
 async def test_an_answer_of_408_after_the_request_is_http_408() -> None:
-    """The server had the request, and its time to read it was its own. The second connection only listens, as the lead was short."""
+    """The server had the request, and its time to read it was its own."""
     server = Impatient(60.0, answers=lambda n: TIMED_OUT + b"Content-Length: 0\r\n\r\n")
     async with probing(server) as target:
         result = await send(target, 0.005)
-    assert (result.outcome, server.connections) == (Outcome.HTTP_408, 2)
+    assert (result.outcome, server.connections) == (Outcome.HTTP_408, 1)
 
 
 async def test_other_bytes_before_the_request_are_no_idle_timeout() -> None:
@@ -189,7 +190,7 @@ async def test_a_request_that_crosses_the_end_of_its_connection_is_reset_and_lea
 
 
 async def test_a_new_connection_that_is_not_ready_in_time_counts_in_ttft(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user who connects would wait for it too; it is no lateness of the prober. The third connection only listens."""
+    """A user who connects would wait for it too; it is no lateness of the prober."""
 
     async def slow(*args: Any) -> Any:
         begun_ns = target.clock.now_ns()
@@ -202,7 +203,7 @@ async def test_a_new_connection_that_is_not_ready_in_time_counts_in_ttft(monkeyp
         result = await send(target, LEAD_S)
     assert ttft_s(result) == pytest.approx(0.1, abs=0.01)
     assert result.timeline.send_lag_s == pytest.approx(0, abs=0.001)
-    assert server.connections == 3
+    assert server.connections == 2
 
 
 async def test_a_server_that_ends_every_connection_ends_the_probe() -> None:
@@ -218,7 +219,7 @@ async def test_a_probe_that_is_cut_does_not_connect_again() -> None:
     """Its connection is closed by the prober, not by the server."""
     server = Impatient(60.0)
     async with probing(server) as target:
-        target.in_flight = {object(): lambda: None for _ in range(target.spec.max_in_flight)}
+        target.in_flight = {Busy() for _ in range(target.spec.max_in_flight)}
         assert (await send(target, LEAD_S)).outcome is Outcome.SHED
         cancelled: Awaitable[Any] = asyncio.create_task(send(target, LEAD_S))
         await asyncio.sleep(0.5)

@@ -414,6 +414,15 @@ async def test_what_a_standstill_may_have_caused_is_invalid(answer: bytes, still
     assert ("stood still" in result.detail) == (outcome is Outcome.INVALID)
 
 
+class Busy:
+    """A request that holds its slot."""
+
+    is_late = False
+
+    def read_arrived(self) -> None:
+        """Nothing has arrived."""
+
+
 @pytest.mark.parametrize(("late_s", "outcome"), [(0.0, Outcome.SHED), (0.09, Outcome.SHED), (0.2, Outcome.INVALID)])
 async def test_a_full_target_is_the_prober_s_doing_where_requests_leave_together(
     late_s: float, outcome: Outcome
@@ -424,7 +433,7 @@ async def test_a_full_target_is_the_prober_s_doing_where_requests_leave_together
     async with running(QUICK) as url:
         target = Target(spec(url, max_in_flight=1), make_clock())
         await target.identify()
-        target.in_flight[object()] = lambda: None
+        target.in_flight.add(Busy())
         sending = asyncio.create_task(send(target, 0.1))
         await asyncio.sleep(0.09)
         loop.stand_still(0.01 + late_s)
@@ -568,7 +577,7 @@ async def test_at_the_cap_a_probe_is_shed_and_not_delayed() -> None:
 
 async def test_a_shed_probe_leaves_no_connection() -> None:
     """Its connection was ready and nothing was sent on it: it is closed at once, or an overload would pile them up."""
-    left, busy = asyncio.Event(), object()
+    left, busy = asyncio.Event(), Busy()
     received: list[bytes] = []
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -580,7 +589,7 @@ async def test_a_shed_probe_leaves_no_connection() -> None:
     async with serving(handler) as port:
         target = Target(spec(f"http://127.0.0.1:{port}", max_in_flight=1), clock)
         target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY
-        target.in_flight[busy] = lambda: None
+        target.in_flight.add(busy)
         result = await send(target)
         async with asyncio.timeout(5):
             await left.wait()
