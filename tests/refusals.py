@@ -96,7 +96,7 @@ def swept(sent: list[ProbeResult], rates_per_s: tuple[float, ...] = (RATE_PER_S,
         sweep.estimated(estimate_capacity(sweep.action.record).capacities, span_s, is_modelled=False)
     finished = sweep.action
     assert isinstance(finished, Finished)
-    run = SweepRun(finished, None, 0, tuple(by_stage))
+    run = SweepRun(finished, 0, tuple(by_stage))
     clock = SimpleNamespace(unix_s=lambda: 1e9 + span_s, now_ns=lambda: 0)
     session = Session(SPEC, cast(Clock, clock), None)
     session.started_unix_s = 1e9

@@ -1,4 +1,4 @@
-"""Result of a fit, and the prior that earlier sweeps give the next fit. No numpy arrays: the daemon keeps these values."""
+"""A fitted engine: its structure, and how well its replay agrees with the record."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,28 +11,6 @@ from prober.simulation.serving import Service
 # same for the mismatch of the tail.
 MAX_TTFT_ERROR, MAX_POOR_TTFT_ERROR = 0.25, 0.4
 MAX_MISMATCH, MAX_POOR_MISMATCH = 3.0, 6.0
-DAY_S = 86_400
-
-
-@dataclass(frozen=True, slots=True)
-class Prior:
-    """The model of the engine that earlier sweeps fitted, as a starting point for the next fit. It is less certain the older it is.
-
-    front_s: latency in front of the engine, in seconds
-    spread: standard deviation of the log of each parameter, of a fit that has just been made; spread_per_day: added for each day of age
-    """
-
-    service: Service
-    structure: str
-    front_s: float
-    age_s: float
-    spread: float = 0.1
-    spread_per_day: float = 0.3
-
-    @property
-    def deviation(self) -> float:
-        """Standard deviation of each log parameter at this age."""
-        return self.spread + self.spread_per_day * self.age_s / DAY_S
 
 
 class Tail(NamedTuple):

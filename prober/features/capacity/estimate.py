@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 
 from prober.features.capacity.capacity_model import CapacityModel, Knee
-from prober.features.capacity.engine_fit import Fit, Prior
+from prober.features.capacity.engine_fit import Fit
 from prober.features.capacity.fitting import fit
 from prober.features.capacity.knee import Step, knee
 from prober.features.capacity.replay import RequestLengths, background, build_scene
@@ -70,16 +70,14 @@ class CapacityEstimate:
     fit: Fit | None
 
 
-def estimate_capacity(
-    record: Record, seed: int = 0, prior: Prior | None = None, effort: float = 1.0
-) -> CapacityEstimate:
+def estimate_capacity(record: Record, seed: int = 0, effort: float = 1.0) -> CapacityEstimate:
     """Capacity for each SLO of the record; the same for the same arguments.
 
     It takes seconds of CPU: call it in another process than the one that sends (arguments and result can be pickled).
     effort: as in `CapacityModel`.
     """
     rng = Random(seed)
-    model = fit(record, rng, prior) if (record.readings or record.reached) and _can_be_replayed(record) else None
+    model = fit(record, rng) if (record.readings or record.reached) and _can_be_replayed(record) else None
     if model is not None and model.quality == "unusable" and record.reached:
         model = None  # the fractions tell more
     results = [_capacity(record, slo, model, rng, effort) for slo in record.slos]

@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from signal import SIGKILL
 
-from prober.features.capacity.engine_fit import Fit, Prior
 from prober.features.capacity.sweep_record import Record
 from prober.net.libc import end_with_parent
 from prober.results.capacity import Capacity
@@ -28,10 +27,8 @@ class EstimateFailed(Exception):
     """The process of an estimate ended without a result; the message says how it ended and what helps."""
 
 
-async def estimate_in_process(
-    record: Record, seed: int, prior: Prior | None
-) -> tuple[tuple[Capacity, ...], Fit | None]:
-    """Capacity of each SLO of the record, and the engine model if it agrees with the record. Raises EstimateFailed.
+async def estimate_in_process(record: Record, seed: int) -> tuple[tuple[Capacity, ...], bool]:
+    """(capacity of each SLO of the record, whether an engine model explains the record). Raises EstimateFailed.
 
     Cancelling kills the process.
     """
@@ -47,7 +44,7 @@ async def estimate_in_process(
             f"the process of the estimate could not be started ({problem}): raise the limits of memory and processes"
         ) from None
     try:
-        estimate, errors = await asyncio.to_thread(lambda: process.communicate(pickle.dumps((record, seed, prior))))
+        estimate, errors = await asyncio.to_thread(lambda: process.communicate(pickle.dumps((record, seed))))
     finally:
         process.kill()
     code = process.returncode
@@ -62,7 +59,7 @@ async def estimate_in_process(
         how = f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
         last = text.rpartition("\n")[2] or "it wrote no error"
         raise EstimateFailed(f"the process of the estimate {how} ({last}): please report this with the log")
-    result: tuple[tuple[Capacity, ...], Fit | None] = pickle.loads(estimate)
+    result: tuple[tuple[Capacity, ...], bool] = pickle.loads(estimate)
     return result
 
 
@@ -77,7 +74,7 @@ def main(parent: int) -> None:
     from prober.features.capacity.estimate import estimate_capacity  # loads numpy
 
     estimate = estimate_capacity(*pickle.load(sys.stdin.buffer))
-    pickle.dump((estimate.capacities, estimate.fit), sys.stdout.buffer)
+    pickle.dump((estimate.capacities, estimate.fit is not None), sys.stdout.buffer)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,11 @@ A `Point` keeps a replay's values so that a change of scale needs no second one.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, log
+from math import exp
 
 import numpy as np
 
-from prober.features.capacity.engine_fit import Prior, Structure
+from prober.features.capacity.engine_fit import Structure
 from prober.features.capacity.observations import KINDS, TTFT, Array, Observations, neighbours
 from prober.features.capacity.replay import Scene, beginning
 from prober.features.capacity.sweep_record import Record
@@ -30,7 +30,9 @@ COSTS = (
 )
 PARAMETERS = (*COSTS, "front_s")
 BUDGET, FRONT = COSTS.index("budget"), COSTS.index("front_base_s")
-PRIOR_SPREADS = np.array((2.0, 1.2, 2.0, 1.2, 1.5, 1.0, 1.5, 1.5, 1.5))  # of log parameters, before any sweep
+PRIOR_SPREADS = np.array(
+    (2.0, 1.2, 2.0, 1.2, 1.5, 1.0, 1.5, 1.5, 1.5)
+)  # of log parameters: what is known without a sweep
 DERIVATIVE_STEPS = (0.04, 0.3, 0.04, 0.3, 0.3, 0.15, 0.1, 0.1, 0.3)  # of log parameters
 # Spread below which no observation is trusted: engines do not repeat themselves, and phases of steps are unknown. By KINDS.
 MIN_SCALES = np.array((0.03, 0.01, 0.01, 0.05, 0.15, 0.15, 0.05, 0.05))
@@ -63,26 +65,12 @@ class Objective:
 
     scenes: several if there is a background, each with other random arrivals, as the true arrival times are unknown
     slots: limit of running sequences, which is not part of the vector; a change makes earlier points invalid
-    expected_slots: the limit that is used unless the record shows another one
     observed: observations in use
     """
 
-    def __init__(
-        self, record: Record, items: Observations, scenes: Sequence[Scene], structure: Structure, prior: Prior | None
-    ) -> None:
-        self.structure = structure
-        self.slots = self.expected_slots = UNLIMITED_SLOTS
-        self.center, self.spread = _initial_vector(record), PRIOR_SPREADS
-        if prior is not None:
-            service = prior.service._asdict()
-            if prior.service.slots < prior.service.budget:
-                self.expected_slots = round(prior.service.slots * prior.service.replicas)
-            known = [service[name] for name in COSTS] + [prior.front_s]
-            self.center = np.array(
-                [log(value) if value > 0 else rough for value, rough in zip(known, self.center, strict=True)]
-            )
-            self.spread = np.minimum(prior.deviation, PRIOR_SPREADS)
-        self.scenes = scenes
+    def __init__(self, record: Record, items: Observations, scenes: Sequence[Scene], structure: Structure) -> None:
+        self.structure, self.scenes, self.slots = structure, scenes, UNLIMITED_SLOTS
+        self.center = _initial_vector(record)
         self._kv_tokens = _kv_tokens(record) / structure.replicas
         self._tokens_per_step = _tokens_per_step(record)
         self._all = items
@@ -140,7 +128,7 @@ class Objective:
         """Weighted Huber cost of the residuals, and of the distance from the prior."""
         sizes = np.abs(self.residuals(point))
         huber = np.where(sizes <= HUBER, 0.5 * sizes * sizes, HUBER * (sizes - 0.5 * HUBER))
-        return float(self._weights @ huber + 0.5 * np.sum(((point.vector - self.center) / self.spread) ** 2))
+        return float(self._weights @ huber + 0.5 * np.sum(((point.vector - self.center) / PRIOR_SPREADS) ** 2))
 
     def reset_scales(self, scale: float) -> None:
         """Set the spread of every kind, in units of its values."""
@@ -182,9 +170,9 @@ class Objective:
         residuals = self.residuals(point)
         robust = self._weights * np.minimum(1.0, HUBER / np.maximum(1e-9, np.abs(residuals))) * weights
         weighted = jacobian * robust[:, None]
-        normal = weighted.T @ jacobian + np.diag(self.spread**-2)
+        normal = weighted.T @ jacobian + np.diag(PRIOR_SPREADS**-2)
         normal[np.diag_indices_from(normal)] *= 1 + damping
-        gradient = weighted.T @ residuals + (center - point.vector) / self.spread**2
+        gradient = weighted.T @ residuals + (center - point.vector) / PRIOR_SPREADS**2
         step = np.clip(np.linalg.solve(normal, gradient), -1.0, 1.0)
         if is_usual(point.vector[BUDGET]):
             step[BUDGET] = 0.0

@@ -18,7 +18,7 @@ from random import Random
 
 import numpy as np
 
-from prober.features.capacity.engine_fit import CHUNKED, STRUCTURES, Fit, Prior, Rival, Tail
+from prober.features.capacity.engine_fit import CHUNKED, STRUCTURES, Fit, Rival, Tail
 from prober.features.capacity.fit_objective import (
     BUDGET,
     PRIOR_SPREADS,
@@ -71,7 +71,7 @@ MIN_WEIGHT = 0.02  # of a rival
 BLOCK_S = 4.0  # observations that are closer are not independent and share one random weight
 
 
-def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 8) -> Fit | None:
+def fit(record: Record, rng: Random, repeats: int = 8) -> Fit | None:
     """The service that explains a record best; None for fewer than MIN_ANSWERS answers, or if no replay answers most requests.
 
     repeats: number of bootstrap services
@@ -83,7 +83,7 @@ def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 
         return None
     load = background(record, rng) if record.other_per_s is not None else _unseen_background(recent, items, rng)
     scenes = [build_scene(recent, load, rng) for _ in range(DRAWS if load.per_s > 0 else 1)]
-    (objective, point), *others = _fit_structures(recent, items, scenes, prior, rng)
+    (objective, point), *others = _fit_structures(recent, items, scenes, rng)
     least = _score(objective, point)
     rivals = tuple(Rival(*other.service(at.vector), exp(least - _score(other, at))) for other, at in others)
     jacobian = objective.jacobian(point)
@@ -107,18 +107,16 @@ def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 
 
 
 def _fit_structures(
-    record: Record, items: Observations, scenes: Sequence[Scene], prior: Prior | None, rng: Random
+    record: Record, items: Observations, scenes: Sequence[Scene], rng: Random
 ) -> list[tuple[Objective, Point]]:
-    """The structures with their fits, best first. The structure of an earlier sweep has no penalty."""
-    plain = Objective(record, items, scenes, CHUNKED, prior)
+    """The structures with their fits, best first."""
+    plain = Objective(record, items, scenes, CHUNKED)
     fitted = [(plain, _search(plain, record))]
     fullest = max((signals.kv_cache_usage_ratio_max or 0.0 for _, signals in record.readings), default=0.0)
     for structure in STRUCTURES[1:]:
         if structure.changes.get("admits_pieces") and fullest < MAX_KV_USAGE:
             continue  # its replay would be that of CHUNKED
-        if prior is not None and prior.structure == structure.name:
-            structure = replace(structure, penalty=0.0)
-        objective = Objective(record, items, scenes, structure, prior)
+        objective = Objective(record, items, scenes, structure)
         fitted.append((objective, _refine(objective, record, fitted[0][1].vector)))
     for count, generations in EVOLUTIONS:
         ranked = _ranked(fitted)
@@ -135,7 +133,7 @@ def _unseen_background(record: Record, items: Observations, rng: Random) -> Back
     for ratio in UNSEEN_RATIOS:
         load = background(record, rng, ratio * highest_per_s)
         scenes = [build_scene(record, load, rng) for _ in range(DRAWS if ratio else 1)]
-        objective = Objective(record, items, scenes, CHUNKED, None)
+        objective = Objective(record, items, scenes, CHUNKED)
         point = _search(objective, record) if vector is None else _refine(objective, record, vector)
         vector = point.vector
         objective.reset_scales(0.2)
@@ -193,9 +191,7 @@ def _refine(objective: Objective, record: Record, vector: Array) -> Point:
 
 
 def _start(objective: Objective) -> Point:
-    """The better result of the descents from each of INITIAL_BUDGETS; with a prior, of a descent from the prior only."""
-    if objective.spread[BUDGET] < PRIOR_SPREADS[BUDGET]:
-        return _descend(objective, objective.evaluate(objective.center), 2)
+    """The better result of the descents from each of INITIAL_BUDGETS."""
     ends = []
     for budget in INITIAL_BUDGETS:
         objective.reset_scales(0.2)
@@ -297,7 +293,7 @@ def _reweighted(objective: Objective, point: Point, jacobian: Array, rng: Random
     draws = np.array([rng.expovariate(1.0) for _ in objective.residual_at_s])
     blocks = (objective.residual_at_s / BLOCK_S).astype(np.intp)
     _, first, inverse = np.unique(blocks, return_index=True, return_inverse=True)
-    drawn = objective.center + objective.spread * np.array([rng.gauss(0.0, 1.0) for _ in objective.center])
+    drawn = objective.center + PRIOR_SPREADS * np.array([rng.gauss(0.0, 1.0) for _ in objective.center])
     return objective.gauss_newton(point, jacobian, 0.0, draws[first][inverse], drawn)
 
 
@@ -317,9 +313,9 @@ def _slots(objective: Objective, record: Record, vector: Array) -> int:
     peak = peak or _own_peak(record.requests)
     candidates = sorted({*(round(peak * factor) for factor in SLOT_FACTORS), peak + 1} - {0})
     best = inf, objective.slots
-    for slots in (*candidates, objective.expected_slots, UNLIMITED_SLOTS):
+    for slots in (*candidates, UNLIMITED_SLOTS):
         objective.slots = slots
-        advantage = 2 if slots == objective.expected_slots else 0
+        advantage = 2 if slots == UNLIMITED_SLOTS else 0
         best = min(best, (objective.cost(objective.evaluate(vector)) - advantage, slots))
     return best[1]
 

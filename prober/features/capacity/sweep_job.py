@@ -5,7 +5,6 @@ import logging
 
 from prober.config.sweep import SweepSpec
 from prober.features.capacity.actions import Action, Refused, Run, StartRequest
-from prober.features.capacity.engine_fit import Prior
 from prober.features.capacity.sweep_result import has_capacity, result_of
 from prober.features.capacity.sweep_runner import SweepRun, SweepRunner
 from prober.features.capacity.target_sweeps import TargetSweeps
@@ -79,17 +78,12 @@ class SweepJob:
             devices=target.devices,
             seed=derive_seed(self._id, spec.key, "sweep"),
         )
-        prior = None
-        if target.model is not None:
-            fitted_unix_s, fit = target.model
-            prior = Prior(fit.service, fit.structure, fit.front_s, age_s=session.started_unix_s - fitted_unix_s)
 
         def on_action(action: Action) -> None:
             series.rate(action.rate_per_s if isinstance(action, Run) else 0.0)
 
         runner = target.runner = SweepRunner(
             *(session, sweep, parts.open_page, on_action),
-            prior=prior,
             before=target.demand.readings,
             demand=target.demand.queried,
             is_allowed=lambda: parts.leadership.held() == fence,
@@ -119,8 +113,6 @@ class SweepJob:
         additions |= {"lease": where, "lease_transitions": fence} if where else {}
         probes_per_s = sum(probe.rate for probe in spec.probes)
         result = await asyncio.to_thread(result_of, run, session, sweep, self._id, additions, probes_per_s)
-        if run.model is not None:
-            target.model = session.started_unix_s, run.model
         await target.results.keep(result)
         self._show(run, result)
 

@@ -9,7 +9,6 @@ from types import MappingProxyType
 
 from prober.config.sweep import WARM_UP, SweepSpec
 from prober.features.capacity.actions import Action, Estimate, Finished, LimitReason, Reason, Run
-from prober.features.capacity.engine_fit import Fit, Prior
 from prober.features.capacity.estimate_process import EstimateFailed, estimate_in_process
 from prober.features.capacity.sweep import PAGE_NEAR_S, PAGE_S, Sweep, used_share
 from prober.features.capacity.sweep_record import Record
@@ -62,7 +61,6 @@ BEFORE_S = 3.0  # how long the page is read before the first request, for the lo
 class SweepRun:
     """A sweep that ran.
 
-    model: of the engine, fitted to the requests; None where no model fits
     began_ns: of the monotonic clock
     probes: (stage, result) in the order they ended, those of the warm-up and those that were cut included
     quiet_s: seconds until the pause ends that the target asked for (Retry-After)
@@ -70,7 +68,6 @@ class SweepRun:
     """
 
     finished: Finished
-    model: Fit | None
     began_ns: int
     probes: tuple[tuple[int, ProbeResult], ...]
     quiet_s: float = 0.0
@@ -92,7 +89,6 @@ class SweepRunner:
     """Runs one sweep of the target of a session, in which it stores the readings of its page.
 
     on_action: called with each action of the machine
-    prior: model that earlier sweeps fitted, at which the fit starts
     before: readings of the engine's page in the minutes before the sweep
     demand: returns the demand of the target's users in requests per second, None if it is unknown; called before the first
         request, as later it may count the sweep's own
@@ -109,7 +105,6 @@ class SweepRunner:
         open_page: OpenPage,
         on_action: Callable[[Action], None],
         warm_up: WarmUpLength = WARM_UP,
-        prior: Prior | None = None,
         before: Sequence[PageReading] = (),
         demand: Callable[[], Awaitable[float | None]] | None = None,
         is_allowed: Callable[[], bool] = lambda: True,
@@ -127,9 +122,8 @@ class SweepRunner:
         self._requests, self._spec = RequestGenerator(sweep.workload, session.rng), sweep
         self._warm_up, self._on_action = warm_up, on_action
         self._open_page, self._on_retry_after = open_page, on_retry_after
-        self._prior, self._before, self._demand, self._is_allowed = prior, before, demand, is_allowed
+        self._before, self._demand, self._is_allowed = before, demand, is_allowed
         self._shed_allowed = shed_allowed
-        self._model: Fit | None = None
         self._sweep: Sweep | None = None
         self._stop_reason: tuple[str, Reason] | None = None  # of a stop before the machine began
         self._quiet_until_s = 0.0
@@ -205,7 +199,7 @@ class SweepRunner:
             async with self._sender:
                 finished = await self._carry_out(sweep)
             quiet_s = max(0.0, self._quiet_until_s - self._now_s())
-            return SweepRun(finished, self._model, began_ns, tuple(sweep.probes), quiet_s, sweep.steadiness)
+            return SweepRun(finished, began_ns, tuple(sweep.probes), quiet_s, sweep.steadiness)
         finally:
             if page is not None:
                 page.cancel()
@@ -273,11 +267,11 @@ class SweepRunner:
     async def _estimate(self, sweep: Sweep, record: Record) -> None:
         """Estimate the capacities in another process, as it takes seconds of a processor."""
         try:
-            capacities, self._model = await estimate_in_process(record, self._rng.getrandbits(32), self._prior)
+            capacities, is_modelled = await estimate_in_process(record, self._rng.getrandbits(32))
         except EstimateFailed as problem:
             sweep.not_estimated(str(problem))
         else:
-            sweep.estimated(capacities, self._now_s(), is_modelled=self._model is not None)
+            sweep.estimated(capacities, self._now_s(), is_modelled=is_modelled)
 
     def _due(self, sending: Sending, result: ProbeResult | None) -> None:
         """Tell the machine that a request is sent, or which limit keeps it from being sent."""

@@ -11,7 +11,6 @@ from prober.config.sweep import WARM_UP, SweepSpec
 from prober.config.target import needs_of
 from prober.exposition.families import Registry
 from prober.features.capacity.actions import Refused, StartRequest
-from prober.features.capacity.engine_fit import Fit
 from prober.features.capacity.headroom import Headroom, TargetDemand
 from prober.features.capacity.sweep_pauses import SweepPauses
 from prober.features.capacity.sweep_result import has_capacity
@@ -73,7 +72,6 @@ class TargetSweeps(TargetObserver):
     demand: demand of the target's users, from which a sweep's requests are excluded
     start: starts a sweep of this target and returns its id, or raises Refused; forget: called when the target is removed
     recent: of the last scheduled probes; devices: the GPUs that serve the target
-    model: (start of the last sweep in Unix seconds, model that it fitted); None if the engine has changed since
     runner: runner of the sweep under way, once it has begun
     series: None without `sweep:`, and once the target was removed
     """
@@ -90,7 +88,6 @@ class TargetSweeps(TargetObserver):
         self._start, self._forget = start, forget
         self.recent: list[ProbeResult] = []
         self.devices: Sequence[GpuReading] = ()
-        self.model: tuple[float, Fit] | None = None
         self.runner: SweepRunner | None = None
         self.series: SweepSeries | None = None
         self._seen_claim = 0.0, 0.0  # at the lease: its Unix seconds, and when it was first seen (monotonic)
@@ -161,7 +158,6 @@ class TargetSweeps(TargetObserver):
     def engine_changed(self, change: EngineChange) -> None:
         if change.kind == "restart":
             return
-        self.model = None
         if self.spec is not None and self.spec.after_change:
             if self._settling is not None:
                 self._settling.cancel()

@@ -61,7 +61,7 @@ async def test_the_reason_names_how_the_process_ended_and_the_remedy(
     if lines is not None:
         become(lines)
     with pytest.raises(EstimateFailed, match=reason):
-        await estimate_in_process(Record((), (), ()), 1, None)
+        await estimate_in_process(Record((), (), ()), 1)
 
 
 async def test_a_cancelled_estimate_leaves_no_process(tmp_path: Path, become: Become) -> None:
@@ -69,7 +69,7 @@ async def test_a_cancelled_estimate_leaves_no_process(tmp_path: Path, become: Be
     started = tmp_path / "started"
     os.mkfifo(started)
     become(f"cat > /dev/null; echo $$ > {started}; exec sleep 60")
-    estimate = asyncio.create_task(estimate_in_process(Record((), (), ()), 1, None))
+    estimate = asyncio.create_task(estimate_in_process(Record((), (), ()), 1))
     process = os.pidfd_open(int(await asyncio.to_thread(started.read_text)))
     estimate.cancel()
     with pytest.raises(asyncio.CancelledError):

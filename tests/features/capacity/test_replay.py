@@ -13,11 +13,10 @@ import pytest
 from prober.features.capacity import observations as observed
 from prober.features.capacity.actions import Estimate
 from prober.features.capacity.capacity_model import CapacityModel
-from prober.features.capacity.engine_fit import CHUNKED, Fit, Prior, Tail
+from prober.features.capacity.engine_fit import Fit, Tail
 from prober.features.capacity.estimate import CapacityEstimate, estimate_capacity
-from prober.features.capacity.fit_objective import COSTS, Objective, Point
 from prober.features.capacity.fitting import fit, ttft_error
-from prober.features.capacity.observations import calibrate, observations, ttfts_s
+from prober.features.capacity.observations import calibrate, ttfts_s
 from prober.features.capacity.replay import Background, RequestLengths, background, build_scene
 from prober.features.capacity.shape_capacities import with_shapes
 from prober.features.capacity.sweep_record import Record, RequestRecord, Stage
@@ -350,37 +349,6 @@ def test_requests_that_failed_or_were_held_back_are_no_matter_of_the_model() -> 
     assert estimate_capacity(replace(seen, requests=failed)).capacities[0].fit == "fractions"
     held_back = tuple(replace(request, held_back=True) for request in seen.requests)
     assert estimate_capacity(replace(seen, requests=held_back)).capacities[0].fit == "fractions"
-
-
-def test_a_prior_holds_what_a_sweep_does_not_show_and_fades() -> None:
-    """Leaving a fresh prior costs what its spread says; leaving one of a month ago costs next to nothing. A step of the fit returns
-    to the prior in what no observation depends on."""
-    told = SERVICE._replace(prefill_token_s=SERVICE.prefill_token_s * 2)
-    seen = record(QUIET)
-    scene = build_scene(seen, background(seen, Random(1)), Random(1))
-    penalties = []
-    for age_s in (0.0, 30 * 86_400.0):
-        objective = Objective(seen, observations(seen), [scene], CHUNKED, Prior(told, "chunked prefill", 0.0005, age_s))
-        at_prior = objective.evaluate(objective.center)
-        vector = objective.center.copy()
-        vector[COSTS.index("prefill_token_s")] -= log(2)
-        moved = Point(vector, at_prior.replayed)
-        penalties.append(objective.cost(moved) - objective.cost(at_prior))
-        nothing_depends = np.zeros((len(objective.residuals(moved)), len(vector)))
-        returned = objective.gauss_newton(moved, nothing_depends, damping=0.0)
-        assert returned == pytest.approx(objective.center, abs=1e-6)
-    assert penalties[0] == pytest.approx(0.5 * (log(2) / 0.1) ** 2, abs=0.01)
-    assert 0 < penalties[1] < 0.1
-
-
-def test_a_prior_that_is_certain_is_believed() -> None:
-    """Told to 1%, a cost twice the true one stays so in the fit of seconds of a sweep."""
-    seen = record(QUIET)
-    few = replace(seen, requests=seen.requests[:24], readings=seen.readings[:60])
-    told = SERVICE._replace(prefill_token_s=SERVICE.prefill_token_s * 2)
-    found = fit(few, Random(1), Prior(told, "chunked prefill", 0.0005, age_s=0.0, spread=0.01), repeats=0)
-    assert found is not None
-    assert abs(log(found.service.prefill_token_s / told.prefill_token_s)) < 0.1
 
 
 def test_the_engine_s_own_latencies_of_others_show_its_capacity() -> None:

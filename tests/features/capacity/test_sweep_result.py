@@ -66,7 +66,7 @@ def of(
         *((1, probe(12.0 + i / 10)) for i in range(40)),
         *((2, p) for p in last),
     ]
-    run = SweepRun(ended or finished, None, 10 * 10**9, tuple(probes))
+    run = SweepRun(ended or finished, 10 * 10**9, tuple(probes))
     clock = SimpleNamespace(unix_s=lambda: 1e9 + 8, now_ns=lambda: 0)
     session = Session(spec, cast(Clock, clock), None)
     session.started_unix_s, session.gpus = 1e9, [(round(at_s * 1e9), devices) for at_s, devices in gpus]
