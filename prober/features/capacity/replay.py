@@ -10,7 +10,7 @@ from random import Random
 from statistics import fmean
 from typing import NamedTuple
 
-from prober.features.capacity.sweep_record import Record, other_counts
+from prober.features.capacity.sweep_record import Record
 from prober.measure.engine_signals import EngineHistogram
 from prober.simulation.serving import Course, Doubles, Service, Stream, serve
 
@@ -103,7 +103,7 @@ def _variation(record: Record) -> float:
     """
     windows: list[tuple[float, float]] = []
     span_s = counted = 0.0
-    for begin_s, end_s, count in other_counts(record):
+    for begin_s, end_s, count in record.other_counts:
         span_s, counted = span_s + end_s - begin_s, counted + count
         if span_s >= BURST_S:
             windows.append((span_s, counted))
@@ -217,7 +217,7 @@ def beginning(scene: Scene, last_s: float, until_s: float) -> Scene:
 def _background_times_s(record: Record, rng: Random) -> Iterator[float]:
     """Arrival times of background requests: random, uniform between the two readings whose counters include them."""
     owed = 0.0
-    for begin_s, end_s, count in other_counts(record):
+    for begin_s, end_s, count in record.other_counts:
         owed += count
         for _ in range(max(0, round(owed))):
             yield rng.uniform(begin_s, end_s) - record.from_s
@@ -231,7 +231,7 @@ def _mean_lengths(record: Record) -> tuple[float, float]:
         for at_s, signals in record.readings
         if signals.prompt_tokens_total is not None and signals.generation_tokens_total is not None
     ]
-    count = sum(count for *_, count in other_counts(record))
+    count = sum(count for *_, count in record.other_counts)
     if len(readings) < 2 or count < 1:
         return 0.0, 0.0
     (begin_s, prompts_before, outputs_before), (end_s, prompts_after, outputs_after) = readings[0], readings[-1]

@@ -1,24 +1,24 @@
-"""Requests and page readings of a running sweep, what they show of the SLOs, and the record made from them."""
+"""The requests, stages and page readings of a running sweep: the rows of its record, and what they show so far."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Literal
 
 from prober.features.capacity.actions import OtherLoad
 from prober.features.capacity.sweep_record import (
     SETTLED_SHARE,
     Phase,
+    Reading,
     Record,
     RequestRecord,
     Stage,
+    mean_per_s,
     observed,
     other_counts,
     other_load,
     settled,
 )
-from prober.measure.engine_signals import EngineSignals
 from prober.measure.objective import Slo
 from prober.statistics.sequential_test import ERROR, evidence, min_observations
 
@@ -28,8 +28,6 @@ MIN_GROWTH_S = 20.0
 MIN_COMPLETED_RATIO = 0.8  # of the arrivals
 MIN_EXCESS_SIGMAS = 4  # of the arrivals over the completions, in standard deviations of a Poisson count
 MAX_RATE_REPEATS = 3  # of the requests that show an objective at best: so long the highest rate is held for evidence
-CLEAR_ANSWERED_RATIO, CLEAR_THRESHOLD_SHARE = 0.8, 0.25
-Reading = tuple[float, EngineSignals]
 
 
 @dataclass(slots=True)
@@ -54,17 +52,22 @@ class RequestLog:
     prompt_tokens: int = 0
     output_tokens: int = 0
 
+    @property
+    def stage(self) -> Stage:
+        """The last stage."""
+        return self.stages[-1]
+
+    @property
+    def waits(self) -> bool:
+        """True if requests wait in the engine."""
+        return bool(self.readings and self.readings[-1][1].requests_waiting)
+
     def sent(self, request_id: str, request: RequestRecord) -> None:
         """Add a request that was sent."""
         self.requests[request_id] = self.open[request_id] = request
         self.prompt_tokens += request.prompt_tokens
         self.output_tokens += request.output_tokens
-        self.count(request.stage, "sent")
-
-    def count(self, number: int, kind: Literal["sent", "answered", "failed", "refused"]) -> None:
-        """Add a request to the counts of a stage."""
-        stage = self.stages[number]
-        self.stages[number] = replace(stage, **{kind: getattr(stage, kind) + 1})
+        self.stages[request.stage].sent += 1
 
     # -- judgement of the last stage
 
@@ -78,22 +81,13 @@ class RequestLog:
                 latest.append(request.breached)
         return latest
 
-    def is_clear(self, stage: Stage, max_threshold_share: float) -> bool:
-        """True if nearly all requests of a stage are answered, far below every threshold, and none waits in the engine.
-
-        max_threshold_share: highest ratio of a measured latency to its threshold
-        """
-        waits = bool(self.readings and self.readings[-1][1].requests_waiting)
-        is_answered = stage.answered >= CLEAR_ANSWERED_RATIO * stage.sent
-        return not waits and is_answered and max_threshold_share < CLEAR_THRESHOLD_SHARE
-
-    def falls_behind(self, stage: Stage, at_s: float) -> bool:
+    def falls_behind(self) -> bool:
         """True if requests arrive faster than they complete, beyond chance, in the second half of a long stage.
 
         Until the stage has lasted as long as 90% of its answers so far, its completions come from requests of a lower rate.
         """
-        requests = self.requests.values()
-        of_stage = (request for request in requests if request.stage == stage.number)
+        stage, requests = self.stage, self.requests.values()
+        at_s, of_stage = stage.ended_s, [request for request in requests if request.stage == stage.number]
         durations_s = sorted((at_s if request.end_s is None else request.end_s) - request.at_s for request in of_stage)
         settled_s = durations_s[round(SETTLED_SHARE * (len(durations_s) - 1))] if durations_s else 0.0
         from_s = max((stage.began_s + at_s) / 2, stage.began_s + settled_s)
@@ -106,40 +100,36 @@ class RequestLog:
 
     def needs_more_events(self) -> bool:
         """True until the last stage's events show that every SLO holds, or are several times the minimum that can show it."""
-        stage, requests = self.stages[-1], list(self.requests.values())
+        stage, requests = self.stage, list(self.requests.values())
         at_best = max(min_observations(float(slo.error_budget_ratio), ERROR) for slo in self.slos)
         sent = settled(stage, requests, [request for request in requests if request.stage == stage.number])
         if len(sent) >= MAX_RATE_REPEATS * at_best:
             return False
-        for slo in self.slos:
-            valid = [request for request in sent if request.valid]
-            events = observed(
-                slo, [(*request.events.get(slo.name, (0, 0)), request.output_tokens) for request in valid]
+        valid = [request for request in sent if request.valid]
+        return any(
+            evidence(
+                observed(slo, [(*request.events.get(slo.name, (0, 0)), request.output_tokens) for request in valid]),
+                float(slo.error_budget_ratio),
             )
-            if evidence(events, float(slo.error_budget_ratio)) != "holds":
-                return True
-        return False
+            != "holds"
+            for slo in self.slos
+        )
 
     # -- load of others
 
     def others_per_s(self) -> float:
-        """Approximate background load in requests per second, for stop conditions and the begin of a climb."""
-        known = [
-            (at, n) for at, s in (self.readings[:1] + self.readings[-1:]) if (n := s.requests_arrived_total) is not None
-        ]
-        if len(known) < 2 or known[1][0] - known[0][0] < 1.0:
-            return self.demand_per_s or 0.0
-        own = sum(known[0][0] <= request.at_s < known[1][0] for request in self.requests.values())
-        return max(0.0, (known[1][1] - known[0][1] - own) / (known[1][0] - known[0][0]))
+        """Background load so far in requests per second, for stop conditions."""
+        counted = mean_per_s(other_counts(self.requests.values(), (*self.readings[:1], *self.readings[-1:])))
+        return max(0.0, counted) if counted is not None else self.demand_per_s or 0.0
 
     def modelled(self) -> Sequence[Reading]:
         """The readings that a model may use; none if there is a background load that the page does not count."""
-        return self.readings if self.demand_per_s is None or self._counted else ()
+        return self.readings if self.demand_per_s is None or self._is_counted else ()
 
     def others(self) -> OtherLoad | None:
         """The background load over the sweep; None: unknown."""
-        if self._counted:
-            load = other_load(self._observed)
+        if self._is_counted:
+            load = other_load(list(self.requests.values()), self.readings)
             return OtherLoad(*load, "engine") if load is not None else None
         return OtherLoad(self.demand_per_s, self.demand_per_s, "prometheus") if self.demand_per_s is not None else None
 
@@ -161,27 +151,23 @@ class RequestLog:
         return Record(self.slos, requests, stages, readings, lengths, reached, cut)
 
     def settled(self) -> tuple[Stage, ...]:
-        """The stages with their events and background load."""
+        """The stages with their events and background load, which later events do not change."""
         events: dict[int, dict[str, tuple[int, int]]] = {stage.number: {} for stage in self.stages}
         for request in self.requests.values():
             for name, (count, bad) in request.events.items() if request.valid else ():
                 before = events[request.stage].get(name, (0, 0))
                 events[request.stage][name] = (before[0] + count, before[1] + bad)
-        counts, others = other_counts(self._observed), self.others()
+        counts, others = other_counts(self.requests.values(), self.readings), self.others()
         is_seen = others is not None and others.least_per_s > 0
         stages = []
         for stage in self.stages:
-            within = [count for count in counts if count[0] >= stage.began_s and count[1] <= stage.ended_s]
-            span_s = sum(end - begin for begin, end, _ in within)
-            rate = max(0.0, sum(count for _, _, count in within) / span_s) if span_s > 0 else None
+            within = [count for count in counts if count.from_s >= stage.began_s and count.to_s <= stage.ended_s]
+            rate = mean_per_s(within)
             # If nothing shows other use of the engine, the counts are own requests that travel during a reading.
-            other_per_s = self.demand_per_s if not counts else rate if is_seen or rate is None else 0.0
+            counted = rate if rate is None else max(0.0, rate) if is_seen else 0.0
+            other_per_s = counted if counts else self.demand_per_s
             stages.append(replace(stage, events=events[stage.number], other_per_s=other_per_s))
         return tuple(stages)
-
-    @property
-    def _observed(self) -> Record:
-        return Record((), tuple(self.requests.values()), (), tuple(self.readings))
 
     @property
     def _continues_before(self) -> bool:
@@ -194,6 +180,6 @@ class RequestLog:
         return is_continued and before_s < at_s and before.info == first.info
 
     @property
-    def _counted(self) -> bool:
+    def _is_counted(self) -> bool:
         """True if the engine's page shows the background load."""
         return any(signals.requests_arrived_total is not None for _, signals in self.readings)

@@ -11,20 +11,32 @@ It is fed with events, and `action` says what to do now; a driver compares it wi
             # or, if that process failed: sweep.not_estimated(why)
         ...                                 # feed events; a tick every 0.25 s, the engine's page after `page_every_s` or later
 
+A sweep sends in stages of constant rate. NEXT has the phase of the stage that follows an event, by the mode; an event that has
+none there ends the sending.
+
+    warm    the target has answered enough requests of the warm-up
+    over    the stage has lasted long enough, and nothing spoke against its rate
+    lost    the ramp has passed the knee, and no model explains its record: short stages show a knee too high, and only a model
+            corrects that. After a rest, until the target is quiet, a climb goes up again in longer stages, from well below.
+    quiet   next to nothing is in flight
+
+The sending ends by a reason of `actions.Reason`: the target's own limit, harm to it, the end of the plan, or something outside. Then
+an estimate is made, unless the reason voids the measurement; it ends the sweep, or is `lost`.
+
 All times `at_s` are seconds of the prober's monotonic clock (that of `Timeline`, ÷ 1e9), and never go back. Calls for unknown
 requests, or after the end, have no effect. The driver owns pacing, tokens and connections; the machine decides rates, stages
 and the end, and keeps the record.
 """
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from prober.config.sweep import WARM_UP, SweepSpec
 from prober.config.target import BudgetSpec
 from prober.features.capacity.actions import UNREACHED, Action, Estimate, Finished, LimitReason, Reason, Run
-from prober.features.capacity.request_log import Reading, RequestLog
-from prober.features.capacity.sweep_record import UNJUDGED, Phase, RequestRecord, Stage
+from prober.features.capacity.request_log import RequestLog
+from prober.features.capacity.sweep_record import UNJUDGED, Phase, Reading, RequestRecord, Stage
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
@@ -41,12 +53,25 @@ from prober.probing.stop_conditions import (
     StopConditions,
 )
 from prober.results.capacity import Capacity, binding, words
-from prober.results.refused_requests import RefusedRequests, refused_requests
+from prober.results.refused_requests import MAX_REFUSED_RATIO, RefusedRequests, refused_requests
 from prober.results.shedding import is_shed
 from prober.results.steadiness import SteadinessTest
 from prober.results.stop_reason import BEFORE, ending
 from prober.statistics.quantiles import probability_of_at_least
+from prober.statistics.sequential_test import Observations, evidence
 
+Event = Literal["warm", "over", "lost", "quiet"]
+_RAMP: Mapping[tuple[Phase, Event], Phase] = {("warm_up", "warm"): "ramp", ("ramp", "over"): "ramp"}
+NEXT: Mapping[str, Mapping[tuple[Phase, Event], Phase]] = {
+    "grid": {("warm_up", "warm"): "grid", ("grid", "over"): "grid"},
+    "gentle": _RAMP,
+    "adaptive": {
+        **_RAMP,
+        ("ramp", "lost"): "rest",
+        ("rest", "quiet"): "climb",
+        ("climb", "over"): "climb",
+    },
+}
 # Sending ends when half of the last judged requests breach. Of a grid more are judged: one burst does not end it.
 JUDGED_REQUESTS, JUDGED_REQUESTS_GRID = 8, 32
 MIN_BREACHES = 2  # of a stage
@@ -57,18 +82,20 @@ MAX_CHANCE, MAX_CHANCE_WITHOUT_PAGE, MAX_CHANCE_GRID = 0.02, 0.05, 1e-3
 VOID_READINGS = 2
 QUIET_REQUESTS = 2  # in flight that load the engine next to nothing
 PAGE_S, PAGE_NEAR_S = 0.5, 0.1  # between readings of the page; close to the knee
+# A stage of a ramp or climb is over after half of its time if so many of its requests are answered, and all latencies below this share
+# of their threshold.
+CLEAR_ANSWERED_RATIO, CLEAR_THRESHOLD_SHARE = 0.8, 0.25
 GENTLE_REQUESTS, GENTLE_BREACHES = 12, 2
 GENTLE_SHARE = 0.7  # of a threshold
 # Gentle: factor on the queue that ends it, and answers that it needs to show anything. Until then it stays at its rate, and a queue
 # that may be of other load does not end it.
 GENTLE_QUEUE, GENTLE_ANSWERS = 0.25, 25
 OWN_TTFT_S = 10.0  # how far back the sweep's own first tokens are taken out of the engine's histogram
-# Without a model nothing corrects the knee that short stages show too high: after the ramp, a slower climb from below. Where the
-# fractions of the ramp have shown a knee, it begins nearer to it.
+# A climb begins at a share of the highest rate of the ramp, or nearer to a knee that the fractions of the ramp have shown.
 CLIMB_START_RATIO, CLIMB_NEAR_RATIO, CLIMB_FACTOR, CLIMB_STAGE_S = 0.55, 0.7, 1.1, 8.0
-# Ends of a ramp after which it climbs if no model explains the record: the target's limit, and no failure of it.
+# Ends of a ramp after which it is lost if no model explains the record: the target's limit, and no failure of it.
 CLIMB_AFTER: frozenset[Reason] = frozenset({"knee_passed", "breaching", "waiting", "kv_usage", "preemptions", "slow"})
-MIN_REST_S, MAX_REST_S = 3.0, 20.0  # between ramp and climb, until next to nothing is in flight
+MIN_REST_S, MAX_REST_S = 3.0, 20.0
 
 
 def used_share(
@@ -116,23 +143,20 @@ class Sweep:
         self._ttft_s = min(thresholds, default=None)
         self._is_judged_by_first_token = all(slo.signal == "ttft" for slo in spec.slos)
         self._stop_conditions = StopConditions(spec.guard, self._ttft_s)
-        self._began_s = at_s
+        self._began_s, self._shed_allowed = at_s, shed_allowed
         self._log = RequestLog(spec.slos, before, demand_per_s)
-        self._breached: dict[int, int] = {}  # requests by stage
-        self._shed_allowed = shed_allowed
-        self._shed: dict[int, int] = {}  # requests by stage, with consent
         self.probes: list[tuple[int, ProbeResult]] = []
         self.steadiness = SteadinessTest()
-        self._judged_requests = JUDGED_REQUESTS_GRID if spec.mode == "grid" else JUDGED_REQUESTS
         self._changed_readings = 0
         # (stage, whether the prober did not send it) by process that sends, so that many others do not hide one.
         self._unsent: dict[int, deque[tuple[int, bool]]] = {}
         self._first_unsent_stage: int | None = None
         self._threshold_shares: deque[float] = deque(maxlen=GENTLE_REQUESTS)
-        self._climb_from_per_s: float | None = None  # where the climb began, or begins after the rest
+        self._climb_from_per_s = spec.min_rate
         self._capacities: tuple[Capacity, ...] = ()
-        ramp: Phase = "grid" if spec.mode == "grid" else "ramp"
-        self._action: Action = self._begin(ramp if warm_up.is_over(0, 0.0) else "warm_up", spec.lowest_rate, at_s)
+        self._next = NEXT[spec.mode]
+        first = self._next["warm_up", "warm"] if warm_up.is_over(0, 0.0) else "warm_up"
+        self._action: Action = self._begin(first, spec.lowest_rate, at_s)
 
     # -- events
 
@@ -141,8 +165,7 @@ class Sweep:
         log = self._log
         if not isinstance(self._action, Run) or request_id in log.requests:
             return
-        record = RequestRecord(at_s, prompt_tokens, output_tokens, self._action.stage, known_s=at_s)
-        log.sent(request_id, record)
+        log.sent(request_id, RequestRecord(at_s, prompt_tokens, output_tokens, self._action.stage, known_s=at_s))
         requests = len(log.requests)
         share, limit = used_share(self._spec, self._budget, requests, log.prompt_tokens, log.output_tokens)
         if len(log.open) >= self._spec.max_in_flight:
@@ -178,25 +201,17 @@ class Sweep:
         request.finished(result, at_s, self._spec.slos)
         if self._action.phase == "warm_up":
             self.steadiness.add(result)
-        is_refused = result.outcome is Outcome.REJECTED
-        if request.valid or is_refused:
-            log.count(request.stage, "failed" if request.failed else "refused" if is_refused else "answered")
+        stage, is_refused = log.stages[request.stage], result.outcome is Outcome.REJECTED
+        stage.failed += request.valid and request.failed
+        stage.answered += request.valid and not request.failed
+        stage.refused += is_refused and not request.valid
         may_shed = self._shed_allowed and is_shed(result)
-        self._shed[request.stage] = self._shed.get(request.stage, 0) + may_shed
-        if not (may_shed and self._spec.mode == "grid"):
+        stage.shed += may_shed
+        if not (may_shed and stage.phase == "grid"):
             self._judge(request, at_s, is_final=True)
-        judged = self._unsent.setdefault(result.worker, deque(maxlen=UNSENT_RESULTS))
-        judged.append((request.stage, result.outcome is Outcome.INVALID))
-        unsent, stage = [number for number, is_unsent in judged if is_unsent], log.stages[request.stage]
-        if len(unsent) > 2 and len(unsent) > UNSENT_RATIO * len(judged):
-            self._first_unsent_stage = min(unsent)
-            source = f" of worker {result.worker}" if result.worker else ""
-            first = log.stages[self._first_unsent_stage]
-            is_first = all(before.phase in UNJUDGED for before in log.stages[: first.number])
-            rest = "" if is_first else f"; what was sent before {first.phase} {first.rate_per_s:.3g}/s counts"
-            detail = f"{len(unsent)} of the last {len(judged)} requests{source}; {SEND_MORE}{rest}"
-            self._end_sending("not_sent", at_s, detail)
-        elif (failed := stage.failed - self._shed[request.stage]) > 1 and failed > FAILED_RATIO * stage.sent:
+        if (unsent := self._unsent_text(request, result)) is not None:
+            self._end_sending("not_sent", at_s, unsent)
+        elif (failed := stage.failed - stage.shed) > 1 and failed > FAILED_RATIO * stage.sent:
             reason: Reason = "smoke_failed" if stage.phase == "warm_up" and not stage.answered else "failed"
             self._end_sending(reason, at_s, f"{failed} of {stage.sent}: {result.outcome.value}: {result.detail}")
         elif is_refused and (self._refuses_too_many() if stage.phase != "warm_up" else not stage.answered):
@@ -245,10 +260,12 @@ class Sweep:
         limit_s, read_s = self._spec.limits.time, self._stop_conditions.last_s
         if at_s - self._began_s >= limit_s:
             self._end_sending("time_budget", at_s, f"{limit_s:g} s")
-        elif read_s is not None and at_s - max(read_s, self._log.stages[-1].began_s) > PAGE_LOST_S:
+        elif read_s is not None and at_s - max(read_s, self._log.stage.began_s) > PAGE_LOST_S:
             self._end_sending("page_lost", at_s, f"no reading for {at_s - read_s:.1f} s")
         if isinstance(self._action, Run):
-            self._end_stage(self._action, at_s)
+            self._log.stage.ended_s = at_s
+            if (event := self._event(at_s)) is not None:
+                self._advance(event, at_s)
 
     def estimated(self, capacities: tuple[Capacity, ...], at_s: float, *, is_modelled: bool = True) -> None:
         """Pass the result of the action `Estimate`. is_modelled: an engine model explains the record; else the sweep may climb first"""
@@ -266,10 +283,11 @@ class Sweep:
         lowest_per_s = min((stage.total_per_s for stage in estimate.record.stages if stage.is_judged), default=0.0)
         fails_at_lowest = knee is not None and knee.verdict == "below" and knee.upper == lowest_per_s
         is_known = fails_at_lowest or (is_modelled and knee is not None and knee.estimate is not None)
-        if not is_known and self._may_climb() and estimate.reason in CLIMB_AFTER:
+        if not is_known and self._may("lost") and estimate.reason in CLIMB_AFTER:
             peak, knee_per_s = estimate.record.stages[-1], (knee.estimate or 0.0) if knee is not None else 0.0
             near_per_s = CLIMB_NEAR_RATIO * (min(knee_per_s, peak.total_per_s) - (peak.other_per_s or 0.0))
-            self._rest(near_per_s if near_per_s > 0 else CLIMB_START_RATIO * peak.rate_per_s, at_s)
+            self._climb_from_per_s = near_per_s if near_per_s > 0 else CLIMB_START_RATIO * peak.rate_per_s
+            self._advance("lost", at_s)
         else:
             self._finish(estimate.reason, estimate.detail)
 
@@ -291,9 +309,7 @@ class Sweep:
     @property
     def page_every_s(self) -> float:
         """Least time between readings of the page: short once requests wait or breach, as a limit shows only while it binds."""
-        log = self._log
-        waits = bool(log.readings and log.readings[-1][1].requests_waiting)
-        return PAGE_NEAR_S if waits or self._breached.get(len(log.stages) - 1) else PAGE_S
+        return PAGE_NEAR_S if self._log.waits or self._log.stage.breached else PAGE_S
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -302,12 +318,26 @@ class Sweep:
 
     # -- requests
 
+    def _unsent_text(self, request: RequestRecord, result: ProbeResult) -> str | None:
+        """Text if the prober itself did not send too many of the last requests of one process; else None."""
+        judged = self._unsent.setdefault(result.worker, deque(maxlen=UNSENT_RESULTS))
+        judged.append((request.stage, result.outcome is Outcome.INVALID))
+        unsent = [number for number, is_unsent in judged if is_unsent]
+        if len(unsent) <= 2 or len(unsent) <= UNSENT_RATIO * len(judged):
+            return None
+        stages, self._first_unsent_stage = self._log.stages, min(unsent)
+        source = f" of worker {result.worker}" if result.worker else ""
+        first = stages[self._first_unsent_stage]
+        is_first = all(before.phase in UNJUDGED for before in stages[: first.number])
+        rest = "" if is_first else f"; what was sent before {first.phase} {first.rate_per_s:.3g}/s counts"
+        return f"{len(unsent)} of the last {len(judged)} requests{source}; {SEND_MORE}{rest}"
+
     def _refuses_too_many(self) -> bool:
         """True if the evidence shows that too many requests are refused."""
         stages = [stage for stage in self._log.stages if stage.phase != "warm_up"]
         refused = sum(stage.refused for stage in stages)
         others = sum(stage.answered + stage.failed for stage in stages)
-        return RefusedRequests(refused, refused + others).are_surely_too_many
+        return evidence(Observations({1.0: refused, 0.0: others}), MAX_REFUSED_RATIO) == "fails"
 
     def _refused(self) -> RefusedRequests:
         """The refused requests; those of the warm-up if nothing else has ended."""
@@ -316,49 +346,70 @@ class Sweep:
 
     def _judge(self, request: RequestRecord, at_s: float, *, is_final: bool) -> None:
         """Count whether a request breaches by now. End the sending for harm or enough breaches, or the ramp for a climb."""
-        stage = self._log.stages[request.stage]
+        stage, log, spec = self._log.stages[request.stage], self._log, self._spec
         if stage.phase in UNJUDGED:
             return
-        # Late answers of a ramp do not count against the climb.
-        is_current = stage.phase == self._log.stages[-1].phase
-        is_breach = request.valid and (request.failed or any(request.breaches(slo) for slo in self._spec.slos))
-        # Its end can show that it was only read late.
-        self._breached[request.stage] = self._breached.get(request.stage, 0) + is_breach - request.breached
+        is_breach = request.valid and (request.failed or any(request.breaches(slo) for slo in spec.slos))
+        stage.breached += is_breach - request.breached  # its end can show that it was only read late
         request.breached = is_breach
         if not request.valid:
             return
         if is_final and not request.counted:
-            self._threshold_shares.append(request.max_threshold_share(at_s, self._spec.slos))
+            self._threshold_shares.append(request.max_threshold_share(at_s, spec.slos))
             request.counted = True
         ttft_s = request.waited_s(at_s)
         if self._ttft_s and not request.failed and ttft_s > TTFT_FACTOR * self._ttft_s:
             self._end_sending("slow", at_s, f"a TTFT of {ttft_s:.3g} s or more")
-        if not is_current:
-            return
-        latest = self._log.latest_breaches(stage.phase, self._judged_requests)
-        breached = self._breached.get(stage.number, 0)
-        if 2 * sum(latest) >= self._judged_requests:
+        if stage.phase != log.stage.phase:
+            return  # late answers of a ramp do not count against the climb
+        judged = JUDGED_REQUESTS_GRID if stage.phase == "grid" else JUDGED_REQUESTS
+        latest = log.latest_breaches(stage.phase, judged)
+        if 2 * sum(latest) >= judged:
             self._end_sending("breaching", at_s, f"{sum(latest)} of the last {len(latest)} requests")
-            return
-        is_judged = stage.phase in ("ramp", "climb", "grid") and breached >= MIN_BREACHES
-        if not is_judged:
-            return
-        # An objective allows a few breaches in hundreds, and some targets breach a little at any rate (prompts of very different
-        # lengths). A gentle sweep stops at any breach.
+        elif stage.breached >= MIN_BREACHES and (spec.mode == "gentle" or self._is_more_than_chance(stage)):
+            if isinstance(self._action, Run) and self._may("lost") and not log.modelled():
+                log.stage.ended_s, self._climb_from_per_s = at_s, CLIMB_START_RATIO * stage.rate_per_s
+                self._advance("lost", at_s)
+                return
+            share = f"{stage.breached} of {stage.sent} requests breach"
+            text = share if stage.phase == "grid" else f"{stage.breached} breaches"
+            self._end_sending("knee_passed", at_s, f"{text} at {stage.rate_per_s:.3g}/s")
+
+    def _is_more_than_chance(self, stage: Stage) -> bool:
+        """True if a stage has more breaches than the objectives allow, beyond chance.
+
+        An objective allows a few breaches in hundreds, and some targets breach a little at any rate (prompts of very different
+        lengths). A gentle sweep, which stops at any breach, does not ask.
+        """
         max_chance = MAX_CHANCE if self._log.readings else MAX_CHANCE_WITHOUT_PAGE
         max_chance = MAX_CHANCE_GRID if stage.phase == "grid" else max_chance
         budget_ratio = min(float(slo.error_budget_ratio) for slo in self._spec.slos)
-        is_chance = probability_of_at_least(breached, stage.sent, budget_ratio) >= max_chance
-        if is_chance and self._spec.mode != "gentle":
-            return
-        if isinstance(self._action, Run) and self._may_climb() and not self._log.modelled():
-            self._log.stages[-1] = replace(self._log.stages[-1], ended_s=at_s)
-            self._rest(CLIMB_START_RATIO * stage.rate_per_s, at_s)
-        else:
-            share = f"{breached} of {stage.sent} requests breach" if stage.phase == "grid" else f"{breached} breaches"
-            self._end_sending("knee_passed", at_s, f"{share} at {stage.rate_per_s:.3g}/s")
+        return probability_of_at_least(stage.breached, stage.sent, budget_ratio) < max_chance
 
     # -- stages
+
+    def _may(self, event: Event) -> bool:
+        """True if a phase follows this event now."""
+        return (self._log.stage.phase, event) in self._next
+
+    def _advance(self, event: Event, at_s: float) -> None:
+        """Begin the stage that follows an event. At the highest rate, an adaptive sweep stays while more events may still show that an
+        SLO holds.
+        """
+        before, spec = self._log.stage, self._spec
+        phase, rate_per_s = self._next[before.phase, event], None
+        if phase == "rest":
+            rate_per_s = spec.min_rate
+        elif phase != "climb":
+            rate_per_s = spec.rate(sum(stage.phase == phase for stage in self._log.stages))
+        elif before.phase == "rest":
+            rate_per_s = max(spec.min_rate, self._climb_from_per_s)
+        elif before.rate_per_s < spec.max_rate:
+            rate_per_s = min(before.rate_per_s * CLIMB_FACTOR, spec.max_rate)
+        if rate_per_s is not None:
+            self._action = self._begin(phase, rate_per_s, at_s)
+        elif spec.mode != "adaptive" or not self._log.needs_more_events():
+            self._end_sending("highest_rate", at_s, f"{before.rate_per_s:g}/s")
 
     def _begin(self, phase: Phase, rate_per_s: float, at_s: float) -> Run:
         number = len(self._log.stages)
@@ -367,64 +418,42 @@ class Sweep:
             self._stop_conditions.began()
         return Run(number, phase, rate_per_s)
 
-    def _end_stage(self, run: Run, at_s: float) -> None:
-        """Begin the next stage, or end the sending, if this one has lasted long enough."""
-        spec, log, warm_up, stage = self._spec, self._log, self._warm_up, self._log.stages[run.stage]
-        lasted_s = at_s - stage.began_s
-        log.stages[run.stage] = replace(stage, ended_s=at_s)
-        if run.phase == "warm_up":
-            answered = sum(request.is_answered for request in log.requests.values())
-            waiting = sum(request.first_s is None for request in log.open.values())
-            is_over = warm_up.seconds is not None and lasted_s >= warm_up.seconds
-            is_enough = warm_up.requests is not None and answered >= warm_up.requests
-            is_enough = is_enough or (warm_up.until_steady and self.steadiness.is_steady is True)
-            is_warm = is_enough and waiting <= QUIET_REQUESTS
-            if is_over and not answered:
-                self._end_sending("smoke_failed", at_s, f"no answer within {lasted_s:.0f} s")
-            elif is_over or is_warm:
-                self._advance(run, at_s)
-        elif (is_near := self._is_near_threshold(at_s)) and self._has_answers():
-            detail = (
-                f"{GENTLE_BREACHES} of the last {GENTLE_REQUESTS} latencies reach {GENTLE_SHARE:.0%} of a threshold"
-            )
-            self._end_sending("near_threshold", at_s, detail)
-        elif log.falls_behind(stage, at_s):
+    def _event(self, at_s: float) -> Event | None:
+        """What the time shows of the stage; None: it goes on. May end the sending instead."""
+        log, stage = self._log, self._log.stage
+        if stage.phase == "warm_up":
+            return self._warm_event(at_s)
+        if (is_near := self._is_near_threshold(at_s)) and self._has_answers():
+            share = f"{GENTLE_BREACHES} of the last {GENTLE_REQUESTS} latencies reach {GENTLE_SHARE:.0%} of a threshold"
+            self._end_sending("near_threshold", at_s, share)
+            return None
+        if log.falls_behind():
             self._end_sending("saturated", at_s, "completions fall behind arrivals")
-        elif (
-            run.phase == "rest"
-        ):  # after a ramp that no model explains: a climb from below its end, once the target is quiet
-            if lasted_s >= MIN_REST_S and (lasted_s >= MAX_REST_S or len(log.open) <= QUIET_REQUESTS):
-                self._action = self._begin("climb", self._climb_from_per_s or spec.min_rate, at_s)
-        elif not is_near:
-            length_s = CLIMB_STAGE_S if run.phase == "climb" else spec.stage_s
-            # Half a stage of a ramp or climb is enough where all is clear.
-            may_be_short = run.phase != "grid" and lasted_s >= length_s / 2 and stage.sent >= JUDGED_REQUESTS
-            max_share = max(self._threshold_shares, default=1.0)
-            if lasted_s >= length_s or (may_be_short and log.is_clear(stage, max_share)):
-                self._advance(run, at_s)
+            return None
+        if stage.phase == "rest":
+            is_quiet = stage.lasted_s >= MAX_REST_S or len(log.open) <= QUIET_REQUESTS
+            return "quiet" if stage.lasted_s >= MIN_REST_S and is_quiet else None
+        length_s = CLIMB_STAGE_S if stage.phase == "climb" else self._spec.stage_s
+        may_be_short = stage.phase != "grid" and stage.lasted_s >= length_s / 2 and self._is_clear(stage)
+        return "over" if not is_near and (stage.lasted_s >= length_s or may_be_short) else None
 
-    def _advance(self, run: Run, at_s: float) -> None:
-        """Begin the next stage. At the highest rate, an adaptive sweep stays while more events may still show that an SLO holds."""
-        spec, phase, rate_per_s = self._spec, run.phase, None
-        if phase != "climb":
-            phase = "grid" if spec.mode == "grid" else "ramp"
-            rate_per_s = spec.rate(sum(stage.phase in ("ramp", "grid") for stage in self._log.stages))
-        elif run.rate_per_s < spec.max_rate:
-            rate_per_s = min(run.rate_per_s * CLIMB_FACTOR, spec.max_rate)
-        if rate_per_s is not None:
-            self._action = self._begin(phase, rate_per_s, at_s)
-        elif spec.mode != "adaptive" or not self._log.needs_more_events():
-            self._end_sending("highest_rate", at_s, f"{self._log.stages[-1].rate_per_s:g}/s")
+    def _warm_event(self, at_s: float) -> Event | None:
+        """`warm` at the end of the warm-up; ends the sending if nothing was answered."""
+        log, warm_up, lasted_s = self._log, self._warm_up, self._log.stage.lasted_s
+        answered = sum(request.is_answered for request in log.requests.values())
+        waiting = sum(request.first_s is None for request in log.open.values())
+        is_over = warm_up.seconds is not None and lasted_s >= warm_up.seconds
+        is_enough = warm_up.requests is not None and answered >= warm_up.requests
+        is_enough = is_enough or (warm_up.until_steady and self.steadiness.is_steady is True)
+        if is_over and not answered:
+            self._end_sending("smoke_failed", at_s, f"no answer within {lasted_s:.0f} s")
+            return None
+        return "warm" if is_over or (is_enough and waiting <= QUIET_REQUESTS) else None
 
-    def _may_climb(self) -> bool:
-        """True if the sweep is adaptive and has not left the ramp."""
-        is_ramp = self._log.stages[-1].phase == "ramp" and self._climb_from_per_s is None
-        return is_ramp and self._spec.mode == "adaptive"
-
-    def _rest(self, climb_from_per_s: float, at_s: float) -> None:
-        """Begin a rest, after which a climb starts at `climb_from_per_s`."""
-        self._climb_from_per_s = max(self._spec.min_rate, climb_from_per_s)
-        self._action = self._begin("rest", self._spec.min_rate, at_s)
+    def _is_clear(self, stage: Stage) -> bool:
+        """True if nearly all requests of a stage are answered, far below every threshold, and none waits in the engine."""
+        is_answered = stage.sent >= JUDGED_REQUESTS and stage.answered >= CLEAR_ANSWERED_RATIO * stage.sent
+        return is_answered and not self._log.waits and max(self._threshold_shares, default=1.0) < CLEAR_THRESHOLD_SHARE
 
     def _is_near_threshold(self, at_s: float) -> bool:
         """True in a gentle sweep if GENTLE_BREACHES of the last judged and the waiting requests reach GENTLE_SHARE of a threshold."""
@@ -442,28 +471,26 @@ class Sweep:
 
     def _end_sending(self, reason: Reason, at_s: float, detail: str) -> None:
         """Stop sending. The first reason is kept, unless a later one voids the measurement."""
-        if isinstance(self._action, Finished):
-            return
-        if reason in VOID:
+        if reason in VOID and not isinstance(self._action, Finished):
             self._finish(reason, detail)
-        elif isinstance(self._action, Run):
-            self._log.stages[-1] = replace(self._log.stages[-1], ended_s=at_s)
-            if self._refused().is_too_many:
-                self._finish(reason, detail)
-            elif reason == "smoke_failed":
-                self._capacities = tuple(Capacity(slo.name, "not_enough_data") for slo in self._spec.slos)
-                self._finish(reason, detail)
-            elif reason in UNREACHED and self._capacities and self._action.phase in ("rest", "climb"):
-                self._finish(reason, detail)  # the climb was cut short: the ramp's estimate stands
-            else:
-                cut = reason in UNREACHED
-                reached = not cut and self._spec.mode != "gentle"  # which ends before the binding limit may have shown
-                record = self._log.record(self._lengths, reached=reached, cut=cut, until_stage=self._first_unsent_stage)
-                self._action = Estimate(reason, detail, record)
+        if not isinstance(self._action, Run):
+            return
+        self._log.stage.ended_s, cut = at_s, reason in UNREACHED
+        if reason == "smoke_failed":
+            self._capacities = tuple(Capacity(slo.name, "not_enough_data") for slo in self._spec.slos)
+        # Where a climb is cut short, the ramp's estimate stands.
+        has_estimate = cut and self._capacities and self._action.phase in ("rest", "climb")
+        if reason == "smoke_failed" or has_estimate or self._refused().is_too_many:
+            self._finish(reason, detail)
+        else:
+            reached = not cut and self._spec.mode != "gentle"  # which ends before the binding limit may have shown
+            record = self._log.record(self._lengths, reached=reached, cut=cut, until_stage=self._first_unsent_stage)
+            self._action = Estimate(reason, detail, record)
 
     def _finish(self, reason: Reason, detail: str, sending_ended: Reason | None = None) -> None:
-        stages = self._log.settled()
         refused = self._refused()
         has_answer = reason not in VOID and reason != "no_estimate" and not refused.is_too_many
         capacities = self._capacities if has_answer else ()
-        self._action = Finished(reason, detail, capacities, stages, sending_ended, self._log.others(), refused)
+        self._action = Finished(
+            reason, detail, capacities, self._log.settled(), sending_ended, self._log.others(), refused
+        )

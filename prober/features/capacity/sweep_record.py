@@ -3,12 +3,12 @@
 It can be pickled: an estimate takes seconds of CPU and runs in another process.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from prober.measure.buffering import is_held_back
 from prober.measure.engine_signals import EngineSignals
@@ -21,11 +21,20 @@ from prober.results.refused_requests import RefusedRequests
 from prober.statistics.sequential_test import Observations
 
 Phase = Literal["warm_up", "ramp", "rest", "climb", "grid"]
+Reading = tuple[float, EngineSignals]
 SETTLED_SHARE = 0.9  # of the answers, which are shorter than the time until a rate shows in the requests in flight
 STALE_S = 2.0  # of counters on an engine's page, which some engines write only every few steps
 UNJUDGED: frozenset[Phase] = frozenset({"warm_up", "rest"})  # their requests do not measure the rate
 # A request breaches an ITL objective if its share of bad gaps is this many times the error budget.
 ITL_BREACH_FACTOR = 3.0
+
+
+class OtherCount(NamedTuple):
+    """Background requests that arrived between two readings of the page."""
+
+    from_s: float
+    to_s: float
+    requests: float
 
 
 @dataclass(slots=True)
@@ -127,14 +136,14 @@ class RequestRecord:
         return max((value.get(slo.signal, 0.0) / slo.threshold_s for slo in slos if slo.threshold_s), default=0.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stage:
-    """A completed stage of constant rate.
+    """A stage of constant rate; updated while requests of it are in flight.
 
     rate_per_s: intended rate of the sweep's own requests
-    sent, answered, failed, refused: numbers of requests so far
-    events: (events, bad events) by SLO
-    other_per_s: background load; None if unknown
+    sent, answered, failed, refused: numbers of requests so far; shed: those that failed as the target sheds load, with consent
+    breached: requests that breach an SLO
+    events: (events, bad events) by SLO; other_per_s: background load, None if unknown; both once the sending has ended
     """
 
     number: int
@@ -148,6 +157,13 @@ class Stage:
     events: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     other_per_s: float | None = None
     refused: int = 0
+    shed: int = 0
+    breached: int = 0
+
+    @property
+    def lasted_s(self) -> float:
+        """Duration so far."""
+        return self.ended_s - self.began_s
 
     @property
     def is_judged(self) -> bool:
@@ -175,17 +191,20 @@ class Record:
     slos: tuple[Slo, ...]
     requests: tuple[RequestRecord, ...]
     stages: tuple[Stage, ...]
-    readings: tuple[tuple[float, EngineSignals], ...] = ()
+    readings: tuple[Reading, ...] = ()
     lengths: tuple[tuple[int, int], ...] = ()
     reached: bool = True
     cut: bool = False
 
     @property
+    def other_counts(self) -> list[OtherCount]:
+        """Background requests between consecutive readings."""
+        return other_counts(self.requests, self.readings)
+
+    @property
     def other_per_s(self) -> float | None:
         """Mean background rate while it was observed; None if unknown."""
-        counts = other_counts(self)
-        span_s = sum(end - begin for begin, end, _ in counts)
-        return sum(count for _, _, count in counts) / span_s if span_s > 0 else None
+        return mean_per_s(self.other_counts)
 
     @property
     def from_s(self) -> float:
@@ -215,36 +234,34 @@ def settled(stage: Stage, requests: Sequence[RequestRecord], of_stage: Iterable[
 
     It has adapted once 90% of the answers are shorter than the time since the stage's start.
     """
-    if stage.ended_s - stage.began_s < MIN_RATE_S:
+    if stage.lasted_s < MIN_RATE_S:
         return []
     durations_s = sorted(request.end_s - request.at_s for request in requests if request.end_s is not None)
     settled_s = durations_s[round(SETTLED_SHARE * (len(durations_s) - 1))] if durations_s else 0.0
     return [request for request in of_stage if request.at_s >= stage.began_s + settled_s]
 
 
-def other_counts(record: Record) -> list[tuple[float, float, float]]:
-    """(from, to, background requests) between consecutive readings; empty if the page does not count requests.
+def other_counts(requests: Iterable[RequestRecord], readings: Iterable[Reading]) -> list[OtherCount]:
+    """Background requests between consecutive readings; empty if the page does not count requests.
 
     Arrivals at the engine minus requests of the sweep. A request that travels during a reading counts in the next interval, so
     single counts may be negative; their sum is correct.
     """
-    known = [
-        (at_s, count) for at_s, signals in record.readings if (count := signals.requests_arrived_total) is not None
+    own_s = sorted(request.at_s for request in requests)
+    known = [(at_s, count, bisect_left(own_s, at_s)) for at_s, count in _arrivals(readings)]
+    return [
+        OtherCount(begin_s, end_s, after - before - (own_after - own_before))
+        for (begin_s, before, own_before), (end_s, after, own_after) in pairwise(known)
     ]
-    counts: list[tuple[float, float, float]] = []
-    own_s = sorted(request.at_s for request in record.requests)
-    at = 0
-    for (begin, before), (end, after) in pairwise(known):
-        first = at
-        while at < len(own_s) and own_s[at] < end:
-            at += 1
-        if not counts:
-            first += sum(due_s < begin for due_s in own_s[:at])
-        counts.append((begin, end, after - before - (at - first)))
-    return counts
 
 
-def other_load(record: Record) -> tuple[float, float] | None:
+def mean_per_s(counts: Sequence[OtherCount]) -> float | None:
+    """Mean rate of background requests; None without counts."""
+    span_s = sum(of.to_s - of.from_s for of in counts)
+    return sum(of.requests for of in counts) / span_s if span_s > 0 else None
+
+
+def other_load(requests: Sequence[RequestRecord], readings: Iterable[Reading]) -> tuple[float, float] | None:
     """(least, most) background load in requests per second, by the arrivals on the engine's page; None if the page counts none.
 
     The least is the load that the sweep's own requests cannot explain; 0 means that no other use of the engine is certain. A
@@ -252,17 +269,13 @@ def other_load(record: Record) -> tuple[float, float] | None:
     before the reading; it counts one twice, as finished and as running, if that ended since. The least is the largest between any
     two readings, as quiet times tell more than busy ones.
     """
-    known = [
-        (at_s, count) for at_s, signals in record.readings if (count := signals.requests_arrived_total) is not None
-    ]
+    known = _arrivals(readings)
     if len(known) < 2:
         return None
-    due_s = sorted(request.at_s for request in record.requests)
-    ended_s = sorted(request.end_s for request in record.requests if request.end_s is not None)
+    due_s = sorted(request.at_s for request in requests)
+    ended_s = sorted(request.end_s for request in requests if request.end_s is not None)
     counted_s = sorted(
-        request.first_s if request.first_s is not None else request.known_s
-        for request in record.requests
-        if request.is_answered
+        request.known_s if request.first_s is None else request.first_s for request in requests if request.is_answered
     )
     fresh_s, previous, smallest, least = known[0][0], known[0][1], inf, 0.0
     bounds: list[tuple[float, float]] = []  # of the others' arrivals until each reading, but for a constant
@@ -279,3 +292,8 @@ def other_load(record: Record) -> tuple[float, float] | None:
         return None
     most = max(least, bounds[-1][1] - bounds[0][0])
     return least / span_s, most / (counted_span_s or span_s)
+
+
+def _arrivals(readings: Iterable[Reading]) -> list[tuple[float, float]]:
+    """(seconds, requests that have arrived at the engine) of the readings that count them."""
+    return [(at_s, count) for at_s, signals in readings if (count := signals.requests_arrived_total) is not None]

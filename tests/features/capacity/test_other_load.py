@@ -56,7 +56,7 @@ def test_nobody_is_claimed_to_use_an_idle_engine(gauge_lag_s: float, page_age_s:
     """However late its gauges are, and however old its page; requests may travel or end during any reading."""
     for seed in range(40):
         record, _ = swept(Random(seed), 0.0, gauge_lag_s=gauge_lag_s, page_age_s=page_age_s)
-        load = other_load(record)
+        load = other_load(record.requests, record.readings)
         assert load is not None
         assert load[0] == 0.0, seed
         assert load[1] < 0.8, "no more than what is in flight at the end"
@@ -67,7 +67,7 @@ def test_the_load_of_others_is_within_its_bounds(others_per_s: float) -> None:
     """Its least is well above 0."""
     for seed in range(40):
         record, others = swept(Random(seed), others_per_s, gauge_lag_s=0.1, page_age_s=0.0)
-        load = other_load(record)
+        load = other_load(record.requests, record.readings)
         assert load is not None
         span_s = record.readings[-1][0] - record.readings[0][0]
         assert 0.6 * others <= load[0] * span_s
@@ -78,4 +78,4 @@ def test_the_load_of_others_is_within_its_bounds(others_per_s: float) -> None:
 def test_a_page_that_counts_nothing_shows_nothing() -> None:
     """Without finished requests there are no arrivals."""
     signals = EngineSignals(EngineInfo("e"), requests_running=1.0)
-    assert other_load(Record((), (), (), ((0.0, signals), (1.0, signals)))) is None
+    assert other_load((), ((0.0, signals), (1.0, signals))) is None

@@ -10,7 +10,6 @@ from prober.config.sweep import GuardSpec, LimitsSpec, SweepSpec
 from prober.config.target import BudgetSpec, PriceSpec
 from prober.features.capacity.actions import Estimate, Finished, OtherLoad, Reason, Run
 from prober.features.capacity.sweep import GENTLE_ANSWERS, Sweep
-from prober.features.capacity.sweep_record import other_counts
 from prober.measure.chunk import Usage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
 from prober.measure.objective import Signal, Slo
@@ -845,7 +844,7 @@ def test_others_are_what_the_engine_counted_less_what_the_sweep_sent() -> None:
     hand.sweep.stop("end", 3.0)
     assert isinstance(hand.sweep.action, Estimate)
     record = hand.sweep.action.record
-    assert [count for *_, count in other_counts(record)] == [2.0, 1.0]
+    assert [count for *_, count in record.other_counts] == [2.0, 1.0]
     assert record.other_per_s == 1.5
 
 
