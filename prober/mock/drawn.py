@@ -2,16 +2,17 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from random import Random
 from typing import Any
 
 from prober.mock.adapters import AdapterPool, AdapterSettings, Lease
 from prober.mock.completion_request import BLOCK_TOKENS, CompletionRequest, block_ids
+from prober.mock.delays import Delay
 from prober.mock.faults import Schedule
 from prober.mock.page import KV_BLOCKS
 from prober.mock.record import Record
-from prober.mock.service import Behaviour, Emission, Place, Service, emissions
+from prober.mock.service import Behaviour, Place, Service
 from prober.net.clock import Clock
 from prober.simulation.blocks import Blocks
 
@@ -20,26 +21,33 @@ BACKGROUND_TOKENS = (16, 112)
 CACHED_BLOCKS = 65_536  # of the prefix cache
 
 
-class DrawnPlace:
-    """A request in the queue of the drawn engine. All delays of its answer are chosen when `plan` is called."""
+class DrawnPlace(Place):
+    """A request in the queue of the drawn engine. The delays of its answer are drawn with its chunks.
 
-    known = None
+    seeds: of the engine; the place takes one when its answer begins
+    factor: on all delays
+    """
 
-    def __init__(self, service: "DrawnService", record: Record) -> None:
-        self.record = record
-        self.begun = asyncio.Event()
+    def __init__(self, behaviour: Behaviour, record: Record, seeds: Random, factor: float) -> None:
+        super().__init__(behaviour, record)
         self.entered_ns = 0  # the queue
         self.lease: Lease | None = None
         self.loaded: asyncio.TimerHandle | None = None  # the adapter
-        self._service = service
+        self._rng, self._factor = seeds, factor
+        self._due_ns: int | None = None
 
-    async def wait(self) -> int:
-        await self.begun.wait()
-        assert self.record.started_ns is not None
-        return self.record.started_ns
+    async def due_ns(self, tokens: int) -> int:
+        """The first chunk is due one TTFT after the begin of the service, further ones an ITL for each token later."""
+        if self._due_ns is None:
+            assert self.record.started_ns is not None
+            self._rng = Random(self._rng.getrandbits(64))
+            self._due_ns = self.record.started_ns + self._draw_ns(self.behaviour.ttft)
+        else:
+            self._due_ns += sum(self._draw_ns(self.behaviour.itl) for _ in range(tokens))
+        return self._due_ns
 
-    def plan(self, tokens: int | None, factor: float = 1.0) -> Iterator[Emission]:
-        return emissions(self._service.behaviour, tokens, Random(self._service.rng.getrandbits(64)), factor)
+    def _draw_ns(self, delay: Delay) -> int:
+        return round(delay.draw_ns(self._rng) * self._factor)
 
 
 class DrawnService(Service):
@@ -66,7 +74,9 @@ class DrawnService(Service):
     def schedule(self, schedule: Schedule) -> None:
         pass  # faults are applied to each request
 
-    def enter(self, record: Record, completion: CompletionRequest, at_ns: int, *, endless: bool) -> DrawnPlace:
+    def enter(
+        self, record: Record, completion: CompletionRequest, at_ns: int, *, endless: bool, factor: float
+    ) -> DrawnPlace:
         record.prompt_tokens = len(completion.prompt)
         ids = tuple(block_ids(completion.salt, completion.prompt))
         # As in engines, the last token is always computed, so a prompt is never cached entirely.
@@ -76,7 +86,7 @@ class DrawnService(Service):
         new = self._prefixes.publish(ids)
         self._prefixes.take(len(new))
         self._prefixes.release(len(cached) + len(new), [*cached, *new])
-        return self._enter(record, at_ns)
+        return self._enter(record, at_ns, factor)
 
     def leave(self, place: Place, reason: str | None, at_ns: int) -> None:
         assert isinstance(place, DrawnPlace)
@@ -84,7 +94,7 @@ class DrawnService(Service):
             place.loaded.cancel()
         if place in self._waiting:
             self._waiting.remove(place)
-        elif place.begun.is_set():
+        elif place.record.started_ns is not None:
             self._serving -= 1
             if self._waiting:
                 following = self._waiting.popleft()
@@ -98,9 +108,9 @@ class DrawnService(Service):
         self.page.settle(now_ns)
         return self.page.render(self.page.state(running=self._serving, waiting=len(self._waiting)), KV_BLOCKS)
 
-    def _enter(self, record: Record, at_ns: int) -> DrawnPlace:
+    def _enter(self, record: Record, at_ns: int, factor: float) -> DrawnPlace:
         self.page.begin(record)
-        place = DrawnPlace(self, record)
+        place = DrawnPlace(self.behaviour, record, self.rng, factor)
 
         def ready(ready_ns: int) -> None:
             """Join the queue once the adapter is loaded."""
@@ -125,7 +135,7 @@ class DrawnService(Service):
     def _serve(self, place: DrawnPlace, at_ns: int) -> None:
         self._serving += 1
         place.record.started_ns = at_ns
-        place.begun.set()
+        place.progressed()
 
     async def _arrivals(self, rng: Random, rate_per_s: float) -> None:
         due_ns = self.pacer.now_ns()
@@ -136,13 +146,13 @@ class DrawnService(Service):
 
     async def _serve_background(self, at_ns: int, tokens: int) -> None:
         record = Record("background", at_ns, prompt_tokens=BACKGROUND_PROMPT_TOKENS)
-        place = self._enter(record, at_ns)
+        place = self._enter(record, at_ns, 1.0)
         end_ns = None
         try:
-            started_ns = await place.wait()
-            for due_ns, size, _ in place.plan(tokens):
-                record.writes.append(started_ns + due_ns)
-                record.tokens.append(size)
+            await place.wait()
+            async for chunk in place.plan(tokens):
+                record.writes.append(chunk.due_ns)
+                record.tokens.append(chunk.tokens)
             await self.pacer.sleep_until(record.writes[-1])
             end_ns = record.writes[-1]
         finally:

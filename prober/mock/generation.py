@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from enum import Enum, auto
@@ -43,7 +43,7 @@ _INTERRUPTIONS = frozenset({*_CUTS, "error_in_stream", "malformed", "big_line"})
 
 
 class Step(NamedTuple):
-    """A write or end. due_ns: nanoseconds after the start of the service; tokens: number of tokens of the content"""
+    """A write or end. due_ns: of the monotonic clock; tokens: number of tokens of the content"""
 
     due_ns: int
     kind: Kind
@@ -79,7 +79,8 @@ class Generation:
             completion = replace(completion, finish_reason="stop")
         record = self._record
         entered_ns = self._clock.now_ns()
-        place = self._service.enter(record, completion, entered_ns, endless=self._name == "endless")
+        endless = self._name == "endless"
+        place = self._service.enter(record, completion, entered_ns, endless=endless, factor=self._factor)
         due_ns = entered_ns
         try:
             if self._fault and self._name == "late_headers":
@@ -114,27 +115,29 @@ class Generation:
         response = web.StreamResponse(headers=_STREAM_HEADERS)
         async with self._prepared(response, chunks.comment):
             if role == "early" or self._name in _ROLE_ONLY:
-                await self._send(response, [Step(0, Kind.OTHER, chunks.role())], entered_ns)
+                await self._send(response, _in_turn(Step(entered_ns, Kind.OTHER, chunks.role())))
             started_ns = await place.wait()
-            steps = self._steps(chunks, place.plan(tokens, self._factor), tokens, role)
-            return response, await self._send(response, steps, started_ns, place.known)
+            return response, await self._send(
+                response, self._steps(chunks, started_ns, place.plan(tokens), tokens, role)
+            )
 
-    def _steps(self, chunks: Chunks, plan: Iterable[Emission], tokens: int | None, role: str) -> Iterator[Step]:
+    async def _steps(
+        self, chunks: Chunks, started_ns: int, plan: AsyncIterator[Emission], tokens: int | None, role: str
+    ) -> AsyncIterator[Step]:
         """Yields the steps of a streamed answer of `tokens` tokens (None: endless), as the fault changes them.
 
         They are generated one at a time, so that the usage chunk contains the measurements before it.
         """
-        fault, due_ns, sent = self._fault, 0, 0
+        fault, due_ns, sent = self._fault, started_ns, 0
         if fault and self._name in _ROLE_ONLY:
             while fault.argument:
                 due_ns += round(fault.argument * 1e9)
                 yield Step(due_ns, Kind.OTHER, chunks.comment)
-            yield Step(0, Kind.SILENCE)
+            yield Step(due_ns, Kind.SILENCE)
             return
-        interruption = (
-            fault if self._name in _INTERRUPTIONS else None
-        )  # at the first content after its number of tokens
-        for due_ns, size, reasoning in plan:
+        # At the first content after its number of tokens.
+        interruption = fault if self._name in _INTERRUPTIONS else None
+        async for due_ns, size, reasoning in plan:
             if sent == 0 and role == "with-first":
                 yield Step(due_ns, Kind.OTHER, chunks.role())
             if self._name == "empty":
@@ -156,15 +159,10 @@ class Generation:
     async def _complete(
         self, completion: CompletionRequest, place: Place, entered_ns: int
     ) -> tuple[web.StreamResponse, int]:
-        due_ns = started_ns = await place.wait()
+        due_ns = await place.wait()
         tokens = 0 if self._name == "empty" else completion.tokens
-        plan = place.plan(max(1, tokens), self._factor)
-        while True:
-            if place.known:
-                await place.known()
-            if (emission := next(plan, None)) is None:
-                break
-            due_ns = started_ns + emission.due_ns
+        async for chunk in place.plan(max(1, tokens)):
+            due_ns = chunk.due_ns
         await self._clock.sleep_until(due_ns)
         if self._name in _SILENT:
             await asyncio.get_running_loop().create_future()
@@ -176,14 +174,14 @@ class Generation:
             body = body[: len(body) // 2]
         elif self._fault and self._name == "big_line":
             body += b" " * self._fault.count
-        steps = [Step(0, Kind.CONTENT if tokens else Kind.OTHER, body, tokens), Step(0, Kind.END)]
+        steps = [Step(due_ns, Kind.CONTENT if tokens else Kind.OTHER, body, tokens), Step(due_ns, Kind.END)]
         response = web.StreamResponse(headers=HEADERS | {"Content-Type": "application/json"})
         response.content_length = len(body)
         if self._name in _CUTS:
-            steps = [Step(0, Kind.OTHER, body[: len(body) // 2]), Step(0, _CUTS[self._name])]
+            steps = [Step(due_ns, Kind.OTHER, body[: len(body) // 2]), Step(due_ns, _CUTS[self._name])]
             response.force_close()
         async with self._prepared(response):
-            return response, await self._send(response, steps, due_ns)
+            return response, await self._send(response, _in_turn(*steps))
 
     @asynccontextmanager
     async def _prepared(self, response: web.StreamResponse, comment: bytes = b"") -> AsyncIterator[None]:
@@ -200,23 +198,11 @@ class Generation:
             if keepalive:
                 keepalive.cancel()
 
-    async def _send(
-        self,
-        response: web.StreamResponse,
-        steps: Iterable[Step],
-        start_ns: int,
-        known: Callable[[], Awaitable[None]] | None = None,
-    ) -> int:
-        """Write the steps, whose times count from `start_ns`. Returns the due time of the last one; never returns if a step is SILENCE.
-
-        known: awaited before the first step; it returns when that step is known
-        """
-        if known:
-            await known()
+    async def _send(self, response: web.StreamResponse, steps: AsyncIterator[Step]) -> int:
+        """Write the steps. Returns the due time of the last one; never returns if a step is SILENCE."""
         record, until, now = self._record, self._clock.sleep_until, self._clock.now_ns
-        due_ns = start_ns
-        for offset_ns, kind, data, tokens in steps:
-            due_ns = start_ns + offset_ns
+        due_ns = 0
+        async for due_ns, kind, data, tokens in steps:
             if due_ns > now():
                 await until(due_ns)
             stamp_ns = now()
@@ -232,8 +218,6 @@ class Generation:
                 record.first_write_ns = stamp_ns
             self._last_ns = stamp_ns
             await response.write(data)
-            if known and kind is Kind.CONTENT:  # the last step of its emission: wait for the next one
-                await known()
         return due_ns
 
     async def _keep_alive(self, response: web.StreamResponse, comment: bytes) -> None:
@@ -260,6 +244,11 @@ class Generation:
             _reset(self._request)
         else:
             await response.write_eof()
+
+
+async def _in_turn(*steps: Step) -> AsyncIterator[Step]:
+    for step in steps:
+        yield step
 
 
 def _interruption(chunks: Chunks, fault: Fault, due_ns: int) -> Iterator[Step]:

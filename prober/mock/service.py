@@ -1,16 +1,15 @@
 """Interface between server and engine. A request takes a place in the engine, which plans the chunks of its answer.
 
-In the drawn engine, whose delays are random, the first chunk of an answer is due one TTFT after the start of its service, and each
-further chunk one ITL per token after its predecessor. All due times count from the start of the service, so a late write does not shift
-later ones.
+All due times count from the start of the service, so a late write does not shift later ones.
 """
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from prober.mock.adapters import AdapterSettings
 from prober.mock.completion_request import CompletionRequest, Tokenizer
@@ -44,7 +43,7 @@ class Behaviour:
 
 
 class Emission(NamedTuple):
-    """A chunk of an answer. due_ns: nanoseconds after the start of the service; tokens: number of tokens"""
+    """A chunk of an answer. due_ns: of the monotonic clock; tokens: number of tokens"""
 
     due_ns: int
     tokens: int
@@ -61,33 +60,39 @@ def chunk_tokens(behaviour: Behaviour, sent: int, tokens: int | None) -> int:
     return behaviour.tokens_per_chunk if bound is None else min(behaviour.tokens_per_chunk, bound - sent)
 
 
-def emissions(behaviour: Behaviour, tokens: int | None, rng: Random, factor: float = 1.0) -> Iterator[Emission]:
-    """Yields the chunks of an answer of `tokens` tokens (None: endless), with every delay multiplied by `factor`."""
-    due_ns, sent = 0, 0
-    while tokens is None or sent < tokens:
-        size = chunk_tokens(behaviour, sent, tokens)
-        if sent == 0:
-            due_ns = round(behaviour.ttft.draw_ns(rng) * factor)
-        else:
-            due_ns += sum(round(behaviour.itl.draw_ns(rng) * factor) for _ in range(size))
-        yield Emission(due_ns, size, sent < behaviour.reasoning)
-        sent += size
+class Place(ABC):
+    """A request in the engine, from `Service.enter` to `Service.leave`. The engine says when it is served, and when tokens are due."""
 
-
-class Place(Protocol):
-    """A request in the engine, from `Service.enter` to `Service.leave`."""
-
-    record: Record
-
-    @property
-    def known(self) -> Callable[[], Awaitable[None]] | None:
-        """A function that waits until the next chunk of the plan is known; None if the plan is known from the start."""
+    def __init__(self, behaviour: Behaviour, record: Record) -> None:
+        self.behaviour, self.record = behaviour, record
+        self._progress = asyncio.Event()
 
     async def wait(self) -> int:
         """Wait for the service to begin, and return that time in ns."""
+        while self.record.started_ns is None:
+            await self.next_progress()
+        return self.record.started_ns
 
-    def plan(self, tokens: int | None, factor: float = 1.0) -> Iterator[Emission]:
-        """Yields the chunks of an answer of `tokens` tokens (None: endless). Due times count from the start of the service."""
+    async def plan(self, tokens: int | None) -> AsyncIterator[Emission]:
+        """Yields the chunks of an answer of `tokens` tokens (None: endless), each as soon as it is known."""
+        sent = 0
+        while tokens is None or sent < tokens:
+            size = chunk_tokens(self.behaviour, sent, tokens)
+            yield Emission(await self.due_ns(size), size, sent < self.behaviour.reasoning)
+            sent += size
+
+    @abstractmethod
+    async def due_ns(self, tokens: int) -> int:
+        """Time at which the last of the next `tokens` tokens is due, in ns; waits until it is known."""
+
+    def progressed(self) -> None:
+        """Wake up those who wait for progress."""
+        self._progress.set()
+
+    async def next_progress(self) -> None:
+        """Wait until the engine has progressed."""
+        self._progress.clear()
+        await self._progress.wait()
 
 
 class Service(ABC):
@@ -106,8 +111,13 @@ class Service(ABC):
         """Set the faults that affect the entire engine."""
 
     @abstractmethod
-    def enter(self, record: Record, completion: CompletionRequest, at_ns: int, *, endless: bool) -> Place:
-        """Add a request and fill in the prompt tokens of its record. Raises RequestRefused."""
+    def enter(
+        self, record: Record, completion: CompletionRequest, at_ns: int, *, endless: bool, factor: float
+    ) -> Place:
+        """Add a request and fill in the prompt tokens of its record. Raises RequestRefused.
+
+        factor: on its delays, if they are drawn
+        """
 
     @abstractmethod
     def leave(self, place: Place, reason: str | None, at_ns: int) -> None:

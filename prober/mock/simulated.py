@@ -13,7 +13,7 @@ from random import Random
 from prober.mock.completion_request import CompletionRequest, bad_request, block_ids
 from prober.mock.faults import Schedule
 from prober.mock.record import Record
-from prober.mock.service import Behaviour, Emission, Place, Service, chunk_tokens
+from prober.mock.service import Behaviour, Place, Service
 from prober.net.clock import Clock
 from prober.simulation.engine import Engine
 from prober.simulation.faults import Fault, Flush, KvLost, Slow, Tail
@@ -24,49 +24,26 @@ from prober.simulation.request import End, Request, Truth
 TAIL_STEP_RATIO = 0.04  # of the steps that only decode
 
 
-class SimulatedPlace:
-    """A request in the batch. Its plan is known one step ahead of the clock."""
+class SimulatedPlace(Place):
+    """A request in the batch. Its tokens are known one step ahead of the clock."""
 
     def __init__(self, behaviour: Behaviour, record: Record, truth: Truth) -> None:
-        self.record, self.truth = record, truth
-        self.due_ns: deque[int] = deque()  # of tokens without an emission
-        self.tokens_out = 0
-        self._behaviour = behaviour
-        self._needed = chunk_tokens(behaviour, 0, truth.request.output_tokens)
-        self._progress = asyncio.Event()
+        super().__init__(behaviour, record)
+        self.truth, self.tokens_out = truth, 0
+        self._due_ns: deque[int] = deque()  # of tokens without a chunk
 
     def step_begun(self, started_ns: int | None, tokens: int, at_ns: int) -> None:
         """Record the begin of a step of the engine, which brings the answer to `tokens` tokens at `at_ns`."""
         self.record.started_ns = started_ns
         self.record.cached_tokens = self.truth.cached_tokens
-        self.due_ns.extend([at_ns] * (tokens - self.tokens_out))
+        self._due_ns.extend([at_ns] * (tokens - self.tokens_out))
         self.tokens_out = tokens
-        self._progress.set()
+        self.progressed()
 
-    async def wait(self) -> int:
-        while self.record.started_ns is None:
-            await self._next_progress()
-        return self.record.started_ns
-
-    async def known(self) -> None:
-        while len(self.due_ns) < self._needed:
-            await self._next_progress()
-
-    def plan(self, tokens: int | None, factor: float = 1.0) -> Iterator[Emission]:
-        # `factor` is not used, as the steps of the engine contain it.
-        start_ns, sent = self.record.started_ns or 0, 0
-        total = self.truth.request.output_tokens if tokens is None else tokens
-        while sent < total:
-            size = self._needed
-            due_ns = [self.due_ns.popleft() for _ in range(size)][-1]
-            reasoning = sent < self._behaviour.reasoning
-            sent += size
-            self._needed = chunk_tokens(self._behaviour, sent, total)
-            yield Emission(due_ns - start_ns, size, reasoning)
-
-    async def _next_progress(self) -> None:
-        self._progress.clear()
-        await self._progress.wait()
+    async def due_ns(self, tokens: int) -> int:
+        while len(self._due_ns) < tokens:
+            await self.next_progress()
+        return [self._due_ns.popleft() for _ in range(tokens)][-1]
 
 
 class SimulatedService(Service):
@@ -110,7 +87,9 @@ class SimulatedService(Service):
                     faults.append(Flush(max(start_s, self._engine.at_s)))  # the step under way is fixed
         self._engine.set_faults(faults)
 
-    def enter(self, record: Record, completion: CompletionRequest, at_ns: int, *, endless: bool) -> SimulatedPlace:
+    def enter(
+        self, record: Record, completion: CompletionRequest, at_ns: int, *, endless: bool, factor: float
+    ) -> SimulatedPlace:
         record.prompt_tokens = max(1, len(completion.prompt))
         room = self._parameters.kv_blocks * self._parameters.block_tokens - record.prompt_tokens
         prefix = tuple(block_ids(completion.salt, completion.prompt))

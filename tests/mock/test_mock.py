@@ -16,8 +16,10 @@ from prober.measure.outcome import Outcome
 from prober.measure.quality import Expectation
 from prober.measure.sse import SseDecoder
 from prober.mock.delays import Constant, Lognormal, parse_delay
+from prober.mock.drawn import DrawnPlace
 from prober.mock.faults import ARGUMENTS, Fault, Schedule, fault_forms, parse_fault
-from prober.mock.service import Behaviour, Settings, emissions
+from prober.mock.record import Record
+from prober.mock.service import Behaviour, Settings
 from prober.mock.wire import LINE_ENDS, Wire
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
@@ -51,9 +53,10 @@ def payloads(body: bytes) -> list[Any]:
     return [event.data if event.data == b"[DONE]" else json.loads(event.data) for event in SseDecoder().feed(body)]
 
 
-def test_due_times_are_absolute() -> None:
+async def test_due_times_are_absolute() -> None:
     """A chunk is due one TTFT and so many ITLs after the start, whatever became of the ones before."""
-    chunks = list(emissions(Behaviour(Constant(0.05), Constant(0.01), tokens_per_chunk=2), 5, Random(1)))
+    behaviour, record = Behaviour(Constant(0.05), Constant(0.01), tokens_per_chunk=2), Record("a", 0, started_ns=0)
+    chunks = [chunk async for chunk in DrawnPlace(behaviour, record, Random(1), 1.0).plan(5)]
     assert [(chunk.due_ns, chunk.tokens) for chunk in chunks] == [(50_000_000, 2), (70_000_000, 2), (80_000_000, 1)]
 
 
