@@ -74,7 +74,7 @@ def test_a_refusal_is_explained(grafana: Grafana, token: Path, tmp_path: Path) -
     grafana.faults["GET", "/api/dashboards"] = Fault(200, LOGIN, "text/html")
     done = cli("--url", grafana.url, "--token-file", token)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    assert "check for a login or a proxy in between" in done.stderr
+    assert "behind any login or proxy" in done.stderr
     assert cli("--url", grafana.url, "--token-file", tmp_path / "none").returncode == 1
 
 
@@ -169,7 +169,7 @@ def test_a_grafana_that_fails_is_a_series_and_a_line(
     daemon = begin(config(mock, grafana, token))
     until(lambda: daemon.value("llmslo_grafana_sync_failures_total", what="dashboards") == 1, "the failure")
     until(lambda: "synchronisation of dashboards fails, and is tried every 30 s" in daemon.log.read_text(), "the line")
-    assert "check for a login or a proxy in between" in daemon.log.read_text()
+    assert "behind any login or proxy" in daemon.log.read_text()
     until(lambda: daemon.value("llmslo_probes_total", target="one") >= 3, "probes")
     grafana.faults.clear()
     get(daemon.url + "/-/reload", "POST")

@@ -27,7 +27,7 @@ def bomb(asked: Asked) -> Iterator[Step]:
 
 @pytest.mark.parametrize(
     ("path", "message"),
-    [("gzip", "compressed"), ("long", "has more than"), ("slow", "has more than"), ("page", "has more than")],
+    [("gzip", "compressed"), ("long", "has more than"), ("slow", "has more than"), ("page", "is not JSON")],
 )
 def test_a_bomb_is_refused(path: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compressed, though identity was asked; without an end; byte by byte; and a page."""

@@ -9,11 +9,7 @@ MISSING = "the library grafana-client is not installed: pip install 'llm-slo-pro
 
 
 class GrafanaError(Exception):
-    """A call to Grafana failed. The message has address, call and remedy, never the token. status: HTTP status; 0 without a response"""
-
-    def __init__(self, message: str, status: int = 0) -> None:
-        super().__init__(message)
-        self.status = status
+    """A call to Grafana failed. The message has address and remedy, never the token."""
 
 
 def available() -> bool:

@@ -1,4 +1,4 @@
-"""The client of one Grafana: the library grafana-client, on an HTTP session with limits and with errors that name the remedy.
+"""The client of one Grafana: the library grafana-client, on an HTTP session with limits.
 
 Redirects are refused (a login page of a proxy is one, and the token must not be sent elsewhere), QUIC is off, and the revocation of
 certificates is not checked over the network (a closed network cannot).
@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import niquests
 from grafana_client import GrafanaApi
+from grafana_client.client import GrafanaException
 from niquests.packages.urllib3.contrib.resolver.system import SystemResolver  # type: ignore[import-not-found]  # an alias made at run time
 
 from prober import __version__
@@ -35,7 +36,7 @@ Credential = str | tuple[str, str]  # token of a service account, or user and pa
 
 @contextmanager
 def connected(url: str, credential: Credential, tls: TlsSpec | None = None) -> Iterator[GrafanaApi]:
-    """The library's client of the Grafana at this base URL. Its calls, and answers that are not Grafana's, raise GrafanaError."""
+    """The library's client of the Grafana at this base URL. What fails in the context raises GrafanaError."""
     parts, tls = urlsplit(url), tls or TlsSpec()
     host, path = parts.hostname or "", parts.path.strip("/")
     api = GrafanaApi(
@@ -50,9 +51,27 @@ def connected(url: str, credential: Credential, tls: TlsSpec | None = None) -> I
     with _Session(credential if isinstance(credential, str) else credential[1], tls) as api.client.s:
         try:
             yield api
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            reason = f"an answer has not the form of Grafana's API ({error!r}); check for a proxy in between"
+        except GrafanaException as error:
+            raise GrafanaError(f"{url}: {reason_of(error)}") from error
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            reason = (
+                f"an answer has not the form of Grafana's API ({type(error).__name__}); check for a proxy in between"
+            )
             raise GrafanaError(f"{url}: {reason}") from error
+        except (niquests.exceptions.RequestException, OSError) as error:
+            # The text of the innermost error, without the object names that the library puts around it.
+            cause = str(error).rpartition(">: ")[2].rstrip("'\")")[:_MAX_REASON_CHARS] or type(error).__name__
+            raise GrafanaError(f"{url}: cannot be reached: {cause}") from None
+
+
+def reason_of(error: GrafanaException) -> str:
+    """Why Grafana refused a call, and the remedy."""
+    if not error.status_code:
+        return f"cannot be reached: {error.message}"[:_MAX_REASON_CHARS]
+    answer = error.response
+    message = f" ({answer['message'][:_MAX_REASON_CHARS]})" if isinstance(answer, dict) and "message" in answer else ""
+    failed = ": Grafana or a proxy in front of it failed; see its log" if error.status_code >= 500 else ""
+    return f"HTTP {error.status_code}{message}{failed or _REMEDIES.get(error.status_code, '')}"
 
 
 class _Resolver(SystemResolver):  # type: ignore[misc]
@@ -67,62 +86,30 @@ class _Resolver(SystemResolver):  # type: ignore[misc]
 
 
 class _Session(niquests.Session):
-    """An HTTP session that returns successful JSON responses, and raises GrafanaError for all else. secret: stands in no error"""
+    """An HTTP session for an API. secret: is in no response, also if the server returns it"""
 
     def __init__(self, secret: str, tls: TlsSpec) -> None:
         super().__init__(resolver=_Resolver(), disable_http3=True, revocation_configuration=None)
         self.headers.update({"User-Agent": f"llm-slo-prober/{__version__}", "Accept-Encoding": "identity"})
         self.cert = (tls.cert_file, tls.key_file) if tls.cert_file and tls.key_file else None
-        self._secret = secret
+        self._secret = secret.encode()
 
     def request(self, method: str, url: str, *arguments: Any, **options: Any) -> niquests.Response:
-        """Like the method of niquests.Session. Raises GrafanaError."""
+        """Like the method of niquests.Session. Raises GrafanaError for what is not an answer of an API, or too much of it."""
         options |= {"stream": True, "allow_redirects": False}
         response: niquests.Response
-        try:
-            with super().request(method, url, *arguments, **options) as response:
-                response._content = _body(response)
-            _check(response)
-            return response
-        except GrafanaError as error:
-            failure = error
-        except (niquests.exceptions.RequestException, OSError) as error:
-            # The text of the innermost error, without the object names that the library puts around it.
-            cause = str(error).rpartition(">: ")[2].rstrip("'\")")[:_MAX_REASON_CHARS] or type(error).__name__
-            failure = GrafanaError(f"cannot be reached: {cause}")
-        message = f"{method.upper()} {url}: {failure}"
-        raise GrafanaError(message.replace(self._secret, "…") if self._secret else message, failure.status) from None
-
-
-def _body(response: niquests.Response) -> bytes:
-    """The body of a response, which could use up the prober's memory if it were read as a whole. Raises GrafanaError."""
-    if response.is_redirect:
-        raise GrafanaError("the response is a redirect; give the final address, behind any login")
-    if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise GrafanaError("the response is compressed, although identity was asked")
-    body, end_s = bytearray(), time.monotonic() + MAX_BODY_S
-    for piece in response.iter_content(_PIECE_BYTES):
-        body += piece
-        if len(body) > MAX_RESPONSE_BYTES or time.monotonic() > end_s:
-            raise GrafanaError(f"the response has more than {MAX_RESPONSE_BYTES:,} bytes or {MAX_BODY_S:g} s")
-    return bytes(body)
-
-
-def _check(response: niquests.Response) -> None:
-    """Raise GrafanaError, with the remedy, unless the response is a successful one of an API."""
-    try:
-        # The library guesses the encoding of a page, which takes seconds.
-        answer = response.json() if "json" in response.headers.get("Content-Type", "") else None
-    except (ValueError, RecursionError):
-        answer = None
-    if not response.ok:
-        status = response.status_code or 0
-        message = str(answer["message"])[:_MAX_REASON_CHARS] if isinstance(answer, dict) and "message" in answer else ""
-        remedy = (
-            ": Grafana or a proxy in front of it failed; see its log" if status >= 500 else _REMEDIES.get(status, "")
-        )
-        raise GrafanaError(f"HTTP {status}{f' ({message})' if message else ''}{remedy}", status)
-    if answer is None:
-        raise GrafanaError(
-            "the response is not JSON; check the base address, and check for a login or a proxy in between"
-        )
+        with super().request(method, url, *arguments, **options) as response:
+            is_page = response.ok and "json" not in response.headers.get("Content-Type", "")
+            if response.is_redirect or is_page:
+                found = "a redirect" if response.is_redirect else "not JSON"
+                raise GrafanaError(f"{url}: the response is {found}; give the final address, behind any login or proxy")
+            if response.headers.get("Content-Encoding", "identity") != "identity":
+                raise GrafanaError(f"{url}: the response is compressed, although identity was asked")
+            body, end_s = bytearray(), time.monotonic() + MAX_BODY_S
+            for piece in response.iter_content(_PIECE_BYTES):
+                body += piece
+                if len(body) > MAX_RESPONSE_BYTES or time.monotonic() > end_s:
+                    limits = f"{MAX_RESPONSE_BYTES:,} bytes or {MAX_BODY_S:g} s"
+                    raise GrafanaError(f"{url}: the response has more than {limits}")
+        response._content = bytes(body.replace(self._secret, b"...") if self._secret else body)
+        return response

@@ -13,10 +13,12 @@ from functools import cache, partial
 from typing import Any, Literal
 
 from grafana_client import GrafanaApi
+from grafana_client.client import GrafanaException
 
 from prober import __version__
 from prober.config.problems import no_such
 from prober.features.grafana import GrafanaError
+from prober.features.grafana.client import reason_of
 
 Json = dict[str, Any]
 State = Literal["unchanged", "created", "updated", "overwritten", "edited", "provisioned", "failed"]
@@ -48,7 +50,8 @@ def push(
     """Create missing dashboards, replace outdated ones and leave edited ones alone, unless `force`.
 
     folder: title or uid. datasource: name or uid of the one to preselect; None to leave the choice to Grafana. A dashboard that is
-    refused does not affect the others. Raises GrafanaError if Grafana does not answer, refuses the token, or lacks the data source.
+    refused does not affect the others. Raises GrafanaError if Grafana lacks the data source, and the library's errors if it does not
+    answer or refuses the token.
     """
     source = _source(api, datasource) if datasource else None
     folder_uid = cache(partial(_folder_uid, api, folder, dry_run=dry_run))  # when a dashboard needs it
@@ -57,10 +60,10 @@ def push(
         generated = _with_source(document, source) if source else document
         try:
             state, detail = _push(api, generated, folder_uid, force=force, dry_run=dry_run)
-        except GrafanaError as error:
-            if error.status in (0, 401):
+        except GrafanaException as error:
+            if error.status_code in (0, 401):
                 raise
-            state, detail = "failed", str(error)
+            state, detail = "failed", reason_of(error)
         results.append(PushResult(generated["uid"], generated["title"], state, detail))
     return results
 
@@ -101,12 +104,12 @@ def _push(
         }
         try:
             api.dashboard.update_dashboard(body | ({"folderUid": into} if into else {}))
-        except GrafanaError as error:
-            if error.status not in (409, 412):  # 412: the version is no longer the newest one
+        except GrafanaException as error:
+            if error.status_code not in (409, 412):  # 412: the version is no longer the newest one
                 raise
             return (
                 "edited",
-                f"{error}: somebody saved it at the same time, or it exists and the token may not read it",
+                f"{reason_of(error)}: somebody saved it at the same time, or it exists and the token may not read it",
             )
     return state, ""
 
@@ -115,8 +118,8 @@ def _readable(call: Callable[..., Any], *arguments: Any) -> Any:
     """The answer of a call; None for what does not exist or may not be read, which some releases answer alike."""
     try:
         return call(*arguments)
-    except GrafanaError as error:
-        if error.status in (403, 404):
+    except GrafanaException as error:
+        if error.status_code in (403, 404):
             return None
         raise
 

@@ -28,7 +28,6 @@ TAG = "llm-slo-prober"
 MAX_TAG_CHARS = 100  # size of the column in Grafana's table of tags
 # Frequent, shown by the dashboards themselves, or of the configuration.
 NOT_MARKED = frozenset(("state", "diagnosis", "slo"))
-MAX_FOUND_MARKS = 1000  # more than there are events in the log
 INTERVAL_S = 30.0  # between two looks for new events, and between two tries of what failed
 NOT_REPLACED = ("edited", "provisioned", "failed")  # states of dashboards, and values of the label
 log = logging.getLogger(__name__)
@@ -47,19 +46,6 @@ def mark_of(event: TargetEvent, began_unix_s: float | None = None) -> Mark:
     }
 
 
-def annotate(api: "GrafanaApi", marks: Sequence[Mark]) -> None:
-    """Create the annotations that do not exist yet, oldest first. Raises GrafanaError, after which some may exist."""
-    begin_ms = min(mark["time_from"] for mark in marks) - 1
-    end_ms = max(mark["time_to"] or mark["time_from"] for mark in marks) + 1
-    existing = api.annotations.find_annotations(
-        time_from=begin_ms, time_to=end_ms, ann_type="annotation", tags=[TAG], limit=MAX_FOUND_MARKS
-    )
-    known = {(item["time"], item["text"]) for item in existing}
-    for mark in sorted(marks, key=lambda mark: mark["time_from"]):
-        if (mark["time_from"], mark["text"]) not in known:
-            api.annotations.add_annotation(**mark)
-
-
 @contextmanager
 def _connected(spec: GrafanaSpec) -> "Iterator[GrafanaApi]":
     """The configured Grafana. The token is read, and the library imported, for each synchronisation. Raises GrafanaError."""
@@ -71,11 +57,6 @@ def _connected(spec: GrafanaSpec) -> "Iterator[GrafanaApi]":
         raise GrafanaError(f"grafana.{secret.problem}")
     with connected(spec.url, token, spec.tls) as api:
         yield api
-
-
-def _annotate(spec: GrafanaSpec, marks: Sequence[Mark]) -> None:
-    with _connected(spec) as api:
-        annotate(api, marks)
 
 
 class Grafana:
@@ -112,23 +93,23 @@ class Grafana:
         self._configured.set()
 
     async def run(self) -> None:
-        """Synchronise until cancelled."""
+        """Synchronise until cancelled. Events from before the start are not marked."""
         now = asyncio.get_running_loop().time
+        self._marked = next(iter(self._event_log.latest()), None)
         while True:
             self._configured.clear()
-            if (spec := self._spec) is not None and not self._exclusive():
-                self._marked = next(iter(self._event_log.latest()), None)  # the replica that writes has the same events
+            spec, events = self._spec, self._event_log.latest()
+            if spec is not None and not self._exclusive():
+                self._marked = next(iter(events), None)  # the replica that writes has the same events
             elif spec is not None:
                 if spec.dashboards and self._documents and now() >= self._push_due_s:
                     self._push_due_s = now() + spec.interval
                     if not await self._synchronised("dashboards", self._push(spec)):
                         self._push_due_s = 0.0
-                if spec.annotations:
-                    events = self._event_log.latest()
-                    new = takewhile(lambda event: event is not self._marked, events)
-                    marks = [self._mark(event) for event in new if event.kind not in NOT_MARKED]
-                    if not marks or await self._synchronised("annotations", asyncio.to_thread(_annotate, spec, marks)):
-                        self._marked = next(iter(events), None)
+                new = takewhile(lambda event: event is not self._marked, events)
+                marks = [(event, self._mark(event)) for event in new if event.kind not in NOT_MARKED]
+                if spec.annotations and marks:
+                    await self._synchronised("annotations", asyncio.to_thread(self._annotate, spec, marks[::-1]))
             with suppress(TimeoutError):
                 async with asyncio.timeout(INTERVAL_S):
                     await self._configured.wait()
@@ -175,3 +156,10 @@ class Grafana:
         sweeps = self._results(event.target) if event.kind == "sweep" else ()
         began = (sweep.started_unix_s for sweep in sweeps if sweep.ended_unix_s == event.unix_s)
         return mark_of(event, next(began, None))
+
+    def _annotate(self, spec: GrafanaSpec, marks: Sequence[tuple[TargetEvent, Mark]]) -> None:
+        """Mark the events. Raises GrafanaError, after which some are marked."""
+        with _connected(spec) as api:
+            for event, mark in marks:
+                api.annotations.add_annotation(**mark)
+                self._marked = event

@@ -118,8 +118,6 @@ class Grafana:
                 return self._versions(uid, query)
             case "POST", ["api", "dashboards", "db"]:
                 return self._save(body)
-            case "GET", ["api", "annotations"]:
-                return self._find(query)
             case "POST", ["api", "annotations"]:
                 return self._annotate(body)
         return 404, {"message": "Not found"}
@@ -184,20 +182,6 @@ class Grafana:
             return 412, {"status": "version-mismatch", "message": "The dashboard has been changed by someone else"}
         version = self._keep(uid, document, folder_uid, body.get("message", ""), "sa-prober")
         return 200, {"id": 1, "uid": uid, "url": f"/d/{uid}/x", "status": "success", "version": version, "slug": "x"}
-
-    def _find(self, query: dict[str, list[str]]) -> tuple[int, Any]:
-        known = {
-            *("from", "to", "limit", "alertId", "dashboardId", "dashboardUID", "panelId", "userId", "type", "tags")
-        }
-        if set(query) - known or query.get("type", ["annotation"]) not in (["annotation"], ["alert"]):
-            return 400, {"message": f"unknown parameters in {query}"}
-        begin, end = (int(query[key][0]) for key in ("from", "to"))
-        found = [
-            each
-            for each in reversed(self.annotations)
-            if each["time"] <= end and each["timeEnd"] >= begin and set(query.get("tags", [])) <= set(each["tags"])
-        ]
-        return 200, found[: int(query.get("limit", ["100"])[0])]
 
     def _annotate(self, body: Any) -> tuple[int, Json]:
         fields = {"dashboardUID": str, "panelId": int, "time": int, "timeEnd": int, "tags": list, "text": str}

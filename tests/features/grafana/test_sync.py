@@ -49,10 +49,12 @@ class Scene:
             self.families, self.event_log, lambda _: results, CLOCK, lambda: self.writes, tuple if first else None
         )
 
-        async def call(work: Any, spec: GrafanaSpec, *marks: list[Mark]) -> Any:
+        async def call(work: Any, spec: GrafanaSpec, *marks: list[tuple[TargetEvent, Mark]]) -> Any:
             second = round(asyncio.get_running_loop().time() - self.began_s)
             if marks:
-                self.marks.append((second, [mark["time_from"] for mark in marks[0]]))
+                self.marks.append((second, [mark["time_from"] for _, mark in marks[0]]))
+                if not self.problem:
+                    self.part._marked = marks[0][-1][0]
             else:
                 self.pushes.append(second)
             if self.problem:
@@ -113,23 +115,26 @@ async def test_without_a_configuration_nothing_is_synchronised(monkeypatch: pyte
 
 
 async def test_events_become_marks_once_and_half_a_minute_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without changes of state and diagnoses."""
+    """Oldest first, without changes of state and diagnoses, and without those of before the start."""
     scene = Scene(monkeypatch)
-    scene.happened(1.0, "state", "failing, was ready")
-    scene.happened(2.0, "engine", "version was 1, is 2")
-    scene.happened(3.0, "drift", "ttft of probe: alarm")
-    scene.happened(4.0, "diagnosis", "queueing")
+    scene.happened(0.5)
     async with scene.running():
         await asyncio.sleep(1)
+        scene.happened(1.0, "state", "failing, was ready")
+        scene.happened(2.0, "engine", "version was 1, is 2")
+        scene.happened(3.0, "drift", "ttft of probe: alarm")
+        scene.happened(4.0, "diagnosis", "queueing")
+        await asyncio.sleep(30)
         scene.happened(5.0)
         await asyncio.sleep(1000)
-    assert scene.marks == [(0, [3000, 2000]), (30, [5000])]
+    assert scene.marks == [(30, [2000, 3000]), (60, [5000])]
 
 
 async def test_events_are_not_marked_if_annotations_are_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch)
-    scene.happened(1.0)
     async with scene.running(SPEC.model_copy(update={"annotations": False})):
+        await asyncio.sleep(1)
+        scene.happened(1.0)
         await asyncio.sleep(100)
     assert (scene.pushes, scene.marks) == ([0], [])
 
@@ -153,12 +158,13 @@ async def test_a_failure_is_counted_logged_once_and_retried(
     """Every half minute; no mark is lost."""
     scene = Scene(monkeypatch)
     scene.problem = "HTTP 503"
-    scene.happened(1.0)
     async with scene.running():
-        await asyncio.sleep(100)
+        await asyncio.sleep(1)
+        scene.happened(1.0)
+        await asyncio.sleep(99)
         assert scene.pushes == [0, 30, 60, 90]
         assert scene.value(grafana_series.GRAFANA_FAILURES, "dashboards") == 4
-        assert scene.value(grafana_series.GRAFANA_FAILURES, "annotations") == 4
+        assert scene.value(grafana_series.GRAFANA_FAILURES, "annotations") == 3
         assert caplog.text.count("synchronisation of dashboards fails, and is tried every 30 s: HTTP 503") == 1
         scene.problem = ""
         await asyncio.sleep(30)
@@ -185,10 +191,11 @@ async def test_only_the_replica_that_may_write_synchronises(monkeypatch: pytest.
 async def test_only_the_first_shard_writes_the_dashboards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every shard marks the events of its own targets."""
     scene = Scene(monkeypatch, first=False)
-    scene.happened(1.0)
     async with scene.running():
         await asyncio.sleep(1)
-    assert (scene.pushes, scene.marks) == ([], [(0, [1000])])
+        scene.happened(1.0)
+        await asyncio.sleep(INTERVAL_S)
+    assert (scene.pushes, scene.marks) == ([], [(30, [1000])])
 
 
 async def test_an_edited_dashboard_is_logged_once(
