@@ -4,7 +4,6 @@ import asyncio
 import json
 import shutil
 import sqlite3
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -171,25 +170,19 @@ async def test_the_retry_after_of_a_sweep_survives_a_kill_before_its_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store as it is when the answer has arrived, and the sweep goes on to its estimate."""
-    killed, is_copied = tmp_path / "killed", threading.Event()
+    killed = tmp_path / "killed"
 
-    def late(*of_sweep: Any) -> Any:
-        is_copied.wait()
+    def copied(*of_sweep: Any) -> Any:
+        shutil.copytree(tmp_path / "running", killed)
         return result_of(*of_sweep)
 
-    monkeypatch.setattr("prober.features.capacity.sweep_job.result_of", late)
+    monkeypatch.setattr("prober.features.capacity.sweep_job.result_of", copied)
     async with (
         behind_a_gateway(20, {"Retry-After": "3600"}) as (url, _),
         staged(url, "min_gap: 0s", folder=tmp_path / "running") as stage,
     ):
-        assert stage.store is not None
-        store = stage.store
         start(stage)
-        await until(lambda: store.load(QUIET))
-        assert stage.sweeps.under_way
-        shutil.copytree(tmp_path / "running", killed)
-        assert stage.sweeps.results() == []
-        is_copied.set()
+        await until(killed.exists)
         async with staged(url, "min_gap: 0s", folder=killed) as restarted:
             with pytest.raises(Refused, match="left alone"):
                 start(restarted)
