@@ -50,7 +50,7 @@ from prober.results.stage_parts import pooled, quantile_text
 from prober.results.stop_reason import ending
 
 if TYPE_CHECKING:
-    from prober.features.experiments.users_run import UserSweep
+    from prober.config.rows import Row
 
 DEFAULT_SLO = "ttft<500ms:99%"
 MAX_USERS = 256
@@ -103,10 +103,10 @@ def sweep(
         fields, users = context.fields("sweep"), None
         if over == "users":
             from prober.config.rows import MAX_CONCURRENCY  # here, as rates send no rows
-            from prober.features.experiments.users_run import user_sweep
+            from prober.features.experiments.users_run import users_row
 
             think_s = quantity("--think", think, duration) if think else None
-            users = user_sweep(sent, slos, think_s, MAX_USERS, most, most_s, shed_allowed=shed_allowed)
+            users = users_row(sent, slos, think_s, MAX_USERS, most_s, shed_allowed=shed_allowed)
             fields |= {"max_in_flight": MAX_CONCURRENCY, "warmup": 0, "metrics": {"interval": PAGE_INTERVAL_S}}
         else:
             fields["probes"] = [{"workload": sent, "slos": tuple(slo for slo in slos if slo.signal != "quality")}]
@@ -122,7 +122,7 @@ def sweep(
             }
         spec = target("sweep", url, endpoint, metrics_url=metrics_url, **fields)
         with only_load("sweep", spec.url):
-            measuring = _measure(spec, users, warm, workers, shed_allowed=shed_allowed, quiet=result.as_json)
+            measuring = _measure(spec, users, most, warm, workers, shed_allowed=shed_allowed, quiet=result.as_json)
             measured = asyncio.run(measuring)
     result.end("sweep", lambda: _json(measured), _exit_code(measured), lambda: _draw(measured))
 
@@ -153,14 +153,15 @@ def _check_combination(call: typer.Context, rates: str, over: str) -> None:
 
 async def _measure(
     spec: TargetSpec,
-    users: "UserSweep | None",
+    users: "Row | None",
+    most: int | None,
     warm_up: WarmUpLength,
     options: WorkerOptions,
     *,
     shed_allowed: bool,
     quiet: bool,
 ) -> Result:
-    """Sweep over rates, or over `users`, to the end or Ctrl-C. Raises UnidentifiedTarget, WorkersUnavailable."""
+    """Sweep over rates, or over `users` with so many requests at most. Raises UnidentifiedTarget, WorkersUnavailable."""
     async with sending(options, quiet=quiet) as (clock, workers, progress):
         task = progress.add_task("looking at the target", total=None)
 
@@ -172,7 +173,7 @@ async def _measure(
             if users is not None:
                 from prober.features.experiments.users_run import UserSweepRun
 
-                search = UserSweepRun(session, users, say)
+                search = UserSweepRun(session, users, most, say)
                 _end_by(search.stop, workers)
                 result = await search.run(warm_up)
             else:

@@ -19,7 +19,7 @@ from statistics import fmean
 from prober.features.experiments.gate import MOST_PER_LEAST
 from prober.measure.objective import Slo
 from prober.measure.result import ProbeResult
-from prober.results.capacity import MIN_RATE_S, Capacity, RateEvents, undecided_events
+from prober.results.capacity import MIN_RATE_S, Capacity, RateEvents, Verdict, undecided_events
 from prober.results.judgement import Question, slo_question, together
 from prober.statistics.sequential_test import ERROR, Evidence, Observations, evidence, min_observations
 from prober.workload.workloads import Mix, Workload
@@ -153,23 +153,20 @@ class UserSearch:
         lower = max(holding, default=None)
         events = [level.events[slo.name] for level in self.levels.values() if slo.name in level.events]
         samples = sum(level.samples for level in self.levels.values())
-        if lower is None and upper is None:
-            undecided = undecided_events(events, float(slo.error_budget_ratio))
-            if undecided is not None and undecided.needed is not None:
-                level = self.levels[round(undecided.rate_per_s)]
-                of_rounds = math.ceil(MIN_ROUNDS * level.users * undecided.events / len(level.times_s))
-                undecided = replace(undecided, needed=max(undecided.needed, of_rounds))
-            return Capacity(slo.name, "not_enough_data", samples=samples, evidence=undecided, users=True)
-        if lower is None or upper is None:
-            return Capacity(
-                slo.name,
-                "below" if lower is None else "not_reached",
-                lower=lower,
-                upper=upper,
-                samples=samples,
-                users=True,
-            )
-        return Capacity(slo.name, "found", lower, (lower * upper) ** 0.5, upper, samples=samples, users=True)
+        is_shown = lower is not None or upper is not None
+        undecided = None if is_shown else undecided_events(events, float(slo.error_budget_ratio))
+        if undecided is not None and undecided.needed is not None:
+            level = self.levels[round(undecided.rate_per_s)]
+            of_rounds = math.ceil(MIN_ROUNDS * level.users * undecided.events / len(level.times_s))
+            undecided = replace(undecided, needed=max(undecided.needed, of_rounds))
+        verdict: Verdict = "below" if lower is None else "not_reached" if upper is None else "found"
+        return Capacity(
+            *(slo.name, verdict if is_shown else "not_enough_data"),
+            *(lower, (lower * upper) ** 0.5 if lower and upper else None, upper),
+            samples=samples,
+            evidence=undecided,
+            users=True,
+        )
 
 
 def _between(low: int, high: int) -> int | None:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from prober.config.rows import Row
@@ -30,46 +30,10 @@ MAX_HARMED_RATIO = 0.1
 NOT_OF_TARGET = frozenset({"not_sent", "page_lost", *VOID})  # end the search, and not only a number of users
 
 
-@dataclass(frozen=True, slots=True)
-class UserSweep:
-    """A sweep over numbers of users.
-
-    think_time: in ms; None: that of the sessions of the workload
-    most: number of users
-    requests: limit of requests, None for none; time_s: limit of the time of sending
-    """
-
-    workload: Workload | Mix
-    slos: Sequence[Slo]
-    think_time: LengthDistribution | None
-    most: int
-    requests: int | None
-    time_s: float
-    shed_allowed: bool = False
-
-    def row(self, users: int, duration_s: float) -> Row:
-        """The requests of so many users for a time."""
-        return Row(
-            name=self.workload.name,
-            workload=self.workload,
-            concurrency=users,
-            think_time=self.think_time,
-            duration=duration_s,
-            accept=tuple(self.slos),
-        )
-
-
-def user_sweep(
-    sent: Workload | Mix,
-    slos: Sequence[Slo],
-    think_s: float | None,
-    most: int,
-    requests: int | None,
-    time_s: float,
-    *,
-    shed_allowed: bool,
-) -> UserSweep:
-    """The sweep that options describe. think_s: mean of an exponential think time, None: not given. Raises ValueError."""
+def users_row(
+    sent: Workload | Mix, slos: Sequence[Slo], think_s: float | None, most: int, time_s: float, *, shed_allowed: bool
+) -> Row:
+    """The requests of `most` users for a time. think_s: mean of an exponential think time, None: not given. Raises ValueError."""
     thinking: LengthDistribution | None = None
     if think_s is not None:
         thinking = Exponential(think_s * 1e3, round(think_s * 1e4)) if think_s else Fixed(0)
@@ -88,15 +52,28 @@ def user_sweep(
             raise ValueError(
                 f"--max-users {most}: {part.name} has only {part.max_concurrency} sessions at once; raise its `count`, or lower it"
             )
-    return UserSweep(sent, slos, thinking, most, requests, time_s, shed_allowed)
+    row = Row(
+        name=sent.name,
+        workload=sent,
+        concurrency=most,
+        think_time=thinking,
+        duration=time_s,
+        accept=tuple(slos),
+    )
+    return row.model_copy(update={"shed_allowed": shed_allowed})
 
 
 class UserSweepRun:
-    """A run of a sweep over numbers of users. on_level: called with text on what is sent now"""
+    """A run of a sweep over numbers of users.
 
-    def __init__(self, session: Session, sweep: UserSweep, on_level: Callable[[str], None]) -> None:
-        self._session, self._clock, self._sweep, self._on_level = session, session.clock, sweep, on_level
-        self._search = UserSearch(sweep.slos, sweep.workload, sweep.most)
+    row: of the most users, for the time of the sweep; requests: limit of their number, None for none
+    on_level: called with text on what is sent now
+    """
+
+    def __init__(self, session: Session, row: Row, requests: int | None, on_level: Callable[[str], None]) -> None:
+        self._session, self._clock, self._row, self._requests = session, session.clock, row, requests
+        self._on_level = on_level
+        self._search = UserSearch(row.accept, row.workload, row.concurrency or 1)
         self._stages: list[Stage] = []
         self._ended: list[ProbeResult] = []  # of all levels, for refused requests
         self._stop: tuple[str, str] | None = None
@@ -110,13 +87,13 @@ class UserSweepRun:
 
     async def run(self, warm_up: WarmUpLength) -> Result:
         """Sweep to the end. Raises UnidentifiedTarget."""
-        session, sweep = self._session, self._sweep
+        session, row, time_s = self._session, self._row, self._row.duration or 0.0
         if session.failure is not None:
             raise UnidentifiedTarget(f"{session.spec.url}: {session.failure.detail}")
-        first = RowRun(session, sweep.row(1, sweep.time_s), warm_up)
+        first = RowRun(session, row.model_copy(update={"concurrency": 1}), warm_up)
         self._on_level("warm-up")
         await unless(self._is_over, first.warm_up())
-        self._end_ns = self._clock.now_ns() + round(sweep.time_s * 1e9)
+        self._end_ns = self._clock.now_ns() + round(time_s * 1e9)
         while self._stop is None and (step := self._search.next()) is not None:
             level, ends_clear = step
             self._on_level(counted(level.users, "user"))
@@ -129,21 +106,21 @@ class UserSweepRun:
         is_judged = not refused.is_too_many and stop not in VOID
         return session.result(
             "sweep",
-            Load.of(sweep.workload, arrivals="closed", max_in_flight=max(self._search.levels, default=0)),
+            Load.of(row.workload, arrivals="closed", max_in_flight=max(self._search.levels, default=0)),
             self._stages,
             configuration=json.dumps(
                 {
                     "over": "users",
-                    "workload": sweep.workload.name,
-                    "think_time": None if sweep.think_time is None else f"{sweep.think_time.text} ms",
-                    "slos": [slo.name for slo in sweep.slos],
+                    "workload": row.workload.name,
+                    "think_time": None if row.think_time is None else f"{row.think_time.text} ms",
+                    "slos": [slo.name for slo in row.accept],
                     "min_users": 1,
-                    "max_users": sweep.most,
-                    "limits": {"requests": sweep.requests, "time_s": sweep.time_s},
+                    "max_users": row.concurrency,
+                    "limits": {"requests": self._requests, "time_s": time_s},
                 },
                 sort_keys=True,
             ),
-            slos=tuple(sweep.slos),
+            slos=row.accept,
             warm_up=first.warmed,
             capacities=self._search.capacities() if is_judged else (),
             stop=stop,
@@ -159,14 +136,15 @@ class UserSweepRun:
 
     async def _run_level(self, level: UserLevel, *, ends_clear: bool) -> None:
         """Send with so many users until the evidence decides, it does harm, or the sweep ends."""
-        session, clock, sweep = self._session, self._clock, self._sweep
+        session, clock, slos = self._session, self._clock, self._row.accept
         left_s = max(0.1, (self._end_ns - clock.now_ns()) / 1e9)
-        run = RowRun(session, sweep.row(level.users, left_s), WarmUpLength(requests=0))
-        thresholds = [slo.threshold_s for slo in sweep.slos if slo.signal == "ttft" and slo.threshold_s]
+        row = self._row.model_copy(update={"concurrency": level.users, "duration": left_s})
+        run = RowRun(session, row, WarmUpLength(requests=0))
+        thresholds = [slo.threshold_s for slo in slos if slo.signal == "ttft" and slo.threshold_s]
         guard = LoadGuard(
             *(min(thresholds, default=math.inf), level.users / run.spread_s),
             *(session.readings, len(session.readings)),
-            shed_allowed=sweep.shed_allowed,
+            shed_allowed=row.shed_allowed,
         )
         run.on_result += [partial(guard.result, is_of_load=True), self._take]
         is_ending = False
@@ -191,7 +169,7 @@ class UserSweepRun:
                 )
                 overdue = {
                     slo.name: sum(wait_s > (slo.threshold_s or 0.0) for wait_s in waits_s)
-                    for slo in sweep.slos
+                    for slo in slos
                     if slo.signal == "ttft"
                 }
                 level.judge(results, overdue)
@@ -222,7 +200,7 @@ class UserSweepRun:
             refused = refused_requests(self._ended)
             if refused.are_surely_too_many:
                 self._end("refused", str(refused))
-        if result.retry_after_s is not None and not (self._sweep.shed_allowed and is_shed(result)):
+        if result.retry_after_s is not None and not (self._row.shed_allowed and is_shed(result)):
             self._retry_after_s = max(self._retry_after_s, result.retry_after_s)
             self._end("retry_after", f"{result.retry_after_s:g} s")
 
@@ -231,6 +209,6 @@ class UserSweepRun:
         if self._session.changes:
             self._end("engine_changed", self._session.changes[-1])
         if self._clock.now_ns() >= self._end_ns:
-            self._end("time_budget", f"{self._sweep.time_s:g} s")
-        if self._sweep.requests is not None and len(self._ended) >= self._sweep.requests:
+            self._end("time_budget", f"{self._row.duration:g} s")
+        if self._requests is not None and len(self._ended) >= self._requests:
             self._end("request_budget", counted(len(self._ended), "request"))
