@@ -393,19 +393,13 @@ def reservations(
 
 def differences(a: MeasuredTarget, b: MeasuredTarget) -> list[tuple[str, str, str]]:
     """(name, A's value, B's value) of all properties of engine and model that differ; "" for a value that is not known."""
-    values_of_a, values_of_b = _properties(a), _properties(b)
-    rows = ((name, values_of_a.get(name, ""), values_of_b.get(name, "")) for name in values_of_a | values_of_b)
+    names = {"engine": "engine", "version": "engine_version", "model": "model", "api": "api"}
+    of_a, of_b = (
+        {name: value for name, field in names.items() if (value := getattr(target, field))} | dict(target.flags)
+        for target in (a, b)
+    )
+    rows = ((name, of_a.get(name, ""), of_b.get(name, "")) for name in of_a | of_b)
     return [row for row in rows if row[1] != row[2]]
-
-
-def _properties(target: MeasuredTarget) -> dict[str, str]:
-    values = {
-        "engine": target.engine,
-        "version": target.engine_version,
-        "model": target.model,
-        "api": target.api,
-    }
-    return {name: value for name, value in values.items() if value} | dict(target.flags)
 
 
 def _pooled(axis: Axis, requests: Requests) -> Quantile | None:

@@ -286,11 +286,12 @@ def least_samples(q: float) -> int:
 def _slo_questions(slos: Sequence[tuple[Slo, JudgedStream]]) -> list[Question]:
     """A question for each SLO and workload; the workload is part of the name if there are several."""
     rates_per_s = {stream.workload: stream.rate_per_s for _, stream in slos}
-    if len(rates_per_s) < 2:
-        return [slo_question(slo, stream.max_tokens, stream.mean_tokens) for slo, stream in slos]
     total_per_s = sum(rates_per_s.values())
     return [
-        slo_question(slo, stream.max_tokens, stream.mean_tokens, stream.workload, stream.rate_per_s / total_per_s)
+        slo_question(
+            *(slo, stream.max_tokens, stream.mean_tokens),
+            *((stream.workload, stream.rate_per_s / total_per_s) if len(rates_per_s) > 1 else ()),
+        )
         for slo, stream in slos
     ]
 
