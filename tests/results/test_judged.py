@@ -70,6 +70,11 @@ def slow(stage: Stage, answer_s: float) -> Stage:
     return replace(stage, latencies=dict(stage.latencies) | {"e2e": (Quantile(0.5, answer_s, None, None, 120),)})
 
 
+def steady(low: float, high: float, *, is_steady: bool) -> Result:
+    """The last test of the warm-up showed this change of TTFT."""
+    return replace(sweep(), warm_up=WarmUp(50, 9.0, is_steady, {"TTFT": (low, high)}))
+
+
 WARM_UP = (replace(sweep().requests[0], warm_up=True),)
 
 
@@ -83,21 +88,9 @@ WARM_UP = (replace(sweep().requests[0], warm_up=True),)
         ("warm-up", replace(sweep(), warm_up=None, stages=(replace(sweep().stages[0], requests=WARM_UP),)), True),
         ("warm-up", replace(sweep(), warm_up=WarmUp(5, 2.0, is_steady=True)), True),
         ("steady after warm-up", replace(sweep(), warm_up=None), None),
-        (
-            "steady after warm-up",
-            replace(sweep(), warm_up=WarmUp(50, 9.0, is_steady=True, changes={"TTFT": (-0.1, 0.1)})),
-            True,
-        ),
-        (
-            "steady after warm-up",
-            replace(sweep(), warm_up=WarmUp(50, 9.0, is_steady=False, changes={"TTFT": (-0.3, 0.1)})),
-            None,
-        ),
-        (
-            "steady after warm-up",
-            replace(sweep(), warm_up=WarmUp(50, 9.0, is_steady=False, changes={"TTFT": (-0.3, -0.1)})),
-            False,
-        ),
+        ("steady after warm-up", steady(-0.1, 0.1, is_steady=True), True),
+        ("steady after warm-up", steady(-0.3, 0.1, is_steady=False), None),
+        ("steady after warm-up", steady(-0.3, -0.1, is_steady=False), False),
         ("open loop", replace(sweep(), load=Load(arrivals="closed")), False),
         ("tails", replace(sweep(), stages=(replace(stage(1, 0), latencies=thousand("ttft")),)), True),
         ("realistic lengths", replace(sweep(), load=Load(varied=False)), False),
@@ -177,53 +170,52 @@ def test_a_knee_that_was_not_reached_is_a_lower_bound() -> None:
     assert (found.per_instance, found.reached) == (16.5, False)
 
 
+def of(*capacities: Capacity) -> Result:
+    return replace(sweep(), slos=(TTFT,), capacities=capacities)
+
+
+def without_data(bad: int, needed: int | None) -> Result:
+    return of(Capacity("ttft", "not_enough_data", samples=30, evidence=UndecidedEvents(1.0, 30, bad, needed)))
+
+
+BARE = replace(sweep(), stages=tuple(replace(each, output_tokens=None) for each in sweep().stages))
+
+
 @pytest.mark.parametrize(
-    ("capacities", "said"),
+    ("result", "said"),
     [
-        ((), "holds no capacity: run `prober sweep`"),
+        (of(), "holds no capacity: run `prober sweep`"),
         (
-            (Capacity("ttft", "below", upper=1.0),),
-            "the SLO 'ttft' fails at 1/s, and no lower rate is shown to hold",
+            replace(of(), stop="no_estimate", stop_detail="killed by signal 9"),
+            "holds no capacity .no estimate could be made: killed by signal 9.: run",
         ),
+        (of(Capacity("ttft", "below", upper=1.0)), "'ttft' fails at 1/s, and no lower rate is shown to"),
         (
-            (Capacity("ttft", "not_enough_data", samples=30),),
+            of(Capacity("ttft", "not_enough_data", samples=30)),
             "not enough data for the SLO 'ttft' .30 requests.: sweep longer",
         ),
         (
-            (Capacity("ttft", "not_enough_data", samples=30, evidence=UndecidedEvents(1.0, 30, 0, 346)),),
+            without_data(0, 346),
             "30 events at 1/s, 0 of them bad; about 346 needed.: sweep longer .*--max-rate",
         ),
         (
-            (Capacity("ttft", "not_enough_data", samples=30, evidence=UndecidedEvents(1.0, 30, 9, None)),),
+            without_data(9, None),
             "9 of them bad, too many for its objective.: sweep from a lower --min-rate, or with a laxer objective",
         ),
-        ((Capacity("ttft", "found", lower=0.0, estimate=1.0, upper=2.0),), "not enough data"),
-        ((Capacity("tpot", "found", 5.0, 6.0, 7.0),), "says nothing of the SLO 'ttft': sweep again with it"),
+        (of(Capacity("ttft", "found", lower=0.0, estimate=1.0, upper=2.0)), "not enough data"),
+        (
+            of(Capacity("tpot", "found", 5.0, 6.0, 7.0)),
+            "says nothing of the SLO 'ttft': sweep again with",
+        ),
+        (BARE, "no usage"),
     ],
 )
-def test_no_capacity_no_answer(capacities: tuple[Capacity, ...], said: str) -> None:
-    """With the reason."""
-    result = replace(sweep(), slos=(TTFT,), capacities=capacities)
-    found = size(result, Demand(10.0), 1)
+def test_without_an_answer_it_says_why(result: Result, said: str) -> None:
+    """No capacity, or no tokens for a price; without a price no tokens are needed."""
+    found = size(result, Demand(10.0), 1, 2.0)
     assert isinstance(found, Refused)
     assert re.search(said, found.reason)
-
-
-def test_a_sweep_that_has_no_answer_says_why() -> None:
-    """The process of its estimate failed, or it is void."""
-    result = replace(sweep(), capacities=(), stop="no_estimate", stop_detail="killed by signal 9")
-    found = size(result, Demand(10.0), 1)
-    assert isinstance(found, Refused)
-    assert "holds no capacity (no estimate could be made: killed by signal 9): run" in found.reason
-
-
-def test_a_price_needs_tokens() -> None:
-    """Refused where the answers had no usage; without a price there is an answer."""
-    bare = replace(sweep(), stages=tuple(replace(each, output_tokens=None) for each in sweep().stages))
-    found = size(bare, Demand(10.0), 1, 2.0)
-    assert isinstance(found, Refused)
-    assert "no usage" in found.reason
-    assert sized(Demand(10.0), bare, price=None).dollars_per_million is None
+    assert sized(Demand(10.0), BARE, price=None).dollars_per_million is None
 
 
 @pytest.mark.parametrize(
