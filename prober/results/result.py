@@ -75,29 +75,6 @@ class RequestRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    """Summary of readings of engine and GPUs during a stage, including other load. Ratios are 0 to 1; power is the sum of all GPUs.
-
-    queue_mean_s: mean time that requests waited in the engine's queue
-    prefix_hit_ratio: prompt tokens found in the prefix cache ÷ prompt tokens looked up
-    """
-
-    running_mean: float | None = None
-    waiting_mean: float | None = None
-    waiting_peak: float | None = None
-    kv_usage_peak_ratio: float | None = None
-    preemptions: float | None = None
-    gpu_utilization_mean_ratio: float | None = None
-    gpu_utilization_peak_ratio: float | None = None
-    gpu_memory_peak_ratio: float | None = None
-    memory_bandwidth_peak_ratio: float | None = None
-    power_mean_watts: float | None = None
-    power_peak_watts: float | None = None
-    queue_mean_s: float | None = None
-    prefix_hit_ratio: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Load:
     """The requests that were sent.
 
@@ -199,6 +176,7 @@ class Stage:
     prompt_tokens, output_tokens: totals of the answered requests
     demand_per_s: background load, in requests of the same length
     gpus: number of GPUs of the target
+    use: figures of engine and GPUs by name (`stage.USES`), other load included; empty for another tool
     slos: (events, bad events) by SLO
     good: answered requests that are good by every SLO
     ended: name of the reason why the stage ended
@@ -234,7 +212,7 @@ class Stage:
     output_tokens: float | None = None
     demand_per_s: float | None = None
     gpus: int | None = None
-    use: Use = Use()
+    use: Mapping[str, float | None] = field(default_factory=dict)
     slos: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     good: int | None = None
     ended: str = ""

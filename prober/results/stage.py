@@ -1,10 +1,10 @@
 """Computes a stage from its probes and from readings of the engine's metrics page and the GPUs."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import fmean, pstdev
 
 from prober.measure.engine_signals import EngineSignals
@@ -15,7 +15,7 @@ from prober.measure.result import ProbeResult
 from prober.results.delivery import Deliveries, is_good
 from prober.results.facets import FACETS
 from prober.results.refused_requests import refused_requests
-from prober.results.result import LATENCIES, RequestRow, Stage, Use
+from prober.results.result import LATENCIES, RequestRow, Stage
 from prober.results.shedding import shedding_of
 from prober.results.stage_parts import prompt_tokens_of
 from prober.statistics.quantiles import REPORTED_QUANTILES, Quantile, clustered_quantiles, quantile_bounds, quantiles
@@ -187,33 +187,51 @@ def quantiles_of(
     return quantiles(samples(rows)[latency], qs, censored(latency, rows))
 
 
-def use_of(readings: Sequence[EngineSignals], devices: Sequence[Sequence[GpuReading]]) -> Use:
-    """Summarises readings of the engine's metrics page and of the GPUs, both in the order of time."""
-    power = [total(gpu.power_watts for gpu in reading) for reading in devices]
-    gpus = [gpu for reading in devices for gpu in reading]
-    queues = [page.queue_seconds for page in readings if page.queue_seconds is not None]
-    return Use(
-        running_mean=_mean(page.requests_running for page in readings),
-        waiting_mean=_mean(page.requests_waiting for page in readings),
-        waiting_peak=_peak(page.requests_waiting for page in readings),
-        kv_usage_peak_ratio=_peak(page.kv_cache_usage_ratio_max for page in readings),
-        preemptions=_growth(page.preemptions_total for page in readings),
-        gpu_utilization_mean_ratio=_mean(gpu.utilization_ratio for gpu in gpus),
-        gpu_utilization_peak_ratio=_peak(gpu.utilization_ratio for gpu in gpus),
-        gpu_memory_peak_ratio=_peak(
-            gpu.memory_used_bytes / gpu.memory_total_bytes
-            for gpu in gpus
-            if gpu.memory_used_bytes is not None and gpu.memory_total_bytes
+Pages = Sequence[EngineSignals]
+Devices = Sequence[GpuReading]
+# Figures of engine and GPUs during a stage: label, and value by readings of the engine's page and of each GPU, in the order of time.
+# Ratios are 0 to 1; power is the sum of all GPUs.
+USES: Mapping[str, tuple[str, Callable[[Pages, Sequence[Devices]], float | None]]] = {
+    "running_mean": ("running", lambda pages, _: _mean(page.requests_running for page in pages)),
+    "waiting_mean": ("waiting", lambda pages, _: _mean(page.requests_waiting for page in pages)),
+    "waiting_peak": ("waiting, peak", lambda pages, _: _peak(page.requests_waiting for page in pages)),
+    "queue_mean_s": (
+        "time in the queue, mean",
+        lambda pages, _: _ratio(
+            _growth(page.queue_seconds.sum for page in pages if page.queue_seconds is not None),
+            _growth(page.queue_seconds.counts[-1] for page in pages if page.queue_seconds is not None),
         ),
-        memory_bandwidth_peak_ratio=_peak(gpu.memory_bandwidth_ratio for gpu in gpus),
-        power_mean_watts=_mean(power),
-        power_peak_watts=_peak(power),
-        queue_mean_s=_ratio(_growth(queue.sum for queue in queues), _growth(queue.counts[-1] for queue in queues)),
-        prefix_hit_ratio=_ratio(
-            _growth(page.prefix_cache_hits_tokens_total for page in readings),
-            _growth(page.prefix_cache_queries_tokens_total for page in readings),
+    ),
+    "prefix_hit_ratio": (
+        "prefix cache hits",
+        lambda pages, _: _ratio(
+            _growth(page.prefix_cache_hits_tokens_total for page in pages),
+            _growth(page.prefix_cache_queries_tokens_total for page in pages),
         ),
-    )
+    ),
+    "kv_usage_peak_ratio": ("KV cache, peak", lambda pages, _: _peak(page.kv_cache_usage_ratio_max for page in pages)),
+    "preemptions": ("preemptions", lambda pages, _: _growth(page.preemptions_total for page in pages)),
+    "gpu_utilization_mean_ratio": ("GPU", lambda _, gpus: _mean(gpu.utilization_ratio for gpu in chain(*gpus))),
+    "gpu_utilization_peak_ratio": ("GPU, peak", lambda _, gpus: _peak(gpu.utilization_ratio for gpu in chain(*gpus))),
+    "gpu_memory_peak_ratio": (
+        "GPU memory, peak",
+        lambda _, gpus: _peak(_ratio(gpu.memory_used_bytes, gpu.memory_total_bytes) for gpu in chain(*gpus)),
+    ),
+    "memory_bandwidth_peak_ratio": (
+        "memory bandwidth, peak",
+        lambda _, gpus: _peak(gpu.memory_bandwidth_ratio for gpu in chain(*gpus)),
+    ),
+    "power_mean_watts": ("power, W", lambda _, gpus: _mean(total(gpu.power_watts for gpu in each) for each in gpus)),
+    "power_peak_watts": (
+        "power, peak, W",
+        lambda _, gpus: _peak(total(gpu.power_watts for gpu in each) for each in gpus),
+    ),
+}
+
+
+def use_of(pages: Pages, gpus: Sequence[Devices]) -> dict[str, float | None]:
+    """The figures of `USES` by name. pages, gpus: readings of the engine's metrics page and of all GPUs, in the order of time"""
+    return {name: of(pages, gpus) for name, (_, of) in USES.items()}
 
 
 def quality_of(probes: Iterable[ProbeResult]) -> tuple[int, int] | None:

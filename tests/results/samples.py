@@ -8,8 +8,8 @@ from random import Random
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity, ShapeCapacity, Z
 from prober.results.facts import Context
-from prober.results.result import Decision, Load, MeasuredTarget, Prices, RequestRow, Result, Stage, Use, WarmUp
-from prober.results.stage import stage_of_requests
+from prober.results.result import Decision, Load, MeasuredTarget, Prices, RequestRow, Result, Stage, WarmUp
+from prober.results.stage import USES, stage_of_requests
 
 TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 2_592_000.0)
 TPOT = Slo("tpot", "tpot", 0.03, Decimal("0.95"), 2_592_000.0)
@@ -54,7 +54,7 @@ def sweep(name: str = "sweep-1", seed: int = 1, count: int = 120) -> Result:
                 stage,
                 slos={"ttft": (count, failed), "tpot": (count - failed, 0)},
                 good=count - failed,
-                use=Use(running_mean=rate * 2, waiting_mean=0.0, kv_usage_peak_ratio=0.4),
+                use=dict.fromkeys(USES) | {"running_mean": rate * 2, "waiting_mean": 0.0, "kv_usage_peak_ratio": 0.4},
                 demand_per_s=0.5,
                 gpus=2,
                 ended="decided",

@@ -105,46 +105,47 @@ def test_a_stage_without_requests_has_no_figures() -> None:
 
 
 def test_what_engine_and_gpus_said() -> None:
-    """Means and peaks of what was told; power of all GPUs together; a counter's fall is a new start."""
-    info = EngineInfo("vllm")
-    readings = [
-        EngineSignals(info, requests_running=2, requests_waiting=0, kv_cache_usage_ratio_max=0.2, preemptions_total=7),
-        EngineSignals(info, requests_running=4, requests_waiting=6, kv_cache_usage_ratio_max=0.9, preemptions_total=9),
-        EngineSignals(info, requests_running=None, preemptions_total=1),
-    ]
-    gpus = [
-        GpuReading(
-            i, f"u{i}", "GPU", utilization_ratio=0.5, power_watts=300.0, memory_used_bytes=8, memory_total_bytes=10
-        )
-        for i in (0, 1)
-    ]
-    hot = [replace(each, utilization_ratio=1.0, power_watts=350.0) for each in gpus]
-    use = use_of(readings, [gpus, hot])
-    assert (use.running_mean, use.waiting_mean, use.waiting_peak) == (3, 3, 6)
-    assert (use.kv_usage_peak_ratio, use.preemptions) == (0.9, 2)
-    assert (use.gpu_utilization_mean_ratio, use.gpu_utilization_peak_ratio) == (0.75, 1.0)
-    assert (use.power_mean_watts, use.power_peak_watts) == (650.0, 700.0)
-    assert use.gpu_memory_peak_ratio == 0.8
-    assert use.memory_bandwidth_peak_ratio is None
-    assert use_of([], []) == type(use)()
+    """Means and peaks of what was told; power of all GPUs together; a counter's fall is a new start.
 
-
-def test_queue_time_and_prefix_hits_are_growth_of_the_engines_counters() -> None:
-    """Mean wait of the requests that left the queue meanwhile; tokens found of those looked up; unknown without growth."""
-    info = EngineInfo("vllm")
-    first = EngineSignals(
-        info,
+    Mean wait of the requests that left the queue meanwhile, and tokens found of those looked up: unknown without growth.
+    """
+    page = EngineSignals(
+        EngineInfo("vllm"),
+        requests_running=2,
+        requests_waiting=0,
+        kv_cache_usage_ratio_max=0.2,
+        preemptions_total=7,
         queue_seconds=EngineHistogram((1.0,), (5.0, 10.0), 30.0),
         prefix_cache_hits_tokens_total=100.0,
         prefix_cache_queries_tokens_total=1_000.0,
     )
+    busy = replace(page, requests_running=4, requests_waiting=6, kv_cache_usage_ratio_max=0.9, preemptions_total=9)
     last = EngineSignals(
-        info,
+        EngineInfo("vllm"),
+        preemptions_total=1,
         queue_seconds=EngineHistogram((1.0,), (20.0, 30.0), 40.0),
         prefix_cache_hits_tokens_total=400.0,
         prefix_cache_queries_tokens_total=1_600.0,
     )
-    use = use_of([first, last], ())
-    assert use.queue_mean_s == pytest.approx(10 / 20)
-    assert use.prefix_hit_ratio == pytest.approx(300 / 600)
-    assert (use_of([first, first], ()).queue_mean_s, use_of([first], ()).prefix_hit_ratio) == (None, None)
+    gpu = GpuReading(
+        0, "u", "GPU", utilization_ratio=0.5, power_watts=300.0, memory_used_bytes=8, memory_total_bytes=10
+    )
+    hot = replace(gpu, utilization_ratio=1.0, power_watts=350.0)
+    use = use_of([page, busy, last], [[gpu, gpu], [hot, hot]])
+    assert use == {
+        "running_mean": 3,
+        "waiting_mean": 3,
+        "waiting_peak": 6,
+        "queue_mean_s": pytest.approx(10 / 20),
+        "prefix_hit_ratio": pytest.approx(300 / 600),
+        "kv_usage_peak_ratio": 0.9,
+        "preemptions": 2,
+        "gpu_utilization_mean_ratio": 0.75,
+        "gpu_utilization_peak_ratio": 1.0,
+        "gpu_memory_peak_ratio": 0.8,
+        "memory_bandwidth_peak_ratio": None,
+        "power_mean_watts": 650.0,
+        "power_peak_watts": 700.0,
+    }
+    assert use_of([], []) == dict.fromkeys(use)
+    assert [use_of([page, page], ())[name] for name in ("queue_mean_s", "prefix_hit_ratio")] == [None, None]

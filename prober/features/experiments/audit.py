@@ -134,7 +134,7 @@ def _hardware(result: Result) -> Answer:
 
 
 def _batch(result: Result) -> Answer:
-    means = [stage.use.running_mean for stage in result.stages if stage.use.running_mean is not None]
+    means = [mean for stage in result.stages if (mean := stage.use.get("running_mean")) is not None]
     if not result.stages or len(means) < len(result.stages):
         return False, f"running requests were read in {len(means)} of {len(result.stages)} stages"
     return True, f"{min(means):.3g} to {max(means):.3g} running requests in the mean"

@@ -214,20 +214,19 @@ def _comparison(a: MeasuredTarget, b: MeasuredTarget, error: float, started_s: f
     )
 
 
+_OF_ENGINE = {
+    "running_mean": "mean running requests",
+    "waiting_mean": "mean waiting requests",
+    "waiting_peak": "most waiting",
+    "kv_usage_peak_ratio": "highest KV cache usage",
+}
+
+
 def _engine_texts(pages: Mapping[Side, Sequence[EngineSignals]]) -> Iterator[str]:
     """A sentence for each side whose page was read during its turns."""
     for side, readings in pages.items():
         use = use_of(readings, ())
-        values = [
-            f"{text} {value:.3g}"
-            for text, value in (
-                ("mean running requests", use.running_mean),
-                ("mean waiting requests", use.waiting_mean),
-                ("most waiting", use.waiting_peak),
-                ("highest KV cache usage", use.kv_usage_peak_ratio),
-            )
-            if value is not None
-        ]
+        values = [f"{text} {value:.3g}" for name, text in _OF_ENGINE.items() if (value := use[name]) is not None]
         if values:
             yield f"the engine of {side.upper()} during its turns, by its page: {', '.join(values)}"
 

@@ -22,7 +22,7 @@ from prober.measure.timeline import Timeline
 from prober.net.clock import Clock
 from prober.probing.session import Session
 from prober.results.capacity import Capacity
-from prober.results.result import Delivered, Result, Use
+from prober.results.result import Delivered, Result
 from prober.results.result_file import from_json, to_json
 
 TEXT = """
@@ -192,9 +192,9 @@ def test_gpu_readings_belong_to_the_stage_in_which_they_were_taken() -> None:
 
     result = of([probe(16.1)], gpus=((11.0, read(1.0)), (13.0, read(0.2)), (15.0, read(0.6)), (18.5, read(0.9))))
     first, second = result.stages
-    assert first.use.gpu_utilization_mean_ratio == 0.4
-    assert (first.use.gpu_utilization_peak_ratio, first.use.power_mean_watts) == (0.6, 600.0)
-    assert second.use == Use()
+    assert first.use["gpu_utilization_mean_ratio"] == 0.4
+    assert (first.use["gpu_utilization_peak_ratio"], first.use["power_mean_watts"]) == (0.6, 600.0)
+    assert set(second.use.values()) == {None}
     assert [stage.gpus for stage in result.stages] == [2, 2]
     assert (result.context.gpu, result.context.gpu_count) == ("H100", "2")
 

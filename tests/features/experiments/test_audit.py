@@ -8,8 +8,7 @@ from prober.features.experiments.audit import audit
 from prober.features.experiments.report.report import markdown
 from prober.results.context import with_context
 from prober.results.facts import Context, Fact
-from prober.results.result import Result, Stage, Use, WarmUp
-from prober.results.stage import stage_of_requests
+from prober.results.result import Result, WarmUp
 from tests.results.samples import sweep
 
 FOUND = [
@@ -24,24 +23,9 @@ FOUND = [
 def complete() -> Result:
     """A sweep as a careful person runs it: three rates, 1,000 requests and a minute or more at each."""
     base = sweep(count=1200)
-    stages: list[Stage] = []
-    for stage in base.stages:
-        timed = stage_of_requests(
-            stage.name, stage.rate_per_s, stage.requests, begin_s=stage.begin_s, sending_s=stage.sending_s
-        )
-        stages.append(replace(timed, use=Use(running_mean=4.0), gpus=2, slos=stage.slos, quality=(9, 1)))
-    load = replace(base.load, varied=True, arrivals="poisson")
-    result = replace(
-        base,
-        stages=tuple(stages),
-        load=load,
-        warm_up=WarmUp(50, 25.0, is_steady=True, changes={"TTFT": (-0.04, 0.05)}),
-        interference=(),
-        context=Context(),
-        context_sources={},
-        disagreements=(),
-    )
-    return with_context(result, FOUND)
+    steady = WarmUp(50, 25.0, is_steady=True, changes={"TTFT": (-0.04, 0.05)})
+    stages = tuple(replace(stage, quality=(9, 1)) for stage in base.stages)
+    return with_context(replace(base, stages=stages, warm_up=steady, context=Context()), FOUND)
 
 
 def test_a_complete_set_up_is_done_on_every_line() -> None:

@@ -39,7 +39,7 @@ def stages(results: Sequence[Result]) -> str:
             "at_rate_output_throughput": stage.output_tokens_per_s,
             "at_rate_input_throughput": stage.prompt_tokens_per_s,
             "gpus": stage.gpus,
-            **{name: getattr(stage.use, name) for name in stage.use.__slots__},
+            **stage.use,
             **{f"outcome_{name}": count for name, count in stage.outcomes.items()},
             "ended": stage.ended or None,
         }

@@ -35,7 +35,7 @@ from prober.results.context import REPLICA_NOTE, disagreement_text, label
 from prober.results.context import sentences as context_sentences
 from prober.results.facets import FACETS
 from prober.results.facts import CONTEXT_NAMES
-from prober.results.result import CONTENT_AT_ONCE, LATENCIES, Result, Stage, Use
+from prober.results.result import CONTENT_AT_ONCE, LATENCIES, Result, Stage
 from prober.results.stop_reason import ending
 
 
@@ -84,7 +84,7 @@ def _sections(results: NamedResults) -> list[Section]:
 
     main = plots.main_curve(results)
     of_decisive = plots.decisive_latency(results)
-    is_unread = any(stage.use == Use() for _, result in results for stage in result.stages)
+    is_unread = not all(stage_tables.is_read(stage) for _, result in results for stage in result.stages)
     differences = dict.fromkeys(f"{result.tool}: {text}" for _, result in results for text in result.differs)
     is_of_replica = any(source.startswith("/") for _, result in results for source in result.context_sources.values())
     capacities, users, use = of_all(_CAPACITIES.table), of_all(_USERS.table), of_all(stage_tables.USE.table)

@@ -14,8 +14,8 @@ from prober.results.capacity import Capacity
 from prober.results.conditions import Line, differing, lines
 from prober.results.cost import Cost, stage_cost, tokens_per_s_per_user
 from prober.results.facets import Facet
-from prober.results.result import LATENCIES, Result, Stage, Use
-from prober.results.stage import moments, samples, total
+from prober.results.result import LATENCIES, Result, Stage
+from prober.results.stage import USES, moments, samples, total
 from prober.statistics.quantiles import REPORTED_QUANTILES, Quantile, percentile_name
 
 Row = list[Cell | str]
@@ -183,34 +183,24 @@ THROUGHPUT = TableOf(
     "was full. Delivered: received while the stage was sending, by the times of the chunks, for requests of earlier stages too; "
     "prompt tokens at the first token. Of another tool: of its requests over its duration. Output tokens are the server's count.",
 )
-_USE = {
-    "running_mean": "running",
-    "waiting_mean": "waiting",
-    "waiting_peak": "waiting, peak",
-    "queue_mean_s": "time in the queue, mean",
-    "prefix_hit_ratio": "prefix cache hits",
-    "kv_usage_peak_ratio": "KV cache, peak",
-    "preemptions": "preemptions",
-    "gpu_utilization_mean_ratio": "GPU",
-    "gpu_utilization_peak_ratio": "GPU, peak",
-    "gpu_memory_peak_ratio": "GPU memory, peak",
-    "memory_bandwidth_peak_ratio": "memory bandwidth, peak",
-    "power_mean_watts": "power, W",
-    "power_peak_watts": "power, peak, W",
-}
 
 
 def _use(name: str, stage: Stage) -> Value:
     """A stage's value of one usage metric, from the engine's metrics page or from the GPUs."""
-    value: float | None = getattr(stage.use, name)
+    value = stage.use.get(name)
     if value is not None and name.endswith("_ratio"):
         return f"{value * 100:.3g}%"
     return _duration(value) if name.endswith("_s") else value
 
 
+def is_read(stage: Stage) -> bool:
+    """True if the engine's page or GPUs were read during the stage."""
+    return any(value is not None for value in stage.use.values())
+
+
 USE = TableOf(
-    lambda result: zip(result.stages if any(stage.use != Use() for stage in result.stages) else ()),
-    {"stage": lambda stage: stage.name, **{f"#{label}": partial(_use, name) for name, label in _USE.items()}},
+    lambda result: zip(result.stages if any(map(is_read, result.stages)) else ()),
+    {"stage": lambda stage: stage.name, **{f"#{label}": partial(_use, name) for name, (label, _) in USES.items()}},
     "Unknown where it is not shown: neither the engine's page nor its GPUs were read.",
 )
 SHAPES = TableOf(

@@ -17,7 +17,7 @@ from prober.features.experiments.report.report import html, markdown
 from prober.results.adapters import AdapterUse
 from prober.results.capacity import Capacity, ShapeCapacity
 from prober.results.disturbance import Contrast, Disturbance, Ratio, Recovery
-from prober.results.result import Load, MeasuredTarget, RequestRow, Result, Stage, Use
+from prober.results.result import Load, MeasuredTarget, RequestRow, Result, Stage
 from prober.results.stage import stage_of_requests
 from prober.results.stage_parts import Reasoning, Series
 from prober.statistics.quantiles import Quantile
@@ -102,7 +102,7 @@ def test_what_nobody_knows_is_marked() -> None:
     assert row(section(bare, "Target and load"), "started")[1] == "*unknown*"
     assert "done" not in section(bare, "How it was measured").replace("not done", "")
     assert "<svg" not in html([BARE])
-    unread = replace(sweep(), stages=tuple(replace(each, use=Use()) for each in sweep().stages))
+    unread = replace(sweep(), stages=tuple(replace(each, use={}) for each in sweep().stages))
     assert section(markdown([unread]), "Engine and GPUs").startswith("\nUnknown where it is not shown")
     assert "Unknown where" not in markdown([sweep()])
 
@@ -547,46 +547,18 @@ def test_a_browser_shows_every_chart_and_loads_nothing(
     assert "Content Security Policy" in console.read_text()  # even what needs no network is not loaded
 
 
-class Drawn(HTMLParser):
-    """Elements of the first chart with a title, by class: (attributes, texts inside)."""
-
-    def __init__(self, chart: str) -> None:
-        super().__init__()
-        self.found: dict[str, tuple[dict[str, str | None], list[str]]] = {}
-        self._open: list[str] = []
-        self.feed(chart)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = dict(attrs)
-        self._open.append(values.get("class") or tag)
-        self.found.setdefault(self._open[-1], (values, []))
-
-    def handle_endtag(self, tag: str) -> None:
-        self._open.pop()
-
-    def handle_data(self, data: str) -> None:
-        for each in self._open[-2:]:
-            self.found[each][1].append(data)
-
-
-def test_a_browser_shows_the_threshold_and_the_knees_interval(chromium: Path, tmp_path: Path) -> None:
-    """As Chromium has it: the SLO's line across the chart with its label, and the band from the knee's lower to its upper end."""
-    page = tmp_path / "report.html"
-    page.write_text(html([sweep()]))
-    seen = browse(chromium, page, "--dump-dom")
-    chart = seen[: seen.index("<b>TTFT over load.</b>")].rpartition("<svg")[2]
-    drawn = Drawn("<svg" + chart)
-    assert "ttft: 99% within 500 ms" in drawn.found["rule-label"][1]
-    rule = drawn.found["rule"][0]["d"] or ""
-    begin, end = (float(each) for each in re.findall(r"[MH]([\d.]+)", rule))
-    band, said = drawn.found["band"]
-    assert "estimated knee of ttft: 12/s (10 to 13, 90% interval)" in said
-    assert "knee 12/s (10 to 13, 90% interval)" in seen
-    left, width = float(band["x"] or 0), float(band["width"] or 0)
+def test_the_threshold_and_the_knees_interval_are_drawn() -> None:
+    """The SLO's line across the chart with its label, and the band from the knee's lower to its upper end."""
+    (chart,) = filter(None, [plots.main_curve([("s", sweep())])])
+    begin, end = (float(each) for each in re.findall(r'class="rule" d="M([\d.]+) [\d.]+H([\d.]+)"', chart.svg)[0])
+    assert ">ttft: 99% within 500 ms</text>" in chart.svg
+    left, width = (float(re.findall(rf'class="band"[^>]* {name}="([\d.]+)"', chart.svg)[0]) for name in ("x", "width"))
     assert begin <= left < left + width <= end
-    (knee,) = re.findall(r"M([\d.]+)", drawn.found["knee"][0]["d"] or "")
+    (knee,) = re.findall(r'class="knee"[^>]* d="M([\d.]+) ', chart.svg)
     assert left + width * 2 / 3 == pytest.approx(float(knee), abs=1.0)  # 12 of 10 to 13
-    assert "The band is the interval of the knee." in seen
+    assert "<title>estimated knee of ttft: 12/s (10 to 13, 90% interval)</title>" in chart.svg
+    assert ">knee 12/s (10 to 13, 90% interval)</text>" in chart.svg
+    assert "The band is the interval of the knee." in chart.note
 
 
 def test_a_browser_draws_it_in_light_and_in_dark(chromium: Path, tmp_path: Path) -> None:
