@@ -6,6 +6,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.results.adapters import adapter_use_of, kinds_of_use
+from tests.known import known
 
 S = 1_000_000_000
 
@@ -50,8 +51,7 @@ def test_ratios_need_evidence() -> None:
     """20 requests of both kinds for p50, in blocks of 5 s; the other quantiles have no figure, and none is printed."""
     turns = [adapter for _ in range(8) for adapter in "abc" for _ in range(3)]
     probes = [probe(adapter, 2 * place, ttft_s=0.5 if place % 3 == 0 else 0.05) for place, adapter in enumerate(turns)]
-    use = adapter_use_of(probes)
-    assert use is not None
+    use = known(adapter_use_of(probes))
     assert (use.adapters, use.first_uses, use.loaded, use.unclear) == (3, 24, 48, 0)
     (p50,) = use.ratios
     assert (p50.q, round(p50.estimate, 6), round(p50.lower, 6), round(p50.upper, 6)) == (0.5, 10, 10, 10)
@@ -59,8 +59,7 @@ def test_ratios_need_evidence() -> None:
         "3 adapters: TTFT of 24 first uses p50 500 ms, of 48 requests to loaded adapters p50 50 ms; first uses relative to loaded: "
         "p50 10 times (10 to 10)"
     )
-    few = adapter_use_of(probes[:45])
-    assert few is not None
+    few = known(adapter_use_of(probes[:45]))
     assert few.ratios == ()
     assert few.text() == (
         "3 adapters: TTFT of 15 first uses (no quantile: p50 takes 20), of 30 requests to loaded adapters p50 50 ms; no ratio: too few "
@@ -76,8 +75,7 @@ def test_a_failed_first_use_counts_as_slower_than_all_others() -> None:
         replace(each, outcome=Outcome.HTTP_5XX, timeline=Timeline(each.timeline.intended_ns)) if at % 6 == 0 else each
         for at, each in enumerate(probes)
     ]
-    use = adapter_use_of(failed)
-    assert use is not None
+    use = known(adapter_use_of(failed))
     assert use.failed_first_uses == 15
     assert use.ratios == ()
     assert "30 first uses (15 failed)" in use.text()
@@ -92,7 +90,6 @@ def test_without_several_adapters_there_is_nothing_to_compare() -> None:
 def test_an_adapter_that_never_answers_does_not_vanish() -> None:
     """It is named with how many were not answered, and the most frequent reason; refused requests are no uses, but they are told."""
     refused = replace(probe("b", 9), outcome=Outcome.REJECTED, detail="HTTP 400: no such model")
-    use = adapter_use_of([probe("a", 1), probe("a", 2), refused, replace(refused, detail="other"), refused])
-    assert use is not None
+    use = known(adapter_use_of([probe("a", 1), probe("a", 2), refused, replace(refused, detail="other"), refused]))
     assert use.unanswered == (("b", 3, 3, "rejected: HTTP 400: no such model"),)
     assert use.text().endswith("; b: 3 of 3 not answered, most often rejected: HTTP 400: no such model")

@@ -21,6 +21,7 @@ from prober.results.capacity import (
     words,
 )
 from prober.statistics.sequential_test import Observations, evidence
+from tests.known import known
 
 OWN = ShapeCapacity(100, 20, 5.0, 0.1)
 OPEN = Capacity("e", "not_enough_data")
@@ -46,20 +47,18 @@ def test_where_they_differ_the_answer_is_between_and_as_wide() -> None:
     mean = math.exp((w_a * math.log(10) + w_b * math.log(3)) / (w_a + w_b))
     assert found.estimate == pytest.approx(mean)
     assert found.estimate == pytest.approx(5.5, abs=0.05)
-    assert found.lower is not None
-    assert found.upper is not None
-    assert found.lower < 3
-    assert found.upper > 10
-    assert found.own is not None
+    assert known(found.lower) < 3
+    assert known(found.upper) > 10
     assert found.shapes == (found.own,)
-    assert found.own.per_s == pytest.approx(5 * mean / 10), "single shapes move as the knee does, and are as uncertain"
-    assert found.own.log_error == pytest.approx(sqrt(0.1**2 - s_a**2 + 1 / (w_a + w_b)))
+    assert known(found.own).per_s == pytest.approx(5 * mean / 10), (
+        "single shapes move as the knee does, and are as uncertain"
+    )
+    assert known(found.own).log_error == pytest.approx(sqrt(0.1**2 - s_a**2 + 1 / (w_a + w_b)))
 
 
 def test_an_slo_without_enough_data_leaves_only_the_upper_bound() -> None:
     """It may be missed at any rate below the knee of another one, so neither a lower bound nor an estimate holds for all."""
-    both = combined((MODEL, OPEN))
-    assert both is not None
+    both = known(combined((MODEL, OPEN)))
     assert (both.lower, both.estimate, both.upper) == (None, None, MODEL.upper)
     assert combined((OPEN,)) is None
 
@@ -83,8 +82,7 @@ def test_the_lowest_binds() -> None:
     later = replace(failed, upper=15.0)
     assert binding((high, later)) == later
     assert binding((MODEL, later)) == MODEL
-    both = combined((MODEL, later))
-    assert both is not None
+    both = known(combined((MODEL, later)))
     assert (both.lower, both.estimate, both.upper) == (None, None, MODEL.upper), (
         "the other one may fail at a lower rate"
     )
@@ -138,11 +136,9 @@ def test_an_slo_fails_by_two_bad_events_at_least() -> None:
 def test_what_lacks_is_told() -> None:
     """Events at the rate that comes nearest, and how many if things go on so; none where too many are bad."""
     assert undecided_events([at(4.0, 100, 0), at(1.0, 27, 0)], 0.01) == UndecidedEvents(4.0, 100, 0, 346)
-    found = undecided_events([at(4.0, 300, 1)], 0.01)
-    assert found is not None
-    assert found.needed is not None
-    assert 600 < found.needed < 1_500
-    assert holds_at([at(4.0, found.needed * 5, round(found.needed * 5 / 300))], 0.01) == 4.0
+    found = known(undecided_events([at(4.0, 300, 1)], 0.01))
+    assert 600 < known(found.needed) < 1_500
+    assert holds_at([at(4.0, known(found.needed) * 5, round(known(found.needed) / 60))], 0.01) == 4.0
     assert undecided_events([at(4.0, 100, 5)], 0.01) == UndecidedEvents(4.0, 100, 5, None)
     assert undecided_events([], 0.01) is None
     assert words([Capacity("a", "not_enough_data")]) == "a: not enough data"

@@ -21,6 +21,7 @@ from prober.results.cost import (
 )
 from prober.results.result import DecodeLimit, Prices, RequestRow, Result
 from prober.statistics.sequential_test import ERROR
+from tests.known import known
 from tests.results.samples import TTFT, sweep
 
 PRICES = Prices(gpu_per_hour=3.0)
@@ -33,16 +34,11 @@ def priced(result: Result, **changes: object) -> Result:
 def test_each_price_bears_all_gpus() -> None:
     """$ per second ÷ tokens per second × a million."""
     stage = sweep().stages[1]
-    cost = stage_cost(stage, PRICES)
-    assert cost is not None
+    cost = known(stage_cost(stage, PRICES))
     assert stage.gpus == 2
-    assert stage.output_tokens is not None
-    assert stage.duration_s is not None
-    assert cost.output == pytest.approx(2 * 3.0 / 3600 / (stage.output_tokens / stage.duration_s) * 1e6)
-    assert cost.prompt == pytest.approx(2 * 3.0 / 3600 / ((stage.prompt_tokens or 0) / stage.duration_s) * 1e6)
-    assert cost.prompt is not None
-    assert cost.output is not None
-    assert 1 / (cost.total or 0) == pytest.approx(1 / cost.prompt + 1 / cost.output)
+    assert cost.output == pytest.approx(2 * 3.0 / 3600 / (known(stage.output_tokens) / known(stage.duration_s)) * 1e6)
+    assert cost.prompt == pytest.approx(2 * 3.0 / 3600 / (known(stage.prompt_tokens) / known(stage.duration_s)) * 1e6)
+    assert 1 / (cost.total or 0) == pytest.approx(1 / known(cost.prompt) + 1 / known(cost.output))
 
 
 def test_no_cost_without_throughput_price_or_gpus() -> None:
@@ -50,16 +46,14 @@ def test_no_cost_without_throughput_price_or_gpus() -> None:
     stage = sweep().stages[1]
     assert stage_cost(stage, Prices()) is None
     assert stage_cost(replace(stage, gpus=None), PRICES) is None
-    cost = stage_cost(replace(stage, output_tokens=None), PRICES)
-    assert cost is not None
+    cost = known(stage_cost(replace(stage, output_tokens=None), PRICES))
     assert (cost.output, cost.total) == (None, None)
 
 
 def test_a_user_gets_a_token_each_tpot() -> None:
     """1000 ÷ the median TPOT in ms."""
     stage = sweep().stages[0]
-    tpot = stage.quantile("tpot", 0.5)
-    assert tpot is not None
+    tpot = known(stage.quantile("tpot", 0.5))
     assert tokens_per_s_per_user(stage) == pytest.approx(1000 / (tpot.estimate * 1e3))
     assert tokens_per_s_per_user(replace(stage, latencies={})) is None
 
@@ -99,8 +93,7 @@ def test_the_cost_of_output_has_its_interval() -> None:
     """Where the requests are known."""
     result = priced(sweep(), slos=())
     (text,) = [text for text in sentences(result) if "per million" in text]
-    bounds = output_cost_bounds(result.stages[2], PRICES)
-    assert bounds is not None
+    bounds = known(output_cost_bounds(result.stages[2], PRICES))
     assert f"(${bounds[0]:,.4g} to ${bounds[1]:,.4g}) per million output tokens, or $" in text
     (text,) = [text for text in sentences(result.without_requests()) if "per million" in text]
     assert " to $" not in text
@@ -132,8 +125,9 @@ def test_bounds_of_the_cost_hold_the_cost_of_the_distribution() -> None:
             rows.append(RequestRow(at_s, output_tokens=rng.randint(10, 90)))
             at_s += rng.expovariate(2.0)
         total = sum(row.output_tokens or 0 for row in rows)
-        bounds = output_cost_bounds(replace(stage, output_tokens=total, duration_s=100.0, requests=tuple(rows)), PRICES)
-        assert bounds is not None
+        bounds = known(
+            output_cost_bounds(replace(stage, output_tokens=total, duration_s=100.0, requests=tuple(rows)), PRICES)
+        )
         true = 3.0 / 3600 / (2.0 * 50.0) * 1e6
         below += bounds[1] < true
         above += bounds[0] > true
@@ -158,10 +152,8 @@ def test_a_target_is_judged_by_the_interval_of_the_cost(share: float, evidence: 
     """Holds or fails only if all of it is on one side."""
     result = sweep()
     stage = result.stages[0]
-    cost = stage_cost(stage, PRICES)
-    assert cost is not None
-    assert cost.output is not None
-    assert judge_cost(stage, PRICES, share * cost.output).evidence == evidence
+    cost = known(stage_cost(stage, PRICES))
+    assert judge_cost(stage, PRICES, share * known(cost.output)).evidence == evidence
 
 
 def test_a_cost_that_is_not_known_decides_nothing() -> None:

@@ -12,6 +12,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.results.result import Delivered
 from prober.results.stage import quality_of, stage_of, use_of
+from tests.known import known
 from tests.results.samples import TPOT, TTFT
 
 MS = 1_000_000
@@ -71,8 +72,7 @@ def test_a_stage_of_probes() -> None:
     assert (rows[0].prompt_tokens, rows[0].output_tokens) == (50, 5)
     assert (stage.begin_s, stage.sending_s, stage.sent, stage.answered) == (5.0, 4.0, 5, 4)
     assert stage.outcomes == {"ok": 4, "reset": 1}
-    ttft = stage.quantile("ttft", 0.5)
-    assert ttft is not None
+    ttft = known(stage.quantile("ttft", 0.5))
     assert (ttft.estimate, ttft.count) == (0.199, 3)  # the warm-up and the failure have none
     assert stage.tail_ratio("ttft") == pytest.approx(0.699 / 0.199)
     assert stage.duration_s == pytest.approx(12.54)  # the slow warm-up ended last

@@ -18,6 +18,7 @@ from prober.probing.target import Target
 from prober.results.stage_parts import reasoning_of, retries_of, series_of, tool_calls_of
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import RequestGenerator, Workload
+from tests.known import known
 from tests.virtual import make_clock, running
 
 MS = 1_000_000
@@ -38,8 +39,7 @@ def test_retries_are_counted_among_the_responses_that_tell() -> None:
     plain = probe(500, None)
     told: list[dict[RetryKind, int]] = [{"retry": 0}, {"retry": 2, "fallback": 0}, {"retry": 0, "fallback": 1}, {}]
     probes = [replace(plain, retries=retries) for retries in told]
-    found = retries_of([*probes, replace(plain, outcome=Outcome.HTTP_5XX, retries={"retry": 3})])
-    assert found is not None
+    found = known(retries_of([*probes, replace(plain, outcome=Outcome.HTTP_5XX, retries={"retry": 3})]))
     assert found.text() == "2 of 4 responses came after a retry of the gateway, 1 after its fallback to another model"
     assert retries_of([plain]) is None
 
@@ -55,8 +55,7 @@ def test_reasoning_and_answer_are_counted_apart() -> None:
         replace(probe(5_000, Usage(10, 40, None, 30)), warm_up=True),
         replace(probe(5_000, None), outcome=Outcome.RESET),
     ]
-    found = reasoning_of(probes)
-    assert found is not None
+    found = known(reasoning_of(probes))
     assert (found.requests, found.unanswered, found.counted) == (4, 1, 3)
     assert (found.reasoning_tokens, found.answer_tokens) == (90, 30)
     assert {quantile.q: quantile.estimate for quantile in found.ttft_answer}[0.5] == 0.7
@@ -68,8 +67,7 @@ def test_reasoning_and_answer_are_counted_apart() -> None:
 
 def test_tokens_that_the_server_does_not_tell_are_not_estimated() -> None:
     """Nor is anything said of answers without reasoning."""
-    found = reasoning_of([probe(500, Usage(10, 40))])
-    assert found is not None
+    found = known(reasoning_of([probe(500, Usage(10, 40))]))
     assert "the server does not tell how many of their tokens are reasoning" in found.text()
     assert reasoning_of([probe(100, Usage(10, 40))]) is None
 
@@ -78,8 +76,7 @@ def test_hidden_reasoning_is_told_with_what_it_leaves_unknown() -> None:
     """Answers that count reasoning and do not show it: their number, and why they have neither TPOT nor a TTFT of the answer."""
     hidden = replace(probe(None, Usage(10, 60, None, 40)).timeline, content_ns=(MS, 31 * MS), hidden_tokens="before")
     used_up = replace(hidden, first_ns=None, content_ns=(), usage=Usage(10, 60, None, 60))
-    found = reasoning_of(replace(probe(500, None), timeline=timeline) for timeline in (hidden, hidden, used_up))
-    assert found is not None
+    found = known(reasoning_of(replace(probe(500, None), timeline=timeline) for timeline in (hidden, hidden, used_up)))
     assert (found.requests, found.hidden, found.unanswered, found.answer_tokens) == (3, 3, 1, 40)
     assert found.text().startswith(
         "3 answers began with reasoning, which 3 of them hide; 46.67 reasoning and 13.33 answer"
@@ -104,8 +101,7 @@ async def test_an_engine_that_reasons(field: str) -> None:
             results = [await run_probe(target, drawer, clock.now_ns() + 20_000_000) for _ in range(4)]
         finally:
             clock.close()
-    found = reasoning_of(replace(result, warm_up=False) for result in results if result is not None)
-    assert found is not None
+    found = known(reasoning_of(replace(result, warm_up=False) for result in results if result is not None))
     assert (found.requests, found.counted, found.unanswered) == (4, 4, 0)
     assert (found.reasoning_tokens, found.answer_tokens) == (120, 40)
     assert found.ttft_answer[0].estimate == pytest.approx(0.02 + 30 * 0.005, abs=0.001)
@@ -156,8 +152,7 @@ def test_answers_calls_and_times_are_counted() -> None:
     """Failures, warm-ups and cached prompts do not count; an answer without a call and one with broken arguments do."""
     broken = calling(arguments_ms=None, outcome=Outcome.WRONG_ANSWER)
     ignored = (calling(outcome=Outcome.RESET), calling(warm_up=True), calling(cached=True))
-    calls = tool_calls_of([calling(), calling(2, 90, 110), calling(0, None, None), broken, *ignored])
-    assert calls is not None
+    calls = known(tool_calls_of([calling(), calling(2, 90, 110), calling(0, None, None), broken, *ignored]))
     assert (calls.answers, calls.calling, calls.calls) == (4, 3, 4)
     assert [(values[0].count, values[-1].estimate) for values in (calls.ttft_call, calls.arguments)] == [
         (3, 0.08),
@@ -177,21 +172,17 @@ def test_an_answer_whose_times_are_not_known_has_complete_arguments_all_the_same
         earliest_ns = {at_ns: probe.timeline.intended_ns for at_ns in stamps if at_ns is not None}
         return replace(probe, timeline=replace(probe.timeline, earliest_ns=earliest_ns))
 
-    calls = tool_calls_of([calling(), calling(), *[late(calling())] * 11])
-    assert calls is not None
+    calls = known(tool_calls_of([calling(), calling(), *[late(calling())] * 11]))
     assert (calls.calling, calls.incomplete, calls.arguments[0].count) == (13, 0, 2)
     assert "without complete arguments" not in calls.text()
-    calls = tool_calls_of([calling(), late(calling()), late(calling(arguments_ms=None))])
-    assert calls is not None
+    calls = known(tool_calls_of([calling(), late(calling()), late(calling(arguments_ms=None))]))
     assert calls.text().endswith("; 1 of them without complete arguments")
-    all_late = tool_calls_of([late(calling())])
-    assert all_late is not None
+    all_late = known(tool_calls_of([late(calling())]))
     assert all_late.text() == "1 of 1 answers call tools (1 calls)"
 
 
 def test_without_tools_there_is_nothing() -> None:
     """Answers to requests without tools are not counted; of answers that are not streamed there are no times."""
     assert tool_calls_of([calling(0, None, None, check=None)]) is None
-    plain = tool_calls_of([calling(1, None, None)])
-    assert plain is not None
+    plain = known(tool_calls_of([calling(1, None, None)]))
     assert plain.text() == "1 of 1 answers call tools (1 calls)"

@@ -32,6 +32,7 @@ from prober.results.comparison import Compared, ComparedAnswers, Comparison, Ris
 from prober.results.cost import Gpus
 from prober.results.result import Load, MeasuredTarget, RequestRow, Result
 from prober.results.stage import stage_of_requests
+from tests.known import known
 
 
 def side(
@@ -82,15 +83,12 @@ def test_slower_by_30_percent_is_found_on_every_axis_it_is_on() -> None:
     for axis in ("ttft_p50", "tpot_p50", "itl_p99", "e2e_p50"):
         each = found[axis]
         assert each.better == "a", axis
-        assert each.lower is not None
-        assert each.upper is not None
-        assert each.lower < 0.3 < each.upper
+        assert known(each.lower) < 0.3 < known(each.upper)
         assert abs(each.effect - 0.3) < 0.05
         assert each.p <= each.p_adjusted <= 0.05
     assert found["failures"].better is None
     assert found["failures"].p == 1
-    assert found["ttft_p50"].a is not None
-    assert found["ttft_p50"].a.count == 240
+    assert known(found["ttft_p50"].a).count == 240
 
 
 def test_request_by_request_lengths_are_no_noise() -> None:
@@ -332,11 +330,8 @@ def test_the_risk_of_a_slower_side_is_that_of_adopting_it() -> None:
     slower = by_move(rounds(lambda rng, number: (side(rng, lengths=number), side(rng, 1.3, lengths=number))))
     adopt, back = slower["adopt", "ttft_p50"], slower["go_back", "ttft_p50"]
     assert (adopt.evidence, back.evidence) == ("fails", "holds")
-    assert adopt.least is not None
-    assert adopt.most is not None
-    assert back.least is not None
-    assert 0.2 < adopt.least < 0.3 < adopt.most < 0.4
-    assert back.least == pytest.approx(1 / (1 + adopt.most) - 1)
+    assert 0.2 < known(adopt.least) < 0.3 < known(adopt.most) < 0.4
+    assert back.least == pytest.approx(1 / (1 + known(adopt.most)) - 1)
     failures = slower["adopt", "failures"]
     assert (failures.evidence, failures.margin) == ("undecided", 0.01)
     assert failures.most == pytest.approx(1 - (0.05 / 28) ** (1 / 240), abs=1e-4)
@@ -350,15 +345,13 @@ def test_a_loss_of_throughput_is_a_share_of_it_and_dollars_are_an_axis() -> None
     found = by_move(same, a=Gpus(1, 3.0), b=Gpus(2, 3.0))
     cost = found["adopt", "dollars_per_output_token"]
     assert cost.evidence == "fails"
-    assert cost.least is not None
-    assert 0.9 < cost.least < 1.0
+    assert 0.9 < known(cost.least) < 1.0
     assert found["go_back", "dollars_per_output_token"].evidence == "holds"
     assert found["adopt", "output_tokens_per_s"].evidence == "holds"
     half = rounds(lambda rng, number: (side(rng, lengths=number), side(rng, 60.0, lengths=number)))
     loss = by_move(half)["adopt", "output_tokens_per_s"]
     assert loss.evidence == "fails"
-    assert loss.most is not None
-    assert 0.1 < loss.most < 1.0
+    assert 0.1 < known(loss.most) < 1.0
 
 
 def test_goodput_is_compared_by_objectives() -> None:

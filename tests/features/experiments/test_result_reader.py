@@ -18,6 +18,7 @@ from prober.features.experiments.result_reader import read, read_all
 from prober.results.result import Result
 from prober.results.result_file import from_json, to_json
 from prober.results.strict_json import Unreadable
+from tests.known import known
 
 VLLM = json.loads((Path(__file__).parent / "tool_results" / "vllm.json").read_text())  # as its client writes it
 DETAILED = VLLM | {
@@ -44,8 +45,7 @@ def of(document: Any) -> Result:
 
 
 def p(result: Result, latency: str, q: float, stage: int = 0) -> tuple[float, int]:
-    found = result.stages[stage].quantile(latency, q)
-    assert found is not None
+    found = known(result.stages[stage].quantile(latency, q))
     return round(found.estimate, 9), found.count
 
 
