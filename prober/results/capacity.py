@@ -310,11 +310,11 @@ def words(capacities: Sequence[Capacity]) -> str:
             case Capacity(slo, "below", upper=float() as upper, samples=samples):
                 texts.append(f"{slo}: knee below {capacity.text(upper)} by {samples:,} requests")
             case _:
-                texts.append(f"{capacity.slo}: not enough data{_lacking(capacity)}")
+                texts.append(f"{capacity.slo}: not enough data{lacking(capacity)}")
     return "; ".join(texts) or "nothing can be said"
 
 
-def _lacking(capacity: Capacity) -> str:
+def lacking(capacity: Capacity) -> str:
     """Text on the events so far and those needed, such as `: 127 events at 1/s, about 390 needed`."""
     if (evidence := capacity.evidence) is None:
         return ""

@@ -11,6 +11,7 @@ from prober.results.capacity import Capacity, ShapeCapacity, UndecidedEvents
 from prober.results.facts import Context
 from prober.results.result import Load, MeasuredTarget, Result, Stage, WarmUp
 from prober.statistics.quantiles import Quantile
+from tests.known import known
 from tests.results.samples import TTFT, sweep
 
 
@@ -142,10 +143,8 @@ def test_instances_gpus_and_cost() -> None:
     assert found.dollars_per_hour == 52.0
     # 8 output tokens a request, so 800/s: 52 $/h ÷ 2.88 M tokens/h
     assert found.dollars_per_million_output == pytest.approx(52 / 2.88)
-    prompt = found.dollars_per_million_prompt
-    assert prompt is not None
-    assert found.dollars_per_million is not None
-    assert found.dollars_per_million < prompt < 52 / 2.88
+    prompt = known(found.dollars_per_million_prompt)
+    assert known(found.dollars_per_million) < prompt < 52 / 2.88
 
 
 def test_what_others_sent_during_the_sweep_is_not_what_an_instance_carries() -> None:
@@ -191,17 +190,11 @@ BARE = replace(sweep(), stages=tuple(replace(each, output_tokens=None) for each 
         ),
         (of(Capacity("ttft", "below", upper=1.0)), "'ttft' fails at 1/s, and no lower rate is shown to"),
         (
-            of(Capacity("ttft", "not_enough_data", samples=30)),
-            "not enough data for the SLO 'ttft' .30 requests.: sweep longer",
+            of(Capacity("ttft", "not_enough_data")),
+            "not enough data for the SLO 'ttft': sweep longer, or from a lower rate",
         ),
-        (
-            without_data(0, 346),
-            "30 events at 1/s, 0 of them bad; about 346 needed.: sweep longer .*--max-rate",
-        ),
-        (
-            without_data(9, None),
-            "9 of them bad, too many for its objective.: sweep from a lower --min-rate, or with a laxer objective",
-        ),
+        (without_data(0, 346), "'ttft': 30 events at 1/s, about 346 needed: sweep longer"),
+        (without_data(9, None), "'ttft': 30 events at 1/s, 9 of them bad, too many for the objective: sweep longer"),
         (of(Capacity("ttft", "found", lower=0.0, estimate=1.0, upper=2.0)), "not enough data"),
         (
             of(Capacity("tpot", "found", 5.0, 6.0, 7.0)),

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from prober.results.capacity import Capacity
+from prober.results.capacity import Capacity, lacking
 from prober.results.cost import HOUR_S, MILLION, priced_stage
 from prober.results.result import Result
 from prober.results.stage import total
@@ -144,32 +144,14 @@ def _why_unsizable(result: Result, alone: Sequence[Capacity], demand: Demand) ->
             lower = "number" if capacity.users else "rate"
             return f"the SLO {capacity.slo!r} fails at {capacity.text(capacity.upper)}, and no lower {lower} is shown to hold"
         if capacity.lower is None or capacity.lower <= 0:
-            return _missing_data(capacity)
+            remedy = "sweep longer, or from a lower rate, or with a laxer objective"
+            return f"the sweep has not enough data for the SLO {capacity.slo!r}{lacking(capacity)}: {remedy}"
         if capacity.upper is not None and capacity.lower > capacity.upper:
             return (
                 f"the capacity of the SLO {capacity.slo!r} is damaged: its lower bound {capacity.text(capacity.lower)} is above the "
                 f"upper, {capacity.text(capacity.upper)}: sweep again"
             )
     return ""
-
-
-def _missing_data(capacity: Capacity) -> str:
-    """Text on why a capacity has no lower bound, with the remedy."""
-    data, needed, evidence = f"{capacity.samples:,} requests", "", capacity.evidence
-    remedy = "sweep longer (raise --max-requests, --max-time or --max-rate), or with a laxer objective"
-    if capacity.users:
-        remedy = "sweep longer (raise --max-requests or --max-time), or with a laxer objective"
-    if evidence is not None:
-        data = f"{evidence.events:,} events at {capacity.text(evidence.rate_per_s)}, {evidence.bad:,} of them bad"
-        needed = f"; about {evidence.needed:,} needed" if evidence.needed is not None else ""
-        if evidence.needed is None:
-            needed = ", too many for its objective"
-            remedy = (
-                "sweep with a laxer objective"
-                if capacity.users
-                else "sweep from a lower --min-rate, or with a laxer objective"
-            )
-    return f"the sweep has not enough data for the SLO {capacity.slo!r} ({data}{needed}): {remedy}"
 
 
 def _priced(result: Result, answer: Size, demand: Demand, gpu_price: float) -> Size | Refused:
