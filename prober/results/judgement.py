@@ -8,7 +8,7 @@ then.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -31,23 +31,9 @@ BLOCKS_PER_BURST = 2  # at twice the budget, in bursts, at most a tenth of the g
 MIN_LOG_EVIDENCE = 0.5  # below it, the evidence gives no estimate of further requests
 
 
-class Blocks:
-    """Cuts time into blocks of equal length, the first of which begins with the first result.
-
-    length_s: half of the burst that is expected; 0: each result is a block
-    """
-
-    def __init__(self, burst_s: float) -> None:
-        self.length_s = burst_s / BLOCKS_PER_BURST
-        self._first_s, self._end_s = math.inf, -math.inf
-
-    def begins(self, at_s: float) -> bool:
-        """True if the next result, due at `at_s`, is the first of its block."""
-        if at_s < self._end_s:
-            return False
-        self._first_s = min(at_s, self._first_s)
-        self._end_s = at_s + self.length_s - math.fmod(at_s - self._first_s, self.length_s or 1.0)
-        return True
+def block_s(burst_s: float) -> float:
+    """Length of a block in s. burst_s: longest burst of bad results to expect; 0: results are independent, and each is a block"""
+    return burst_s / BLOCKS_PER_BURST
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,17 +225,29 @@ def slo_question(
     return Question(name, float(slo.error_budget_ratio), judge, most, mean, share)
 
 
-def take_all(questions: Sequence[Question], results: Sequence[ProbeResult], burst_s: float) -> None:
-    """Give the questions all results of what has ended, in the order of their due times. The last block may be shorter than the others.
+class Judgement:
+    """Questions that are fed with the results of one target, in the order of their due times, in blocks of equal length.
 
-    burst_s: see `Blocks`
+    The first block begins with the first result. In the order of answers, slow requests would come too late to count.
     """
-    blocks = Blocks(burst_s)
-    for result in results:
-        is_first = blocks.begins(result.timeline.intended_ns / 1e9)
-        for question in questions:
-            if is_first:
-                question.close_block()
+
+    def __init__(self, questions: Iterable[Question], burst_s: float) -> None:
+        self.questions, self._block_s = tuple(questions), block_s(burst_s)
+        self._first_s, self._end_s = math.inf, -math.inf
+
+    def take(self, result: ProbeResult | None, at_s: float) -> bool:
+        """Take the next result, due at `at_s`, None if the engine is loading or shutting down. Returns True if it closed a block."""
+        if is_first := at_s >= self._end_s:
+            self.close_block()
+            self._first_s = min(at_s, self._first_s)
+            self._end_s = at_s + self._block_s - math.fmod(at_s - self._first_s, self._block_s or 1.0)
+        for question in self.questions:
             question.take(result)
-    for question in questions:
-        question.close_block()
+        if not self._block_s:
+            self.close_block()
+        return is_first
+
+    def close_block(self) -> None:
+        """Close the open block, whose mean is an observation of each question."""
+        for question in self.questions:
+            question.close_block()

@@ -29,7 +29,16 @@ from prober.measure.objective import JudgedStream, Slo
 from prober.measure.outcome import ANSWERED, BAD, Outcome
 from prober.measure.result import ProbeResult
 from prober.results.cost import CostFinding
-from prober.results.judgement import BURST_S, Blocks, Finding, Judged, Question, slo_question, together
+from prober.results.judgement import (
+    BURST_S,
+    Finding,
+    Judged,
+    Judgement,
+    Question,
+    block_s,
+    slo_question,
+    together,
+)
 from prober.results.refused_requests import MAX_REFUSED_RATIO, NOT_COUNTED, RefusedRequests, refused_requests
 from prober.results.result import Decision, RequestRow
 from prober.statistics.quantiles import percentile_name, quantiles
@@ -87,7 +96,7 @@ class Gate:
 
     least: fewest requests that can show that the target is ready, at the mean rate; most: limit of requests
     least_blocks: the same as a number of observations: blocks, or requests if `block_s` is 0
-    block_s: see `Blocks.length_s`
+    block_s: see `judgement.block_s`
     """
 
     def __init__(
@@ -119,8 +128,9 @@ class Gate:
         ]
         self._error = error
         self._fails_error = error / (1 + len(self._objectives))
-        self._blocks = Blocks(burst_s)
-        self.block_s = self._blocks.length_s
+        self._questions = [self._answers, *self._objectives]
+        self._judgement = Judgement((*self._questions, self._refusals), burst_s)
+        self.block_s = block_s(burst_s)
         per_block = rate_per_s * self.block_s
         least = {question: question.requests_of(question.least(error), per_block) for question in self._questions}
         hardest = max(least, key=lambda question: least[question])
@@ -139,19 +149,11 @@ class Gate:
     def take(self, result: ProbeResult | None, at_s: float) -> GateVerdict | None:
         """Take the next result by due time; returns the verdict, None without a decision.
 
-        result: None if nothing was sent because the engine says that it is loading or shutting down. In the order of answers
-        instead of due times, slow requests would come too late to count.
+        result: None if nothing was sent because the engine says that it is loading or shutting down
         at_s: its due time, in seconds of any clock
         """
-        state: State = "not_enough_data"
-        if self._blocks.begins(at_s):
-            state = self._closed_block()
         self._results.append(result)
-        for question in (*self._questions, self._refusals):
-            question.take(result)
-        if not self.block_s:
-            state = self._closed_block()
-        if state != "not_enough_data":
+        if self._judgement.take(result, at_s) and (state := self._state()) != "not_enough_data":
             return self._verdict(state)
         return self.verdict() if len(self._results) >= self.most else None
 
@@ -169,16 +171,6 @@ class Gate:
         self.take(result, at_s)
         why = f"nothing listens: {result.reason}"
         return replace(self.verdict(), state="not_ready", why=why, findings=())
-
-    def _closed_block(self) -> State:
-        """Close the open block; returns the state that the evidence shows."""
-        for question in (*self._questions, self._refusals):
-            question.close_block()
-        return self._state()
-
-    @property
-    def _questions(self) -> list[Question]:
-        return [self._answers, *self._objectives]
 
     def _evidence(self, question: Question) -> Evidence:
         return question.evidence(self._error, self._fails_error)

@@ -24,7 +24,7 @@ from prober.config.units import counted
 from prober.measure.outcome import BAD, Outcome
 from prober.measure.result import ProbeResult
 from prober.results.cost import CostFinding
-from prober.results.judgement import Blocks, Finding, Question, slo_question, take_all, together
+from prober.results.judgement import Finding, Judgement, Question, block_s, slo_question, together
 from prober.results.refused_requests import NOT_COUNTED, refused_requests
 from prober.results.result import Decision, Load, Stage
 from prober.results.stage_parts import most_often
@@ -92,7 +92,10 @@ def judge(
     if row.beside is not None:
         return RowVerdict(stage_name(row), "load", _joined(f"load beside {row.beside}", str(refused)), ())
     questions = _questions(row)
-    take_all([question for _, question in questions], results, burst_s)
+    judgement = Judgement((question for _, question in questions), burst_s)
+    for result in results:
+        judgement.take(result, result.timeline.intended_ns / 1e9)
+    judgement.close_block()  # what has ended is judged to its end
     findings = tuple(question.finding(ERROR, error) for _, question in questions)
     if refused.is_too_many:
         return RowVerdict(stage_name(row), "not_judged", str(refused), findings)
@@ -149,7 +152,7 @@ def needs(row: Row, error: float, burst_s: float) -> Iterator[tuple[str, bool]]:
 
     error, burst_s: see `judge`
     """
-    block_s = Blocks(burst_s).length_s
+    length_s = block_s(burst_s)
     for objective, question in _questions(row):
         budget = question.budget
         blocks = [
@@ -158,13 +161,13 @@ def needs(row: Row, error: float, burst_s: float) -> Iterator[tuple[str, bool]]:
             question.least(error, "fails", min(1.0, 2 * budget)),
         ]
         # In a closed loop the rate is not known, and no block is without a request.
-        requests = [question.requests_of(count, row.rate * block_s) if row.rate else count for count in blocks]
-        seconds = [count / row.rate for count in requests] if row.rate else [count * block_s for count in blocks]
+        requests = [question.requests_of(count, row.rate * length_s) if row.rate else count for count in blocks]
+        seconds = [count / row.rate for count in requests] if row.rate else [count * length_s for count in blocks]
         least, half, twice = (
-            f"{span_s:,.0f} s" if block_s else counted(round(count), "request")
+            f"{span_s:,.0f} s" if length_s else counted(round(count), "request")
             for span_s, count in zip(seconds, requests, strict=True)
         )
-        in_blocks = f" ({blocks[0]:,} blocks of {block_s:g} s)" if block_s else ""
+        in_blocks = f" ({blocks[0]:,} blocks of {length_s:g} s)" if length_s else ""
         is_too_little = requests[0] > row.requests if row.requests is not None else seconds[0] > (row.duration or 0.0)
         text = (
             f"{stage_name(row)}: {objective} takes {least}{in_blocks} to be accepted if nothing is bad, {half} if half of the "
