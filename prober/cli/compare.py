@@ -46,8 +46,7 @@ from prober.features.experiments.compare import (
     risks,
 )
 from prober.features.experiments.compare_run import (
-    NoRound,
-    RefusingSide,
+    NotJudged,
     UnansweredSide,
     compare_stored,
     compare_targets,
@@ -105,7 +104,7 @@ def compare(
     with (
         refusals("compare"),
         exit_on(UnansweredSide, command="compare", code=ExitCode.FAILED),
-        exit_on(RefusingSide, NoRound, command="compare", code=ExitCode.NOT_JUDGED),
+        exit_on(NotJudged, command="compare", code=ExitCode.NOT_JUDGED),
     ):
         result.check()
         rates = [quantity("--rate", text, parse_rate) for text in rate or ["2/s"]]

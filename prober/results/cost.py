@@ -153,25 +153,17 @@ def stage_sentences(result: Result, stage: Stage) -> Iterator[str]:
     if (per_gpu := stage.output_tokens_per_s_per_gpu) is not None:
         speeds.append(f"{per_gpu:,.4g} output tokens/s per GPU")
     if (per_user := tokens_per_s_per_user(stage)) is not None:
-        tpot = stage.quantile("tpot", 0.5)
-        assert tpot is not None
-        speeds.append(f"{per_user:,.3g} tokens/s per user (1 ÷ the median TPOT of {format_duration(tpot.estimate)})")
+        speeds.append(f"{per_user:,.3g} tokens/s per user (1 ÷ the median TPOT of {format_duration(1 / per_user)})")
     if speeds:
         yield f"{place}: {', '.join(speeds)}."
-    yield from bound_sentences(result, stage)
-
-
-def bound_sentences(result: Result, stage: Stage) -> Iterator[str]:
-    """Yields a sentence that compares the measured decode speed with the memory bandwidth bound; none if either is unknown."""
-    limit, measured = result.decode_limit, tokens_per_s_per_user(stage)
-    if limit is None or measured is None:
+    if (limit := result.decode_limit) is None or per_user is None:
         return
     gpus = limit.gpu if limit.gpus == 1 else f"{limit.gpus} × {limit.gpu}"
     bound = limit.tokens_per_s
     relation = (
-        f"the measured {measured:,.3g} tokens/s are {measured / bound:.0%} of it"
-        if measured <= bound
-        else f"the measured {measured:,.3g} tokens/s are above it, so decoding is speculative or an input of the bound is wrong"
+        f"the measured {per_user:,.3g} tokens/s are {per_user / bound:.0%} of it"
+        if per_user <= bound
+        else f"the measured {per_user:,.3g} tokens/s are above it, so decoding is speculative or an input of the bound is wrong"
     )
     yield (
         f"The memory bandwidth of {gpus} allows one stream at most {bound:,.3g} tokens/s, a TPOT of {format_duration(1 / bound)} or "

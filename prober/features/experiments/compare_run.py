@@ -49,12 +49,8 @@ class UnansweredSide(Exception):
     """A side does not answer. The message names the side and the reason."""
 
 
-class RefusingSide(Exception):
-    """A side refuses the requests of its warm-up. The message names the side and the reason."""
-
-
-class NoRound(Exception):
-    """The comparison was interrupted before its first round had ended."""
+class NotJudged(Exception):
+    """Nothing can be compared: a side refuses its warm-up, or no round has ended. The message says which."""
 
 
 def gpu_text(readings: Mapping[Side, Sequence[Sequence[GpuReading]]]) -> str:
@@ -62,20 +58,17 @@ def gpu_text(readings: Mapping[Side, Sequence[Sequence[GpuReading]]]) -> str:
     states: list[tuple[float, float]] = []  # °C and Hz of A and B, the mean over their readings
     for side in ("a", "b"):
         known = [
-            [
-                (device.temperature_celsius, device.sm_clock_hertz)
-                for device in devices
-                if device.temperature_celsius is not None and device.sm_clock_hertz is not None
-            ]
+            (device.temperature_celsius, device.sm_clock_hertz)
             for devices in readings[side]
+            for device in devices
+            if device.temperature_celsius is not None and device.sm_clock_hertz is not None
         ]
-        means = [(fmean(warmth for warmth, _ in of), fmean(clock for _, clock in of)) for of in known if of]
-        if not means:
+        if not known:
             return (
                 "GPU temperature and clocks are unknown: the engine's GPUs are not on this machine, or report neither, or the turns "
                 "are shorter than a second"
             )
-        states.append((fmean(warmth for warmth, _ in means), fmean(clock for _, clock in means)))
+        states.append((fmean(warmth for warmth, _ in known), fmean(clock for _, clock in known)))
     (warm_a, clock_a), (warm_b, clock_b) = states
     apart = abs(warm_a - warm_b) > MAX_WARMER_C or abs(clock_a / clock_b - 1) > MAX_SLOWER_RATIO
     judged = "so the difference may be theirs: take a longer --cool-down" if apart else "alike"
@@ -117,7 +110,7 @@ async def compare_targets(
     slos: Sequence[Slo],
     interrupted: asyncio.Event,
 ) -> tuple[Comparison, list[Round]]:
-    """Send the requests of two targets in turns; returns (comparison, its rounds). Raises UnansweredSide, RefusingSide, NoRound.
+    """Send the requests of two targets in turns; returns (comparison, its rounds). Raises UnansweredSide, NotJudged.
 
     interrupted: ends the round under way, which does not count
     """
@@ -149,7 +142,7 @@ async def compare_targets(
 
     is_complete = await unless(interrupted, send_all())
     if not rounds:
-        raise NoRound("interrupted before the first round had ended; nothing is compared")
+        raise NotJudged("interrupted before the first round had ended; nothing is compared")
     a, b = sessions["a"].described(), sessions["b"].described()
     compared = compare(rounds, error, slos)
     remarks = [*reservations(a, b, rounds, compared), gpu_text(gpus), *_engine_texts(pages)]
@@ -245,7 +238,7 @@ async def _turn(
     if warm and not is_answered and planned.number == 0:
         last = warm[-1]
         if (refused := refused_requests(result for result in warm if result is not None)).is_too_many:
-            raise RefusingSide(f"{side.upper()} ({session.spec.url}): {refused}")
+            raise NotJudged(f"{side.upper()} ({session.spec.url}): {refused}")
         why = last.reason if last is not None else "it says it is loading or shutting down"
         raise UnansweredSide(f"{side.upper()} ({session.spec.url}) answers nothing: {why}")
     start_ns = session.clock.now_ns() + round(session.spec.connect_lead * 1e9)

@@ -20,7 +20,6 @@ MAX_LABELLED_POINTS = 12  # of a frontier
 MAX_QUANTILE = 0.9999  # end of a distribution's axis
 MAX_EXTRAPOLATION = 1.5  # of the highest rate: a knee far beyond it leaves the measured points their room
 WIDE, WIDE_HEIGHT = 1160, 420  # of the chart that comes first
-NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
 
 NamedResults = Sequence[tuple[str, Result]]
 
@@ -169,8 +168,8 @@ def _curve(
     note += f" Thin: the {tail} of those before." if thin else ""
     used = {point.line for point in points}
     return Figure(
-        f"{NAMES[latency]} over load",
-        canvas.svg("requests per second, load that was there already included", f"{NAMES[latency]}, p50 and {tail}"),
+        f"{latency.upper()} over load",
+        canvas.svg("requests per second, load that was there already included", f"{latency.upper()}, p50 and {tail}"),
         note,
         [key for number, key in enumerate(_keys(drawn)) if number in used],
         is_wide=width > WIDTH,
@@ -220,14 +219,14 @@ def _draw_line(canvas: Canvas, points: Sequence[_CurvePoint], latency: str, colo
             if quantile.lower is not None and quantile.upper is not None:
                 canvas.whisker(point.rate_per_s, quantile.lower, quantile.upper, colour)
             title = (
-                f"{point.stage.name}: {NAMES[latency]} {percentile_name(quantile.q)} {format_duration(quantile.estimate)} "
+                f"{point.stage.name}: {latency.upper()} {percentile_name(quantile.q)} {format_duration(quantile.estimate)} "
                 f"of {quantile.count:,} samples"
             )
             is_uncertain = not quantile.has_enough_samples
             canvas.dot(point.rate_per_s, quantile.estimate, colour, title, hollow=is_uncertain, link=link)
         if point.tail is None and (bound := point.tail_bound) is not None:
             canvas.whisker(point.rate_per_s, bound.estimate, canvas.y.high, colour)
-            name = f"{NAMES[latency]} {percentile_name(bound.q)}"
+            name = f"{latency.upper()} {percentile_name(bound.q)}"
             title = f"{point.stage.name}: {name} {format_duration(bound.estimate)} or more"
             canvas.dot(point.rate_per_s, bound.estimate, colour, title, hollow=True, link=link)
 
@@ -301,14 +300,14 @@ def _frontier(results: NamedResults, latency: str) -> Figure | None:
             for other_number, _, other_tokens_per_s, other_p99 in points
             if other_number == number
         )
-        title = f"{stage.name}: {tokens_per_s:,.4g} tokens/s, {NAMES[latency]} p99 {format_duration(p99.estimate)}"
+        title = f"{stage.name}: {tokens_per_s:,.4g} tokens/s, {latency.upper()} p99 {format_duration(p99.estimate)}"
         canvas.dot(tokens_per_s, p99.estimate, colour(number), title, hollow=is_dominated)
         if len(points) <= MAX_LABELLED_POINTS:
             canvas.label(tokens_per_s, p99.estimate, stage.name)
     unit = "output tokens per second and GPU" if per_gpu else "output tokens per second"
     return Figure(
-        f"Throughput against {NAMES[latency]}",
-        canvas.svg(unit, f"{NAMES[latency]}, p99"),
+        f"Throughput against {latency.upper()}",
+        canvas.svg(unit, f"{latency.upper()}, p99"),
         "Full points are the frontier: no other stage of the same line is both faster and carries as much.",
         _keys(drawn),
     )
@@ -341,8 +340,8 @@ def _distribution(
         if points:
             keys.append((shade(number, len(stages)), stage.name))
     return Figure(
-        _title(f"Distribution of {NAMES[latency]}", name),
-        canvas.svg(NAMES[latency], "share of samples up to it"),
+        _title(f"Distribution of {latency.upper()}", name),
+        canvas.svg(latency.upper(), "share of samples up to it"),
         "Each further nine is as wide as the first, so that tails show.",
         keys,
     )

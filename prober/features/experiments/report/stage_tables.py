@@ -75,7 +75,7 @@ def latencies(result: Result) -> Table | None:
                 rows.append(
                     [
                         Cell(stage.name, id=anchor),
-                        plots.NAMES[latency],
+                        latency.upper(),
                         f"{count:,}" if count else UNKNOWN,
                         *(quantile_cell(quantiles.get(q), is_bound=q in bounds) for q in REPORTED_QUANTILES),
                         cell(stage.tail_ratio(latency)),
@@ -86,7 +86,7 @@ def latencies(result: Result) -> Table | None:
             if stage.requests and reported:
                 stated = [_duration(reported.get(percentile_name(q))) for q in REPORTED_QUANTILES]
                 own = [*stated, "–", _duration(reported.get("mean")), _duration(reported.get("std"))]
-                rows.append([stage.name, f"{plots.NAMES[latency]}, {AS_THE_FILE_SAYS}", "–", *own])
+                rows.append([stage.name, f"{latency.upper()}, {AS_THE_FILE_SAYS}", "–", *own])
     head = ["stage", "latency", "#samples", *(f"#{percentile_name(q)}" for q in REPORTED_QUANTILES), "#p99/p50"]
     head += ["#mean", "#std. deviation"]
     return Table(head, rows) if rows else None
@@ -112,7 +112,7 @@ def contradictions(result: Result) -> Iterator[str]:
                     ours_s = values[math.ceil(rank)]
                 if not low * (1 - MAX_APART) <= stated_s <= high * (1 + MAX_APART):
                     yield (
-                        f"{stage.name}: the file contradicts itself, so do not rely on it: {plots.NAMES[latency]} {name} is "
+                        f"{stage.name}: the file contradicts itself, so do not rely on it: {latency.upper()} {name} is "
                         f"{format_duration(ours_s)} by its requests, and {format_duration(stated_s)} by its own figure"
                     )
                     break
