@@ -2,10 +2,15 @@
 
 from dataclasses import replace
 from decimal import Decimal
+from itertools import accumulate
 from math import log, sqrt
 from random import Random
+from typing import Any
 
 from prober.measure.objective import Slo
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Timeline
 from prober.results.capacity import Capacity, ShapeCapacity, Z
 from prober.results.facts import Context
 from prober.results.result import Decision, Load, MeasuredTarget, Prices, RequestRow, Result, Stage, WarmUp
@@ -15,6 +20,17 @@ TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 2_592_000.0)
 TPOT = Slo("tpot", "tpot", 0.03, Decimal("0.95"), 2_592_000.0)
 ALONE = ShapeCapacity(300, 60, sqrt(10 * 13), log(13 / 10) / 2 / Z[0.9])  # from 10 to 13: nobody else was there
 RATES = (1.0, 4.0, 16.0)
+
+
+def result(ttft_s: float = 0.1, outcome: Outcome = Outcome.OK, *, slow: int = 0, **fields: Any) -> ProbeResult:
+    """Ten tokens, `slow` of the nine gaps of 100 ms and the others of 10 ms; nothing of a failed request."""
+    timeline = Timeline(0)
+    if outcome is Outcome.OK:
+        gaps_ns = [100_000_000] * slow + [10_000_000] * (9 - slow)
+        stamps = tuple(accumulate([round(ttft_s * 1e9), *gaps_ns]))
+        timeline = Timeline(0, first_ns=stamps[0], end_ns=stamps[-1], content_ns=stamps)
+    values: dict[str, Any] = {"detail": "", "requested_output_tokens": 10} | fields
+    return ProbeResult("t", "probe", "id", 0.0, outcome, timeline=timeline, **values)
 
 
 def requests(rate_per_s: float, begin_s: float, count: int, rng: Random) -> tuple[RequestRow, ...]:

@@ -15,23 +15,11 @@ from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.results.result import RequestRow
 from tests.known import known
+from tests.results.samples import result
 
 USE = JudgedStream("t", "probe", 2.0, 10.0, 10)
 TTFT = (Slo("ttft", "ttft", 0.5, Decimal("0.95"), 1e6), USE)
 ITL = (Slo("itl", "itl", 0.05, Decimal("0.9"), 1e6), USE)
-
-
-def result(
-    ttft_s: float = 0.1, outcome: Outcome = Outcome.OK, *, warm_up: bool = False, slow: int = 0, detail: str = ""
-) -> ProbeResult:
-    """Ten tokens, `slow` of the nine gaps of 100 ms and the others of 10 ms."""
-    if outcome is not Outcome.OK:
-        return ProbeResult("t", "probe", "id", 0.0, outcome, detail, Timeline(0))
-    stamps = [round(ttft_s * 1e9)]
-    for gap in range(9):
-        stamps.append(stamps[-1] + (100_000_000 if gap < slow else 10_000_000))
-    timeline = Timeline(0, first_ns=stamps[0], end_ns=stamps[-1], content_ns=tuple(stamps))
-    return ProbeResult("t", "probe", "id", 0.0, outcome, "", timeline, warm_up=warm_up, requested_output_tokens=10)
 
 
 def alone(*slos: tuple[Slo, JudgedStream], most: int = 500, baseline: Sequence[Reference] = ()) -> Gate:
