@@ -70,7 +70,7 @@ def distributions(results: NamedResults) -> list[Figure]:
     figures = []
     for latency in ("ttft", "itl"):
         rows = [(name, result, _stage_quantiles(result, latency)) for name, result in results]
-        scale = around([x for _, _, stages in rows for points in stages for x, _ in points], "log", seconds=True)
+        scale = around([x for _, _, stages in rows for points in stages for x, _ in points], "log")
         figures += [
             _distribution(name if len(results) > 1 else "", result, latency, stages, scale)
             for name, result, stages in rows
@@ -134,7 +134,7 @@ def _curve(
     rates = [point.rate_per_s for point in points]
     limit_per_s = MAX_EXTRAPOLATION * max(rates)
     rates += [min(rate, limit_per_s) for _, knee in knees for rate in (knee.upper, knee.estimate) if rate]
-    canvas = Canvas(around(rates), around(seconds, "log", seconds=True), width, height)
+    canvas = Canvas(around(rates), around(seconds, "log"), width, height)
     drawn_knees = [(number, knee) for number, knee in knees if (knee.lower or 0.0) < canvas.x.high]
     for number, knee in drawn_knees:
         estimate = knee.estimate if (knee.estimate or math.inf) <= canvas.x.high else None
@@ -290,7 +290,7 @@ def _frontier(results: NamedResults, latency: str) -> Figure | None:
     ]
     if not points:
         return None
-    y = around([p99.estimate for *_, p99 in points], "log", seconds=True)
+    y = around([p99.estimate for *_, p99 in points], "log")
     canvas = Canvas(around([tokens_per_s for _, _, tokens_per_s, _ in points]), y)
     for number, group in groupby(points, key=lambda point: point[0]):
         canvas.line([(tokens_per_s, p99.estimate) for _, _, tokens_per_s, p99 in group], colour(number), "thin")
@@ -364,7 +364,7 @@ def _timeline(name: str, result: Result) -> Figure | None:
     sample = sent[:: math.ceil(len(sent) / MAX_TIMELINE_POINTS)]
     ttfts_s = [row.ttft_s for _, _, row in sample if row.ttft_s is not None]
     ends_s = [(stage.begin_s or 0.0) + (stage.sending_s or stage.duration_s or 0.0) for stage in result.stages]
-    canvas = Canvas(around([*ends_s, *(start_s for _, start_s, _ in sent)]), around(ttfts_s, "log", seconds=True))
+    canvas = Canvas(around([*ends_s, *(start_s for _, start_s, _ in sent)]), around(ttfts_s, "log"))
     shades = [shade(number, len(result.stages)) for number in range(len(result.stages))]
     for number, (stage, end_s) in enumerate(zip(result.stages, ends_s, strict=True)):
         canvas.stripe(stage.begin_s or 0.0, end_s, stage.name, filled=number % 2 == 0)

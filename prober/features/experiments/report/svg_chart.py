@@ -18,14 +18,12 @@ MAX_INTERVALS = 7  # between the ticks of a linear axis
 class Scale:
     """Axis from `low` to `high`.
 
-    form: `tail` is for quantiles: each further nine (0.9, 0.99, …) is as wide as the first
-    seconds: labels are durations
+    form: `log` is for seconds, with durations as labels; `tail` for quantiles: each further nine is as wide as the first
     """
 
     low: float
     high: float
     form: Form = "linear"
-    seconds: bool = False
 
     def at(self, value: float) -> float:
         """Position of a value: 0 at `low` and below, 1 at `high` and above."""
@@ -45,7 +43,7 @@ class Scale:
     def _label(self, value: float) -> str:
         if self.form == "tail":
             return percentile_name(value)
-        return format_duration(value) if self.seconds else f"{value:,.10g}"
+        return format_duration(value) if self.form == "log" else f"{value:,.10g}"
 
     def _linear(self) -> list[float]:
         step = 10 ** math.floor(math.log10((self.high - self.low) / 2)) if self.high > self.low else 1.0
@@ -64,14 +62,14 @@ class Scale:
         return [q for q in TAIL if self.low <= q <= self.high]
 
 
-def around(values: list[float], form: Form = "linear", *, seconds: bool = False) -> Scale:
+def around(values: list[float], form: Form = "linear") -> Scale:
     """Scale that shows all of `values`, with a margin; a linear one starts at 0."""
     drawable = [value for value in values if form != "log" or value > 0]
     if not drawable:
-        return Scale(0.001, 1.0, form, seconds) if form == "log" else Scale(0.0, 1.0, form, seconds)
+        return Scale(0.001, 1.0, form) if form == "log" else Scale(0.0, 1.0, form)
     if form == "log":
-        return Scale(min(drawable) / 1.25, max(drawable) * 1.25, form, seconds)
-    return Scale(min(0.0, *drawable), (max(drawable) or 1.0) * 1.06, form, seconds)
+        return Scale(min(drawable) / 1.25, max(drawable) * 1.25, form)
+    return Scale(min(0.0, *drawable), (max(drawable) or 1.0) * 1.06, form)
 
 
 WIDTH, HEIGHT = 560, 330

@@ -29,8 +29,8 @@ def test_where_a_value_stands(scale: Scale, value: float, at: float) -> None:
         (Scale(0.0, 17.5), ["0", "5", "10", "15"]),
         (Scale(0.0, 0.35), ["0", "0.1", "0.2", "0.3"]),
         (Scale(0.0, 4321.0), ["0", "1,000", "2,000", "3,000", "4,000"]),
-        (Scale(0.04, 2.0, "log", seconds=True), ["50 ms", "100 ms", "200 ms", "500 ms", "1 s", "2 s"]),
-        (Scale(0.001, 10.0, "log", seconds=True), ["1 ms", "10 ms", "100 ms", "1 s", "10 s"]),
+        (Scale(0.04, 2.0, "log"), ["50 ms", "100 ms", "200 ms", "500 ms", "1 s", "2 s"]),
+        (Scale(0.001, 10.0, "log"), ["1 ms", "10 ms", "100 ms", "1 s", "10 s"]),
         (Scale(0.0, 0.9999, "tail"), ["p50", "p90", "p99", "p99.9"]),
     ],
 )
