@@ -125,9 +125,9 @@ def saved(path: Path) -> dict[str, dict[str, Figures]]:
 
 def subjects() -> dict[str, Subject]:
     """The subjects by name."""
-    from bench import ablated_sweeps
+    from bench import ablated_detection, ablated_sweeps
 
-    return {**ablated_sweeps.SUBJECTS}
+    return {**ablated_sweeps.SUBJECTS, **ablated_detection.SUBJECTS}
 
 
 def main() -> None:

@@ -30,9 +30,10 @@ from prober.config.problems import ConfigError
 from prober.config.serving import DecodeBoundSpec
 from prober.config.target import TargetSpec
 from prober.config.units import duration
+from prober.features.diagnosis.clues import Symptoms
 from prober.features.diagnosis.diagnosis import diagnose as judge
-from prober.features.diagnosis.phases import PHASES, failures, fitted, not_diagnosed, rows, symptoms
-from prober.features.diagnosis.window import Reading, hardware_of
+from prober.features.diagnosis.phases import PHASES, failures, fitted, not_diagnosed, rows
+from prober.features.diagnosis.window import Reading, hardware_of, window_features
 from prober.features.engines.page_reader import PageReader
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
@@ -76,7 +77,9 @@ def diagnose(
         fail("prober diagnose: the engine is loading its model or shutting down; try again later", ExitCode.FAILED)
     engine = readings[-1][1].info.engine if readings else results[-1].engine or None
     reason = not_diagnosed(results, breached)
-    verdict = None if reason else judge(symptoms(results, readings, hardware_of(decode), breached, engine))
+    # As there is no usual window, parts of a latency are compared with the objective that is missed.
+    now = window_features(results, readings, hardware=hardware_of(decode))
+    verdict = None if reason else judge(Symptoms(now, breached=breached, engine=engine))
     if as_json:
         phases = [asdict(row) for row in rows(results)]
         failed = [failure._asdict() for failure in failures(results)]

@@ -7,8 +7,10 @@
 If mechanisms look alike, the result is `unknown`: a wrong name costs more than none.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from prober.features.diagnosis.advice import Advice, with_knobs
 from prober.features.diagnosis.clues import Finding, Name, Symptoms
@@ -117,6 +119,15 @@ def diagnosis_of(name: Name) -> Diagnosis:
     """The diagnosis of an engine that says itself what happens: it loads its model, or shuts down, and nothing is sent meanwhile."""
     mechanism = MECHANISM_OF[name]
     return Diagnosis((name,), mechanism.means, next_measurement=mechanism.next_measurement, advice=mechanism.advice)
+
+
+def restored(document: Mapping[str, Any]) -> Diagnosis:
+    """The diagnosis that was written as JSON. Raises TypeError if it has other fields."""
+    parts: dict[str, Callable[[Any], Any]] = {"evidence": Finding._make, "advice": Advice._make}
+    lists = {
+        name: tuple(map(parts.get(name, str), value)) for name, value in document.items() if isinstance(value, list)
+    }
+    return Diagnosis(**{**document, **lists})
 
 
 def moment(unix_s: float) -> str:

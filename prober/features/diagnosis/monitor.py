@@ -14,7 +14,7 @@ from prober.config.serving import DecodeBoundSpec
 from prober.exposition.families import Registry
 from prober.features.diagnosis import series
 from prober.features.diagnosis.clues import Name, Symptoms, WindowFeatures
-from prober.features.diagnosis.diagnosis import NOTHING_VISIBLE, Diagnosis, diagnose, diagnosis_of, moment
+from prober.features.diagnosis.diagnosis import NOTHING_VISIBLE, Diagnosis, diagnose, diagnosis_of, moment, restored
 from prober.features.diagnosis.mechanisms import MECHANISM_OF, MECHANISMS
 from prober.features.diagnosis.trouble import Course, burn, due_s
 from prober.features.diagnosis.window import WARM, hardware_of, typical, window_features
@@ -72,6 +72,11 @@ class DiagnosisMonitor(Monitor):
         """Remove a target, and keep its usual features for its return."""
         self._targets.discard(target)
         self._saved.put(target.states())
+
+    def saved_cause(self, target: str) -> Diagnosis | None:
+        """The diagnosis of the last trouble of a target that an earlier process saved."""
+        consequence = f"target={target}: the cause of its last trouble is forgotten"
+        return self._saved.pop(_cause_key(target), lambda data: restored(json.loads(data)), consequence)
 
     def saved_usual(self, key: str) -> WindowFeatures | None:
         """The usual features that an earlier process saved."""
@@ -136,10 +141,16 @@ class TargetDiagnosis(TargetObserver):
         for base, key in self.keys.items():
             saved = monitor.saved_usual(key)
             self.usual[base] = deque([] if saved is None else [(-math.inf, saved)], maxlen=MAX_USUAL_WINDOWS)
+        if (cause := monitor.saved_cause(self.name)) is not None:
+            self._take_up(cause)
         self._show()
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """(name, usual features) of each workload, to be saved."""
+        """(name, usual features) of each workload, and (name, diagnosis) of the last trouble, to be saved."""
+        cause = self.diagnosis or self.past
+        if cause is not None and cause.regimes != ("unknown",):
+            ended = replace(cause, until_unix_s=self._unix_s(self._until_s))
+            yield _cause_key(self.name), json.dumps(asdict(ended)).encode()
         for workload, windows in list(self.usual.items()):
             if windows:
                 features = typical(features for _, features in windows)
@@ -181,6 +192,16 @@ class TargetDiagnosis(TargetObserver):
         """The readings of the engine's metrics page in the last SHOWN_S, at most MAX_READINGS."""
         since_s = self._now_s() - SHOWN_S
         return [(at_s, signals) for at_s, signals in self.readings if at_s >= since_s]
+
+    def _take_up(self, cause: Diagnosis) -> None:
+        """Go on from the diagnosis of an earlier process: it is past, and the same trouble if it comes again soon."""
+        assert cause.since_unix_s is not None
+        assert cause.until_unix_s is not None
+        started_unix_s = self._unix_s(0.0)
+        self._since_s, self._until_s = cause.since_unix_s - started_unix_s, cause.until_unix_s - started_unix_s
+        self._past, self._is_judged = cause, True
+        self._verdicts.extend([cause] * MIN_CONFIRMING)
+        self._logged.add(cause.regimes)
 
     @property
     def past(self) -> Diagnosis | None:
@@ -359,6 +380,10 @@ class TargetDiagnosis(TargetObserver):
     def _unix_s(self, at_s: float) -> float:
         """The wall time of a moment, by the present difference of both clocks."""
         return self._observed.target.clock.unix_s() + at_s - self._now_s()
+
+
+def _cause_key(target: str) -> str:
+    return json.dumps((target, "cause"))
 
 
 def _latest(probes: Sequence[ProbeResult], now_s: float, window_s: float, least: int) -> list[ProbeResult]:

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from prober.features.diagnosis.clues import Symptoms
-from prober.features.diagnosis.window import WARM, Failure, Hardware, Reading, failures_of, window_features
+from prober.features.diagnosis.window import WARM, Failure, failures_of
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import format_duration
@@ -78,35 +77,6 @@ def rows(results: Sequence[ProbeResult]) -> list[Row]:
             )
         )
     return table
-
-
-def symptoms(
-    results: Sequence[ProbeResult],
-    readings: Sequence[Reading],
-    hardware: Hardware | None,
-    breached: Mapping[str, float],
-    engine: str | None,
-) -> Symptoms:
-    """Symptoms from the phase matrix: TTFT of long prompts, time per prompt token, decoding of long answers, and all page readings.
-
-    breached: threshold in s by signal; as there is no baseline, parts of a latency are compared with it.
-    """
-
-    def results_of(*phases: Phase) -> list[ProbeResult]:
-        names = [phase.workload.name for phase in phases]
-        return [probe for probe in results if probe.workload in names]
-
-    answers = window_features(results_of(DECODE), readings, hardware=hardware)
-    lengths = window_features(results_of(SHORT, PREFILL))
-    now = replace(
-        window_features(results_of(PREFILL, SHARED), readings),
-        ttft_per_prompt_token_s=lengths.ttft_per_prompt_token_s,
-        ttft_per_prompt_token_error_s=lengths.ttft_per_prompt_token_error_s,
-        long_prompt_tokens=lengths.long_prompt_tokens,
-        step_s=answers.step_s,
-        over_bound=answers.over_bound,
-    )
-    return Symptoms(now, breached=breached, engine=engine)
 
 
 def not_diagnosed(results: Sequence[ProbeResult], limits_s: Mapping[str, float]) -> str:

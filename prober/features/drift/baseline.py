@@ -34,7 +34,6 @@ class Baseline:
     centre, scale: mean and spread of the load; the argument of the polynomials is (load − centre) / scale
     coefficients: of the expected log: a polynomial in the load, or the level if the factor is `none`
     variance: part of a whitened residual's variance that the error of the model causes: a polynomial of the load, or a bound
-    ahead_s: a day if the weekend is of Friday and Saturday: their half hours are then called Saturday's and Sunday's
     levels, level_errors: expected log at the middle of each half hour of the week, and the standard error of a whitened residual that
         its error causes: NaN if not seen, infinite if seen on one workday only (perhaps a holiday). Empty unless the factor is `hour`
     sd: standard deviation of the residuals
@@ -53,7 +52,6 @@ class Baseline:
     scale: float = 1.0
     coefficients: tuple[float, ...] = ()
     variance: tuple[float, ...] = ()
-    ahead_s: float = 0.0
     levels: "array[float]" = field(default_factory=lambda: array("f"))
     level_errors: "array[float]" = field(default_factory=lambda: array("f"))
     sd: float = 0.0
@@ -67,8 +65,8 @@ class Baseline:
     quantiles: tuple["array[float]", ...] = ()
     references: tuple["array[float]", ...] = ()
 
-    def expected(self, unix_s: float, load: float) -> tuple[float, float, float]:
-        """(expected log, standard error of a whitened residual that the model's error causes, log per unit of load).
+    def expected(self, unix_s: float, load: float) -> tuple[float, float]:
+        """(expected log, standard error of a whitened residual that the model's error causes).
 
         NaN at an hour that was not seen; an infinite error if it was seen on one workday only. Beyond the learnt loads the curve is
         flat: a polynomial bends either way there, by factors of a thousand.
@@ -82,11 +80,10 @@ class Baseline:
             b0, b1, b2, b3 = self.coefficients
             g0, g1, g2, g3, g4, g5, g6 = self.variance
             log = b0 + u * (b1 + u * (b2 + u * b3))
-            slope = (b1 + u * (2 * b2 + u * 3 * b3)) / self.scale if learnt == load else 0.0
             variance = g0 + u * (g1 + u * (g2 + u * (g3 + u * (g4 + u * (g5 + u * g6)))))
-            return log, sqrt(variance) if variance > 0 else 0.0, slope
+            return log, sqrt(variance) if variance > 0 else 0.0
         if self.factor == "hour":
-            at = week_slots(unix_s + self.ahead_s - SLOT_S / 2)
+            at = week_slots(unix_s - SLOT_S / 2)
             slot = int(at)
             share, levels = at - slot, self.levels
             own = slot if share < 0.5 else slot + 1 - WEEK_SLOTS  # negative indices count from the end of the week
@@ -100,8 +97,8 @@ class Baseline:
             first, second = levels[slot + EARLIER_SLOTS - WEEK_SLOTS], levels[slot + EARLIER_SLOTS + 1 - WEEK_SLOTS]
             later = first + share * (second - first)
             slower = max(earlier, later) if earlier + later == earlier + later else self.slowest  # not if one is NaN
-            return log, error + max(0.0, (slower - log) * (1 - self.correlation) - 2 * error), 0.0
-        return self.coefficients[0], sqrt(self.variance[0]), 0.0
+            return log, error + max(0.0, (slower - log) * (1 - self.correlation) - 2 * error)
+        return self.coefficients[0], sqrt(self.variance[0])
 
     def fifth(self, expected: float, load: float) -> int:
         """Index of the fifth in which this expected log and load are."""

@@ -31,7 +31,6 @@ from prober.features.drift.state import (
     DOUBT_ERRORS,
     LOAD_SAMPLES,
     RING_SAMPLES,
-    RING_TIMES,
     Alarm,
     Cause,
     Drift,
@@ -44,7 +43,6 @@ from prober.features.drift.state import (
     Visit,
 )
 
-QUICK_LOAD_SAMPLES = 10  # smoothed less: if it differs, the load is changing and the model lags
 # For a provisional baseline, in addition to a material change of its level: it covers part of a day.
 PROVISIONAL_DOUBT_ERRORS = 4.0
 RECOVERY_EVIDENCE = math.log(1e4)  # log evidence against the change that ends an alarm
@@ -122,7 +120,7 @@ def follow_clock(state: Drift, boot: str, unix_s: float, monotonic_s: float) -> 
         for name in names:
             if part is not None and (at_s := getattr(part, name)) is not None:
                 setattr(part, name, at_s + step_s)
-    state.ring.times = array("I", ((at + round(step_s)) % RING_TIMES for at in state.ring.times))
+    state.ring.times = array("d", (at_s + step_s for at_s in state.ring.times))
     for blocks in (state.stretch, state.spread):
         if blocks is not None:
             blocks.begun = array("d", (at_s + step_s for at_s in blocks.begun))
@@ -162,7 +160,7 @@ def _step(state: Drift, observation: Observation, log: float, *, linked: bool) -
     load = state.load or 0.0
     if where == "missing" or (where == "outside" and load > baseline.busiest):
         return _paused_verdict(state, unix_s, event)
-    expected, error, slope = baseline.expected(unix_s, load)
+    expected, error = baseline.expected(unix_s, load)
     doubt = state.doubt * error + state.allowance
     is_known = error < math.inf  # not if NaN
     if not is_known or state.visit is not None:
@@ -171,7 +169,7 @@ def _step(state: Drift, observation: Observation, log: float, *, linked: bool) -
         # A half hour of the week that the baseline does not know may be as slow as the slowest that was seen, and one of a workday,
         # or of the first days, slower by far: a weekend is no evidence for workdays.
         expected, state.before = max(baseline.slowest, state.slowest_visit), None
-        is_quiet = state.settled and is_weekend(int(week_slots(unix_s + baseline.ahead_s)))
+        is_quiet = state.settled and is_weekend(int(week_slots(unix_s)))
         doubt = (
             (1 if is_quiet else UNSEEN_CHANGES) * math.log1p(state.settings.spec.material) * (1 - baseline.correlation)
         )
@@ -182,25 +180,23 @@ def _step(state: Drift, observation: Observation, log: float, *, linked: bool) -
     fifth = baseline.fifth(expected, load) if baseline.cuts else 0
     reference, table = baseline.references[fifth], state.tables[fifth]
     stake = 1 / (baseline.inflations[fifth] * state.caution)
-    lead = slope * (state.quick_load - load) * (1 - phi)
     is_comparable = is_known and where != "outside"
     if state.alarm is not None and not is_comparable:
         return _update_alarm(state, None, unix_s, stake)
     ring = state.ring
     at = ring.count % RING_SAMPLES
-    ring.times[at], ring.residuals[at] = int(unix_s) % RING_TIMES, residual
+    ring.times[at], ring.residuals[at] = unix_s, residual
     if baseline.cuts:
         ring.fifths[at] = fifth
     ring.count += 1
-    slower = whitened - (lead if lead < 0 else 0.0)  # than the load explains, whichever way it moves
     if state.alarm is not None:
         state.alarm.after += 1
         is_judged = error < MAX_ENDING_ERROR * math.log1p(state.settings.spec.material)
-        score = table[bisect_right(reference, slower + error)] if is_judged else None
+        score = table[bisect_right(reference, whitened + error)] if is_judged else None
         return _update_alarm(state, score, unix_s, stake)
-    score = table[bisect_right(reference, whitened - doubt - (lead if lead > 0 else 0.0))]
-    faster = -table[bisect_right(reference, slower + doubt)] if is_known else None
-    if faster is not None and min(load, state.quick_load) < baseline.quietest:
+    score = table[bisect_right(reference, whitened - doubt)]
+    faster = -table[bisect_right(reference, whitened + doubt)] if is_known else None
+    if faster is not None and load < baseline.quietest:
         faster = 0.0  # an engine with less to do than ever is no better one
     return _judge(state, unix_s, score, faster, event, stake)
 
@@ -210,7 +206,7 @@ def _visit(state: Drift, baseline: Baseline, unix_s: float, log: float, *, is_kn
 
     A half hour slower than all samples of the baseline stays unknown, as their spread does not apply to it.
     """
-    slot, visit = int(week_slots(unix_s + baseline.ahead_s)), state.visit
+    slot, visit = int(week_slots(unix_s)), state.visit
     if visit is not None and (visit.slot != slot or state.alarm is not None):
         if state.alarm is None and visit.count >= MIN_VISIT_SHARE * SLOT_S * state.settings.rate_per_s:
             if visit.mean_log > baseline.slowest:
@@ -295,12 +291,10 @@ def _smooth(state: Drift, unix_s: float, load: float | None) -> None:
             state.load = None
         return
     if state.load is None:
-        state.load, state.quick_load, state.loads = load, load, 0
+        state.load, state.loads = load, 0
     if state.loads < LOAD_SAMPLES:
         state.loads += 1
-    count = state.loads
-    state.load += (load - state.load) / count
-    state.quick_load += (load - state.quick_load) / (count if count < QUICK_LOAD_SAMPLES else QUICK_LOAD_SAMPLES)
+    state.load += (load - state.load) / state.loads
     state.load_s, state.unloaded = unix_s, 0
 
 
@@ -359,8 +353,7 @@ def _new_alarm(state: Drift, mix: Mixture, unix_s: float) -> Alarm:
         score = state.tables[fifth][bisect_right(baseline.references[fifth], whitened - state.allowance)]
         total += mix.log(won, score) / baseline.inflations[fifth]
         if total > best:
-            ago_s = (int(unix_s) - ring.times[at] + RING_TIMES // 2) % RING_TIMES - RING_TIMES // 2
-            best, since = total, float(int(unix_s) - ago_s)
+            best, since = total, ring.times[at]
     return Alarm(won, since, unix_s)
 
 

@@ -3,14 +3,13 @@
 import math
 from array import array
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, pairwise, repeat
+from itertools import chain, repeat
 from operator import mul, sub
 
-from prober.features.drift.baseline import QUANTILES, WEEKEND_BEGIN, Baseline, alike, is_weekend, scores
-from prober.features.drift.blocks import BLOCK_COUNT, BLOCK_SAMPLES, DAY_S, DAY_SLOTS, WEEK_SLOTS, Blocks, Span
+from prober.features.drift.baseline import QUANTILES, Baseline, alike, is_weekend, scores
+from prober.features.drift.blocks import BLOCK_COUNT, BLOCK_SAMPLES, DAY_SLOTS, WEEK_SLOTS, Blocks, Span
 
 MAX_CORRELATION = 0.95
 FIFTHS = 5
@@ -20,13 +19,8 @@ MIN_SLOT_SAMPLES = 10
 MAX_DAY_SHARE = 0.1  # of the variance of the season: a quiet Saturday among two workdays has 0.4
 SURE_WEEKEND = range(5 * DAY_SLOTS + 28, 6 * DAY_SLOTS + 20)  # Saturday 14:00 to Sunday 10:00 UTC, weekend everywhere
 MIN_WEEKEND_SLOTS = 16
-MAX_FRIDAY_RATIO = 0.75  # of the squares: 0.1 to 0.6 from UTC to UTC+9 where it is right, 1 or more where it is wrong
-MIN_BENDS = 48
-MIN_REPEATED = 48  # visits of a half hour on further days that show the wander of the level
-MIN_FIFTH_VISITS = 6  # of half hours that show their correlation
 MIN_SEASON_S = 3_600.0  # of blocks that tell hours apart
 MIN_VISITS = 2  # days that make an hour of workdays known: a single one may be a holiday
-CLUSTER_SCORE = 1.2816  # Φ⁻¹(0.9): scores above it should not follow each other more often than by chance
 
 
 def learn_baseline(blocks: Blocks, *, correlation: float | None = None, thin: int = 1) -> Baseline:
@@ -35,11 +29,7 @@ def learn_baseline(blocks: Blocks, *, correlation: float | None = None, thin: in
     correlation: used instead of an estimate, if the order of the samples is unknown
     thin: store every `thin`-th of the sorted whitened residuals; above 1, all fifths share one reference
     """
-    ahead_s = 0.0
-    if _rests_on_friday(blocks):
-        counts, logs = (of[-DAY_SLOTS:] + of[:-DAY_SLOTS] for of in (blocks.slot_counts, blocks.slot_logs))
-        blocks, ahead_s = replace(blocks, slot_counts=counts, slot_logs=logs), DAY_S
-    model = replace(_unfitted(blocks), ahead_s=ahead_s)
+    model = _unfitted(blocks)
     if model.factor == "load":
         model = _regress(blocks, model)
     model = _residual_spread(model, blocks)
@@ -95,18 +85,6 @@ def _with_levels(model: Baseline, blocks: Blocks) -> Baseline:
         if _visits(blocks, slot):
             levels[slot] = _mean_of_slots(blocks, alike(slot))[1]
     return replace(model, levels=levels, level_errors=array("f", [0.0]) * WEEK_SLOTS)
-
-
-def _rests_on_friday(blocks: Blocks) -> bool:
-    """True if a week was seen whose workdays differ by clearly less if Friday is none of them and Sunday is."""
-    if len(blocks.slot_counts) < WEEK_SLOTS or sorted(blocks.slot_counts)[WEEK_SLOTS // 10] < MIN_SLOT_SAMPLES:
-        return False
-    begin_slots = range(WEEKEND_BEGIN - DAY_SLOTS, WEEKEND_BEGIN)
-    saturday, friday = (
-        sum(_mean_of_slots(blocks, [same - earlier for same in alike(slot)])[2] for slot in begin_slots)
-        for earlier in (0, DAY_SLOTS)
-    )
-    return friday < MAX_FRIDAY_RATIO * saturday
 
 
 def _visits(blocks: Blocks, slot: int) -> int:
@@ -350,55 +328,20 @@ def _inflation(means: Sequence[float]) -> float:
 
 def _with_inflations(model: Baseline, blocks: Blocks) -> Baseline:
     """The model with the inflation of each reference. An excess within two errors of the estimate counts as none."""
-    scored, high, following = _scored(model, blocks), 0, 0
-    means = _block_means(scored)
-    for _, z in scored:
-        above = [score > CLUSTER_SCORE for score in z]
-        high, following = high + sum(above[:-1]), following + sum(a and b for a, b in pairwise(above))
+    means = _block_means(_scored(model, blocks))
     pooled = _inflation([mean for of in means for mean in of])
     if pooled < 1 + 2 * math.sqrt(2 / BLOCK_COUNT):
         pooled = 1.0
-    if high:
-        # That a high score follows a high one, in excess of that of independent scores.
-        chance = (following / high - 0.1) / 0.9
-        if chance > 3 * math.sqrt(0.1 / high):
-            pooled = max(pooled, (1 + chance) / (1 - min(chance, MAX_CORRELATION)))
-    slow = _slow_inflations(model, blocks) if model.factor == "hour" else (1.0,) * FIFTHS
     if not model.cuts:
-        return replace(model, inflations=(max(pooled, slow[0]),))
+        return replace(model, inflations=(pooled,))
     inflations = []
-    for of, least in zip(means, slow, strict=True):
+    for of in means:
         own, error = _inflation(of), math.sqrt(2 / max(1, len(of)))
         if model.factor == "load" and own / pooled < 1 - 1.5 * error:
             inflations.append(max(1.0, own))
         else:
-            inflations.append(max(least, own * (1 + error) if own / pooled > 1 + 1.5 * error else pooled))
+            inflations.append(own * (1 + error) if own / pooled > 1 + 1.5 * error else pooled)
     return replace(model, inflations=tuple(inflations))
-
-
-def _slow_inflations(model: Baseline, blocks: Blocks) -> tuple[float, ...]:
-    """Variance of the mean log of a half hour ÷ that of independent samples, by fifth: correlation that outlasts a block.
-
-    Computed from half hours that were seen on several days. 1 if the excess is within two standard errors of chance.
-    """
-    counts, squares = [0] * FIFTHS, [0.0] * FIFTHS
-    for block in range(BLOCK_COUNT):
-        for residual, fifth in zip(_residuals(model, blocks, block)[0], _fifths(model, blocks, block), strict=True):
-            counts[fifth] += 1
-            squares[fifth] += residual * residual
-    independent = (1 + model.correlation) / (1 - model.correlation)
-    visits: Counter[float] = Counter(model.levels[slot] for slot, _, _ in _known_slots(model, blocks))
-    ratios: tuple[list[float], ...] = tuple([] for _ in range(FIFTHS))
-    for slot, count, log in _known_slots(model, blocks):
-        level = model.levels[slot]
-        fifth = model.fifth(level, 0.0)
-        if visits[level] > 1 and squares[fifth]:
-            own = squares[fifth] / counts[fifth] * independent * (1 - 1 / visits[level])
-            ratios[fifth].append(count * (log - level) ** 2 / own)
-    return tuple(
-        1.0 if len(of) < MIN_FIFTH_VISITS or sum(of) < len(of) + 2 * math.sqrt(2 * len(of)) else sum(of) / len(of)
-        for of in ratios
-    )
 
 
 def _wander(model: Baseline, blocks: Blocks) -> float:
@@ -416,8 +359,7 @@ def _wander(model: Baseline, blocks: Blocks) -> float:
     distinct = [len({level for level, _, _ in part}) for part in (known, known[len(known) // 2 :])]
     off = [(count, log - level) for level, count, log in known]
     # Busy hours differ more from day to day than quiet ones.
-    excess = max(_excess(off, distinct[0], own), _excess(off[len(off) // 2 :], distinct[1], own))
-    return excess if len(known) - distinct[0] >= MIN_REPEATED else max(excess, _roughness(blocks, own))
+    return max(_excess(off, distinct[0], own), _excess(off[len(off) // 2 :], distinct[1], own))
 
 
 def _known_slots(model: Baseline, blocks: Blocks) -> Iterator[tuple[int, float, float]]:
@@ -425,24 +367,6 @@ def _known_slots(model: Baseline, blocks: Blocks) -> Iterator[tuple[int, float, 
     for slot in range(WEEK_SLOTS):
         if blocks.slot_counts[slot] >= MIN_SLOT_SAMPLES and not math.isnan(model.levels[slot]):
             yield slot, blocks.slot_counts[slot], blocks.slot_logs[slot]
-
-
-def _roughness(blocks: Blocks, own: float) -> float:
-    """Standard deviation of a wander of the level, with a time constant of an hour, that explains the curvature of the hourly means.
-
-    Computed from the median second difference of half hours an hour apart, as a day has few corners. By chance, means of n samples give
-    it the variance 6·own/n; such a wander, 2.4 times its own variance.
-    """
-    counts, logs = blocks.slot_counts, blocks.slot_logs
-    seen = [
-        slot for slot in range(WEEK_SLOTS) if min(counts[slot - 2], counts[slot], counts[slot + 2 - WEEK_SLOTS]) > 0
-    ]
-    if len(seen) < MIN_BENDS:
-        return 0.0
-    bends = sorted(abs(logs[slot - 2] - 2 * logs[slot] + logs[slot + 2 - WEEK_SLOTS]) for slot in seen)
-    variance = (bends[len(bends) // 2] / 0.6745) ** 2
-    chance = 6 * own * len(seen) / sum(counts[slot] for slot in seen)
-    return math.sqrt(max(0.0, variance - chance * (1 + math.sqrt(5.4 / len(seen)))) / 2.4)
 
 
 def _excess(means: Sequence[tuple[float, float]], fitted: int, own: float) -> float:

@@ -35,7 +35,6 @@ MAX_GAP_INTERVALS = 20  # mean intervals between samples: after a longer gap the
 DOUBT_ERRORS = 1.0  # standard errors of the model subtracted from each sample: a rare load is weak evidence
 LOAD_SAMPLES = 60  # over which load is smoothed: noise in a regressor hides its effect
 CHANCE_SDS = 2.0  # of independent arrivals, by which the smoothed load may exceed the loads that were learnt
-RING_TIMES = 1 << 32  # the whole seconds of a ring are modulo this, as four bytes hold no date after 2106
 RING_SAMPLES = MIN_SAMPLES_BY_QUANTILE[0.99]  # enough for every reported quantile
 
 
@@ -101,13 +100,13 @@ class Shift:
 
 @dataclass(slots=True)
 class Ring:
-    """The latest samples: times (whole seconds modulo RING_TIMES), residuals, fifths of the factor if each has its own reference.
+    """The latest samples: times, residuals, fifths of the factor if each has its own reference.
 
     During an alarm, only samples at a load or an hour that was learnt are added.
     """
 
     count: int = 0
-    times: "array[int]" = field(default_factory=lambda: array("I", [0]) * RING_SAMPLES)
+    times: "array[float]" = field(default_factory=lambda: array("d", [0]) * RING_SAMPLES)
     residuals: "array[float]" = field(default_factory=lambda: array("f", [0]) * RING_SAMPLES)
     fifths: "array[int]" = field(default_factory=lambda: array("B"))
 
@@ -167,7 +166,7 @@ class Drift:
     slower: evidence of each bet times its weight; faster: evidence of an improvement
     judged: number of samples since the evidence was 0
     before: residual of the previous sample; None across a gap
-    load, quick_load: smoothed; load is None if it was unknown for longer than it is smoothed over
+    load: smoothed; None if it was unknown for longer than it is smoothed over
     load_s: time of the last known load; unloaded: number of samples since
     loads: number of samples in the smoothed load
     caution: inflation of the scores in addition to that of the baseline, since `caution_s`
@@ -198,7 +197,6 @@ class Drift:
     last_s: float = -math.inf
     before: float | None = None
     load: float | None = None
-    quick_load: float = 0.0
     load_s: float = -math.inf
     unloaded: int = 0
     loads: int = 0

@@ -64,11 +64,12 @@ def spec(text: str = TEXT) -> TargetSpec:
 class Scene:
     """A target seen every 5 s of virtual time by a prober, its engine's page and the GPU reader, and evaluated every 15 s."""
 
-    def __init__(self, saved: Mapping[str, bytes] | None = None) -> None:
+    def __init__(self, saved: Mapping[str, bytes] | None = None, now_s: float = 0.0) -> None:
         self.families, self.events, self.clock = registry(), EventLog(), StoppedClock()
+        self.clock.ns = round(now_s * 1e9)
         self.monitor = DiagnosisMonitor(self.families, self.events, SavedRows(saved or {}))
         self.target = observed(spec(), self.monitor.observe, clock=self.clock)
-        self.rng, self.now_s, self.queued, self.moved = Random(1), 0.0, (0.0, 0.0), 0.0
+        self.rng, self.now_s, self.queued, self.moved = Random(1), now_s, (0.0, 0.0), 0.0
         self.gpus, self.page = [GPU], CALM
 
     def run_for(
@@ -492,6 +493,23 @@ def test_what_is_usual_survives_a_restart() -> None:
         fresh = Scene(dict.fromkeys(saved, odd))
         assert not dict(fresh.monitor.states())
     assert dict(Scene(saved).monitor.states()) == saved
+
+
+def test_a_cause_survives_a_restart() -> None:
+    """It is past at once, and the same trouble, with its begin and its name, if it goes on; no second event. Damage is left out."""
+    before = Scene()
+    before.run_for(CALM_S)
+    before.run_for(TROUBLE_S, queue_s=0.6)
+    assert before.diagnosis is not None
+    saved = dict(before.monitor.states())
+    after = Scene(saved, now_s=before.now_s)
+    assert after.target_diagnosis.past == replace(before.diagnosis, until_unix_s=UNIX_S + CALM_S + TROUBLE_S)
+    after.run_for(75, queue_s=0.6)
+    assert after.diagnosis is not None
+    assert (after.diagnosis.regimes, after.diagnosis.since_unix_s) == (("queueing",), before.diagnosis.since_unix_s)
+    assert after.events.latest("t") == []
+    odd = Scene(dict.fromkeys(saved, b'{"color": 1}'), now_s=before.now_s)
+    assert odd.target_diagnosis.past is None
 
 
 def test_decode_speed_is_compared_with_the_bandwidth_bound() -> None:

@@ -1,9 +1,11 @@
 """The phase matrix: rows, and evidence without a baseline."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
+from prober.features.diagnosis.clues import Symptoms
 from prober.features.diagnosis.diagnosis import diagnose
 from prober.features.diagnosis.phases import (
     PHASES,
@@ -14,9 +16,8 @@ from prober.features.diagnosis.phases import (
     fitted,
     not_diagnosed,
     rows,
-    symptoms,
 )
-from prober.features.diagnosis.window import Failure, Hardware, Reading
+from prober.features.diagnosis.window import Failure, Hardware, Reading, window_features
 from prober.measure.bandwidth_bound import DecodeModel
 from prober.measure.chunk import Usage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
@@ -39,6 +40,17 @@ def matrix(token_s: float, warm_s: float, itl_s: float) -> list[ProbeResult]:
         return warm_s if phase is SHARED else 0.02 + phase.workload.prompt_tokens.maximum * token_s
 
     return [probe(phase, ttft_s(phase), itl_s) for phase in PHASES for _ in range(phase.probes)]
+
+
+def symptoms(
+    results: Sequence[ProbeResult],
+    readings: Sequence[Reading],
+    hardware: Hardware | None,
+    breached: Mapping[str, float],
+    engine: str | None,
+) -> Symptoms:
+    """As `prober diagnose` has them."""
+    return Symptoms(window_features(results, readings, hardware=hardware), breached=breached, engine=engine)
 
 
 def page(queue_s: float, running: float = 1.0) -> list[Reading]:

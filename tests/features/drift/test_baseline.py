@@ -11,12 +11,10 @@ from prober.features.drift.baseline import QUANTILES, Baseline, scores
 from prober.features.drift.blocks import (
     BLOCK_COUNT,
     BLOCK_SAMPLES,
-    DAY_S,
     DAY_SLOTS,
     MONDAY_S,
     SPREAD_EVERY_S,
     SPREAD_S,
-    WEEK_EVERY_S,
     Blocks,
     blocks_of_samples,
 )
@@ -116,7 +114,7 @@ def test_the_correlation_of_neighbours_is_found(phi: float) -> None:
 
 
 def test_the_load_explains_where_every_block_knows_it() -> None:
-    """A convex effect of the load is found to 2% within the loads seen, and its slope has the right sign."""
+    """A convex effect of the load is found to 2% within the loads seen."""
     rng = Random(3)
 
     def load(t: float) -> float:
@@ -125,9 +123,8 @@ def test_the_load_explains_where_every_block_knows_it() -> None:
     baseline = learn_baseline(collected(lambda t: rng.gauss(-math.log(1 - load(t) / 45), 0.4), load))
     assert baseline.factor == "load"
     for running in (12.0, 20.0, 28.0):
-        expected, error, slope = baseline.expected(0.0, running)
+        expected, error = baseline.expected(0.0, running)
         assert expected == pytest.approx(-math.log(1 - running / 45), abs=0.02 + 2 * error)
-        assert slope > 0
     assert baseline.busiest == pytest.approx(30, abs=0.1)
 
 
@@ -138,8 +135,7 @@ def test_nothing_is_extrapolated_beyond_the_loads_seen() -> None:
         collected(lambda _t: rng.gauss(0, 0.4), lambda t: 20 + 10 * math.sin(t / 86_400 * math.tau))
     )
     assert baseline.expected(0.0, baseline.busiest)[1] > 1.3 * baseline.expected(0.0, 20.0)[1]
-    assert baseline.expected(0.0, 60.0)[:2] == baseline.expected(0.0, baseline.busiest)[:2]
-    assert baseline.expected(0.0, 60.0)[2] == 0
+    assert baseline.expected(0.0, 60.0) == baseline.expected(0.0, baseline.busiest)
 
 
 def test_the_hour_explains_where_the_load_is_not_known() -> None:
@@ -202,21 +198,6 @@ def test_an_hour_of_workdays_takes_two_of_them() -> None:
     assert baseline.expected(MONDAY_S + 6 * 86_400 + 13 * 3_600, 0.0)[0] == pytest.approx(0.0, abs=0.05)
 
 
-@pytest.mark.parametrize("quiet", [(4, 5), (5, 6), ()])
-def test_a_week_shows_when_its_weekend_begins(quiet: tuple[int, ...]) -> None:
-    """Quiet on Friday and Saturday, on Saturday and Sunday, or never; a quiet Friday is no part of the other days' mornings."""
-    rng = Random(8)
-
-    def log(t: float) -> float:
-        return rng.gauss(-1, 0.2) + (0.0 if (t - MONDAY_S) // DAY_S % 7 in quiet else office(t))
-
-    baseline = learn_baseline(collected(log, every_s=WEEK_EVERY_S, step_s=50.0))
-    for day in range(7):
-        morning = baseline.expected(MONDAY_S + day * DAY_S + 9.25 * 3_600, 0.0)[0]
-        assert morning == pytest.approx(-1.0 if day in quiet else -0.6, abs=0.12), day
-    assert baseline.wander < 0.02
-
-
 def test_a_visit_teaches_an_hour_of_a_weekend_and_two_teach_one_of_workdays() -> None:
     """Of two visits the slower counts, for the other may have been on a holiday."""
     baseline = from_saturday(lambda t: office(t) if t >= MONDAY_S + 7 * 86_400 else 0.0)
@@ -275,7 +256,7 @@ def test_each_fifth_of_the_load_has_its_shape() -> None:
     for load in (0.02, 0.2, 0.5, 0.8, 0.98):
         fifth = baseline.fifth(0.0, load)
         reference, table = baseline.references[fifth], scores(len(baseline.references[fifth]))
-        expected, error, _ = baseline.expected(0.0, load)
+        expected, error = baseline.expected(0.0, load)
         z = [table[bisect_right(reference, shape(rng, load) - expected - error)] for _ in range(20_000)]
         for component in (1, 2):
             assert sum(math.exp(bets.log(component, score)) for score in z) / len(z) < 1.05, (load, component)

@@ -31,7 +31,6 @@ from prober.features.drift.state import (
     new_state,
     shifts,
 )
-from tests.features.drift.state_size import state_bytes
 
 SETTINGS = Settings(rate_per_s=0.2)
 RATE = 0.2
@@ -165,22 +164,6 @@ def test_slower_by_a_third_is_found_in_minutes() -> None:
     assert [shift.q for shift in shifts_] == [0.5, 0.75, 0.9, 0.95, 0.99]
     assert all(shift.lower < 1.3 < shift.upper for shift in shifts_)
     assert {shift.count for shift in shifts_} == {RING_SAMPLES}
-
-
-@pytest.mark.parametrize("after_s", [-3600.0, 0.0, 2 * 86_400.0])
-def test_a_drift_is_found_before_and_after_the_seconds_of_four_bytes_end(after_s: float) -> None:
-    """On 7 February 2106; the alarm has its begin."""
-    state = settled()
-    end = 2.0**32
-    state.last_s, state.gap_s = end + after_s - 2_000 * 5.0, math.inf
-    run(state, 2_000, noise(Random(3)))
-    changed, draw = state.last_s, noise(Random(4))
-    verdicts = run(state, 240, lambda: 1.3 * draw())
-    (at, event), *_ = events(verdicts)
-    since = verdicts[at].since_unix_s
-    assert event == "alarm"
-    assert since is not None
-    assert abs(since - changed) < 300
 
 
 def test_a_shift_is_only_shown_of_quantiles_with_enough_samples() -> None:
@@ -637,8 +620,8 @@ def broken(change: Callable[[bytes], bytes]) -> bytes:
         (lambda _: b"", "not a drift state"),
         (lambda _: b"\xff\x00 nonsense", "not a drift state"),
         (
-            lambda data: data.replace(b"drift-4", b"drift-3", 1),
-            "not a drift state of format llmslo-drift-4: .*'llmslo-drift-3'",
+            lambda data: data.replace(b"drift-5", b"drift-4", 1),
+            "not a drift state of format llmslo-drift-5: .*'llmslo-drift-4'",
         ),
         (lambda data: data[:-100], "damaged"),
         (lambda data: data.replace(b'"settled":true', b'"settled":null'), "damaged"),
@@ -659,15 +642,14 @@ def test_a_dump_of_other_parts_is_refused() -> None:
 
 
 def test_a_signal_takes_at_most_64_kb() -> None:
-    """Learning, learning beside a provisional baseline, and settled."""
+    """Learning, learning beside a provisional baseline, and settled; a dump has base64, a third longer."""
     state, draw = new_state(SETTINGS), noise(Random(17))
-    largest = 0
+    sizes = []
     for i in range(53_000):
         step(state, Observation(5.0 * i, draw(), 20 + i % 7))
-        if i % 1_000 == 0:
-            largest = max(largest, state_bytes(state))
+        sizes += [len(dump(state)) * 3 // 4] if i % 1_000 == 0 else []
     assert state.settled
-    assert largest <= 64_000
+    assert max(sizes) <= 64_000
 
 
 def test_a_seed_serves_at_once_and_gives_way_to_own_samples() -> None:
