@@ -1,4 +1,4 @@
-"""How often do `prober gate`, `prober matrix` and `prober compare` err, and how much do they need? Seeded simulation, no sockets.
+"""How often do `prober gate` and `prober matrix` err, and how much do they need? Seeded simulation, no sockets.
 
     python -m bench.deciding [--quick]
 
@@ -6,10 +6,7 @@ The gate is fed 2 requests a second of which 0.2, 1, 2 and 5 times the budget ar
 the worst case of either. Bad ones are independent; or the latencies behind them have an autocorrelation of 0.9 from request to
 request ("AR 0.9"); or they come in bursts of 15 s on average, in which all are bad. Beside a baseline it is fed targets that are
 slower by up to 50%, where 20% is material. Rows of a matrix are fed the same bursts, 40 minutes of them, as the command takes them by
-default, with `--burst 60s`, and with `--burst 0s`: each request an observation. Compare is fed rounds of equals, and of a B slower by
-10, 20 and 30%, under three kinds
-of noise: of each request alone; a level that also wanders from turn to turn; noise that lasts as long as a turn (autocorrelation
-0.95 from request to request). Intervals are Wilson's, 95%.
+default, with `--burst 60s`, and with `--burst 0s`: each request an observation. Intervals are Wilson's, 95%.
 """
 
 import argparse
@@ -27,7 +24,6 @@ from typing import Any
 
 from bench.report import goal, part, percentile, show
 from prober.config.rows import Row
-from prober.features.experiments.compare import Round, compare
 from prober.features.experiments.gate import Gate, reference
 from prober.features.experiments.matrix import fails_error, judge
 from prober.measure.objective import JudgedStream, Slo
@@ -35,16 +31,14 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.results.result import RequestRow
-from prober.statistics.paired_test import wilcoxon_p_value
 from prober.workload.shapes import Fixed
 
 OBJECTIVES = {"90%": 300, "95%": 300, "99%": 200, "99.9%": 20}  # with the number of gates
 MULTIPLES = (0.2, 1.0, 2.0, 5.0)
 ARRIVALS = ("independent", "AR 0.9", "bursts")
 GATE_RATE, MOST_OF_STRICTEST = 2.0, 120_000  # requests per second; requests at 99.9%
-NOISES = ("independent", "wandering", "correlated")
 FASTER = {"none": 1.0, "+10%": 1.1, "+20%": 1.2, "+30%": 1.3, "+50%": 1.5}
-ROUNDS, REQUESTS, SIGMA, WANDER, CORRELATION = 12, 20, 0.3, 0.05, 0.95
+SIGMA = 0.3  # of the logs of TTFT
 BURST_S, GATE_CORRELATION = 15.0, 0.9
 ROW_S, ROW_RUNS, EXPECTED_BURSTS_S = 2_400.0, 200, (0.0, BURST_S, 60.0)
 
@@ -123,57 +117,6 @@ def bursty(share: float, rng: Random) -> Callable[[float], bool]:
         return bad
 
     return is_bad
-
-
-def side(noise: str, factor: float, lengths: int, rng: Random) -> list[RequestRow]:
-    """One turn."""
-    drawn = Random(lengths)
-    level = rng.gauss(0, WANDER) if noise == "wandering" else 0.0
-    lasting = rng.gauss(0, 1)
-    rows = []
-    for number in range(REQUESTS):
-        tokens = drawn.randint(16, 48)
-        own = rng.gauss(0, 1)
-        if noise == "correlated":
-            own = lasting = CORRELATION * lasting + math.sqrt(1 - CORRELATION**2) * own
-        slow = factor * math.exp(level + SIGMA * own)
-        gaps = tuple(0.01 * slow * rng.lognormvariate(0, 0.2) for _ in range(8))
-        tpot = sum(gaps) / 8
-        ttft = 0.004 * tokens * slow
-        rows.append(
-            RequestRow(
-                number * 0.5,
-                ttft_s=ttft,
-                itls_s=gaps,
-                tpot_s=tpot,
-                e2e_s=ttft + tpot * (tokens - 1),
-                output_tokens=tokens,
-            )
-        )
-    return rows
-
-
-def compared(noise: str, change: str, seed: int) -> tuple[bool, bool, float, bool, bool]:
-    """(any claim, TTFT p50 claimed as slower, its effect, truth inside its interval, claim of a test request by request)."""
-    rng = Random(f"{noise} {change} {seed}")
-    factor = FASTER[change]
-    rounds = [
-        Round(2.0, side(noise, 1.0, number, rng), side(noise, factor, number, rng))
-        for number in (rng.getrandbits(30) for _ in range(ROUNDS))
-    ]
-    found = compare(rounds)
-    ttft = next(each for each in found if each.axis == "ttft_p50")
-    covered = ttft.lower is not None and ttft.upper is not None and ttft.lower <= factor - 1 <= ttft.upper
-    ratios = [
-        math.log((b.ttft_s or 1) / (a.ttft_s or 1)) for each in rounds for a, b in zip(each.a, each.b, strict=True)
-    ]
-    return (
-        any(each.better is not None for each in found),
-        ttft.better == "a",
-        ttft.effect,
-        covered,
-        wilcoxon_p_value(ratios) <= 0.05,
-    )
 
 
 def multiple_of(case: str) -> str:
@@ -283,27 +226,6 @@ def besides(pool: Any, scale: float) -> dict[str, dict[str, Any]]:
     return found
 
 
-def comparisons(pool: Any, scale: float) -> dict[str, dict[str, Any]]:
-    """Claims of every case."""
-    found: dict[str, dict[str, Any]] = {}
-    for noise in NOISES:
-        for change in list(FASTER)[:4]:
-            runs = round((400 if change == "none" else 150) * scale)
-            said = pool.map(partial(_call, compared), [(noise, change, seed) for seed in range(runs)], chunksize=5)
-            claims, slower, covered, naive = (sum(each[place] for each in said) for place in (0, 1, 3, 4))
-            found[f"{noise}, {change}"] = {
-                "runs": runs,
-                "any_claim": claims / runs,
-                "any_claim_interval": interval(claims, runs),
-                "ttft_found": slower / runs,
-                "ttft_found_interval": interval(slower, runs),
-                "ttft_effect_p50": round(percentile([each[2] for each in said], 0.5), 4),
-                "interval_covers": covered / runs,
-                "request_by_request_claims": naive / runs,
-            }
-    return found
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser()
@@ -314,7 +236,6 @@ def main() -> None:
         row = part("matrix", rows(pool, scale))
         gate = gates(pool, scale)
         beside = part("baseline", besides(pool, scale))
-        versus = part("compare", comparisons(pool, scale))
     single = {name: case for name, case in gate.items() if name.endswith(ARRIVALS[0])}
 
     def worst(value: str, *multiples: str) -> float:
@@ -333,12 +254,6 @@ def main() -> None:
         for name, case in single.items()
         if multiple_of(name) == "0.2x"
     ]
-    nulls = [each["any_claim"] for name, each in versus.items() if name.endswith("none")]
-    missed = {
-        change: 1 - min(versus[f"{noise}, {change}"]["ttft_found"] for noise in NOISES[:2])
-        for change in FASTER
-        if change != "+50%"
-    }
     show(
         "deciding",
         [
@@ -369,15 +284,11 @@ def main() -> None:
             goal("matrix: accepted there with --burst 60s", row["--burst 60s at 1x"]["accepted"], 0.05, "ratio"),
             goal("matrix: rejected there with --burst 60s", row["--burst 60s at 1x"]["rejected"], 0.05, "ratio"),
             goal("matrix: accepted at twice the budget, in bursts", row["--burst 15s at 2x"]["accepted"], 0.1, "ratio"),
-            goal("compare: any claim where nothing differs, worst noise", max(nulls), 0.05, "ratio"),
-            goal("compare: +20% TTFT not found, noise not lasting", missed["+20%"], 0.2, "ratio"),
-            goal("compare: +30% TTFT not found, noise not lasting", missed["+30%"], 0.05, "ratio"),
         ],
         gate=gate,
         gate_least_s=least_times(),
         baseline=beside,
         matrix=row,
-        compare=versus,
         seconds=round(time.monotonic() - began, 1),
     )
 
