@@ -367,11 +367,9 @@ class DecodeLimit:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices in dollars: of a GPU hour, and of a million tokens at an API."""
+    """Prices in dollars. gpu_per_hour: of one GPU"""
 
     gpu_per_hour: float | None = None
-    prompt_per_million: float | None = None
-    completion_per_million: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
