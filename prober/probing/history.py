@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from heapq import merge
-from typing import get_args
+from typing import Any, get_args
 from zlib import crc32
 
 from prober.config.units import counted, first_names
@@ -121,6 +121,9 @@ class TargetHistory(TargetObserver):
         self._failures: deque[ProbeResult] = deque()
         self.outcomes: Counter[str] = Counter()
         self.samples: dict[tuple[str, str], Samples] = {}  # by workload and signal
+
+    def summary(self) -> dict[str, Any]:
+        return {"outcomes": dict(self.outcomes.most_common())}
 
     def probe_ended(self, result: ProbeResult) -> None:
         self.add(result)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partialmethod
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from prober.config.serving import MetricsSpec
 from prober.config.target import TargetSpec
@@ -36,6 +36,10 @@ class TargetObserver:
     A target whose configuration changes is removed and comes back as another one, with other observers. What must survive that is in
     the rows that the feature saves for a restart of the prober.
     """
+
+    def summary(self) -> dict[str, Any]:
+        """Values for pages and API, by the fields of `prober.web.targets.TargetAnswer`."""
+        return {}
 
     def probe_ended(self, result: ProbeResult) -> None:
         """A scheduled probe has ended, or was due and not sent."""
@@ -131,6 +135,9 @@ class ObservedTarget(TargetObserver):
     def find(self, kind: type[Observer]) -> Observer | None:
         """The observer of this kind; None if there is none."""
         return next((observer for observer in self._observers if isinstance(observer, kind)), None)
+
+    def summary(self) -> dict[str, Any]:
+        return {name: value for observer in self._observers for name, value in observer.summary().items()}
 
     def removed(self) -> None:
         self._tell("removed")

@@ -5,6 +5,7 @@ import re
 from asyncio import TimerHandle
 from collections import Counter, deque
 from collections.abc import Iterable
+from typing import Any
 
 from prober.exposition.buckets import COARSE, MEDIUM, bounds
 from prober.exposition.families import Histogram, Registry, Series
@@ -279,6 +280,9 @@ class TargetTrust(TargetObserver):
         counts = self._recent.at(self._observed.target.clock.now_ns())
         return counts["probes"], counts["timed"]
 
+    def summary(self) -> dict[str, Any]:
+        return {"trusted": self.is_trusted, "timed": self.counts}
+
     def probe_ended(self, result: ProbeResult) -> None:
         if result.outcome in ANSWERED or result.outcome is Outcome.INVALID:
             is_timed = result.outcome in ANSWERED and not result.timeline.why_no_ttft
@@ -299,6 +303,10 @@ class TargetBuffering(TargetObserver):
     def __init__(self, registry: Registry, events: EventLog, observed: ObservedTarget) -> None:
         self._registry, self._events, self._observed = registry, events, observed
         self.buffering = Buffering()
+
+    def summary(self) -> dict[str, Any]:
+        is_buffered = self.buffering.is_buffered
+        return {"buffered": is_buffered, "buffering": self.buffering.sentence if is_buffered else ""}
 
     def probe_ended(self, result: ProbeResult) -> None:
         if result.outcome not in ANSWERED:
@@ -325,6 +333,9 @@ class TargetCaching(TargetObserver):
         probed = {name for probe in self._observed.spec.probes for name in probe.workload.series}
         names = sorted(name for name in probed if self._in_a_row.get(name, 0) >= MIN_CACHED)
         return f"{', '.join(names)} measures no latency, as every prompt is cached; {CACHE_REMEDY}" if names else ""
+
+    def summary(self) -> dict[str, Any]:
+        return {"caching": self.text}
 
     def probe_ended(self, result: ProbeResult) -> None:
         if result.outcome not in ANSWERED or result.warm_up:

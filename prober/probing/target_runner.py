@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from prober.config.target import ProbeSpec, TargetSpec
 from prober.measure.gpu_reading import GpuReading
@@ -97,6 +97,10 @@ class TargetRunner:
     def find(self, kind: type[Observer]) -> Observer | None:
         """The observer of this kind; None if the feature does not observe the target."""
         return self._observed.find(kind)
+
+    def summary(self) -> dict[str, Any]:
+        """Values of all observers, as `TargetObserver.summary` returns them."""
+        return self._observed.summary()
 
     def start(self, pause_s: float = 0.0) -> None:
         """Begin all schedules after `pause_s` seconds. The first probe of each is due at once, as warm-up."""

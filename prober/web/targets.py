@@ -14,8 +14,8 @@ from pydantic_core import core_schema
 
 from prober.config.target import Estimate
 from prober.config.units import counted, duration_text
+from prober.features.capacity.target_sweeps import SweptCapacity
 from prober.features.diagnosis.diagnosis import Diagnosis
-from prober.features.drift.state import DriftVerdict, Shift
 from prober.features.health.health import Health
 from prober.features.slo.compliance import UNTRUSTED, Compliance
 from prober.measure.engine_signals import EngineSignals
@@ -23,7 +23,6 @@ from prober.measure.objective import MIN_BAD_EVENTS, promql
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import UNANSWERED_STATES, TargetState
 from prober.measure.timeline import format_duration
-from prober.results.capacity import Capacity
 from prober.results.result import Result
 from prober.web.api_types import Answer, EndedProbe, EventAnswer, SweepAnswer
 
@@ -101,7 +100,7 @@ class SloAnswer(Answer):
     window: float = Field(validation_alias=AliasPath("slo", "window_s"))
     since: float = Field(validation_alias=AliasPath("since_unix_s"))
     why: str
-    of_answered: bool = False
+    of_answered: bool
     recent_events: int = Field(validation_alias=AliasPath("burn", "events"))
     recent_bad: int = Field(validation_alias=AliasPath("burn", "bad"))
     recent: float = Field(validation_alias=AliasPath("burn", "span_s"))
@@ -189,20 +188,14 @@ class DriftAnswer(Answer):
 
     workload: str
     signal: str
-    phase: str
-    evidence: float
-    active: bool
-    cause: str | None
-    load: str
-    why: str
-    since: float | None
+    phase: str = Field(validation_alias=AliasPath("verdict", "phase"))
+    evidence: float = Field(validation_alias=AliasPath("verdict", "evidence"))
+    active: bool = Field(validation_alias=AliasPath("verdict", "active"))
+    cause: str | None = Field(validation_alias=AliasPath("verdict", "cause"))
+    load: str = Field(validation_alias=AliasPath("verdict", "load"))
+    why: str = Field(validation_alias=AliasPath("verdict", "why"))
+    since: float | None = Field(validation_alias=AliasPath("verdict", "since_unix_s"))
     shifts: list[ShiftAnswer]
-
-    @classmethod
-    def of(cls, workload: str, signal: str, verdict: DriftVerdict, shifts: Sequence[Shift] = ()) -> "DriftAnswer":
-        """The answer for a verdict on one latency. shifts: only while the latency is away from its baseline"""
-        values = {**verdict._asdict(), "why": verdict.why, "since": verdict.since_unix_s, "shifts": list(shifts)}
-        return cls.model_validate({"workload": workload, "signal": signal, **values})
 
     def words(self, now_unix_s: float) -> tuple[Kind, str]:
         """(kind, text): slower than the baseline, no drift found, or no verdict and why."""
@@ -290,23 +283,6 @@ class StartingAnswer(Answer):
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class SweptCapacity:
-    """The capacities that the last successful sweep found, and the present demand. None: not known.
-
-    at_unix_s: when the sweep ended
-    demand_per_s: requests that arrive at the engine now
-    shape: (mean computed prompt tokens, mean output tokens) of a request now
-    exhausted_unix_s: when demand is forecast to reach the capacity
-    """
-
-    capacities: Sequence[Capacity]
-    at_unix_s: float
-    demand_per_s: float | None = None
-    exhausted_unix_s: float | None = None
-    shape: tuple[float, float] | None = None
-
-
 class EngineTrend(NamedTuple):
     """A signal of the engine's page over time. values: of readings, oldest first, None if not known; unit: `ratio` for shares"""
 
@@ -363,7 +339,6 @@ class ConcernAnswer(Answer):
     detail: str = ""
     since: float | None = None
     weight: float = 0.0
-    key: str = Field("", exclude=True)
     runbook: str = Field("", exclude=True)  # alert whose runbook says what to do; empty if none does
 
     @property
@@ -399,14 +374,14 @@ class TargetAnswer(Answer):
     url: str
     labels: dict[str, str] = Field(default_factory=dict)
     model: str
-    other_model: str
+    other_model: str = ""
     engine: str
     state: str
     reason: str
-    health: HealthAnswer
+    health: HealthAnswer = HealthAnswer(state="unknown", reason="no probe has counted yet")
     no_data: list[NoDataAnswer] = Field(default_factory=list)
     starting: StartingAnswer | None
-    buffered: bool | None
+    buffered: bool | None = None
     paused: float | None
     outcomes: dict[str, int] = Field(default_factory=dict)
     slos: list[SloAnswer] = Field(default_factory=list)
@@ -414,31 +389,44 @@ class TargetAnswer(Answer):
     latest: list[QuantileAnswer] = Field(default_factory=list)
     earlier: list[QuantileAnswer] = Field(default_factory=list)
     no_latency: str = ""
-    diagnosis: DiagnosisAnswer
+    diagnosis: DiagnosisAnswer = None
     past_cause: DiagnosisAnswer = None
     warnings: list[str] = Field(default_factory=list)
-    capacity: str | None
+    capacity: str | None = None
     headroom: HeadroomAnswer | None = None
     headroom_unknown: str = ""
     drift: list[DriftAnswer] = Field(default_factory=list)
     budgets: list[BudgetAnswer] = Field(default_factory=list)
-    sweep: SweepingAnswer | None
-    last_sweep: SweepAnswer | None
+    sweep: SweepingAnswer | None = None
+    last_sweep: SweepAnswer | None = None
 
-    key: str = Field("", exclude=True)  # its address on the page and in the API, known before its name is
     trusted: bool = Field(True, description="whether its latencies are judged: half of its probes were sent and timed")
     timed: tuple[int, int] = Field((0, 0), exclude=True)  # probes of ten minutes, and those that were sent and timed
     buffering: str = Field("", exclude=True)  # evidence and consequence of held-back answers, in words
     caching: str = Field("", exclude=True)  # workloads without latencies, as all of their prompts are in a cache
-    cause_since: float | None = Field(None, exclude=True)  # of the diagnosis; and what is bad, in its words
-    trouble: str = Field("", exclude=True)
     workloads: list[str] = Field(default_factory=list, exclude=True)  # those that probe it
     probes: Annotated[Sequence[ProbeResult], _AS_IT_IS] = Field((), exclude=True)  # the last ones, latest first
     sweeps: Annotated[Sequence[Result], _AS_IT_IS] = Field((), exclude=True)  # the last results, latest first
     sweepable: bool = Field(False, exclude=True)  # the configuration has a sweep for it
     swept: Annotated[SweptCapacity | None, _AS_IT_IS] = Field(None, exclude=True)
     estimate: Annotated[Estimate | None, _AS_IT_IS] = Field(None, exclude=True)
-    engine_trends: Annotated[Sequence[EngineTrend], _AS_IT_IS] = Field((), exclude=True)  # of the last ten minutes
+    # (seconds, signals) of the engine's page in the last ten minutes
+    readings: Annotated[Sequence[tuple[float, EngineSignals]], _AS_IT_IS] = Field((), exclude=True)
+
+    @property
+    def engine_trends(self) -> list[EngineTrend]:
+        """The engine's signals over the last ten minutes."""
+        return engine_trends(self.readings)
+
+    @property
+    def cause_since(self) -> float | None:
+        """Begin of what the diagnosis is about."""
+        return self.diagnosis.since_unix_s if self.diagnosis is not None else None
+
+    @property
+    def trouble(self) -> str:
+        """What is bad, in the words of the diagnosis."""
+        return self.diagnosis.bad if self.diagnosis is not None else ""
 
     @property
     def is_unanswered(self) -> bool:
@@ -574,7 +562,7 @@ class TargetAnswer(Answer):
         since: float | None = None,
         weight: float = 0.0,
     ) -> ConcernAnswer:
-        known = {"target": self.name, "key": self.key, "runbook": runbook, "since": since, "weight": weight}
+        known = {"target": self.name, "runbook": runbook, "since": since, "weight": weight}
         return ConcernAnswer(rank=rank, kind=kind, text=text, detail=detail, **known)
 
 

@@ -11,47 +11,27 @@ from itertools import islice, takewhile
 
 from prober import __version__
 from prober.config.target import estimate_per_day
-from prober.features.capacity.headroom import TargetDemand
 from prober.features.capacity.monitor import Sweeps
 from prober.features.capacity.sweep_result import has_capacity
-from prober.features.capacity.target_sweeps import TargetSweeps
-from prober.features.diagnosis.monitor import TargetDiagnosis
-from prober.features.drift.monitor import TargetDrift
-from prober.features.engines.monitor import TargetEngine
 from prober.features.experiments.report.document import Figure
 from prober.features.experiments.report.plots import curves
-from prober.features.health.health import NO_VERDICT
-from prober.features.health.monitor import TargetHealth
-from prober.features.slo.compliance import slo_status
-from prober.features.slo.monitor import TargetSlos
 from prober.measure.objective import DAY_S, promql
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, TargetEvent
 from prober.probing.fleet import Fleet
 from prober.probing.history import LATEST_S, RECENT_S, TargetHistory, latest_first
-from prober.probing.recorder import TargetBuffering, TargetCaching, TargetTrust
 from prober.probing.target_runner import RunnerContext, TargetRunner
-from prober.results.capacity import words
 from prober.results.result import LATENCIES, result_url
 from prober.statistics.quantiles import quantiles
-from prober.web.api_types import EndedProbe, EventAnswer, SweepAnswer
+from prober.web.api_types import EndedProbe, EventAnswer
 from prober.web.page.view import ALL, AT_ONCE, RECENT, PageView, ProbeFilter
 from prober.web.targets import (
-    BudgetAnswer,
     ConcernAnswer,
-    DriftAnswer,
-    HeadroomAnswer,
-    HealthAnswer,
-    NoDataAnswer,
     Problem,
     QuantileAnswer,
-    SloAnswer,
     Snapshot,
     StartingAnswer,
-    SweepingAnswer,
-    SweptCapacity,
     TargetAnswer,
-    engine_trends,
     headline,
     time_of_day,
 )
@@ -114,7 +94,7 @@ class Views:
         fleet = self._fleet
         ranking = await self._ranked()
         targets = ranking.targets
-        target = next((view for view, _, _ in targets if chosen in (view.key, view.name)), None)
+        target = next((view for view, _, _ in targets if chosen == view.name), None)
         if chosen and target is None:
             return None
         if len(targets) == 1:
@@ -132,7 +112,7 @@ class Views:
         if probe_filter.takes_all:
             probes = ranking.latest if target is None else target.probes
         else:
-            runners = list(fleet.runners.values()) if target is None else [fleet.find(target.key)]
+            runners = list(fleet.runners.values()) if target is None else [fleet.find(target.name)]
             histories = [history for runner in runners if runner and (history := runner.find(TargetHistory))]
             probes = list(last_probes(histories, probe_filter, PROBES if target is None else RECENT))
         return PageView(
@@ -183,9 +163,9 @@ class Views:
         latest = islice(latest_first(view.probes for view, _, _ in targets), PROBES)
         return Ranking(now_s, targets, list(latest))
 
-    def known(self) -> list[tuple[str, str]]:
-        """(key, name) of every target."""
-        return [(name, name) for name in self._fleet.runners]
+    def known(self) -> list[str]:
+        """Names of all targets."""
+        return list(self._fleet.runners)
 
     def charts(self, view: PageView) -> list[Figure]:
         """Charts of latency over load, from the last sweeps of the one target on the page; cached for each result."""
@@ -196,7 +176,7 @@ class Views:
         measured = [result for result in target.sweeps if result.stages and result.target.url == result_url(target.url)]
         results = [result for result in measured if has_capacity(result)][:CURVES] or measured[:1]
         ids = [result.id for result in results]
-        drawn = self._charts.get(target.key)
+        drawn = self._charts.get(target.name)
         if drawn is None or drawn[0] != ids:
             names = [time.strftime("%Y-%m-%d %H:%M", time.gmtime(result.ended_unix_s)) for result in results]
             named = list(zip(names, results, strict=True))
@@ -205,14 +185,13 @@ class Views:
                 for latency in LATENCIES
                 for figure in curves(named, [latency], first=True)
             ]
-            drawn = self._charts[target.key] = ids, figures
+            drawn = self._charts[target.name] = ids, figures
         return drawn[1]
 
     def _with_latencies(self, view: TargetAnswer) -> TargetAnswer:
         """The target with its quantiles, which cost most to compute, and the state of its engine."""
-        runner = self._fleet.find(view.key)
+        runner = self._fleet.find(view.name)
         history = runner.find(TargetHistory) if runner is not None else None
-        diagnosis = runner.find(TargetDiagnosis) if runner is not None else None
         now_s = self._fleet.context.clock.unix_s()
         windows = {"quantiles": now_s - RECENT_S, "latest": now_s - LATEST_S, "earlier": 0.0}
         answers: dict[str, list[QuantileAnswer]] = {name: [] for name in windows}
@@ -235,105 +214,38 @@ class Views:
             warm_up = runner.spec.warmup if runner is not None else 0
             done = min(runner.target.warm_up.done, warm_up) if runner is not None else 0
             no_latency = why_no_latency(view, has_earlier=bool(answers["earlier"]), done=done, warm_up=warm_up)
-        trends = engine_trends(diagnosis.recent_readings()) if diagnosis is not None else []
-        return view.model_copy(update={**answers, "no_latency": no_latency, "engine_trends": trends})
+        return view.model_copy(update={**answers, "no_latency": no_latency})
 
     def _view(self, runner: TargetRunner) -> TargetAnswer:
         """The target without its latencies."""
-        context, target, spec, identity = self._fleet.context, runner.target, runner.spec, runner.target.identity
-        now_ns, now_unix_s = context.clock.now_ns(), context.clock.unix_s()
-        trust = runner.find(TargetTrust)
-        trusted, timed = (trust.is_trusted, trust.counts) if trust is not None else (True, (0, 0))
+        target, spec, identity, now_unix_s = (
+            runner.target,
+            runner.spec,
+            runner.target.identity,
+            self._fleet.context.clock.unix_s(),
+        )
         times = runner.starting_since_and_until_unix_s()
         starting = StartingAnswer(since=times[0], until=times[1], detail=_starting_text(*times)) if times else None
-        history, drift, diagnosis = runner.find(TargetHistory), runner.find(TargetDrift), runner.find(TargetDiagnosis)
-        sweeps, demand, slos = runner.find(TargetSweeps), runner.find(TargetDemand), runner.find(TargetSlos)
-        engine, buffering = runner.find(TargetEngine), runner.find(TargetBuffering)
-        health, caching = runner.find(TargetHealth), runner.find(TargetCaching)
-        progress = sweeps.progress() if sweeps else None
-        results = sweeps.latest() if sweeps else []
-        capacity = sweeps.last_capacity() if sweeps and demand else None
-        headroom = swept = None
-        if capacity is not None and demand is not None:
-            swept = SweptCapacity(
-                capacity.capacities,
-                capacity.ended_unix_s,
-                demand.demand.requests_per_s,
-                demand.exhaustion_unix_s,
-                demand.demand.shape,
-            )
-            free, added = demand.headroom, demand.addable
-            if free.upper is not None:
-                headroom = HeadroomAnswer(
-                    **asdict(free), addable_lower=added.lower, addable=added.estimate, addable_upper=added.upper
-                )
-        cause, past = (diagnosis.diagnosis, diagnosis.past) if diagnosis else (None, None)
-        uses = list(spec.uses())
-        statuses = (
-            slos.statuses(trusted=trusted)
-            if slos is not None
-            else [slo_status(*use, 0, 0, since_unix_s=now_unix_s, trusted=trusted, quiet_s=None) for use in uses]
-        )
-        counting_failures = {use.workload for slo, use in uses if slo.signal == "success"}
+        history, summary = runner.find(TargetHistory), runner.summary()
         probes = list(islice(history.recent(), RECENT)) if history else []
-        return TargetAnswer(
-            key=runner.name,
-            name=runner.name,
-            url=spec.url,
-            labels={label: value for label, value in sorted(spec.labels.items()) if value},
-            model=identity.name if identity else spec.model or "",
-            other_model=engine.other_model if engine else "",
-            engine=identity.dialect.name if identity else spec.engine or "",
-            state=target.state,
-            reason=starting.detail if starting else target.reason,
-            health=HealthAnswer.model_validate(health.verdict if health is not None else NO_VERDICT),
-            no_data=[
-                NoDataAnswer.model_validate(workload)
-                for workload in target.workloads.values()
-                if workload.state in NO_DATA_STATES
-            ],
-            starting=starting,
-            buffered=buffering.buffering.is_buffered if buffering else None,
-            buffering=buffering.buffering.sentence if buffering and buffering.buffering.is_buffered else "",
-            caching=caching.text if caching else "",
-            paused=target.paused_unix_s,
-            trusted=trusted,
-            timed=timed,
-            outcomes=dict(history.outcomes.most_common()) if history else {},
-            slos=[
-                SloAnswer.model_validate(status).model_copy(
-                    update={"of_answered": bool(status.slo.threshold_s) and status.workload in counting_failures}
-                )
-                for status in statuses
-            ],
-            diagnosis=cause,
-            cause_since=cause.since_unix_s if cause else None,
-            trouble=cause.bad if cause else "",
-            past_cause=past if past is not None and past.title != "cause unknown" else None,
-            warnings=list(early_warnings(probes, engine.page_problem if engine else "", now_unix_s)),
-            capacity=(
-                f"{words(swept.capacities)}, as of {datetime.fromtimestamp(swept.at_unix_s, UTC):%Y-%m-%d %H:%M} UTC"
-                if swept
-                else None
-            ),
-            headroom=headroom,
-            headroom_unknown=demand.why_unknown if swept and demand else "",
-            swept=swept,
-            drift=[
-                DriftAnswer.of(workload, signal, verdict, shifts)
-                for (workload, signal), verdict, shifts in (drift.verdicts() if drift else ())
-            ],
-            budgets=[
-                BudgetAnswer(budget=kind, limit=budget.limit, spent=budget.spent(now_ns))
-                for kind, budget in target.budgets.items()
-            ],
-            estimate=estimate_per_day(spec),
-            sweep=SweepingAnswer.model_validate(progress) if progress else None,
-            last_sweep=SweepAnswer.model_validate(results[0]) if results else None,
-            sweeps=results,
-            sweepable=spec.sweep is not None,
-            probes=probes,
-            workloads=list(dict.fromkeys(probe.workload.name for probe in spec.probes)),
+        return TargetAnswer.model_validate(
+            {
+                "name": runner.name,
+                "url": spec.url,
+                "labels": {label: value for label, value in sorted(spec.labels.items()) if value},
+                "model": identity.name if identity else spec.model or "",
+                "engine": identity.dialect.name if identity else spec.engine or "",
+                "state": target.state,
+                "reason": starting.detail if starting else target.reason,
+                "no_data": [workload for workload in target.workloads.values() if workload.state in NO_DATA_STATES],
+                "starting": starting,
+                "paused": target.paused_unix_s,
+                "warnings": list(early_warnings(probes, summary.get("page_problem", ""), now_unix_s)),
+                "estimate": estimate_per_day(spec),
+                "probes": probes,
+                "workloads": list(dict.fromkeys(probe.workload.name for probe in spec.probes)),
+                **summary,
+            }
         )
 
 

@@ -78,7 +78,7 @@ def shown(views: Sequence[TargetAnswer], width: int = 120, height: int = 60, **c
 @pytest.mark.parametrize(("width", "height"), SIZES, ids=str)
 def test_the_screen_fits_its_size(scene: Callable[[], list[TargetAnswer]], width: int, height: int) -> None:
     """In every state, alone and among others: no line is wider, none too many, the first has the headline."""
-    for views in (scene(), [*scene(), *(replace(scenes.target(), key=f"t{n}", name=f"t{n}") for n in range(30))]):
+    for views in (scene(), [*scene(), *(replace(scenes.target(), name=f"t{n}") for n in range(30))]):
         lines = shown(views, width, height).split("\n")
         assert 0 < len(lines) <= height
         assert max(map(cell_len, lines)) <= width
@@ -229,7 +229,7 @@ def _failed(view: TargetAnswer) -> ProbeResult:
 
 def test_the_worst_comes_first_and_what_does_not_fit_is_counted() -> None:
     """Among many targets."""
-    many = [replace(scenes.target(), key=f"t{n}", name=f"t{n}") for n in range(30)]
+    many = [replace(scenes.target(), name=f"t{n}") for n in range(30)]
     text = shown([*many, *scenes.down()], 80, 24)
     rows = re.findall(r"^[✓✗▲?] (t\d+|llama-70b) ", text, re.MULTILINE)
     assert rows[:3] == ["llama-70b", "t0", "t1"]

@@ -184,7 +184,7 @@ async def test_a_target_that_changed_drains_and_begins_anew_with_its_saved_state
     def window() -> float:
         slos = seen.fleet.runners["a"].find(TargetSlos)
         assert slos is not None
-        return sum(status.events for status in slos.statuses(trusted=True))
+        return sum(status.events for status in slos.statuses())
 
     async with running(SLOW) as url, watched() as seen:
         target, slos = (

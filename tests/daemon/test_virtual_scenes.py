@@ -92,7 +92,7 @@ def mocks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, float | None]
     """Settings and duration of every mock that is started by its command, instead of the mock."""
     started = list[tuple[Settings, float | None]]()
 
-    def serve(settings: Settings, host: str, port: int, tls: None, limit_s: float | None) -> None:
+    def serve(settings: Settings, host: str, port: int, limit_s: float | None) -> None:
         started.append((replace(settings, seed=1), limit_s))
 
     monkeypatch.setattr(mock_command, "_serve", serve)

@@ -63,7 +63,7 @@ class Stage:
     async def page(
         self, query: str, number: int, chosen: str, probe_filter: ProbeFilter, *, admin: bool
     ) -> PageView | None:
-        if chosen and not any(target.key == chosen for target in self.targets):
+        if chosen and not any(target.name == chosen for target in self.targets):
             return None
         view = page_of(self.targets, admin=admin, query=query, chosen=chosen)
         return replace(
@@ -80,8 +80,8 @@ class Stage:
             else []
         )
 
-    def known(self) -> list[tuple[str, str]]:
-        return [(target.key, target.name) for target in self.targets]
+    def known(self) -> list[str]:
+        return [target.name for target in self.targets]
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._ended.set)
@@ -318,10 +318,10 @@ def test_an_update_shows_what_has_become_of_a_target(browser: Browser) -> None:
         stage.targets = list(SCENES["down"]())
         refreshed(page)
         expect(page.locator("#verdict")).to_have_text("✗ llama-70b: failing, since 10:53:20")
-        stage.targets = [target("a"), replace(SCENES["down"]()[0], key="z", name="z")]
+        stage.targets = [target("a"), replace(SCENES["down"]()[0], name="z")]
         refreshed(page)
         assert page.locator(".card h3").all_inner_texts() == ["z", "a"]
-        stage.targets = [replace(SCENES["down"]()[0], key="a", name="a"), target("z")]
+        stage.targets = [replace(SCENES["down"]()[0], name="a"), target("z")]
         refreshed(page)
         assert page.locator(".card h3").all_inner_texts() == ["a", "z"]
 

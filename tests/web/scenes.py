@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 
 from prober.config.target import Estimate
 from prober.features.capacity.sweep_runner import SweepProgress
+from prober.features.capacity.target_sweeps import SweptCapacity
 from prober.features.diagnosis.advice import Advice
 from prober.features.diagnosis.clues import Finding
 from prober.features.diagnosis.diagnosis import Diagnosis
-from prober.features.drift.state import DriftVerdict, Shift
+from prober.features.drift.state import DriftStatus, DriftVerdict, Shift
 from prober.features.slo.compliance import Burn, Compliance, SloStatus
 from prober.measure.buffering import Buffering
 from prober.measure.chunk import Usage
@@ -37,9 +38,7 @@ from prober.web.targets import (
     SloAnswer,
     StartingAnswer,
     SweepingAnswer,
-    SweptCapacity,
     TargetAnswer,
-    engine_trends,
 )
 from tests.results.samples import sweep
 
@@ -73,6 +72,11 @@ def answered(drawn: Mapping[tuple[str, str], Sequence[float]]) -> list[QuantileA
         for (workload, signal), values in drawn.items()
         for quantile in quantiles(values)
     ]
+
+
+def drift(signal: str, verdict: DriftVerdict, *shifts: Shift) -> DriftAnswer:
+    """The drift of a latency."""
+    return DriftAnswer.model_validate(DriftStatus("chat", signal, verdict, shifts))
 
 
 def room(*bounds: float | None) -> HeadroomAnswer:
@@ -136,8 +140,9 @@ def slos(*states: Compliance, burning: bool = True) -> list[SloAnswer]:
             SloStatus(
                 *(slo, "chat", 120 if state == "no_data" else 2_400, bad[state], NOW - 9_000, state, why[state]),
                 burn=now if state == "missed" else Burn(60, 0, 300.0),
+                of_answered=slo is not OK,
             )
-        ).model_copy(update={"of_answered": slo is not OK})
+        )
         for slo, state in zip((TTFT, ITL, OK), states, strict=True)
     ]
 
@@ -161,7 +166,6 @@ def target(
         ("chat", "itl"): [rng.uniform(0.008, 0.013) for _ in range(4 * samples)],
     }
     return TargetAnswer(
-        key=name,
         name=name,
         url="http://llm.example:8000/v1",
         model=model,
@@ -181,7 +185,7 @@ def target(
         latest=answered({key: values[-200:] for key, values in drawn.items()}),
         earlier=answered(drawn),
         probes=probes,
-        drift=[DriftAnswer.of("chat", signal, DriftVerdict("settled", 0.12)) for signal in ("ttft", "itl")],
+        drift=[drift(signal, DriftVerdict("settled", 0.12)) for signal in ("ttft", "itl")],
         budgets=[
             BudgetAnswer(budget="tokens", limit=4e6, spent=1.1e6),
             BudgetAnswer(budget="cost", limit=5.0, spent=0.66),
@@ -218,6 +222,7 @@ def slow() -> list[TargetAnswer]:
         ),
         missing=("GPU utilization",),
         next_measurement="the same at half the demand",
+        bad="TTFT 1.1 s, 500 ms allowed",
         advice=(Advice("admit more requests at a time", "KV cache", None, "--max-num-seqs"),),
     )
     return [
@@ -225,23 +230,20 @@ def slow() -> list[TargetAnswer]:
             target(ttft_ms=900.0),
             slos=slos("missed", "met", "met"),
             diagnosis=diagnosis,
-            trouble="TTFT 1.1 s, 500 ms allowed",
             probes=late,
-            engine_trends=engine_trends(
-                [
-                    (
-                        5.0 * i,
-                        EngineSignals(
-                            EngineInfo("vllm"),
-                            requests_running=32.0,
-                            requests_waiting=i / 10,
-                            kv_cache_usage_ratio_max=0.41,
-                            generation_tokens_total=6_000.0 * i,
-                        ),
-                    )
-                    for i in range(73)
-                ]
-            ),
+            readings=[
+                (
+                    5.0 * i,
+                    EngineSignals(
+                        EngineInfo("vllm"),
+                        requests_running=32.0,
+                        requests_waiting=i / 10,
+                        kv_cache_usage_ratio_max=0.41,
+                        generation_tokens_total=6_000.0 * i,
+                    ),
+                )
+                for i in range(73)
+            ],
             headroom=room(-0.2, -0.08, 0.02, 0.0, 0.0, 0.2),
             swept=replace(target().swept, demand_per_s=13.0, exhausted_unix_s=NOW + 12 * 86_400),
         )
@@ -258,23 +260,20 @@ def drifting() -> list[TargetAnswer]:
     """Slower than its baseline, within its SLOs."""
     moved = DriftVerdict("settled", 1.0, True, "regression", NOW - 5_400, load="within")
     shifts = [Shift(0.5, 1.31, 1.24, 1.39, 420), Shift(0.9, 1.44, 1.30, 1.61, 420)]
-    drift = [
-        DriftAnswer.of("chat", "ttft", moved, shifts),
-        DriftAnswer.of("chat", "itl", DriftVerdict("provisional", 0.44)),
-    ]
+    moves = [drift("ttft", moved, *shifts), drift("itl", DriftVerdict("provisional", 0.44))]
     budget = BudgetAnswer(budget="tokens", limit=4e6, spent=3.9e6)
-    return [replace(target(ttft_ms=240.0), drift=drift, budgets=[budget])]
+    return [replace(target(ttft_ms=240.0), drift=moves, budgets=[budget])]
 
 
 def at_other_load(*, active: bool) -> list[DriftAnswer]:
     """No verdict at a load that the baseline does not know; or a drift of before."""
     verdict = DriftVerdict("settled", 0.2, active, "unknown" if active else None, load="outside")
-    return [DriftAnswer.of("chat", "ttft", verdict)]
+    return [drift("ttft", verdict)]
 
 
 def unusual() -> list[DriftAnswer]:
     """Slower than in the first hours, which are all that is learnt."""
-    return [DriftAnswer.of("chat", "ttft", DriftVerdict("provisional", 1.0, True, "unusual", NOW))]
+    return [drift("ttft", DriftVerdict("provisional", 1.0, True, "unusual", NOW))]
 
 
 def full() -> list[TargetAnswer]:
@@ -343,7 +342,6 @@ def nothing() -> list[TargetAnswer]:
     """Just started: no probe, no model, no name."""
     return [
         TargetAnswer(
-            key="http://llm.example:8000",
             name="http://llm.example:8000",
             url="http://llm.example:8000",
             model="",
@@ -359,7 +357,7 @@ def nothing() -> list[TargetAnswer]:
             no_latency="No latency samples yet.",
             diagnosis=None,
             capacity=None,
-            drift=[DriftAnswer.of("chat", "ttft", DriftVerdict("learning", 0.0))],
+            drift=[drift("ttft", DriftVerdict("learning", 0.0))],
             sweep=None,
             last_sweep=None,
         )
@@ -416,7 +414,6 @@ def hostile(text: str = HOSTILE) -> list[TargetAnswer]:
     return [
         replace(
             one,
-            key=text + str(i),
             name=text + str(i),
             url=text,
             model=text,
@@ -432,7 +429,7 @@ def hostile(text: str = HOSTILE) -> list[TargetAnswer]:
                 missing=(text,),
                 evidence=(Finding(text, 1.0, "of 2 probes", text),),
             ),
-            drift=[replace(drift, workload=text) for drift in drifting()[0].drift],
+            drift=[replace(moved, workload=text) for moved in drifting()[0].drift],
             probes=[replace(probe, target=text + str(i)) for probe in probes],
             sweeps=[
                 replace(
@@ -457,7 +454,7 @@ def hundred() -> list[TargetAnswer]:
         name = f"team-{i % 7}/model-{i:02d}"
         one = rare[i]()[0] if i in rare else target(name, i, ttft_ms=80.0 + i * 3, samples=40 if i % 9 == 0 else 1_100)
         probes = [replace(probe, target=name, request_id=f"{probe.request_id[:-8]}{i:08x}") for probe in one.probes]
-        targets.append(replace(one, key=name, name=name, probes=probes))
+        targets.append(replace(one, name=name, probes=probes))
     return targets
 
 
@@ -509,7 +506,7 @@ def page_of(targets: Sequence[TargetAnswer], *, admin: bool = True, query: str =
     """The values of a page as `Views.page` makes them."""
     ranked = sorted(targets, key=lambda view: (*view.concern.order, view.name))
     matching = [view for view in ranked if query.lower() in view.name.lower()]
-    one = next((view for view in targets if view.key == chosen), targets[0] if len(targets) == 1 else None)
+    one = next((view for view in targets if view.name == chosen), targets[0] if len(targets) == 1 else None)
     probes = sorted((p for view in targets for p in view.probes[:20]), key=lambda p: -p.timeline.intended_ns)
     return PageView(
         at_unix_s=NOW,

@@ -31,7 +31,7 @@ from prober.web.page import filters, layout
 from prober.web.page.filters import cut
 from prober.web.page.layout import TEMPLATES
 from prober.web.page.view import AT_ONCE, RECENT, PageView, ProbeFilter
-from prober.web.targets import DriftAnswer, HealthAnswer, SloAnswer, TargetAnswer, engine_trends
+from prober.web.targets import HealthAnswer, SloAnswer, TargetAnswer, engine_trends
 from prober.web.views import early_warnings, why_no_latency
 from tests.results.samples import sweep
 from tests.web.scenes import (
@@ -43,6 +43,7 @@ from tests.web.scenes import (
     SCENES,
     TTFT,
     at_other_load,
+    drift,
     hostile,
     hundred,
     page_of,
@@ -236,7 +237,7 @@ def every_page(text: str) -> Iterator[str]:
         yield layout.page(replace(view, grafana_url=GRAFANA), "stamp", drawn)
     view = replace(page_of(scenes), filter_text="x", page=2, pages=3, matching=300)
     yield layout.page(replace(filled(view, text), grafana_url=GRAFANA), "stamp")
-    yield layout.no_such(text, [(text, text)], "stamp")
+    yield layout.no_such(text, [text], "stamp")
     yield layout.runbook_page(text, "", "stamp")
 
 
@@ -353,13 +354,13 @@ def test_trouble_leads_to_its_runbook_and_to_grafana() -> None:
         view = page_of(make())
         for shown in (
             view,
-            *(replace(view, targets=[one], chosen=one.key, is_target_page=True) for one in view.targets[:3]),
+            *(replace(view, targets=[one], chosen=one.name, is_target_page=True) for one in view.targets[:3]),
         ):
             named |= {link for link in Read(html_of(shown)).all("href") if link.startswith("runbooks/")}
     assert {"runbooks/LLMTargetFailing", "runbooks/LLMErrorBudgetBurn"} <= named
     assert {link.removeprefix("runbooks/") for link in named} <= set(runbooks())
     for signal, runbook in (("ttft", "LLMTTFTP99Drift"), ("itl", "LLMITLP99Drift")):
-        drifted = replace(target(), drift=[DriftAnswer.of("chat", signal, DriftVerdict("settled", 1.0, active=True))])
+        drifted = replace(target(), drift=[drift(signal, DriftVerdict("settled", 1.0, active=True))])
         assert drifted.concern.runbook == runbook
         assert runbook in runbooks()
     one = page_of([target("a b")], chosen="a b")
@@ -389,18 +390,18 @@ def test_what_is_bad_now_is_said_first_with_how_much_is_allowed() -> None:
     """In the words of the diagnosis; until it has some, the share of bad events of the SLO that burns fastest."""
     view = replace(target(), slos=[burning(TTFT, 5), burning(OK, 40), burning(ITL, 4)])
     assert view.concern.words(NOW) == "SLO ok: 40% bad, 1% allowed, since 10:59:00"
-    told = replace(view, trouble="TTFT 1.1 s, 500 ms allowed")
+    told = replace(view, diagnosis=Diagnosis(("unknown",), "not visible", bad="TTFT 1.1 s, 500 ms allowed"))
     assert told.concern.words(NOW) == "TTFT 1.1 s, 500 ms allowed, since 10:59:00"
-    assert told.concern.detail == "40 of 100 bad in the last 5m"
+    assert told.concern.detail == "cause unknown; 40 of 100 bad in the last 5m"
 
 
 def test_now_goes_before_the_past() -> None:
     """Of 17 targets one burns, one only drifts, and 13 missed an SLO earlier: those are named below, and not called trouble."""
     (slow,), (over,), (drifting,) = SCENES["slow"](), SCENES["over"](), SCENES["drifting"]()
-    past = [replace(over, name=f"a{n}", key=f"a{n}") for n in range(13)]
-    mild = replace(slow, name="a", key="a", slos=[burning(TTFT, 5)])
-    worst = replace(slow, name="z", key="z", slos=[burning(TTFT, 58)])
-    well = [replace(target(), name=f"w{n}", key=f"w{n}") for n in range(2)]
+    past = [replace(over, name=f"a{n}") for n in range(13)]
+    mild = replace(slow, name="a", slos=[burning(TTFT, 5)])
+    worst = replace(slow, name="z", slos=[burning(TTFT, 58)])
+    well = [replace(target(), name=f"w{n}") for n in range(2)]
     page = page_of([*past, mild, drifting, *well, worst])
     assert page.headline == ("bad", "3 of 18 targets need attention; 13 more missed an SLO earlier")
     assert [concern.target for concern in page.concerns[:4]] == ["z", "a", "llama-70b", "a0"]
@@ -427,10 +428,11 @@ def test_a_cause_that_is_unknown_is_no_headline() -> None:
     """Where nothing burns and no latency drifted; a named cause is one."""
     (view,) = SCENES["slow"]()
     assert view.diagnosis is not None
-    well = replace(view, slos=target().slos, cause_since=NOW - 60, trouble="")
+    named = replace(view.diagnosis, bad="", since_unix_s=NOW - 60)
+    well = replace(view, slos=target().slos, diagnosis=named)
     assert replace(well, diagnosis=Diagnosis(("unknown",), "not visible")).concern.text == "no problem found"
     assert well.concern.words(NOW) == "queueing (requests waiting: 7.2), since 10:59:00"
-    growing = replace(well, trouble="TTFT growing since 10:20, ×1.62")
+    growing = replace(well, diagnosis=replace(named, bad="TTFT growing since 10:20, ×1.62"))
     assert (growing.concern.words(NOW), growing.concern.detail) == (growing.trouble, well.cause)
 
 
@@ -439,7 +441,7 @@ def test_a_certificate_that_expires_soon_is_a_warning_beside_what_is_worse() -> 
     warning = "its certificate expires in 9.0 days: 2025-11-30 11:00 UTC"
     well, bad = (replace(view, warnings=[warning]) for view in (target(), SCENES["slow"]()[0]))
     assert (well.concern.kind, well.concern.text) == ("few", warning)
-    for views, times in (([well], 1), ([bad], 1), ([replace(well, name="b", key="b"), bad], 3)):
+    for views, times in (([well], 1), ([bad], 1), ([replace(well, name="b"), bad], 3)):
         assert Read(html(views)).text.count(warning) == times, "the list at the top names the first fact of each"
 
 
@@ -517,7 +519,7 @@ def test_what_happens_is_said_with_how_much_and_how_sure() -> None:
             "slow decode and network",
             "slow decode and network (requests waiting: 7.2); ",
         ),
-        (Diagnosis(("unknown",), "no mechanism is visible", missing=("the page",)), "cause unknown", "cause unknown; "),
+        (replace(diagnosis, regimes=("unknown",), evidence=()), "cause unknown", "cause unknown; "),
     ):
         one = replace(view, diagnosis=shown)
         text = Read(html([one])).text
@@ -798,7 +800,7 @@ def test_another_model_than_the_requested_one_is_shown() -> None:
     assert "name" not in "".join(re.findall(r'<p class="model">(.*?)</p>', html([one])))
     drawn = replace(one.probes[0], timeline=replace(one.probes[0].timeline, answered_model="small-<b>"))
     view = replace(one, other_model="small|tiny", probes=[drawn])
-    assert "answers name small|tiny" in Read(html([replace(target(), key="u"), view])).text
+    assert "answers name small|tiny" in Read(html([target(), view])).text
     page = Read(html([view])).text
     assert "answers name small|tiny" in page
     assert "; the answer names small-<b>" in page

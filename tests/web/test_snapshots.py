@@ -93,7 +93,7 @@ async def test_a_snapshot_has_the_probes_and_events_since_the_one_before() -> No
 
 async def test_the_sentences_are_those_of_the_page() -> None:
     """One concern for each target in the order of `targets`, the headline, and what of the configuration is not in effect."""
-    rig = Rig(*scenes.healthy(), replace(scenes.down()[0], key="b", name="b"))
+    rig = Rig(*scenes.healthy(), replace(scenes.down()[0], name="b"))
     rig.problems["web"] = Problem(headline="not applied", mistakes=["a.yaml: x: unknown"])
     line = await rig.take()
     assert [(fact["target"], fact["kind"], fact["text"]) for fact in line["concerns"]] == [

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from functools import partial
 from math import isfinite
+from typing import Any
 
 from prober.exposition.families import Registry
 from prober.features.budget import series
@@ -20,6 +21,12 @@ class TargetBudgets(TargetObserver):
 
     def __init__(self, registry: Registry, observed: ObservedTarget) -> None:
         self._registry, self._observed, self._name = registry, observed, observed.name
+
+    def summary(self) -> dict[str, Any]:
+        target = self._observed.target
+        now_ns = target.clock.now_ns()
+        spent = {kind: (budget.limit, budget.spent(now_ns)) for kind, budget in target.budgets.items()}
+        return {"budgets": [{"budget": kind, "limit": limit, "spent": used} for kind, (limit, used) in spent.items()]}
 
     def probe_ended(self, result: ProbeResult) -> None:
         self.budget_spent()

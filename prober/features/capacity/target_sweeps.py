@@ -5,7 +5,9 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from random import Random
+from typing import Any
 
 from prober.config.sweep import WARM_UP, SweepSpec
 from prober.config.target import needs_of
@@ -29,6 +31,7 @@ from prober.probing.observer import ObservedTarget, OpenPage, TargetObserver
 from prober.probing.replicas import Leadership, claimed_as
 from prober.probing.session import ReadFacts
 from prober.probing.target import Target
+from prober.results.capacity import Capacity, words
 from prober.results.result import Result, result_url
 from prober.workload.arrivals import derive_seed
 from prober.workload.budget import BudgetDemand
@@ -42,6 +45,23 @@ ENDED = "the target was removed, or its configuration has changed"
 SETTLED_S = 60.0  # after a change of the engine, until it is warm and may be swept
 WAKEUP_INTERVAL_S = 30.0  # of a schedule, as the wall clock may be changed
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SweptCapacity:
+    """The capacities that the last successful sweep found, and the present demand. None: not known.
+
+    at_unix_s: when the sweep ended
+    demand_per_s: requests that arrive at the engine now
+    shape: (mean computed prompt tokens, mean output tokens) of a request now
+    exhausted_unix_s: when demand is forecast to reach the capacity
+    """
+
+    capacities: Sequence[Capacity]
+    at_unix_s: float
+    demand_per_s: float | None = None
+    exhausted_unix_s: float | None = None
+    shape: tuple[float, float] | None = None
 
 
 @dataclass(slots=True)
@@ -272,6 +292,33 @@ class TargetSweeps(TargetObserver):
     def latest(self) -> list[Result]:
         """Results of this target that are in memory, latest first; `results.read` loads the others."""
         return self.results.latest() if self.series is not None else []
+
+    def summary(self) -> dict[str, Any]:
+        results, demand, swept = self.latest(), self.demand, self.last_capacity()
+        shown: dict[str, Any] = {
+            "sweep": self.progress(),
+            "sweeps": results,
+            "last_sweep": results[0] if results else None,
+            "sweepable": self.spec is not None,
+        }
+        if swept is None:
+            return shown
+        ended, free, added = datetime.fromtimestamp(swept.ended_unix_s, UTC), demand.headroom, demand.addable
+        if free.upper is not None:
+            bounds = (free.lower, free.estimate, free.upper, added.lower, added.estimate, added.upper)
+            names = ("lower", "estimate", "upper", "addable_lower", "addable", "addable_upper")
+            shown["headroom"] = dict(zip(names, bounds, strict=True))
+        return shown | {
+            "capacity": f"{words(swept.capacities)}, as of {ended:%Y-%m-%d %H:%M} UTC",
+            "headroom_unknown": demand.why_unknown,
+            "swept": SweptCapacity(
+                swept.capacities,
+                swept.ended_unix_s,
+                demand.demand.requests_per_s,
+                demand.exhaustion_unix_s,
+                demand.demand.shape,
+            ),
+        }
 
     def last_capacity(self) -> Result | None:
         """The last result in memory that found a capacity of the target at its URL."""

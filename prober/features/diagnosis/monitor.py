@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 from prober.config.serving import DecodeBoundSpec
 from prober.exposition.families import Registry
@@ -188,10 +189,13 @@ class TargetDiagnosis(TargetObserver):
     def removed(self) -> None:
         self._monitor.forget(self)
 
-    def recent_readings(self) -> list[tuple[float, EngineSignals]]:
-        """The readings of the engine's metrics page in the last SHOWN_S, at most MAX_READINGS."""
+    def summary(self) -> dict[str, Any]:
         since_s = self._now_s() - SHOWN_S
-        return [(at_s, signals) for at_s, signals in self.readings if at_s >= since_s]
+        return {
+            "diagnosis": self.diagnosis,
+            "past_cause": self.past if self.past is not None and self.past.title != "cause unknown" else None,
+            "readings": [(at_s, signals) for at_s, signals in self.readings if at_s >= since_s],
+        }
 
     def _take_up(self, cause: Diagnosis) -> None:
         """Go on from the diagnosis of an earlier process: it is past, and the same trouble if it comes again soon."""

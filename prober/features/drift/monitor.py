@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from prober.config.configuration import Configuration, DriftSpec
 from prober.config.units import counted
@@ -17,7 +18,16 @@ from prober.features.drift import series
 from prober.features.drift.blocks import BLOCK_COUNT, BLOCK_SAMPLES, DAY_S
 from prober.features.drift.detector import follow_clock, present_verdict, seed, step
 from prober.features.drift.serialization import dump, restore
-from prober.features.drift.state import Drift, DriftVerdict, Observation, Settings, Shift, new_state, shifts
+from prober.features.drift.state import (
+    Drift,
+    DriftStatus,
+    DriftVerdict,
+    Observation,
+    Settings,
+    Shift,
+    new_state,
+    shifts,
+)
 from prober.measure.engine_signals import PageReading
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
@@ -206,12 +216,12 @@ class TargetDrift(TargetObserver):
     def removed(self) -> None:
         self._monitor.forget(self)
 
-    def verdicts(self) -> list[tuple[SignalKey, DriftVerdict, tuple[Shift, ...]]]:
-        """Verdict and shifts of each signal."""
-        return [
-            (key, detector.verdict or present_verdict(detector.state), detector.shifts)
+    def summary(self) -> dict[str, Any]:
+        statuses = [
+            DriftStatus(*key, detector.verdict or present_verdict(detector.state), detector.shifts)
             for key, detector in self.detectors.items()
         ]
+        return {"drift": statuses}
 
     def state(self, key: SignalKey) -> bytes | None:
         """The state of a detector, to be saved; None if the signal is not watched."""

@@ -98,6 +98,16 @@ class Shift:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class DriftStatus:
+    """The verdict on a latency now. shifts: only while the latency is away from its baseline"""
+
+    workload: str
+    signal: str
+    verdict: DriftVerdict
+    shifts: tuple[Shift, ...] = ()
+
+
 @dataclass(slots=True)
 class Ring:
     """The latest samples: times, residuals, fifths of the factor if each has its own reference.

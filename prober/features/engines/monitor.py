@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 from hashlib import sha256
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -189,6 +190,9 @@ class TargetEngine(TargetObserver):
         """The models that the answers name, if they are not only the requested one; else ""."""
         answered = self.answering.text
         return answered if self._requested_model not in ("", answered) else ""
+
+    def summary(self) -> dict[str, Any]:
+        return {"other_model": self.other_model, "page_problem": self.page_problem}
 
     def state(self) -> Iterator[tuple[str, bytes]]:
         """(name of the target, state of its engine), to be saved; nothing while nothing is known of it."""

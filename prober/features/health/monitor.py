@@ -1,6 +1,7 @@
 """Feeds the health of a target with its probe results and states, and exports it as a series."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from prober.exposition.families import Registry
 from prober.features.health import series
@@ -31,6 +32,9 @@ class TargetHealth(TargetObserver):
         target = self._observed.target
         is_paused = target.paused_unix_s is not None
         return self._state.at(target.clock.now_ns(), target.state, target.reason, is_paused=is_paused)
+
+    def summary(self) -> dict[str, Any]:
+        return {"health": self.verdict}
 
     def probe_ended(self, result: ProbeResult) -> None:
         self._state.probe_ended(result, self._observed.target.clock.now_ns())

@@ -61,6 +61,7 @@ class SloStatus:
 
     since_unix_s: start of the counted events: a window ago, or later if the prober has not known the SLO for so long
     why: the reason for no_data, else empty
+    of_answered: failed requests are no events, as another SLO counts them
     """
 
     slo: Slo
@@ -71,6 +72,7 @@ class SloStatus:
     state: Compliance
     why: str
     burn: Burn = Burn()
+    of_answered: bool = False
 
 
 def slo_status(

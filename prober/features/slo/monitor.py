@@ -365,9 +365,12 @@ class TargetSlos(TargetObserver):
     def removed(self) -> None:
         self._monitor.forget(self)
 
-    def statuses(self, *, trusted: bool) -> Iterator[SloStatus]:
+    def summary(self) -> dict[str, Any]:
+        return {"slos": list(self.statuses())}
+
+    def statuses(self) -> Iterator[SloStatus]:
         """The status of each SLO in each workload."""
-        now = self._monitor.now()
+        now, trusted = self._monitor.now(), self._monitor.is_trusted(self.name)
         now_ns = now.monotonic_ns
         for count in self._counts.values():
             last_ns = count.window.last_ns
@@ -378,14 +381,13 @@ class TargetSlos(TargetObserver):
                 quiet_s=None if last_ns is None else (now_ns - last_ns) / 1e9,
                 why_no_event=count.why_no_event,
             )
-            yield replace(status, burn=count.burn(now))
+            of_answered = count.slo.threshold_s is not None and status.workload in self._counting_failures
+            yield replace(status, burn=count.burn(now), of_answered=of_answered)
 
     def show_standing(self) -> None:
         """Export the compliance, the rest of the budget and silence of each SLO."""
         registry, now_ns = self._monitor.registry, self._monitor.now().monotonic_ns
-        for status, count in zip(
-            self.statuses(trusted=self._monitor.is_trusted(self.name)), self._counts.values(), strict=True
-        ):
+        for status, count in zip(self.statuses(), self._counts.values(), strict=True):
             labels = self.name, status.workload, status.slo.name
             for state in get_args(Compliance):
                 registry.show(series.SLO_STATE, 1.0 if state == status.state else None, *labels, state)

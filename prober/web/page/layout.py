@@ -97,8 +97,8 @@ def page(view: PageView, stamp: str, charts: Sequence[Figure] = ()) -> str:
     return _rendered("fleet.html", "llm-slo-prober", stamp, **values)
 
 
-def no_such(name: str, known: Sequence[tuple[str, str]], stamp: str) -> str:
-    """The page for a target that does not exist. known: (key, name) of some targets that do"""
+def no_such(name: str, known: Sequence[str], stamp: str) -> str:
+    """The page for a target that does not exist. known: names of some targets that do"""
     title = "No such target – llm-slo-prober"
     return _rendered("no_such_target.html", title, stamp, live=False, name=name, known=known)
 

@@ -83,7 +83,7 @@ def monitored(
 
 
 def told(slos: TargetSlos) -> list[tuple[int, int, float]]:
-    return [(status.events, status.bad, status.since_unix_s) for status in slos.statuses(trusted=True)]
+    return [(status.events, status.bad, status.since_unix_s) for status in slos.statuses()]
 
 
 def test_a_restart_of_the_prober_keeps_the_window() -> None:
@@ -116,17 +116,15 @@ def test_silence_is_seen_over_a_restart() -> None:
     monitor, slos = monitored(clock, {})
     for _ in range(2_000):
         slos.probe_ended(replace(FAILED, outcome=Outcome.OK))
-    assert [status.state for status in slos.statuses(trusted=True)] == ["met"]
+    assert [status.state for status in slos.statuses()] == ["met"]
     clock.ns = 7_200 * 10**9
     _, slos = monitored(clock, dict(monitor.states()))
-    assert [(status.state, status.why) for status in slos.statuses(trusted=True)] == [
-        ("no_data", "no event for 7200 s")
-    ]
+    assert [(status.state, status.why) for status in slos.statuses()] == [("no_data", "no event for 7200 s")]
 
 
 def burn_of(slos: TargetSlos) -> Burn:
     """Of the first SLO."""
-    return next(slos.statuses(trusted=True)).burn
+    return next(slos.statuses()).burn
 
 
 def burns_over(rate_per_s: float, shares: Sequence[tuple[float, float]], *, seed: int = 1) -> list[tuple[float, Burn]]:
@@ -239,7 +237,7 @@ def test_a_step_of_the_wall_clock_changes_no_count_and_no_window(step_s: float) 
     slos.probe_ended(FAILED)
     now_s = clock.unix_s()
     assert told(slos) == [(2, 2, now_s - 60)]
-    assert [status.state for status in slos.statuses(trusted=True)] == ["no_data"], "two events are too few"
+    assert [status.state for status in slos.statuses()] == ["no_data"], "two events are too few"
     saved = dict(monitor.states())
     clock.ns, clock.step_s = 120 * 10**9, 0.0
     _, slos = monitored(clock, saved)
@@ -306,7 +304,7 @@ def test_a_latency_that_may_lie_on_both_sides_of_its_threshold_is_undecided(
 
     slos.probe_ended(answer)
     assert counted("ttft") == ttft
-    (status,) = (status for status in slos.statuses(trusted=True) if status.slo.name == "ttft")
+    (status,) = (status for status in slos.statuses() if status.slo.name == "ttft")
     assert ("read together with later chunks" in status.why) is (ttft[0] == 0)
     assert monitor.registry.value(series.SLO_EVENTS, "t", "probe", "success").value == 1
     for spoilt in (
@@ -362,7 +360,7 @@ def test_a_reload_says_which_counts_begin_anew(caplog: pytest.LogCaptureFixture)
         for target in targets:
             slos = target.find(TargetSlos)
             assert slos is not None
-            counted = {status.slo.name: status.events for status in slos.statuses(trusted=True)}
+            counted = {status.slo.name: status.events for status in slos.statuses()}
             assert counted["ttft"] == 1 - any(values[0] != "500ms" for values in changes)
             assert counted["success"] == 1 - any(values[1] != "99%" for values in changes)
         told = [(event.target, event.text) for event in events.latest()[::-1]]
