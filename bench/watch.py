@@ -16,7 +16,7 @@ from typing import Any
 from bench.comparison import Pair, itl_errors_ms
 from bench.report import goal, part, percentile, show
 from prober.cli.console import Terminal as Console
-from prober.cli.watch_screen import Screen
+from prober.cli.watch import Screen
 from prober.web.targets import Snapshot
 from tests.processes import Mock, free_port, get, until
 from tests.pseudo_terminal import HOME, Terminal

@@ -61,7 +61,7 @@ def url_configuration(
     return str(yaml.safe_dump(blocks, sort_keys=False))
 
 
-def run_app(app: "App") -> None:
+def run_app(command: str, app: "App") -> None:
     """Run the daemon until it ends; if it must start again, replace this process. Exits with FAILED if it cannot start."""
 
     async def serve() -> None:
@@ -90,4 +90,4 @@ def run_app(app: "App") -> None:
     try:
         asyncio.run(serve())
     except (ConfigError, OSError) as problem:
-        fail(f"prober: {problem}", ExitCode.FAILED)
+        fail(f"prober {command}: {problem}", ExitCode.FAILED)

@@ -54,19 +54,19 @@ def report(
 ) -> None:
     """Write a report of one result, of several side by side, or of comparisons. Exit codes: 0 written, 1 a file cannot be read
     or written, 2 wrong call."""
-    if requests and form is not Format.CSV:
-        fail("--requests: only --format csv has rows of requests", ExitCode.WRONG_CALL)
-    with exit_on(ConfigError, command="report"):
+    with exit_on(ConfigError, ValueError, command="report"):
+        if requests and form is not Format.CSV:
+            raise ValueError("--requests: only --format csv has rows of requests")
         spec = context.spec("report")
-    paths, documents = zip(*chain.from_iterable(all_of(files, _documents)), strict=True)
-    if form is Format.JSON and len(documents) > 1:
-        fail(f"--format json: writes one result, {len(documents)} are named; name one at a time", ExitCode.WRONG_CALL)
-    comparisons = [document for document in documents if isinstance(document, Comparison)]
-    results = [_with_options(document, spec, context) for document in documents if isinstance(document, Result)]
-    if comparisons and results:
-        fail("results and comparisons have no common report: name one kind at a time", ExitCode.WRONG_CALL)
-    if comparisons and form is Format.CSV:
-        fail("--format csv: a comparison has no stages; use markdown, html or json", ExitCode.WRONG_CALL)
+        paths, documents = zip(*chain.from_iterable(all_of(files, _documents)), strict=True)
+        if form is Format.JSON and len(documents) > 1:
+            raise ValueError(f"--format json: writes one result, {len(documents)} are named; name one at a time")
+        comparisons = [document for document in documents if isinstance(document, Comparison)]
+        results = [_with_options(document, spec, context) for document in documents if isinstance(document, Result)]
+        if comparisons and results:
+            raise ValueError("results and comparisons have no common report: name one kind at a time")
+        if comparisons and form is Format.CSV:
+            raise ValueError("--format csv: a comparison has no stages; use markdown, html or json")
     write: dict[Format, Callable[[], str]] = {
         Format.MARKDOWN: lambda: comparison_report.markdown(comparisons) if comparisons else markdown(results),
         Format.HTML: lambda: comparison_report.html(comparisons) if comparisons else html(results),

@@ -79,19 +79,15 @@ def rules(
     ]
     if problems:
         fail("\n".join(problems), ExitCode.FAILED)
-    for name in group_label or ():
-        if not LABEL_NAME.fullmatch(name) or name in OWN_LABELS:
-            fail(
-                f"--group-label {name!r}: write the name of a label that the prober itself does not give, such as cluster",
-                ExitCode.WRONG_CALL,
-            )
+    with exit_on(ValueError, command="rules"):
+        labels, group_labels = _labels(label or []), _group_labels(group_label or [])
     options = RuleOptions(
         selector,
-        _labels(label or []),
+        labels,
         runbook_url.rstrip("/"),
         dashboard_url.rstrip("/"),
         prober_url.rstrip("/"),
-        group_labels=tuple(dict.fromkeys(group_label or ())),
+        group_labels=group_labels,
         target_labels=configuration.label_names,
         has_several_probers=several_probers,
     )
@@ -112,9 +108,18 @@ def _labels(pairs: list[str]) -> tuple[tuple[str, str], ...]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():
-            fail(f"--label {pair!r}: write NAME=VALUE, such as team=inference", ExitCode.WRONG_CALL)
+            raise ValueError(f"--label {pair!r}: write NAME=VALUE, such as team=inference")
         labels.append((name, value))
     return tuple(labels)
+
+
+def _group_labels(names: list[str]) -> tuple[str, ...]:
+    for name in names:
+        if not LABEL_NAME.fullmatch(name) or name in OWN_LABELS:
+            raise ValueError(
+                f"--group-label {name!r}: write the name of a label that the prober itself does not give, such as cluster"
+            )
+    return tuple(dict.fromkeys(names))
 
 
 class _Dumper(yaml.SafeDumper):

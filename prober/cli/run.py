@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from prober.cli.daemon import OF_URLS, run_app, url_configuration
-from prober.cli.exit_codes import ExitCode, fail
+from prober.cli.exit_codes import exit_on
 from prober.cli.options import ConfigFile, ListenAddress, RareOption, quantity, split_file
 from prober.cli.output import echo
 from prober.config.units import count, duration
@@ -112,7 +112,7 @@ def run(
     from prober.features.replicas.leadership import LeaseOptions
     from prober.web.site import external_address, host_and_port
 
-    try:
+    with exit_on(ValueError, command="run"):
         own_shard = quantity("--shard", shard, lambda text: Shard.parse(text, os.environ.get("POD_NAME")))
         own_vantage = quantity("--vantage", vantage, vantage_name)
         quantity("--web.listen-address", listen_address, host_and_port)
@@ -122,8 +122,6 @@ def run(
         lease_s = quantity("--lease.duration", lease_duration, duration)
         max_bytes = None if storage_max_size is None else quantity("--storage.max-size", storage_max_size, count)
         drain_s = quantity("--shutdown.timeout", shutdown_timeout, patience_s)
-    except ValueError as problem:
-        fail(f"prober: {problem}", ExitCode.WRONG_CALL)
     text = url_configuration("run", urls) if urls else None
     if text:
         echo(f"# Configuration in use. Save it as prober.yaml, with slos:, to change it.\n{text.rstrip()}")
@@ -146,7 +144,7 @@ def run(
         config_text=text,
     )
 
-    run_app(App(options))
+    run_app("run", App(options))
 
 
 def patience_s(text: str) -> float:

@@ -7,13 +7,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import ValidationError
 
 from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.options import EndpointOptions, WorkloadOptions, quantity
-from prober.config.fields import Block, Document
 from prober.config.problems import ConfigError, explain, no_such
 from prober.config.server import expand, expand_url
 from prober.config.target import TargetSpec
@@ -26,7 +25,6 @@ from prober.workload.shapes import Fixed
 from prober.workload.trace import parse_trace
 from prober.workload.workloads import FileWorkload, GoldenWorkload, Mix, TraceWorkload, Workload
 
-M = TypeVar("M", bound=Block)
 GOLDEN_SHARE = 0.05  # of the requests, with --golden
 # Options of the fields that a user sets; a path below a field follows its option.
 OPTIONS = {
@@ -45,8 +43,6 @@ OPTIONS = {
     "sweep.step": "--step",
     "sweep.limits.time": "--max-time",
     "/slos": "--slo",
-    "config_file": "--model-config",
-    "gpu": "--gpu",
 }
 
 
@@ -55,21 +51,29 @@ def target(
 ) -> TargetSpec:
     """The target that these options describe. fields: further fields of the target. Raises ValueError, ConfigError."""
     page_url = quantity("--metrics-url", metrics_url, partial(expand_url, environment=os.environ))
-    return validated(
-        command,
-        TargetSpec,
-        {
-            "url": url,
-            "name": command,
-            **endpoint_fields(endpoint),
-            "headers": {
-                name: quantity(f"--header {name}", value, partial(expand, environment=os.environ))
-                for name, value in map(_header, endpoint.header or ())
-            },
-            "metrics": {"url": page_url, **fields.pop("metrics", {})},
-            **fields,
-        },
-    )
+    described = endpoint_fields(endpoint)
+    described["headers"] = {
+        name: quantity(f"--header {name}", value, partial(expand, environment=os.environ))
+        for name, value in described.get("headers", {}).items()
+    }
+    fields = {
+        "url": url,
+        "name": command,
+        **described,
+        **fields,
+        "metrics": {"url": page_url, **fields.get("metrics", {})},
+    }
+    try:
+        return TargetSpec.model_validate(fields)
+    except ValidationError as error:
+        mistakes = explain(error, TargetSpec, fields).items()
+        raise ConfigError("\n".join(f"prober {command}: {_option(path)}: {text}" for path, text in mistakes)) from None
+
+
+def _option(path: str) -> str:
+    """The option for a field of a target, or the path of the field if it has none."""
+    path = path.removeprefix(".")
+    return next((name + path[len(key) :] for key, name in OPTIONS.items() if path.startswith(key)), path)
 
 
 def endpoint_fields(endpoint: EndpointOptions) -> dict[str, Any]:
@@ -83,20 +87,6 @@ def endpoint_fields(endpoint: EndpointOptions) -> dict[str, Any]:
         "headers": dict(map(_header, endpoint.header or ())),
     }
     return {name: value for name, value in fields.items() if value}
-
-
-def validated(command: str, model: type[M], fields: Mapping[str, Any], context: Document | None = None) -> M:
-    """A model made from the values of options. Raises ConfigError, which names the options."""
-
-    def option(path: str) -> str:
-        path = path.removeprefix(".")
-        return next((name + path[len(key) :] for key, name in OPTIONS.items() if path.startswith(key)), path)
-
-    try:
-        return model.model_validate(fields, context=context)
-    except ValidationError as error:
-        mistakes = explain(error, model, fields).items()
-        raise ConfigError("\n".join(f"prober {command}: {option(path)}: {text}" for path, text in mistakes)) from None
 
 
 def _header(line: str) -> tuple[str, str]:

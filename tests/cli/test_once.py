@@ -1,4 +1,4 @@
-"""`prober once` and `prober diagnose` beside a mock engine in virtual time."""
+"""`prober once` beside a mock engine in virtual time."""
 
 import json
 from dataclasses import replace
@@ -28,18 +28,6 @@ def test_one_probe_is_drawn_or_a_document_and_its_outcome_is_the_exit_code() -> 
     assert "TTFT" in drawn.stdout
     assert "█" in drawn.stdout
     assert (failed.returncode, json.loads(failed.stdout)["outcome"]) == (1, "truncated")
-
-
-def test_all_phases_are_sent_and_answered() -> None:
-    """Where nothing was slow, the document says so in place of a diagnosis."""
-    with beside(mock(ENGINE)) as (url,):
-        done = prober("diagnose", url, "--json", "--tpot", "10s")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    kinds = {row["kind"]: (row["answered"], row["sent"]) for row in document["phases"]}
-    assert kinds == {"short": (20, 20), "prefill": (22, 22), "prefill_warm": (22, 22), "decode": (6, 6)}
-    assert document["diagnosis"] is None
-    assert document["not_diagnosed"] == "Nothing was slow: no probe was above --tpot 10 s."
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from prober.cli.watch_screen import facts, plain_lines
+from prober.cli.watch import facts, plain_lines
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.measure.engines import DIALECTS
