@@ -33,7 +33,7 @@ PURE_MODULES = {
     "features.drift": "baseline blocks dashboard detector evidence fitting serialization",
     "features.engines": "continuity dashboard page_reading series",
     "features.gpu": "dashboard series",
-    "features.diagnosis": "advice clues diagnosis mechanisms phases trouble window",
+    "features.diagnosis": "advice clues diagnosis mechanisms trouble window",
     "features.budget": "series",
     "features.health": "health series",
     "features.discovery": "series",

@@ -6,8 +6,8 @@ from contextlib import closing
 from random import Random
 
 from prober.cli.scenes import DRIFT_LOAD_PER_S, DRIFT_PROBES_PER_S, DRIFT_STEP_RATIO
-from prober.features.drift import FEATURE
 from prober.features.drift.blocks import DAY_S
+from prober.features.drift.declaration import FEATURE
 from prober.features.drift.detector import step
 from prober.features.drift.monitor import name_of_state
 from prober.features.drift.serialization import dump

@@ -2,29 +2,27 @@
 
 import re
 
-from prober import probing
 from prober.daemon import series as own_series
 from prober.exposition.families import AnySeries, Registry
-from prober.features import (
-    answers,
-    budget,
-    capacity,
-    diagnosis,
-    discovery,
-    drift,
-    engines,
-    gpu,
-    grafana,
-    health,
-    replicas,
-    slo,
-)
+from prober.features.answers import declaration as answers
+from prober.features.budget import declaration as budget
+from prober.features.capacity import declaration as capacity
+from prober.features.diagnosis import declaration as diagnosis
+from prober.features.discovery import declaration as discovery
+from prober.features.drift import declaration as drift
+from prober.features.engines import declaration as engines
+from prober.features.gpu import declaration as gpu
+from prober.features.grafana import declaration as grafana
+from prober.features.health import declaration as health
+from prober.features.replicas import declaration as replicas
+from prober.features.slo import declaration as slo
+from prober.probing import declaration as probing
 from prober.probing.feature import Feature, declared
 
 # In the order in which their observers are called: a new feature is one name here.
 FEATURES: tuple[Feature, ...] = tuple(
-    folder.FEATURE
-    for folder in (
+    declaration.FEATURE
+    for declaration in (
         *(probing, slo, health, budget, engines, gpu, diagnosis, capacity, drift, answers),
         *(discovery, replicas, grafana),
     )

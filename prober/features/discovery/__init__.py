@@ -1,6 +1,1 @@
 """Targets from files, servers, DNS and Kubernetes, joined with the configured ones."""
-
-from prober.features.discovery import series
-from prober.probing.feature import Feature, declared
-
-FEATURE = Feature(declared(series), alerts=series.alerts, is_used=lambda configuration: bool(configuration.discovery))

@@ -1,15 +1,1 @@
 """Metrics pages of engines, read into one set of signals."""
-
-from collections.abc import Iterator
-
-from prober.features.engines import series
-from prober.probing.feature import Feature, Monitor, Shared, declared
-
-
-def _monitors(shared: Shared) -> Iterator[Monitor]:
-    from prober.features.engines.monitor import EngineMonitor
-
-    yield EngineMonitor(shared.registry, shared.events, shared.saved["engine"])
-
-
-FEATURE = Feature(declared(series), _monitors, series.alerts, saved="engine")

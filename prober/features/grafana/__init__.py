@@ -2,9 +2,6 @@
 
 from importlib.util import find_spec
 
-from prober.features.grafana import series
-from prober.probing.feature import Feature, declared
-
 MISSING = "the library grafana-client is not installed: pip install 'llm-slo-prober[grafana]'"
 
 
@@ -15,6 +12,3 @@ class GrafanaError(Exception):
 def available() -> bool:
     """True if the Grafana client library, an extra of the package, is installed."""
     return find_spec("grafana_client") is not None
-
-
-FEATURE = Feature(declared(series))

@@ -1,0 +1,6 @@
+"""What the daemon, the rule files and the store must know of this feature."""
+
+from prober.features.discovery import series
+from prober.probing.feature import Feature, declared
+
+FEATURE = Feature(declared(series), alerts=series.alerts, is_used=lambda configuration: bool(configuration.discovery))
