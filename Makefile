@@ -35,8 +35,9 @@ demo: install ## four mock engines, the prober, and Prometheus where there is on
 test: tools ## every test but the slow ones (8 min)
 	@tools/test.sh $(BIN)/pytest $(ARGS)
 
-test-slow: tools ## statistical proofs and scenes of minutes, which `make test` leaves out (1 h)
+test-slow: tools ## statistical proofs, scenes of minutes, and constants that no test sees, which `make test` leaves out (2 h)
 	@$(BIN)/pytest -m slow --numprocesses 2 --max-worker-restart 0 -o timeout=1200 $(ARGS)
+	@$(BIN)/python -m tools.mutants --sample 40 --most 10
 
 check: install ## format, lint, types, layers, generated files unchanged, dashboards (1 to 4 min)
 	$(BIN)/ruff format --check

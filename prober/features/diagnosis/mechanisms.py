@@ -24,7 +24,6 @@ from prober.features.diagnosis.clues import (
 )
 
 OUTSIDE = 0.6  # share of the growth outside the engine that makes the path its cause
-EARLY = 0.9  # share of the time to the first token, within which headers do not wait for it
 IDLE = 0.5  # waiting requests up to which the queue counts as empty
 PREEMPTED = 0.01  # preemptions per request
 LONGER = 1.4  # growth of prompts, work or pauses; minutes of the same users vary by less
@@ -146,7 +145,7 @@ def _network(s: Symptoms) -> tuple[Finding, ...]:
     if s.is_about_decode and s.has_usual and held >= STILL and held > still:
         return _known(s.measured("time in which tokens are held on the way", lambda w: w.held_ratio, "ratio"))
     # Headers tell something only where they do not wait for the first token.
-    is_early = s.before.headers_ratio is not None and s.before.headers_ratio < EARLY
+    is_early = s.before.headers_ratio is not None and s.before.headers_ratio < MOST
     parts = (
         ("connecting", s.share(lambda w: w.connect_s, s.added_s), MOST),
         ("time until its host has the request", s.share(lambda w: w.network_s, s.added_s), MOST),

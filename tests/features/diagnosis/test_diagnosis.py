@@ -1,11 +1,13 @@
 """Diagnosis: each mechanism from its evidence, and `unknown` where the evidence does not show one."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
+from prober.features.diagnosis import clues, mechanisms
 from prober.features.diagnosis.advice import KNOBS
 from prober.features.diagnosis.clues import Finding, Name, Symptoms, WindowFeatures
 from prober.features.diagnosis.diagnosis import Diagnosis, diagnose
@@ -372,10 +374,18 @@ def test_every_lever_is_one_that_an_engine_has() -> None:
     assert set(KNOBS) <= {table.engine for table in TABLES}
 
 
-def test_every_mechanism_is_documented() -> None:
-    """docs/methods.md names all of them."""
+def test_every_mechanism_and_every_constant_is_documented() -> None:
+    """docs/methods.md names all mechanisms, and states the value of each constant beside the row that needs it."""
     text = (Path(__file__).parents[3] / "docs/methods.md").read_text()
     assert all(f"`{name}`" in text for name in get_args(Name))
+    stated = {name: float(value) for name, value in re.findall(r"^\| `([A-Z_]+)` ([0-9.]+) \|", text, re.MULTILINE)}
+    constants = {
+        name: value
+        for module in (clues, mechanisms)
+        for name, value in vars(module).items()
+        if name.isupper() and isinstance(value, float)
+    }
+    assert constants.items() <= stated.items()
 
 
 @pytest.mark.parametrize(

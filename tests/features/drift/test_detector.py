@@ -109,6 +109,12 @@ def test_probes_that_end_in_another_order_than_they_began_are_neighbours() -> No
     assert verdicts[-1].active
 
 
+def test_the_threshold_is_twice_what_the_bound_requires() -> None:
+    """At one false alarm in 30 days; the other half is left for the errors of a learnt baseline."""
+    assert Settings(0.2).threshold == pytest.approx(2 * 0.2 * 30 * 86_400)
+    assert new_state(SETTINGS).gap_s == pytest.approx(100.0), "20 mean intervals: what comes later is no neighbour"
+
+
 def test_it_learns_then_judges_roughly_then_settles() -> None:
     """5,000 samples make a provisional baseline, 5,000 spread over three days the final one; nothing alarms on the way."""
     state = new_state(SETTINGS)
