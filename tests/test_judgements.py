@@ -17,7 +17,7 @@ from prober.features.experiments.gate import decision as gated
 from prober.features.experiments.instance_sizing import Demand, Size, size
 from prober.features.experiments.matrix import decision, fails_error, judge, sentences
 from prober.features.experiments.report.report import markdown
-from prober.features.slo.compliance import slo_status
+from prober.features.slo.compliance import SloStatus, compliance
 from prober.measure.objective import JudgedStream, Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
@@ -89,7 +89,7 @@ def test_every_number_of_events_has_one_word_of_each_judgement(bad: int) -> None
         question.close_block()
         seen.append(question.evidence(ERROR, ERROR))
         now_bad = min(bad, events)
-        state = slo_status(TTFT, STREAM, events, now_bad, since_unix_s=0.0, trusted=True, quiet_s=1.0).state
+        state, _ = compliance(TTFT, STREAM, events, now_bad, trusted=True, quiet_s=1.0)
         enough = events >= 1_000 or now_bad > 10
         assert state == ("no_data" if not enough else "missed" if now_bad > 0.01 * events else "met")
         assert seen[-1] == shown(events, now_bad)
@@ -137,7 +137,8 @@ def test_sweep_plan_and_report_make_the_claim_of_the_evidence(events: int, bad: 
 @pytest.mark.parametrize(("events", "bad"), CASES)
 def test_page_api_and_watch_have_the_word_of_the_window(events: int, bad: int) -> None:
     """The same one, and no word about a rate."""
-    status = slo_status(TTFT, STREAM, events, bad, since_unix_s=0.0, trusted=True, quiet_s=1.0)
+    state, why = compliance(TTFT, STREAM, events, bad, trusted=True, quiet_s=1.0)
+    status = SloStatus(TTFT, STREAM.workload, events, bad, 0.0, state, why)
     word = status.state.replace("_", " ")
     answer = SloAnswer.model_validate(status)
     assert answer.state == status.state

@@ -83,10 +83,6 @@ class Value:
 
     def __init__(self, series: AnySeries, labels: Labels, constant: ConstantLabels = ()) -> None:
         self.value = 0.0
-        self.name(series, labels, constant)
-
-    def name(self, series: AnySeries, labels: Labels, constant: ConstantLabels) -> None:
-        """Set the labels in the text; the value stays."""
         self._line = f"{series.name}{label_text(series.labels, labels, *constant)} "
         self.packed_labels: bytes | None = None
 
@@ -120,10 +116,6 @@ class Histogram:
         self.native: Exponential | None = Exponential()
         self.exemplars: dict[int, tuple[str, float, float]] = {}
         self._ends = _ends(bounds)
-        self.name(series, labels, constant)
-
-    def name(self, series: AnySeries, labels: Labels, constant: ConstantLabels) -> None:
-        """Set the labels in the text; the counts stay."""
         name, text = series.name, label_text(series.labels, labels, *constant)
         self._bucket = f"{name}_bucket{text[:-1]}{',' if text else '{'}"
         self._count_line, self._sum_line = f"{name}_count{text} ", f"{name}_sum{text} "
@@ -272,14 +264,8 @@ class Registry(dict[str, Family]):
         )
 
     def label(self, target: str, labels: ConstantLabels) -> None:
-        """Set further labels of all series of a target, in place of those set before."""
-        if labels == self._of_targets.get(target, ()):
-            return
+        """Set further labels of all series of a target, before it has any."""
         self._of_targets[target] = labels
-        for family in self.values():
-            if family.series.labels[:1] == ("target",):
-                for values in family.of(target):
-                    family.children[values].name(family.series, values, family.more_labels(values))
 
     def family(self, declared: AnySeries) -> Family:
         """The family that `declared` declares."""
@@ -318,16 +304,14 @@ class Registry(dict[str, Family]):
             if labels not in remaining:
                 del family.children[labels]
 
-    def remove(self, *first: str) -> None:
-        """Remove every child of a target and the target's labels; with two arguments, only the children of a workload of the target."""
-        names = ("target", "workload")[: len(first)]
-        if len(first) == 1:
-            self._of_targets.pop(*first, None)
+    def remove(self, target: str) -> None:
+        """Remove all series of a target, and its labels."""
+        self._of_targets.pop(target, None)
         for family in self.values():
-            if family.series.labels[: len(first)] == names:
-                for labels in family.of(*first):
+            if family.series.labels[:1] == ("target",):
+                for labels in family.of(target):
                     del family.children[labels]
-                family.of(*first)  # drops the labels of removed children
+                family.of(target)  # drops the labels of removed children
 
 
 _FAMILY = "io.prometheus.client.MetricFamily"

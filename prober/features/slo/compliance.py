@@ -75,18 +75,17 @@ class SloStatus:
     of_answered: bool = False
 
 
-def slo_status(
+def compliance(
     slo: Slo,
     use: JudgedStream,
     events: int,
     bad: int,
     *,
-    since_unix_s: float,
     trusted: bool,
     quiet_s: float | None,
     why_no_event: str = "",
-) -> SloStatus:
-    """Judge `bad` of `events` in the window of the SLO.
+) -> tuple[Compliance, str]:
+    """Judge `bad` of `events` in the window of the SLO. Returns (compliance, the reason for no_data).
 
     quiet_s: seconds since the last event, None if unknown
     why_no_event: why the last probe was no event, "" if it was one or the reason is unknown
@@ -104,5 +103,4 @@ def slo_status(
         why = f"{events:,} of the {needed:,} events needed{reason}"
     elif not trusted and slo.threshold_s is not None and bad <= slo.error_budget_ratio * events:
         why = UNTRUSTED
-    state: Compliance = "no_data" if why else "missed" if bad > slo.error_budget_ratio * events else "met"
-    return SloStatus(slo, use.workload, events, bad, since_unix_s, state, why)
+    return "no_data" if why else "missed" if bad > slo.error_budget_ratio * events else "met", why

@@ -5,7 +5,7 @@ import json
 import logging
 from array import array
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from typing import Any, get_args
@@ -13,7 +13,7 @@ from typing import Any, get_args
 from prober.config.units import counted, duration_text, first_names
 from prober.exposition.families import Registry
 from prober.features.slo import series
-from prober.features.slo.compliance import Burn, Compliance, SloStatus, silence_s, slo_status
+from prober.features.slo.compliance import Burn, Compliance, SloStatus, compliance, silence_s
 from prober.features.slo.traffic import STREAM, bound_text, histogram_of, nearest_bound
 from prober.measure.engine_signals import PageReading
 from prober.measure.objective import (
@@ -373,16 +373,15 @@ class TargetSlos(TargetObserver):
         now, trusted = self._monitor.now(), self._monitor.is_trusted(self.name)
         now_ns = now.monotonic_ns
         for count in self._counts.values():
-            last_ns = count.window.last_ns
-            status = slo_status(
-                *(count.slo, count.stream, *count.window.total(now_ns)),
-                since_unix_s=now.unix_s - (now_ns - count.window.since_ns(now_ns)) / 1e9,
-                trusted=trusted,
-                quiet_s=None if last_ns is None else (now_ns - last_ns) / 1e9,
-                why_no_event=count.why_no_event,
+            slo, workload, last_ns = count.slo, count.stream.workload, count.window.last_ns
+            events, bad = count.window.total(now_ns)
+            quiet_s = None if last_ns is None else (now_ns - last_ns) / 1e9
+            state, why = compliance(
+                slo, count.stream, events, bad, trusted=trusted, quiet_s=quiet_s, why_no_event=count.why_no_event
             )
-            of_answered = count.slo.threshold_s is not None and status.workload in self._counting_failures
-            yield replace(status, burn=count.burn(now), of_answered=of_answered)
+            since_unix_s = now.unix_s - (now_ns - count.window.since_ns(now_ns)) / 1e9
+            of_answered = slo.threshold_s is not None and workload in self._counting_failures
+            yield SloStatus(slo, workload, events, bad, since_unix_s, state, why, count.burn(now), of_answered)
 
     def show_standing(self) -> None:
         """Export the compliance, the rest of the budget and silence of each SLO."""

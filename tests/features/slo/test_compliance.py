@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from prober.features.slo.compliance import UNTRUSTED, slo_status
+from prober.features.slo.compliance import UNTRUSTED, compliance
 from prober.measure.objective import JudgedStream, Slo
 
 TTFT = Slo("s", "ttft", 0.5, Decimal("0.99"), 30 * 86400.0)
@@ -33,8 +33,7 @@ def test_no_data_is_a_state_of_its_own(
     slo: Slo, events: int, bad: int, trusted: bool, quiet_s: float | None, state: str, why: str
 ) -> None:
     """Too few events, silence, and latencies that are not judged are never met; the gaps of one probe count as one event."""
-    status = slo_status(slo, USE, events, bad, since_unix_s=0.0, trusted=trusted, quiet_s=quiet_s)
-    assert (status.state, status.why) == (state, why)
+    assert compliance(slo, USE, events, bad, trusted=trusted, quiet_s=quiet_s) == (state, why)
 
 
 @pytest.mark.parametrize(
@@ -42,5 +41,4 @@ def test_no_data_is_a_state_of_its_own(
 )
 def test_no_data_has_the_reason_why_answers_are_no_events(events: int, quiet_s: float | None, why: str) -> None:
     """As where a gateway releases all content of an answer at once: TPOT and ITL are not measurable, and not met."""
-    status = slo_status(ITL, USE, events, 0, since_unix_s=0.0, trusted=True, quiet_s=quiet_s, why_no_event="why")
-    assert (status.state, status.why) == ("no_data", why)
+    assert compliance(ITL, USE, events, 0, trusted=True, quiet_s=quiet_s, why_no_event="why") == ("no_data", why)
