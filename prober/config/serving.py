@@ -8,6 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    ConfigDict,
     Field,
     PrivateAttr,
     ValidationInfo,
@@ -30,11 +31,12 @@ from prober.config.fields import (
     at_least,
     mistake,
 )
+from prober.config.problems import unknown_key
 from prober.config.server import http_url
 from prober.config.units import shortened
 from prober.measure.bandwidth_bound import DecodeModel, UnknownFigure, decode_model, memory_bandwidth
 from prober.measure.objective import TRAFFIC_SIGNALS, Slo
-from prober.results.facts import CONTEXT_NAMES, ENGINE_VERSION, Fact
+from prober.results.facts import Fact
 
 MAX_CHARS = 300
 CONFIG_FILE = "the model's config.json"
@@ -63,35 +65,23 @@ def read_model_config(path: str, info: ValidationInfo) -> dict[str, Any]:
     return config
 
 
-class ContextSpec(Block):
-    """Facts about hardware, engine and model. If the prober finds another value, results contain both."""
+# Names of facts in `context`, in the order of reports.
+FACTS = (
+    *("gpu", "gpu_memory", "interconnect", "driver", "cuda", "cpu", "host_ram", "storage", "engine_version"),
+    *("engine_commit", "parallelism", "attention_backend", "scheduling_policy", "max_batch", "weights"),
+    *("model_revision", "tokenizer", "chat_template", "precision", "quantization", "speculation"),
+)
 
-    gpu: Text | None = Field(
-        None, description="name of the GPU, such as NVIDIA H100 80GB HBM3; none for an engine on the CPU"
+
+class ContextSpec(Block):
+    """Facts about hardware, engine and model, by their names in FACTS. If the prober finds another value, results contain both."""
+
+    model_config = ConfigDict(
+        extra="allow", json_schema_extra={"propertyNames": {"enum": [*FACTS, "flags", "rollback", "config_file"]}}
     )
-    gpu_memory: Text | None = Field(None, description="memory of one GPU, such as 80 GiB")
-    interconnect: Text | None = Field(None, description="between the GPUs, such as NVLink 4, 18 links")
-    driver: Text | None = Field(None, description="version of the GPU driver")
-    cuda: Text | None = Field(None, description="version of CUDA, or of ROCm, that the engine uses")
-    cpu: Text | None = Field(None, description="processor of the engine's host")
-    host_ram: Text | None = Field(None, description="memory of the engine's host")
-    storage: Text | None = Field(None, description="disk of the weights, such as NVMe or NFS")
-    engine_version: Text | None = Field(None, description="version of the engine")
-    engine_commit: Text | None = Field(None, description="commit or image digest of the engine")
+    __pydantic_extra__: dict[str, Text]
+
     flags: dict[str, Text] = Field(default_factory=dict, description="settings of the engine, by its own names")
-    parallelism: Text | None = Field(None, description="such as TP 2, PP 1")
-    attention_backend: Text | None = Field(None, description="such as FLASH_ATTN")
-    scheduling_policy: Text | None = Field(None, description="such as fcfs")
-    max_batch: Text | None = Field(None, description="most sequences in a batch")
-    weights: Text | None = Field(None, description="repository or path of the weights")
-    model_revision: Text | None = Field(None, description="revision of the weights, such as a commit")
-    tokenizer: Text | None = Field(None, description="name or path of the tokenizer")
-    chat_template: Text | None = Field(None, description="name or digest of the chat template")
-    precision: Text | None = Field(None, description="type of weights and activations, such as bfloat16")
-    quantization: Text | None = Field(
-        None, description="method and group size, such as awq, 4 bit, groups of 128; or none"
-    )
-    speculation: Text | None = Field(None, description="method of speculative decoding, or none")
     rollback: Text | None = Field(
         None,
         description="needs and losses of going back to the version before, such as a restart of 3 minutes; reports of decisions "
@@ -104,6 +94,9 @@ class ContextSpec(Block):
 
     @model_validator(mode="after")
     def _read(self, info: ValidationInfo) -> Self:
+        with Mistakes() as mistakes:
+            for name in self.__pydantic_extra__.keys() - set(FACTS):
+                mistakes.add(name, unknown_key(name, [*FACTS, *ContextSpec.model_fields]))
         if self.config_file is None or self._config is not None:
             return self
         self._config = read_model_config(self.config_file, info)
@@ -112,8 +105,7 @@ class ContextSpec(Block):
     @property
     def configured(self) -> dict[str, str]:
         """The configured facts by name."""
-        names = (name for name in (*CONTEXT_NAMES, ENGINE_VERSION) if name in ContextSpec.model_fields)
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        return {name: self.__pydantic_extra__[name] for name in FACTS if name in self.__pydantic_extra__}
 
     @property
     def checkpoint_facts(self) -> list[Fact]:

@@ -37,7 +37,7 @@ from prober.config.fields import (
 from prober.config.labels import UserLabels
 from prober.config.problems import no_such
 from prober.config.server import Auth, Headers, TlsSpec, api_of, base_url, http_url
-from prober.config.serving import ContextSpec, DecodeBoundSpec, GpusSpec, MetricsSpec
+from prober.config.serving import FACTS, ContextSpec, DecodeBoundSpec, GpusSpec, MetricsSpec
 from prober.config.sweep import SweepSpec
 from prober.config.workloads import THINK_TIME_REFUSED
 from prober.measure.engines import DIALECTS
@@ -140,7 +140,8 @@ class Overridable(Block):
     timeouts: Timeouts = Field(default_factory=Timeouts, description="when a probe is aborted")
     health: HealthSpec = Field(default_factory=HealthSpec, description="answers of `/health/TARGET`")
     context: ContextSpec = Field(
-        default_factory=ContextSpec, description="facts about hardware, engine and model, for the context of results"
+        default_factory=ContextSpec,
+        description=f"facts about hardware, engine and model for the context of results, as text: {', '.join(FACTS)}",
     )
     labels: UserLabels = Field(
         default_factory=dict,
