@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeVar, cast
 
 from pydantic import Field, PlainValidator, TypeAdapter, ValidationInfo, model_validator
 
 from prober.config.fields import (
     Block,
     Document,
-    Duration,
     Items,
     Mistakes,
     OptionalDuration,
@@ -47,123 +46,105 @@ THINK_TIME_REFUSED = (
 )
 
 
-class Bounds(Block):
-    min: PositiveCount
-    max: PositiveCount
+N = TypeVar("N")  # PositiveCount for tokens, OptionalDuration for times
+Sigma = Annotated[float, Field(ge=0, le=10, strict=False)]
+Share = Annotated[float, Field(ge=0, le=1, strict=False)]
 
 
-class LognormalSpec(Block):
-    median: Positive
-    sigma: Annotated[float, Field(ge=0, le=10, strict=False)]
-    min: PositiveCount = 1
-    max: PositiveCount
+class UniformSpec(Block, Generic[N]):
+    min: N
+    max: N
 
 
-class QuantilesSpec(Block):
-    quantiles: dict[Annotated[float, Field(ge=0, le=1, strict=False)], Annotated[float, Field(ge=1, strict=False)]]
+class ExponentialSpec(Block, Generic[N]):
+    mean: N
+    max: N
 
 
-class LengthSpec(Block):
-    """A distribution of lengths in tokens. Exactly one key is set."""
+class LognormalSpec(Block, Generic[N]):
+    median: N
+    sigma: Sigma
+    min: N | None = None
+    max: N
 
-    fixed: PositiveCount | None = None
-    uniform: Bounds | None = None
-    lognormal: LognormalSpec | None = None
-    empirical: QuantilesSpec | None = None
 
-    def distribution(self) -> LengthDistribution:
-        """Returns the distribution. Raises a mistake."""
+class QuantilesSpec(Block, Generic[N]):
+    quantiles: dict[Share, N]
+
+
+class DistributionSpec(Block, Generic[N]):
+    """A distribution of lengths in tokens or of times. Exactly one key is set."""
+
+    fixed: N | None = None
+    uniform: UniformSpec[N] | None = None
+    exponential: ExponentialSpec[N] | None = None
+    lognormal: LognormalSpec[N] | None = None
+    empirical: QuantilesSpec[N] | None = None
+
+    def distribution(self, scale: int, least: int) -> LengthDistribution:
+        """Returns the distribution, in units of 1 / `scale`, from `least` on if the file has no minimum. Raises a mistake."""
         if len(self.model_fields_set) != 1:
-            raise mistake(f"not a length; write a number of tokens, or one of {', '.join(LengthSpec.model_fields)}")
+            raise mistake(f"no distribution; write a plain value, or one of {', '.join(DistributionSpec.model_fields)}")
+
+        def units(value: Any) -> int:
+            return round(float(value) * scale)
+
         if self.fixed is not None:
-            return Fixed(self.fixed)
+            return Fixed(units(self.fixed))
         if self.empirical is not None:
-            pairs = tuple(sorted(self.empirical.quantiles.items()))
-            lengths = [tokens for _, tokens in pairs]
-            if pairs and (pairs[0][0], pairs[-1][0]) == (0, 1) and lengths == sorted(lengths):
+            pairs = tuple(sorted((share, units(value)) for share, value in self.empirical.quantiles.items()))
+            values = [value for _, value in pairs]
+            if pairs and (pairs[0][0], pairs[-1][0]) == (0, 1) and values == sorted(values):
                 return Empirical(pairs)
             raise mistake("quantiles must go from 0 to 1 and rise, such as {0: 10, 0.5: 100, 1: 2000}")
-        if (u := self.uniform) is not None and u.min <= u.max:
-            return Uniform(u.min, u.max)
-        if (p := self.lognormal) is not None and p.min <= p.median <= p.max:
-            return Lognormal(p.median, p.sigma, p.min, p.max)
-        raise mistake("min, median and max are not in order; it must be min ≤ median ≤ max")
+        if (u := self.uniform) is not None and units(u.min) <= units(u.max):
+            return Uniform(units(u.min), units(u.max))
+        if (e := self.exponential) is not None and 0 < units(e.mean) <= units(e.max):
+            return Exponential(units(e.mean), units(e.max))
+        if (p := self.lognormal) is not None:
+            low = least if p.min is None else units(p.min)
+            if max(1, low) <= units(p.median) <= units(p.max):
+                return Lognormal(units(p.median), p.sigma, low, units(p.max))
+        raise mistake("min, median or mean, and max are not in order; it must be min ≤ median ≤ max")
 
 
-_NUMBER: TypeAdapter[int] = TypeAdapter(PositiveCount)
-
-
-def _length(value: object, info: ValidationInfo) -> LengthDistribution:
-    if isinstance(value, Fixed | Uniform | Lognormal | Empirical):
+def _distribution(
+    kind: type[DistributionSpec[Any]],
+    unit: TypeAdapter[Any],
+    scale: int,
+    least: int,
+    value: object,
+    info: ValidationInfo,
+) -> object:
+    """A distribution as it is written. Code passes the distribution itself, which is returned."""
+    if isinstance(value, Fixed | Uniform | Exponential | Lognormal | Empirical):
         return value
     if isinstance(value, dict):
-        return LengthSpec.model_validate(value, context=info.context).distribution()
-    return Fixed(_NUMBER.validate_python(value, context=info.context))
+        return kind.model_validate(value, context=info.context).distribution(scale, least)
+    return Fixed(round(unit.validate_python(value, context=info.context) * scale))
 
 
-Length = Annotated[LengthDistribution, PlainValidator(_length, json_schema_input_type=PositiveCount | LengthSpec)]
+_LENGTH = DistributionSpec[PositiveCount]
+Length = Annotated[
+    LengthDistribution,
+    PlainValidator(
+        partial(_distribution, _LENGTH, TypeAdapter(PositiveCount), 1, 1),
+        json_schema_input_type=PositiveCount | _LENGTH,
+    ),
+]
+_TIME = DistributionSpec[OptionalDuration]
+ThinkTime = Annotated[  # in ms
+    LengthDistribution,
+    PlainValidator(
+        partial(_distribution, _TIME, TypeAdapter(OptionalDuration), 1000, 0),
+        json_schema_input_type=OptionalDuration | _TIME,
+    ),
+]
 
 
 class PrefixSpec(Block):
     tokens: PositiveCount = Field(description="length of the prefix")
     reuse: Reuse = Field(description="share of the requests that have the prefix; warm is 100%, cold 0%")
-
-
-class ThinkTimeBounds(Block):
-    min: OptionalDuration
-    max: Duration
-
-
-class ExponentialThinkTime(Block):
-    mean: Duration
-    max: Duration
-
-
-class LognormalThinkTime(Block):
-    median: Duration
-    sigma: Annotated[float, Field(ge=0, le=10, strict=False)]
-    min: OptionalDuration = 0.0
-    max: Duration
-
-
-class ThinkTimeSpec(Block):
-    """A distribution of think times. Exactly one key is set."""
-
-    uniform: ThinkTimeBounds | None = None
-    exponential: ExponentialThinkTime | None = None
-    lognormal: LognormalThinkTime | None = None
-
-    def distribution(self) -> LengthDistribution:
-        """Returns the distribution, in ms. Raises a mistake."""
-        if len(self.model_fields_set) != 1:
-            raise mistake(f"not a think time; write 10s, or one of {', '.join(ThinkTimeSpec.model_fields)}")
-        if (u := self.uniform) is not None and u.min <= u.max:
-            return Uniform(_ms(u.min), _ms(u.max))
-        if (e := self.exponential) is not None and e.mean <= e.max:
-            return Exponential(e.mean * 1e3, _ms(e.max))
-        if (p := self.lognormal) is not None and p.min <= p.median <= p.max:
-            return Lognormal(p.median * 1e3, p.sigma, _ms(p.min), _ms(p.max))
-        raise mistake("min, median or mean, and max are not in order; it must be min ≤ median ≤ max")
-
-
-def _ms(seconds: float) -> int:
-    return round(seconds * 1e3)
-
-
-_DURATION: TypeAdapter[float] = TypeAdapter(OptionalDuration)
-
-
-def _think_time(value: object, info: ValidationInfo) -> LengthDistribution:
-    if isinstance(value, dict):
-        return ThinkTimeSpec.model_validate(value, context=info.context).distribution()
-    if isinstance(value, Fixed | Exponential):
-        return value
-    return Fixed(_ms(_DURATION.validate_python(value, context=info.context)))
-
-
-ThinkTime = Annotated[
-    LengthDistribution, PlainValidator(_think_time, json_schema_input_type=OptionalDuration | ThinkTimeSpec)
-]
 
 
 class SessionsSpec(Block):

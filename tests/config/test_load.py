@@ -416,11 +416,11 @@ BAD = [
     ),
     (
         "workloads: {w: {output_tokens: 5, prompt_tokens: {}}}\n" + ONE_LINE,
-        "workloads.w.prompt_tokens: not a length; write a number of tokens, or one of fixed, uniform, lognormal, empirical",
+        "workloads.w.prompt_tokens: no distribution; write a plain value, or one of fixed, uniform, exponential, lognormal, empirical",
     ),
     (
         "workloads: {w: {output_tokens: 5, prompt_tokens: {uniform: {min: 5, max: 2}}}}\n" + ONE_LINE,
-        "workloads.w.prompt_tokens: min, median and max are not in order; it must be min ≤ median ≤ max",
+        "workloads.w.prompt_tokens: min, median or mean, and max are not in order; it must be min ≤ median ≤ max",
     ),
     (
         "workloads: {w: {output_tokens: 5, prompt_tokens: 5, sampling: {seed: 1}}}\n" + ONE_LINE,

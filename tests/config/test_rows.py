@@ -94,7 +94,7 @@ def test_the_example_is_a_good_one() -> None:
         ({"prompt_tokens": "{fixed: 0}"}, "rows[0].prompt_tokens.fixed: must be at least 1, is 0"),
         (
             {"output_tokens": "{uniform: {min: 9, max: 3}}"},
-            "rows[0].output_tokens: min, median and max are not in order",
+            "rows[0].output_tokens: min, median or mean, and max are not in order",
         ),
         ({"output_tokens": "!!set {1}"}, "rows[0].output_tokens: {1} is not a count"),
         ({"prefix": "{tokens: 5, reuse: hot}"}, "rows[0].prefix.reuse: 'hot' is not a percentage"),
@@ -313,7 +313,7 @@ def test_a_think_time_beside_a_count_is_that_of_rows_with_a_schedule(
             "{turns: 3, think_time: {exponential: {mean: 9s, max: 1s}}}",
             "workloads.talk.sessions.think_time: min, median",
         ),
-        ("{turns: 3, think_time: {}}", "workloads.talk.sessions.think_time: not a think time; write 10s, or one of"),
+        ("{turns: 3, think_time: {}}", "workloads.talk.sessions.think_time: no distribution; write a plain value, or one of"),
     ],
 )
 def test_a_wrong_think_time_is_refused(sessions: str, message: str) -> None:
