@@ -22,15 +22,7 @@ _TABLE = (
     "PRIMARY KEY (kind, key))"
 )
 UNREADABLE_SUFFIX = ".unreadable"  # of the kind of rows that were set aside
-_SET_ODD_ROWS_ASIDE = f"""
-UPDATE OR REPLACE state SET kind = kind || '{UNREADABLE_SUFFIX}', key = hex(key), data = CAST(data AS BLOB),
-saved_unix_s = CAST(strftime('%s', 'now') AS REAL)
-WHERE kind = ? AND (typeof(key) <> 'text' OR typeof(saved_unix_s) <> 'real' OR typeof(data) <> 'blob')
-"""
-MAX_CHECKED_BYTES = 256 << 20  # reading a larger file would delay the start: see `Store.check`
 MAX_WAL_BYTES = 4 << 20
-MIN_FREE_BYTES = 4 << 20  # with less free space the file is not compacted
-MAX_COMPACTED_BYTES = 256 << 20  # of used space: compacting copies it through memory
 NETWORK_FILE_SYSTEMS = frozenset(
     {
         *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs"),
@@ -66,16 +58,16 @@ class Store:
         Raises UnusableStore if the folder is not writable, not a folder, or held by another prober.
         """
         path = Path(folder) / FILE_NAME
-        self._path, self._max_bytes = path, max_bytes
+        self._path = path
         self._lock = threading.Lock()  # otherwise a rollback of one thread would undo writes of another
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not os.access(path.parent, os.W_OK):
                 raise PermissionError(13, "the folder is not writable")
-            self._is_checked = _is_small(path)
             self._connection = self._open(path)
             self._file = _identity(path)
-            self.last_unix_s = self._last_save()
+            (last,) = self._connection.execute("SELECT max(saved_unix_s) FROM state").fetchone()
+            self.last_unix_s = last or 0.0
             if max_bytes is not None:
                 self._limit(path, max_bytes)
         except (OSError, sqlite3.OperationalError) as problem:
@@ -114,17 +106,6 @@ class Store:
             )
             return _checked(path)
 
-    def _last_save(self) -> float:
-        try:
-            (last,) = self._connection.execute(
-                "SELECT max(saved_unix_s) FROM state WHERE typeof(saved_unix_s) = 'real'"
-            ).fetchone()
-        except sqlite3.OperationalError:
-            raise
-        except sqlite3.DatabaseError:  # a damaged page of a file too large to be checked at the start: see `load`
-            last = None
-        return last or 0.0
-
     def _limit(self, path: Path, max_bytes: int) -> None:
         """Limit the size of the file and its log. If renamed files take over half of `max_bytes`, the oldest of them are deleted."""
         renamed = sorted(path.parent.glob(f"{FILE_NAME}.damaged-*"))
@@ -146,39 +127,25 @@ class Store:
     def load(self, kind: str, since_unix_s: float = 0.0) -> dict[str, bytes]:
         """Data of a kind by key. Rows saved before `since_unix_s` are left out, and deleted unless the disk takes no write."""
         try:
-            try:
-                with self._transaction():
-                    self._set_odd_aside(kind)
-                    self._connection.execute(
-                        "DELETE FROM state WHERE kind = ? AND saved_unix_s < ?", (kind, since_unix_s)
-                    )
-            except sqlite3.OperationalError as problem:
-                log.error("%s: old and odd %s states are not removed, but left out: %s", self._path, kind, problem)
-            with self._lock:
-                rows = self._connection.execute(
-                    "SELECT key, data FROM state WHERE kind = ? AND saved_unix_s >= ? AND typeof(key) = 'text' "
-                    "AND typeof(saved_unix_s) = 'real' AND typeof(data) = 'blob'",
-                    (kind, since_unix_s),
-                )
-                return dict(rows)
-        except sqlite3.OperationalError:
-            raise
-        except sqlite3.DatabaseError as problem:  # a damaged page of a file too large to be checked at the start
-            log.error("%s: %s states cannot be read and start empty: %s", self._path, kind, problem)
-            return {}
+            with self._transaction():
+                self._connection.execute("DELETE FROM state WHERE kind = ? AND saved_unix_s < ?", (kind, since_unix_s))
+        except sqlite3.OperationalError as problem:
+            log.error("%s: old %s states are not removed, but left out: %s", self._path, kind, problem)
+        with self._lock:
+            rows = self._connection.execute(
+                "SELECT key, data FROM state WHERE kind = ? AND saved_unix_s >= ?", (kind, since_unix_s)
+            )
+            return dict(rows)
 
     def entries(self, kind: str) -> list[Entry]:
         """Metadata of the rows of a kind, in the order in which they were first saved."""
         with self._transaction():
-            self._set_odd_aside(kind)
             return self._entries(kind)
 
     def get(self, kind: str, key: str) -> bytes | None:
         """Data of one row; None if there is no such row. Raises sqlite3.DatabaseError if it is damaged."""
         with self._lock:
-            row = self._connection.execute(
-                "SELECT CAST(data AS BLOB) FROM state WHERE kind = ? AND key = ?", (kind, key)
-            ).fetchone()
+            row = self._connection.execute("SELECT data FROM state WHERE kind = ? AND key = ?", (kind, key)).fetchone()
         return bytes(row[0]) if row is not None else None
 
     def set_aside(self, kind: str, key: str) -> None:
@@ -186,37 +153,6 @@ class Store:
         with self._transaction():
             self._connection.execute(
                 "UPDATE OR REPLACE state SET kind = ? WHERE kind = ? AND key = ?", (kind + UNREADABLE_SUFFIX, kind, key)
-            )
-
-    def compact(self) -> None:
-        """Shrink the file if over half of it is free; SQLite does not do so by itself. Raises sqlite3.Error."""
-        with self._lock:
-            pages, free, size = (
-                self._connection.execute(f"PRAGMA {name}").fetchone()[0]
-                for name in ("page_count", "freelist_count", "page_size")
-            )
-            used = (pages - free) * size
-            if free * size < max(MIN_FREE_BYTES, used) or used > MAX_COMPACTED_BYTES:
-                return
-            if self._max_bytes is not None and (pages + pages - free) * size > self._max_bytes:
-                return  # the compacted copy goes through the log
-            self._connection.execute("PRAGMA temp_store = MEMORY")  # no other folder may be writable
-            self._connection.execute("VACUUM")
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        log.info("%s: compacted from %.1f to %.1f MiB", self._path, pages * size / 2**20, used / 2**20)
-
-    def check(self) -> None:
-        """Check a large file for damage and log it. Small files are checked when they are opened."""
-        if self._is_checked:
-            return
-        try:
-            with self._lock:
-                (verdict,) = self._connection.execute("PRAGMA quick_check").fetchone()
-        except sqlite3.DatabaseError as problem:
-            verdict = str(problem)
-        if verdict != "ok":
-            log.error(
-                "%s is damaged (%s): stop the prober, move the file away, and start it again", self._path, verdict
             )
 
     def save(self, kind: str, items: Iterable[tuple[str, bytes]], now_unix_s: float) -> None:
@@ -236,11 +172,6 @@ class Store:
             self._save(kind, items, now_unix_s)
             removed = [(kind, key) for key in surplus(self._entries(kind))]
             self._connection.executemany("DELETE FROM state WHERE kind = ? AND key = ?", removed)
-
-    def _set_odd_aside(self, kind: str) -> None:
-        """Set aside the rows that have values of types that no prober writes."""
-        if odd := self._connection.execute(_SET_ODD_ROWS_ASIDE, (kind,)).rowcount:
-            log.error("%s: %d rows of kind %s have values of other types, and are set aside", self._path, odd, kind)
 
     def _save(self, kind: str, items: Iterable[tuple[str, bytes]], now_unix_s: float) -> None:
         self._connection.executemany(
@@ -268,11 +199,6 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _is_small(path: Path) -> bool:
-    """True if the file is small enough to be checked when it is opened."""
-    return not path.exists() or path.stat().st_size <= MAX_CHECKED_BYTES
-
-
 def _checked(path: Path) -> sqlite3.Connection:
     """Open the file and, if it is empty, create its table. Raises sqlite3.DatabaseError if it is damaged or not a prober's."""
     connection = sqlite3.connect(path, timeout=2.0, check_same_thread=False)
@@ -283,7 +209,7 @@ def _checked(path: Path) -> sqlite3.Connection:
         # A power cut may lose the last writes, but does not damage the file.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")
-        verdict = connection.execute("PRAGMA quick_check").fetchone()[0] if _is_small(path) else "ok"
+        verdict = connection.execute("PRAGMA quick_check").fetchone()[0]
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if verdict != "ok":
             raise sqlite3.DatabaseError(verdict)

@@ -313,7 +313,10 @@ def test_a_think_time_beside_a_count_is_that_of_rows_with_a_schedule(
             "{turns: 3, think_time: {exponential: {mean: 9s, max: 1s}}}",
             "workloads.talk.sessions.think_time: min, median",
         ),
-        ("{turns: 3, think_time: {}}", "workloads.talk.sessions.think_time: no distribution; write a plain value, or one of"),
+        (
+            "{turns: 3, think_time: {}}",
+            "workloads.talk.sessions.think_time: no distribution; write a plain value, or one of",
+        ),
     ],
 )
 def test_a_wrong_think_time_is_refused(sessions: str, message: str) -> None:

@@ -39,8 +39,7 @@ targets:
 """
 LIFE_S = 600.0
 ODD: list[Any] = [
-    *(b"", b"{", b"null", b"[]", b"1", b'"x"', b"\xff\xfe", b"{}", b'{"budgets": null}', b"[" * 100_000, b"9" * 5_000),
-    *("text", 5, 1.5, 2**62, None),
+    *(b"", b"{", b"null", b"[]", b"1", b'"x"', b"\xff\xfe", b"{}", b'{"budgets": null}', b"[" * 100_000),
 ]
 NUMBERS: tuple[Any, ...] = (1e308, -1e308, float("nan"), float("inf"), -1, 0, 2**80, 1e-320, "x", None, [], {}, True)
 

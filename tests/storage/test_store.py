@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from prober.storage import store as module
 from prober.storage.store import FILE_NAME, UNREADABLE_SUFFIX, Store, UnusableStore, network_file_system
 
 
@@ -159,50 +158,6 @@ def test_what_is_too_much_goes_with_what_is_saved_or_neither(tmp_path: Path) -> 
     assert store.get("sweep", "c") is None
     assert store.load("sweep" + UNREADABLE_SUFFIX) == {"c": b"333"}
     store.close()
-
-
-def test_a_file_that_is_mostly_empty_is_made_smaller(tmp_path: Path) -> None:
-    """The content is preserved; a file that is mostly full is not changed."""
-    store, path = Store(str(tmp_path)), tmp_path / FILE_NAME
-    store.save("sweep", [(f"{number}", os.urandom(100_000)) for number in range(100)], 1.0)
-    store.save("drift", [("a", b"1")], 1.0)
-    store.compact()
-    assert store.load("drift") == {"a": b"1"}
-    store.save_and_prune("sweep", [], 1.0, lambda entries: [entry.key for entry in entries[:95]])
-    store.compact()
-    assert path.stat().st_size < 1 << 20
-    assert len(store.load("sweep")) == 5
-    assert store.load("drift") == {"a": b"1"}
-    store.save("drift", [("a", b"2")], 1.0)
-    store.close()
-    again = Store(str(tmp_path))
-    assert again.load("drift") == {"a": b"2"}
-    again.close()
-
-
-def test_a_large_file_is_checked_after_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A start does not wait for it. What is damaged is told, with what to do, and what cannot be read begins anew."""
-    monkeypatch.setattr(module, "MAX_CHECKED_BYTES", 10_000)
-    store = Store(str(tmp_path))
-    store.save("drift", [(str(n), os.urandom(3000)) for n in range(50)], 1.0)
-    store.close()
-    store = Store(str(tmp_path))
-    store.check()
-    assert caplog.text == ""
-    store.close()
-    path = tmp_path / FILE_NAME
-    data = bytearray(path.read_bytes())
-    data[8192:80_000] = os.urandom(80_000 - 8192)
-    path.write_bytes(data)
-    damaged = Store(str(tmp_path))
-    assert damaged.load("drift") == {}
-    assert "drift states cannot be read and start empty" in caplog.text
-    damaged.check()
-    assert "is damaged" in caplog.text
-    assert "move the file away" in caplog.text
-    damaged.close()
 
 
 def test_a_store_stays_below_its_limit(tmp_path: Path) -> None:

@@ -129,12 +129,10 @@ class SweepArchive:
         await asyncio.to_thread(self.clean_up)
 
     def clean_up(self) -> None:
-        """Remove old rows that were set aside, free the space, and check the file. Blocks."""
+        """Remove old rows that were set aside. Blocks."""
         try:
             aside = SWEEP + UNREADABLE_SUFFIX
             self._store.load(aside, self._store.since(MAX_UNREADABLE_AGE_S, self._unix_s()))
-            self._store.compact()
-            self._store.check()
         except sqlite3.Error as problem:
             log.error("stored sweeps cannot be cleaned up, the next start tries again: %s", problem)
 
