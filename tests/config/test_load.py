@@ -411,7 +411,7 @@ BAD = [
     ),
     (
         "workloads: {w: {output_tokens: 5, prompt_tokens: {normal: {}}}}\n" + ONE_LINE,
-        'workloads.w.prompt_tokens.normal: unknown key "normal"; did you mean "lognormal"? known: empirical, fixed, lognormal, '
+        'workloads.w.prompt_tokens.normal: unknown key "normal"; did you mean "lognormal"? known: empirical, exponential, fixed, lognormal, '
         "uniform",
     ),
     (
