@@ -411,8 +411,8 @@ BAD = [
     ),
     (
         "workloads: {w: {output_tokens: 5, prompt_tokens: {normal: {}}}}\n" + ONE_LINE,
-        'workloads.w.prompt_tokens.normal: unknown key "normal"; did you mean "lognormal"? known: empirical, exponential, fixed, lognormal, '
-        "uniform",
+        'workloads.w.prompt_tokens.normal: unknown key "normal"; did you mean "lognormal"? known: empirical, exponential, fixed, '
+        "lognormal, uniform",
     ),
     (
         "workloads: {w: {output_tokens: 5, prompt_tokens: {}}}\n" + ONE_LINE,
