@@ -5,12 +5,13 @@ fit that fails where another did not is judged by what the prober would have mea
 """
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from time import process_time
+from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -18,16 +19,14 @@ from bench.ablation import Change, Figures, Row, Subject, rows_of
 from bench.independent.sweeps import CLOCK_S, SweepDriver, Telemetry, plan
 from bench.independent.worlds import World, load
 from bench.knee_independent import MIN_KNEE_PER_S, SEED, accuracy
-from prober.features.capacity import estimate, fitting
+from prober.features.capacity import estimate, fit_objective, fitting, knee, observations
 from prober.features.capacity.actions import Estimate, Finished
-from prober.features.capacity.engine_fit import STRUCTURES
 from prober.features.capacity.estimate import estimate_capacity
 from prober.features.capacity.sweep import Sweep
 from prober.results.capacity import Capacity
 
 SEED_OF_ESTIMATE = 0
-NAMES = [of.name for of in STRUCTURES]
-FITTING, ESTIMATE = fitting.__name__, estimate.__name__
+STRUCTURES = fitting.STRUCTURES
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ def figures(case: RecordedSweep) -> Figures:
             answer = estimate_capacity(sweep.action.record, SEED_OF_ESTIMATE)
             capacity = answer.capacities[0]
             if answer.fit is not None:
-                structure = NAMES.index(answer.fit.structure)
+                structure = list(STRUCTURES).index(answer.fit.structure)
             sweep.estimated(answer.capacities, at_s, is_modelled=answer.fit is not None)
             if isinstance(sweep.action, Finished):
                 capacity = sweep.action.capacities[0]
@@ -104,17 +103,43 @@ def figures(case: RecordedSweep) -> Figures:
 ROWS = (*rows_of("error"), *(Row(name, name, fmean) for name in ("covered", "width", "absent", "cpu_s")))
 
 
-def _without_structures(*names: str) -> dict[str, Any]:
-    return {f"{FITTING}.STRUCTURES": tuple(of for of in STRUCTURES if not of.name.startswith(names))}
+def _none(*_: Any) -> None:
+    return None
+
+
+def _nothing(*_: Any) -> Iterator[Any]:
+    return iter(())
+
+
+def _first(one: Capacity, _: Capacity) -> Capacity:
+    return one
+
+
+def _of(module: ModuleType, **values: Any) -> dict[str, Any]:
+    return {f"{module.__name__}.{name}": value for name, value in values.items()}
 
 
 CHANGES = (
     Change("another seed", {f"{__name__}.SEED_OF_ESTIMATE": 1}),
-    Change("no evolution", {f"{FITTING}.EVOLUTIONS": ()}),
-    Change(
-        "no evolution, plainest structure only", {f"{FITTING}.EVOLUTIONS": (), f"{FITTING}.STRUCTURES": STRUCTURES[:1]}
+    *(
+        Change(f"no {name}", _of(fitting, STRUCTURES={key: of for key, of in STRUCTURES.items() if key != name}))
+        for name in STRUCTURES
+        if name != fitting.PLAINEST
     ),
-    *(Change(f"no structure: {of.name}", _without_structures(of.name)) for of in STRUCTURES[1:]),
+    Change("no tail", _of(fitting, _tail=_none)),
+    Change("no means of neighbours", _of(fit_objective, GROUP_WEIGHT=0.0)),
+    Change("no means of the page", _of(observations, _of_histograms=_nothing)),
+    Change("no search for slots", _of(fitting, SLOT_FACTORS=())),
+    Change("no advantage of usual budgets", _of(fitting, USUAL_ADVANTAGE=0.0)),
+    Change("no scan of budgets", _of(fitting, BUDGET_FACTORS=((1.0,),) * len(fitting.SHARES))),
+    Change("the whole record at once", _of(fitting, SHARES=(1.0,), BUDGET_FACTORS=fitting.BUDGET_FACTORS[:1])),
+    Change("any distance of the knee", _of(estimate, MAX_EXTRAPOLATION=1e9, MAX_BEYOND_REACHED=1e9)),
+    Change(
+        "no poor fit", _of(fitting, MAX_TTFT_ERROR=fitting.MAX_POOR_TTFT_ERROR, MAX_MISMATCH=fitting.MAX_POOR_MISMATCH)
+    ),
+    Change("no flat model", _of(estimate, MIN_FLAT_BREACHES=10**9)),
+    Change("fractions never beside a model", _of(estimate, agreed=_first)),
+    Change("no Pareto tail of fractions", _of(knee, MIN_TAIL_SAMPLES=10**9)),
 )
 
 WAYS: tuple[tuple[Telemetry, str], ...] = (("counters", "with a page"), ("none", "without a page"))

@@ -37,7 +37,7 @@ PURE_MODULES = {
     "features.budget": "series",
     "features.health": "health series",
     "features.discovery": "series",
-    "features.capacity": "actions capacity_model dashboard demand engine_fit estimate fit_objective "
+    "features.capacity": "actions capacity_model dashboard demand estimate fit_objective "
     "fitting forecast knee observations replay request_log series sweep sweep_record",
     "features.replicas": "lease_machine series",
     "features.grafana": "series",

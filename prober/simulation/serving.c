@@ -10,32 +10,30 @@ typedef struct {  /* in the order of `serving.Service` */
     double step_s, sequence_s, prefill_token_s, kv_token_s, attention_s;
     double budget, slots, kv_tokens;
     double tokens_per_step;
-    double mixed, split, admits_pieces, turn_steps, padded, overlapped, overlaid, shortest_first;
-    double replicas, least_busy;
-    double front_base_s, front_token_s;
+    double mixed, admits_pieces, replicas;
 } Service;
 
 typedef struct { double rounds, first_s, slope_s; } Run;  /* steps that differ by the growing context only */
 typedef struct { double value, weight; } Weighted;
 
-/* An engine. clock, begun_s: end and begin of its latest step; stalled_s: time since the last decoding while sequences waited for
- * prompts; since_prompts: steps since the latest one with prompts; rounds: steps that decoded, of which slow_rounds took longer than
- * limit_s; next_finish: round of the next end; batch: running requests in the order of their admission, of which `decoding` have their
- * prompt computed; used: KV tokens; offsets: context of the decoding sequences, less what the rounds added.
- * Of a request: due: when it came to its engine; left: prompt tokens to compute; done: generated tokens when it last joined the
- * decoding; joined, finish: rounds of its engine, joined is UNSET unless it decodes; mark: first run of its engine's log after it
- * joined; slow_at_join: its engine's slow rounds then. */
+/* An engine. clock: end of its latest step; stalled_s: time since the last decoding while sequences waited for prompts; rounds: steps
+ * that decoded, of which slow_rounds took longer than limit_s; next_finish: round of the next end; batch: running requests in the order
+ * of their admission, of which `decoding` have their prompt computed; used: KV tokens; offsets: context of the decoding sequences, less
+ * what the rounds added.
+ * Of a request: left: prompt tokens to compute; done: generated tokens when it last joined the decoding; joined, finish: rounds of its
+ * engine, joined is UNSET unless it decodes; mark: first run of its engine's log after it joined; slow_at_join: its engine's slow rounds
+ * then. */
 
 typedef struct {
     const Service *service;
     const double *prompts, *outputs;
     const uint8_t *with_gaps;
     double *first_s, *end_s, *gap_s, *max_gap_s, *slow;
-    double *due, *left, *done, *joined, *finish, *slow_at_join;
+    double *left, *done, *joined, *finish, *slow_at_join;
     int64_t *mark;
     int64_t *queue, *batch, batch_size;
     int64_t head, tail, partial;
-    double limit_s, clock, begun_s, stalled_s, since_prompts, rounds, offsets, used, next_finish, slow_rounds;
+    double limit_s, clock, stalled_s, rounds, offsets, used, next_finish, slow_rounds;
     int64_t decoding;
     Run *log;
     int64_t log_size, log_room;
@@ -44,7 +42,6 @@ typedef struct {
 
 #define UNSET (-1.0)
 #define BLOCK_SLACK 7.0  /* tokens of its last KV block that a sequence holds and does not use, on average */
-#define TURN_RATIO 0.3   /* of waiting to decoding requests, from which prompts are computed before their turn: the default of TGI */
 
 static double context(const Replica *r) {
     return r->decoding * r->rounds * r->service->tokens_per_step + r->offsets;
@@ -143,16 +140,6 @@ static void complete(Replica *r, int64_t i, double at_s) {
     (*r->completed)++;
 }
 
-static void pick(Replica *r) {
-    if (!r->service->shortest_first) return;
-    int64_t best = r->head;
-    for (int64_t k = r->head + 1; k < r->tail; k++)
-        if (r->prompts[r->queue[k]] < r->prompts[r->queue[best]]) best = k;
-    int64_t i = r->queue[best];
-    memmove(r->queue + r->head + 1, r->queue + r->head, (best - r->head) * sizeof(int64_t));
-    r->queue[r->head] = i;
-}
-
 static void append_run(Replica *r, double rounds, double first_s, double slope_s) {
     if (first_s + slope_s * (rounds - 1) / 2 > r->limit_s) r->slow_rounds += rounds;
     if (r->log_size == r->log_room) {
@@ -175,24 +162,17 @@ static int step(Replica *r, double to_s, int64_t *ready) {
     if (preempted) find_next_finish(r);
     double spent = 0, attended = 0;
     int64_t count = 0, deferred = preempted;
-    int is_turn = !r->decoding || r->since_prompts >= s->turn_steps || r->tail - r->head >= TURN_RATIO * r->decoding;
-    if (r->partial >= 0 || (!preempted && is_turn && r->head < r->tail)) {
+    if (r->partial >= 0 || (!preempted && r->head < r->tail)) {
         /* Rejected drafts take tokens of the budget too: at least one of each sequence. */
         double scheduled = s->tokens_per_step > 1 ? ceil(s->tokens_per_step) + 1 : 1;
         double left = s->budget - (s->mixed ? r->decoding * scheduled : 0.0);
         while (left > 0) {
             if (r->partial < 0) {
                 if (preempted || r->head == r->tail || r->batch_size >= s->slots) break;
-                pick(r);
                 int64_t i = r->queue[r->head];
-                if (s->overlapped && r->batch_size && r->due[i] > r->begun_s) {
-                    deferred = 1;
-                    break;
-                }
                 double need = r->prompts[i] + r->done[i];
                 double first = s->admits_pieces ? fmin(need, left) : need;
                 if (r->used + first + BLOCK_SLACK > s->kv_tokens && r->batch_size) break;
-                if (!s->split && spent > 0 && need > left) break;
                 r->head++;
                 r->used += BLOCK_SLACK;
                 r->left[i] = need;
@@ -201,7 +181,7 @@ static int step(Replica *r, double to_s, int64_t *ready) {
                 r->partial = i;
             }
             int64_t i = r->partial;
-            double piece = s->split && r->left[i] > left ? left : r->left[i];
+            double piece = r->left[i] > left ? left : r->left[i];
             if (r->used + piece > s->kv_tokens && r->batch_size > 1) {
                 preempt(r);
                 deferred = 1;
@@ -221,20 +201,14 @@ static int step(Replica *r, double to_s, int64_t *ready) {
     if (!spent && !decodes) return 0;
     double memory_s = s->step_s, work_s = s->prefill_token_s * spent + s->attention_s * attended, slope_s = 0, n = 1;
     if (decodes) {
-        double width = r->decoding;
-        if (s->padded) {
-            width = 1;
-            while (width < r->decoding) width *= 2;
-        }
-        work_s += s->sequence_s * width;
+        work_s += s->sequence_s * r->decoding;
         memory_s += s->kv_token_s * context(r);
     }
-    double first_s = s->overlaid ? fmax(memory_s, work_s) : memory_s + work_s;
+    double first_s = memory_s + work_s;
     if (decodes) {
         if (!spent) {
-            if (!s->overlaid || memory_s >= work_s) slope_s = s->kv_token_s * r->decoding * s->tokens_per_step;
+            slope_s = s->kv_token_s * r->decoding * s->tokens_per_step;
             n = deferred ? 1 : r->next_finish - r->rounds;
-            if (!is_turn && r->head < r->tail) n = fmin(n, s->turn_steps - r->since_prompts);
             if (growth > 0) n = fmin(n, fmax(1.0, floor((s->kv_tokens - r->used) / growth)));
             double span_s = to_s - r->clock, half_s = first_s - slope_s / 2;
             if (n * (half_s + slope_s / 2 * n) > span_s)
@@ -242,9 +216,7 @@ static int step(Replica *r, double to_s, int64_t *ready) {
             n = fmax(1.0, n);
         }
     }
-    r->begun_s = r->clock + (n - 1) * first_s + slope_s * (n - 1) * (n - 2) / 2;
     r->clock += n * first_s + slope_s * n * (n - 1) / 2;
-    r->since_prompts = spent ? 0 : r->since_prompts + n;
     if (decodes) {
         r->rounds += n;
         r->used += growth * n;
@@ -297,12 +269,12 @@ static void advance(Replica *r, double to_s, int64_t *ready) {
 }
 
 /* Returns the number of requests that were served before more than max_waiting waited. Outputs are -1 where there is nothing. */
-int64_t serve(const Service *service, int64_t count, const double *at_s, const double *prompts, const double *outputs,
+int64_t serve_stream(const Service *service, int64_t count, const double *at_s, const double *prompts, const double *outputs,
               const uint8_t *with_gaps, double until_s, double limit_s, double max_waiting, int64_t readings,
               const double *readings_s, double *first_s, double *end_s, double *gap_s, double *max_gap_s, double *slow,
               double *running, double *waiting) {
     int64_t replicas = (int64_t)service->replicas, completed = 0;
-    double *state = malloc(6 * count * sizeof(double) + 8);
+    double *state = malloc(5 * count * sizeof(double) + 8);
     int64_t *mark = malloc(count * sizeof(int64_t) + 8), *ready = malloc(count * sizeof(int64_t) + 8);
     Replica *all = calloc(replicas, sizeof(Replica));
     for (int64_t i = 0; i < count; i++) {
@@ -317,27 +289,21 @@ int64_t serve(const Service *service, int64_t count, const double *at_s, const d
         r->prompts = prompts, r->outputs = outputs, r->with_gaps = with_gaps;
         r->first_s = first_s, r->end_s = end_s, r->gap_s = gap_s, r->max_gap_s = max_gap_s, r->slow = slow;
         r->left = state, r->done = state + count, r->joined = state + 2 * count, r->finish = state + 3 * count;
-        r->slow_at_join = state + 4 * count, r->due = state + 5 * count;
+        r->slow_at_join = state + 4 * count;
         r->mark = mark;
         r->queue = malloc((2 * count + 2) * sizeof(int64_t));
         r->batch = malloc((count + 1) * sizeof(int64_t));
         r->head = r->tail = count;
         r->partial = -1;
         r->limit_s = limit_s;
-        r->begun_s = UNSET;
         r->next_finish = INFINITY;
         r->log_room = 1024;
         r->log = malloc(r->log_room * sizeof(Run));
         r->completed = &completed;
     }
-    double front_s = 0;
     int64_t page = 0, next = 0, served = count;
     for (int64_t i = 0; i <= count; i++) {
-        double due_s = until_s;
-        if (i < count) {
-            front_s = fmax(front_s, at_s[i]) + service->front_base_s + service->front_token_s * prompts[i];
-            due_s = front_s;
-        }
+        double due_s = i < count ? at_s[i] : until_s;
         while (page < readings && readings_s[page] <= due_s) {
             running[page] = waiting[page] = 0;
             for (int64_t k = 0; k < replicas; k++) {
@@ -349,17 +315,8 @@ int64_t serve(const Service *service, int64_t count, const double *at_s, const d
         }
         if (i == count || due_s > until_s) break;
         Replica *chosen = all + next;
-        if (service->least_busy) {
-            for (int64_t k = 0; k < replicas; k++) {
-                Replica *r = all + (next + k) % replicas;
-                advance(r, due_s, ready);
-                if (r->batch_size + r->tail - r->head < chosen->batch_size + chosen->tail - chosen->head) chosen = r;
-            }
-        } else {
-            advance(chosen, due_s, ready);
-        }
+        advance(chosen, due_s, ready);
         next = (next + 1) % replicas;
-        chosen->due[i] = due_s;
         chosen->queue[chosen->tail++] = i;
         if (chosen->tail - chosen->head > max_waiting) {
             served = i + 1;

@@ -2,7 +2,7 @@
 
 Continuous batching in virtual time, reduced to what affects latencies: a step generates tokens of all decoding sequences and computes
 prompts within a budget; while only the context grows, equal steps run at once. `Service` describes the differences between engines: how
-prompts and decodes share steps, how many engines there are, how one of them is chosen, and the front before them.
+prompts and decodes share steps, and how many engines take requests in turn.
 
 The loop is serving.c, which `hatch_build.py` compiles with the package.
 """
@@ -26,15 +26,8 @@ class Service(NamedTuple):
     budget, slots, kv_tokens: of one engine: most tokens in a step, most running sequences, tokens in the KV cache
     tokens_per_step: tokens that a step generates per sequence (speculative decoding)
     mixed: prompts are computed in steps that also decode; else decoding waits while there are prompts
-    split: prompts are computed in pieces that fit the budget; else each at once
     admits_pieces: a prompt begins when its first piece fits into the KV cache; else when all of it does
-    turn_steps: prompts wait until so many steps have decoded, or until many wait; 0: they do not
-    padded: the batch is padded to a power of two
-    overlapped: a step is planned while the one before it runs, so a new request waits for one step more
-    overlaid: reading (step, context) and computing (prompts, sequences) take place at the same time; else one after the other
-    shortest_first: the shortest waiting prompt is served first; else the first to arrive
-    replicas: number of engines behind one address; least_busy: the engine with the fewest requests is chosen, else in rotation
-    front_base_s, front_token_s: cost per request and per prompt token in a front, which takes one request at a time
+    replicas: number of engines behind one address, which take requests in turn
     """
 
     step_s: float
@@ -47,17 +40,8 @@ class Service(NamedTuple):
     kv_tokens: float = NO_LIMIT
     tokens_per_step: float = 1.0
     mixed: float = 1
-    split: float = 1
     admits_pieces: float = 0
-    turn_steps: float = 0
-    padded: float = 0
-    overlapped: float = 0
-    overlaid: float = 0
-    shortest_first: float = 0
     replicas: float = 1
-    least_busy: float = 0
-    front_base_s: float = 0.0
-    front_token_s: float = 0.0
 
 
 class Stream(NamedTuple):
@@ -109,7 +93,7 @@ def serve(
     def pointer(values: Doubles) -> ctypes.c_void_p:
         return ctypes.c_void_p(values.buffer_info()[0])
 
-    served = _library().serve(
+    served = _library().serve_stream(
         (ctypes.c_double * len(service))(*service),
         ctypes.c_int64(count),
         *map(pointer, stream[:3]),
@@ -132,5 +116,5 @@ def _library() -> ctypes.CDLL:
         library = ctypes.CDLL(path)
     except OSError as problem:
         raise OSError(f"{path} cannot be loaded ({problem}); install the package again, for this machine") from None
-    library.serve.restype = ctypes.c_int64
+    library.serve_stream.restype = ctypes.c_int64
     return library

@@ -17,19 +17,11 @@ STRUCTURES = {
     "full cache": BASE._replace(kv_tokens=6_000.0),
     "full cache, pieces": BASE._replace(kv_tokens=6_000.0, admits_pieces=1),
     "few slots": BASE._replace(slots=4),
-    "whole prompts": BASE._replace(mixed=0, split=0),
     "prompts apart": BASE._replace(mixed=0),
-    "prompts in turn": BASE._replace(mixed=0, split=0, turn_steps=10),
     "speculative": BASE._replace(tokens_per_step=2.3),
     "speculative, full cache": BASE._replace(tokens_per_step=2.3, kv_tokens=5_000.0),
-    "padded": BASE._replace(padded=1),
-    "overlapped": BASE._replace(overlapped=1),
     "attention": BASE._replace(attention_s=1e-8),
-    "overlaid": BASE._replace(overlaid=1),
-    "shortest first": BASE._replace(shortest_first=1, slots=3),
     "three in turn": BASE._replace(replicas=3, slots=4),
-    "two, least busy": BASE._replace(replicas=2, least_busy=1, slots=6),
-    "serial front": BASE._replace(front_base_s=0.02, front_token_s=20e-6),
 }
 
 
@@ -55,9 +47,7 @@ def test_all_requests_end_and_their_times_are_in_order(structure: str) -> None:
     done = course(service, of)
     assert done.served == len(of.at_s)
     for i, (at_s, first_s, end_s) in enumerate(zip(of.at_s, done.first_s, done.end_s, strict=True)):
-        work_s = service.prefill_token_s * of.prompts[i]
-        alone_s = max(service.step_s, work_s) if service.overlaid else service.step_s + work_s
-        assert first_s >= at_s + alone_s - 1e-9
+        assert first_s >= at_s + service.step_s + service.prefill_token_s * of.prompts[i] - 1e-9
         assert end_s >= first_s - 1e-9
         if of.with_gaps[i] and of.outputs[i] > 1:
             assert 0 < done.gap_s[i] <= done.max_gap_s[i]
@@ -92,15 +82,6 @@ def test_a_full_cache_is_about_that_of_the_simulated_engine() -> None:
     assert mean_s == pytest.approx(sum(truth.ttft_s or 0.0 for truth in truths) / 3_000, rel=0.1)
 
 
-def test_a_front_is_a_queue_with_one_server() -> None:
-    of = stream(1)
-    fast = BASE._replace(step_s=1e-9, sequence_s=0.0, prefill_token_s=0.0, kv_token_s=0.0, front_base_s=0.1)
-    free_s = 0.0
-    for at_s, first_s in zip(of.at_s, course(fast, of).first_s, strict=True):
-        free_s = max(free_s, at_s) + 0.1
-        assert first_s == pytest.approx(free_s, abs=1e-6)
-
-
 def first_s(service: Service, at_s: float, last: int, prompt: float = 1.0, count: int = 1) -> float:
     """First token of a prompt that is due at `at_s`, one of `count`, while `last` requests decode from 10 ms on. Steps take 10 ms."""
     of = Stream(
@@ -109,14 +90,6 @@ def first_s(service: Service, at_s: float, last: int, prompt: float = 1.0, count
         bytes(last + count),
     )
     return course(service._replace(sequence_s=0.0, prefill_token_s=0.0, kv_token_s=0.0), of).first_s[last]
-
-
-def test_a_prompt_waits_for_its_turn() -> None:
-    """Of five decodes; not where two wait beside four that decode, which is more than 0.3 of them."""
-    whole = BASE._replace(mixed=0, split=0)
-    turns = whole._replace(turn_steps=5)
-    found_s = first_s(whole, 0.035, 4), first_s(turns, 0.035, 4), first_s(turns, 0.035, 4, count=2)
-    assert found_s == pytest.approx((0.05, 0.07, 0.05))
 
 
 def test_drafts_take_tokens_of_a_step() -> None:

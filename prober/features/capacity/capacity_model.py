@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prober.features.capacity.observations import Array, view
-from prober.features.capacity.replay import BURST_S, Background, Scene
+from prober.features.capacity.replay import Background, Scene
 from prober.measure.objective import Slo
 from prober.simulation.serving import NO_LIMIT, Course, Service, Stream, serve
 
@@ -154,10 +154,6 @@ class CapacityModel:
             lengths[~is_own] = _balanced_sample(np.array(self.background.lengths), background, generator)
         gaps = generator.exponential(size=len(is_own))
         at_s = np.cumsum(gaps) * (len(gaps) / total_per_s / gaps.sum())
-        if self.background.variation and background:
-            at_s[~is_own] = _in_bursts(at_s[~is_own], self.background.variation, generator)
-            order = np.argsort(at_s, kind="stable")
-            at_s, is_own, lengths = at_s[order], is_own[order], lengths[order]
         fits = lengths.sum(axis=1) <= self.service.kv_tokens  # the engine refuses a longer request
         at, prompts, outputs = (array("d", column[fits].tobytes()) for column in (at_s, lengths[:, 0], lengths[:, 1]))
         return Stream(at, prompts, outputs, with_gaps=bytes(len(at))), is_own[fits]
@@ -227,14 +223,6 @@ class CapacityModel:
             model.share(of, knee.rate_per_s, requests, Random(seed)) for model, of in ((self, slo), *cases)
         )
         return [log(share / other_share) / knee.slope for other_share in shares]
-
-
-def _in_bursts(at_s: Array, variation: float, generator: np.random.Generator) -> Array:
-    """The arrival times, moved so that their rate has a new random factor (gamma, mean 1, deviation `variation`) every BURST_S."""
-    ends_s = BURST_S * np.arange(ceil(at_s[-1] / BURST_S) + 1)
-    passed_s = np.concatenate(([0.0], np.cumsum(generator.gamma(variation**-2, variation**2, len(ends_s) - 1))))
-    moved: Array = np.interp(at_s, passed_s * (ends_s[-1] / passed_s[-1]), ends_s)
-    return moved
 
 
 def _balanced_sample(lengths: Array, count: int, generator: np.random.Generator) -> Array:

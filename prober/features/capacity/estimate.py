@@ -8,14 +8,12 @@ the highest rate at which they show that the objective holds (`capacity.holds_at
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, hypot, inf, log, sqrt
-from operator import mul
 from random import Random
 
 import numpy as np
 
 from prober.features.capacity.capacity_model import CapacityModel, Knee
-from prober.features.capacity.engine_fit import Fit
-from prober.features.capacity.fitting import fit
+from prober.features.capacity.fitting import Fit, fit
 from prober.features.capacity.knee import Step, knee
 from prober.features.capacity.replay import RequestLengths, background, build_scene
 from prober.features.capacity.shape_capacities import by_model, with_shapes
@@ -259,25 +257,21 @@ def _model_error(
     beyond: float,
     rng: Random,
 ) -> float:
-    """Standard error of the log of a model's knee: bootstrap weights, other structures, the tail, simulation noise, and errors that
+    """Standard error of the log of a model's knee: bootstrap weights, the tail, simulation noise, and errors that
     none of them shows.
 
     slos: (SLO with the threshold for the model's latencies, SLO with the configured threshold)
     beyond: log(knee under the load of the sweep ÷ highest rate of the record), at least 0
     """
     slo, exact = slos
-    services = [*fitted.repeats, *((rival.service, rival.front_s) for rival in fitted.rivals)]
-    cases = [(replace(model, service=service, front_s=front_s), slo) for service, front_s in services]
+    cases = [(replace(model, service=service, front_s=front_s), slo) for service, front_s in fitted.repeats]
     if (tail := fitted.tail if slo.signal == "ttft" else None) is not None:
         error = hypot(tail.error, ERROR_OF_CALIBRATION * tail.log_factor)
         cases += [(model, _calibrated(exact, tail.log_factor + sign * error)) for sign in (-1, 1)]
     shifts = model.knee_shifts(cases, slo, knee, rng)
-    of_tail = sum(map(abs, shifts[len(services) :])) / 2
-    squares = [min(MAX_SHIFT, abs(shift)) ** 2 for shift in shifts[: len(services)]]
     repeats = len(fitted.repeats)
-    bootstrap = sqrt(sum(squares[:repeats]) / max(1, repeats))
-    weights = [rival.weight for rival in fitted.rivals]
-    structure = sqrt(sum(map(mul, weights, squares[repeats:])) / (1 + sum(weights)))
+    of_tail = sum(map(abs, shifts[repeats:])) / 2
+    bootstrap = sqrt(sum(min(MAX_SHIFT, abs(shift)) ** 2 for shift in shifts[:repeats]) / max(1, repeats))
     # A model that misses the latencies by a factor is taken to miss the rate by as much.
     poor = {"good": 0.0, "poor": ERROR_POOR, "unusable": max(ERROR_POOR, fitted.error)}[fitted.quality]
     unseen = ERROR_COUNTERS if fitted.background.known else ERROR_UNKNOWN
@@ -292,9 +286,7 @@ def _model_error(
     if background_per_s > 0:
         count = background_per_s * (record.until_s - record.from_s)
         sampling = min(1.0, background_per_s / knee.rate_per_s) * sqrt(2 / max(1.0, count))
-    return hypot(
-        of_tail, bootstrap, structure, poor, knee.error, unseen, ERROR_OF_SLOPE / knee.slope, not_reached, sampling
-    )
+    return hypot(of_tail, bootstrap, poor, knee.error, unseen, ERROR_OF_SLOPE / knee.slope, not_reached, sampling)
 
 
 def _by_fractions(record: Record, slo: Slo, by_stage: Mapping[int, Sequence[RequestRecord]]) -> Capacity | None:

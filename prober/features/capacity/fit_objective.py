@@ -1,39 +1,26 @@
 """Difference between a sweep's record and its replay, as a function of the costs of a service of one structure.
 
-A parameter vector has shape (9,) and holds the logarithms of PARAMETERS. A residual is the difference of an observation from its
+A parameter vector has shape (7,) and holds the logarithms of PARAMETERS. A residual is the difference of an observation from its
 replayed value in units of the spread of its kind; the cost is Huber's, plus that of the distance from the prior.
 
 A `Point` keeps a replay's values so that a change of scale needs no second one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp
 
 import numpy as np
 
-from prober.features.capacity.engine_fit import Structure
 from prober.features.capacity.observations import KINDS, TTFT, Array, Observations, neighbours
 from prober.features.capacity.replay import Scene, beginning
 from prober.features.capacity.sweep_record import Record
 from prober.simulation.serving import NO_LIMIT, Service
 
-COSTS = (
-    "step_s",
-    "sequence_s",
-    "prefill_token_s",
-    "kv_token_s",
-    "attention_s",
-    "budget",
-    "front_base_s",
-    "front_token_s",
-)
-PARAMETERS = (*COSTS, "front_s")
-BUDGET, FRONT = COSTS.index("budget"), COSTS.index("front_base_s")
-PRIOR_SPREADS = np.array(
-    (2.0, 1.2, 2.0, 1.2, 1.5, 1.0, 1.5, 1.5, 1.5)
-)  # of log parameters: what is known without a sweep
-DERIVATIVE_STEPS = (0.04, 0.3, 0.04, 0.3, 0.3, 0.15, 0.1, 0.1, 0.3)  # of log parameters
+PARAMETERS = ("step_s", "sequence_s", "prefill_token_s", "kv_token_s", "attention_s", "budget", "front_s")
+BUDGET = PARAMETERS.index("budget")
+PRIOR_SPREADS = np.array((2.0, 1.2, 2.0, 1.2, 1.5, 1.0, 1.5))  # of log parameters: what is known without a sweep
+DERIVATIVE_STEPS = (0.04, 0.3, 0.04, 0.3, 0.3, 0.15, 0.3)  # of log parameters
 # Spread below which no observation is trusted: engines do not repeat themselves, and phases of steps are unknown. By KINDS.
 MIN_SCALES = np.array((0.03, 0.01, 0.01, 0.05, 0.15, 0.15, 0.05, 0.05))
 MAX_SCALE = 1.0
@@ -63,15 +50,18 @@ class Point:
 class Objective:
     """Residuals and cost of parameter vectors on the beginning of a record, up to all of it.
 
+    changes: fields of `Service` that the structure sets
     scenes: several if there is a background, each with other random arrivals, as the true arrival times are unknown
     slots: limit of running sequences, which is not part of the vector; a change makes earlier points invalid
     observed: observations in use
     """
 
-    def __init__(self, record: Record, items: Observations, scenes: Sequence[Scene], structure: Structure) -> None:
-        self.structure, self.scenes, self.slots = structure, scenes, UNLIMITED_SLOTS
+    def __init__(
+        self, record: Record, items: Observations, scenes: Sequence[Scene], changes: Mapping[str, float]
+    ) -> None:
+        self._changes, self.scenes, self.slots = changes, scenes, UNLIMITED_SLOTS
         self.center = _initial_vector(record)
-        self._kv_tokens = _kv_tokens(record) / structure.replicas
+        self._kv_tokens = _kv_tokens(record) / changes.get("replicas", 1)
         self._tokens_per_step = _tokens_per_step(record)
         self._all = items
         self.reset_scales(0.2)
@@ -103,12 +93,12 @@ class Objective:
         """Service of a parameter vector, and the latency in front of it in seconds."""
         *costs, front_s = (exp(min(20.0, value)) for value in vector.tolist())
         step_s, budget = max(MIN_STEP_S, costs[0]), max(16.0, round(costs[BUDGET]))
-        slots = max(1.0, self.slots // self.structure.replicas)
-        slots = min(slots, budget) if self.structure.changes.get("mixed", 1) else slots
+        slots = max(1.0, self.slots // self._changes.get("replicas", 1))
+        slots = min(slots, budget) if self._changes.get("mixed", 1) else slots
         service = Service(step_s, *costs[1:BUDGET])._replace(
             budget=budget, slots=slots, kv_tokens=self._kv_tokens, tokens_per_step=self._tokens_per_step
         )
-        return self.structure.applied(service, *costs[FRONT:]), front_s
+        return service._replace(**self._changes), front_s
 
     def residuals(self, point: Point) -> Array:
         """Residuals of observations, then of groups of neighbours. 0 where the replay has no value."""
@@ -144,12 +134,11 @@ class Objective:
                 self.scales[kind] = min(MAX_SCALE, max(MIN_SCALES[kind], spread))
 
     def jacobian(self, point: Point) -> Array:
-        """Derivatives of the replayed values in units of spread by the log parameters, shape (residuals, 9); one replay each."""
+        """Derivatives of the replayed values in units of spread by the log parameters, shape (residuals, 7); one replay each."""
         residuals = self.residuals(point)
         columns = []
         for number, size in enumerate(DERIVATIVE_STEPS):
-            is_unused = number in (FRONT, FRONT + 1) and not self.structure.has_front
-            if is_unused or (number == BUDGET and is_usual(point.vector[BUDGET])):
+            if number == BUDGET and is_usual(point.vector[BUDGET]):
                 columns.append(np.zeros_like(residuals))
                 continue
             vector = point.vector.copy()
@@ -196,42 +185,21 @@ def _mean(values: Sequence[Array]) -> Array:
 
 
 def _initial_vector(record: Record) -> Array:
-    """Parameters at which a fit starts: from the fastest gaps and prefills of the sweep; without any, from the engine's histograms."""
+    """Parameters at which a fit starts: from the fastest gaps and prefills of the sweep; without any, usual ones."""
     valid = [request for request in record.requests if request.valid and request.ttft_s]
     ttfts_s = [request.ttft_s or 0.0 for request in valid]
     gaps_s = sorted(request.gap_s for request in valid if request.gap_s)
-    gap_s, ttft_s = _mean_latencies_s(record)
-    step_s = gaps_s[len(gaps_s) // 10] * 0.9 if gaps_s else min((of / 2 for of in ttfts_s), default=gap_s)
+    step_s = gaps_s[len(gaps_s) // 10] * 0.9 if gaps_s else min((of / 2 for of in ttfts_s), default=USUAL_STEP_S)
     prefills_s = sorted(
         max(0.02 * ttft_s, ttft_s - 1.5 * step_s) / request.prompt_tokens
         for ttft_s, request in zip(ttfts_s, valid, strict=True)
     )
     prompt_per_s = _prompt_tokens_per_s(record)
-    prefill_s = prefills_s[len(prefills_s) // 4] if prefills_s else ttft_s / 1_000
+    prefill_s = prefills_s[len(prefills_s) // 4] if prefills_s else USUAL_STEP_S / 100
     prefill_s = min(prefill_s, INITIAL_PREFILL / max(1.0, prompt_per_s))
-    # A front is busy for half of the time at the highest rate; a third of that time goes by prompt length.
-    front_s = 0.5 / max([record.other_per_s or 1.0, *(stage.total_per_s for stage in record.stages)])
-    prompt_tokens = max(1.0, sum(request.prompt_tokens for request in valid) / max(1, len(valid)))
-    front = (front_s * 0.67, front_s * 0.33 / prompt_tokens)
     # Attention to a prompt of 200,000 tokens costs as much as its other work.
     attention_s = prefill_s / 100_000
-    return np.log((step_s, step_s * 0.004, prefill_s, step_s * 1e-5, attention_s, 2_048, *front, step_s * 0.1))
-
-
-def _mean_latencies_s(record: Record) -> tuple[float, float]:
-    """(mean gap between tokens, mean TTFT) of all requests in seconds, by the engine's histograms; else roughly usual values."""
-    known = [
-        (signals.ttft_seconds, signals.e2e_seconds, signals.generation_tokens_total)
-        for _, signals in record.readings
-        if signals.ttft_seconds and signals.e2e_seconds and signals.generation_tokens_total
-    ]
-    if not known:
-        return USUAL_STEP_S, 10 * USUAL_STEP_S
-    (first_ttft, first_e2e, first_tokens), (ttft, e2e, tokens) = known[0], known[-1]
-    count = max(1.0, ttft.counts[-1] - first_ttft.counts[-1])
-    ttfts_s = (ttft.sum or 0.0) - (first_ttft.sum or 0.0)
-    gaps_s = max(0.0, (e2e.sum or 0.0) - (first_e2e.sum or 0.0) - ttfts_s)
-    return gaps_s / max(1.0, tokens - first_tokens) or USUAL_STEP_S, ttfts_s / count or 10 * USUAL_STEP_S
+    return np.log((step_s, step_s * 0.004, prefill_s, step_s * 1e-5, attention_s, 2_048, step_s * 0.1))
 
 
 def _prompt_tokens_per_s(record: Record) -> float:

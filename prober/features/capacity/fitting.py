@@ -3,22 +3,22 @@
 Robust least squares on logarithms (Levenberg–Marquardt, derivatives by replay). The fit starts with the beginning of the record,
 while the engine is nearly idle, and then uses more and more of it: the state of a busy engine depends on every earlier step, so
 the replay of a slightly wrong engine is soon out of step, and no derivative leads back. The token budget and the limit of running
-sequences are not smooth and are scanned. That is done for the plainest structure; the others begin with its costs. An evolution
-strategy ends the fit of the best ones. Seconds of CPU; pure.
+sequences are not smooth and are scanned. That is done for the plainest structure; the others begin with its costs. A second of CPU;
+pure.
 
 `scipy.optimize.least_squares` instead of `_descend` gives the same accuracy (bench/figures.md#sweeps) for 9% more CPU, and
 scipy adds 114 MB to the image; scans and bootstrap need the step of `Objective.gauss_newton` anyway.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import exp, inf, log, sqrt
 from random import Random
+from typing import Literal
 
 import numpy as np
 
-from prober.features.capacity.engine_fit import CHUNKED, STRUCTURES, Fit, Rival, Tail
 from prober.features.capacity.fit_objective import (
     BUDGET,
     PRIOR_SPREADS,
@@ -34,12 +34,14 @@ from prober.features.capacity.observations import (
     TTFT,
     Array,
     Observations,
+    Tail,
     calibrate,
     observations,
     ttfts_s,
 )
 from prober.features.capacity.replay import Background, Scene, background, build_scene
 from prober.features.capacity.sweep_record import UNJUDGED, Record, RequestRecord
+from prober.simulation.serving import Service
 
 MIN_ANSWERS = 20
 MAX_REPLAYED, MAX_REPLAYED_BEFORE = 1_000, 3_000  # requests of the sweep, and of others before it
@@ -59,16 +61,56 @@ SLOT_FACTORS = (1, 1.03, 1.07, 1.12, 1.2, 1.3, 1.45, 1.6, 1.8, 2, 2.5)
 MAX_KV_USAGE = 0.9  # above it the cache limits the batch
 MIN_FULL_READINGS = 3  # that show a limit of sequences
 DAMPING, MAX_DAMPING_STEPS = 0.1, 3
-EVOLUTIONS = ((5, 15), (2, 40))  # number of the best structures, and generations of each; more seldom gain
-RESCALE_EVERY = 10
-MIN_ROOT = 1e-9  # of a covariance, below which nothing moves
-MOVE_SIZES = (0.03, 0.3, 0.08, 0.3, 0.5, 0.05, 0.1, 0.1, 0.3)  # of log parameters
 UNSEEN_RATIOS = (0.0, 0.1, 0.25, 0.5)  # of the highest rate: background that no page shows
 DRAWS, REDRAWS = 2, 10  # of background arrivals: for the fit, and for the tail
 CLUSTER = 10.0  # observations that err together
 RANKINGS = 3
-MIN_WEIGHT = 0.02  # of a rival
 BLOCK_S = 4.0  # observations that are closer are not independent and share one random weight
+# Median |log(observed ÷ replayed)| of a fit that is used alone, and of one that is used beside the fractions of bad events; the
+# same for the mismatch of the tail.
+MAX_TTFT_ERROR, MAX_POOR_TTFT_ERROR = 0.25, 0.4
+MAX_MISMATCH, MAX_POOR_MISMATCH = 3.0, 6.0
+PLAINEST = "chunked prefill"
+STRUCTURES: Mapping[str, Mapping[str, float]] = {  # fields of `Service` by the name of the structure
+    PLAINEST: {},
+    "prompts that begin when a piece fits": {"admits_pieces": 1},
+    "prompts before decodes": {"mixed": 0},
+    "2 engines in turn": {"replicas": 2},
+    "4 engines in turn": {"replicas": 4},
+}
+PENALTY = 2.0  # of the cost of each but the plainest: more structures find more accidents to explain
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A fitted service.
+
+    structure: its name
+    front_s: latency in front of it (network, gateway), in seconds
+    repeats: services that fit the same record under random weights (bootstrap), with their latencies in front
+    error: median of |log(TTFT observed ÷ replayed)|
+    tail: of the record beside that of the replay; None without an objective for TTFT
+    background: background load of the replay
+    """
+
+    service: Service
+    structure: str
+    front_s: float
+    repeats: tuple[tuple[Service, float], ...]
+    error: float
+    tail: Tail | None
+    background: Background
+
+    @property
+    def quality(self) -> Literal["good", "poor", "unusable"]:
+        """Quality of the replay, by its agreement with the record.
+
+        It decides whether the model is used alone at rates that were not tried, with the fractions of bad events, or not at all.
+        """
+        mismatch = self.tail.mismatch if self.tail is not None else 0.0
+        if self.error >= MAX_POOR_TTFT_ERROR or mismatch >= MAX_POOR_MISMATCH:
+            return "unusable"
+        return "good" if self.error < MAX_TTFT_ERROR and mismatch < MAX_MISMATCH else "poor"
 
 
 def fit(record: Record, rng: Random, repeats: int = 8) -> Fit | None:
@@ -83,9 +125,7 @@ def fit(record: Record, rng: Random, repeats: int = 8) -> Fit | None:
         return None
     load = background(record, rng) if record.other_per_s is not None else _unseen_background(recent, items, rng)
     scenes = [build_scene(recent, load, rng) for _ in range(DRAWS if load.per_s > 0 else 1)]
-    (objective, point), *others = _fit_structures(recent, items, scenes, rng)
-    least = _score(objective, point)
-    rivals = tuple(Rival(*other.service(at.vector), exp(least - _score(other, at))) for other, at in others)
+    structure, objective, point = _best(recent, items, scenes)
     jacobian = objective.jacobian(point)
     service, front_s = objective.service(point.vector)
     if load.per_s > 0:
@@ -96,33 +136,42 @@ def fit(record: Record, rng: Random, repeats: int = 8) -> Fit | None:
         return None
     return Fit(
         service,
-        objective.structure.name,
+        structure,
         front_s,
         tuple(objective.service(_reweighted(objective, point, jacobian, rng)) for _ in range(repeats)),
-        tuple(rival for rival in rivals if rival.weight > MIN_WEIGHT),
         error,
         _tail(recent, [ttfts_s(*of) + front_s for of in zip(courses, scenes, strict=True)]),
         load,
     )
 
 
-def _fit_structures(
-    record: Record, items: Observations, scenes: Sequence[Scene], rng: Random
-) -> list[tuple[Objective, Point]]:
-    """The structures with their fits, best first."""
-    plain = Objective(record, items, scenes, CHUNKED)
-    fitted = [(plain, _search(plain, record))]
+def _best(record: Record, items: Observations, scenes: Sequence[Scene]) -> tuple[str, Objective, Point]:
+    """The structure that fits best, with its fit.
+
+    All are judged by the spreads of the best. With its own spreads, a structure that explains nothing would call everything noise.
+    """
+    plain = Objective(record, items, scenes, {})
+    fitted = {PLAINEST: (plain, _search(plain, record))}
     fullest = max((signals.kv_cache_usage_ratio_max or 0.0 for _, signals in record.readings), default=0.0)
-    for structure in STRUCTURES[1:]:
-        if structure.changes.get("admits_pieces") and fullest < MAX_KV_USAGE:
-            continue  # its replay would be that of CHUNKED
-        objective = Objective(record, items, scenes, structure)
-        fitted.append((objective, _refine(objective, record, fitted[0][1].vector)))
-    for count, generations in EVOLUTIONS:
-        ranked = _ranked(fitted)
-        best = [(objective, _evolve(objective, point, rng, generations)) for objective, point in ranked[:count]]
-        fitted = best + ranked[count:]
-    return _ranked(fitted)
+    for name, changes in STRUCTURES.items():
+        # Until the cache is full, a replay with pieces would be that of the plainest.
+        if changes and not ("admits_pieces" in changes and fullest < MAX_KV_USAGE):
+            objective = Objective(record, items, scenes, changes)
+            fitted[name] = objective, _refine(objective, record, fitted[PLAINEST][1].vector)
+
+    def score(name: str) -> float:
+        """About −log likelihood of a fit, with its penalty."""
+        objective, point = fitted[name]
+        return objective.cost(point) / CLUSTER + PENALTY * (name != PLAINEST)
+
+    best = PLAINEST
+    for _ in range(RANKINGS):
+        objective, point = fitted[best]
+        objective.rescale(point)
+        for other, _ in fitted.values():
+            other.scales = objective.scales.copy()
+        best = min(fitted, key=score)
+    return best, *fitted[best]
 
 
 def _unseen_background(record: Record, items: Observations, rng: Random) -> Background:
@@ -133,7 +182,7 @@ def _unseen_background(record: Record, items: Observations, rng: Random) -> Back
     for ratio in UNSEEN_RATIOS:
         load = background(record, rng, ratio * highest_per_s)
         scenes = [build_scene(record, load, rng) for _ in range(DRAWS if ratio else 1)]
-        objective = Objective(record, items, scenes, CHUNKED)
+        objective = Objective(record, items, scenes, {})
         point = _search(objective, record) if vector is None else _refine(objective, record, vector)
         vector = point.vector
         objective.reset_scales(0.2)
@@ -150,25 +199,6 @@ def _recent(record: Record) -> Record:
     from_s = first_s - min(before_s, MAX_REPLAYED_BEFORE / max(1.0, record.other_per_s or 0.0))
     readings = tuple(row for row in record.readings if row[0] >= from_s)
     return replace(record, requests=requests, readings=readings)
-
-
-def _ranked(fitted: Sequence[tuple[Objective, Point]]) -> list[tuple[Objective, Point]]:
-    """The structures, best first, all judged by the spreads of the best. With its own spreads, a structure that explains nothing would
-    call everything noise.
-    """
-    ranked = list(fitted)
-    for _ in range(RANKINGS):
-        best, point = ranked[0]
-        best.rescale(point)
-        for objective, _ in ranked:
-            objective.scales = best.scales.copy()
-        ranked.sort(key=lambda pair: _score(*pair))
-    return ranked
-
-
-def _score(objective: Objective, point: Point) -> float:
-    """About −log likelihood of a fit, with the penalty of its structure."""
-    return objective.cost(point) / CLUSTER + objective.structure.penalty
 
 
 def _search(objective: Objective, record: Record) -> Point:
@@ -241,51 +271,6 @@ def _scan_budgets(objective: Objective, point: Point, factors: Sequence[float]) 
             if cost < lowest:
                 best, lowest = candidate, cost
     return best
-
-
-def _evolve(objective: Objective, point: Point, rng: Random, generations: int) -> Point:
-    """Best of a (μ/μ_w, λ)-CMA evolution strategy from `point` (Hansen, "The CMA evolution strategy: a tutorial", 2016).
-
-    A replay jumps where a step takes one request more, so the cost has no useful derivative near its minimum.
-    """
-    generator = np.random.default_rng(rng.getrandbits(64))
-    size = len(point.vector)
-    population = 4 + int(3 * log(size))
-    weights = log((population + 1) / 2) - np.log(np.arange(1, population // 2 + 1))
-    weights /= weights.sum()
-    effective = 1 / float(weights @ weights)
-    c_path = (4 + effective / size) / (size + 4 + 2 * effective / size)
-    c_step = (effective + 2) / (size + effective + 5)
-    c_one = 2 / ((size + 1.3) ** 2 + effective)
-    c_mean = min(1 - c_one, 2 * (effective - 2 + 1 / effective) / ((size + 2) ** 2 + effective))
-    d_step = 1 + c_step
-    expected = sqrt(size) * (1 - 1 / (4 * size) + 1 / (21 * size * size))
-    sizes = np.array(MOVE_SIZES)
-    if is_usual(point.vector[BUDGET]):
-        sizes[BUDGET] = 0.0
-    mean, covariance, step = point.vector.copy(), np.diag(sizes**2), 0.5
-    path, step_path = np.zeros(size), np.zeros(size)
-    best = point
-    for number in range(generations):
-        if number % RESCALE_EVERY == 0:
-            objective.rescale(best)
-        values, axes = np.linalg.eigh(covariance)
-        roots = np.sqrt(np.maximum(values, 0.0))
-        moves = generator.standard_normal((population, size)) * roots @ axes.T
-        candidates = [objective.evaluate(mean + step * move) for move in moves]
-        order = np.argsort([objective.cost(candidate) for candidate in candidates])[: len(weights)]
-        best = min(best, candidates[order[0]], key=objective.cost)
-        shift = weights @ moves[order]
-        mean += step * shift
-        step_path = (1 - c_step) * step_path + sqrt(c_step * (2 - c_step) * effective) * (
-            axes @ ((axes.T @ shift) / np.where(roots > MIN_ROOT, roots, inf))
-        )
-        length = float(np.linalg.norm(step_path))
-        path = (1 - c_path) * path + sqrt(c_path * (2 - c_path) * effective) * shift
-        rank_mean = (moves[order].T * weights) @ moves[order]
-        covariance = (1 - c_one - c_mean) * covariance + c_one * np.outer(path, path) + c_mean * rank_mean
-        step *= exp(min(1.0, (c_step / d_step) * (length / expected - 1)))
-    return min(best, objective.evaluate(mean), key=objective.cost)
 
 
 def _reweighted(objective: Objective, point: Point, jacobian: Array, rng: Random) -> Array:

@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, log, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prober.features.capacity.engine_fit import Tail
 from prober.features.capacity.replay import LEAD_S, Scene
 from prober.features.capacity.sweep_record import Record
 from prober.measure.engine_signals import EngineHistogram
@@ -29,6 +28,18 @@ PRIOR_SPREAD = 0.3  # of the log factor
 PER_CLUSTER = 3.0  # neighbouring requests are late together
 PARTS = 3  # of the record by time, in each of which the counts are compared
 MIN_EXPECTED = 0.02  # of a cell: nothing is impossible
+
+
+class Tail(NamedTuple):
+    """The slowest TTFTs of a record, compared with those of its replay.
+
+    log_factor: log of the factor by which replayed TTFTs are multiplied; error: its standard error
+    mismatch: how much the number of slow TTFTs still differs after the factor, at most over the record, in standard deviations
+    """
+
+    log_factor: float
+    error: float
+    mismatch: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import ceil, sqrt
+from math import ceil
 from random import Random
 from statistics import fmean
 from typing import NamedTuple
@@ -20,8 +20,6 @@ GRACE_S = 2.0  # extra time of a partial replay
 SAMPLE_SIZE = 1_000  # lengths that represent a distribution
 MIN_HISTOGRAM_COUNT = 50  # background requests in the engine's histogram for a distribution of their lengths
 MIN_COMPUTED_SHARE = 0.02  # of a cached prompt: its last block
-BURST_S = 2.0  # over which the rate of a background is constant
-USUAL_EXCESS, USUAL_EXCESS_ERROR = 0.1, 0.15  # square of its variation: people's requests come in bursts
 TYPICAL_SIGMA = 0.6  # of the lognormal distribution of lengths of which only the mean is known
 
 
@@ -37,14 +35,12 @@ class Background:
     """Background load: rate and a sample of lengths, without cached prompt tokens.
 
     known: the page's counters show the load; has_lengths: they also show its tokens, else the lengths are those of the sweep
-    variation: standard deviation of the rate ÷ its mean, over BURST_S; 0: Poisson arrivals
     """
 
     per_s: float
     lengths: tuple[RequestLengths, ...]
     known: bool
     has_lengths: bool = True
-    variation: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,44 +83,13 @@ def background(record: Record, rng: Random, unseen_per_s: float = 0.0) -> Backgr
     if rate_per_s <= 0:
         return Background(0.0, (), known=True)
     if prompt_mean <= 0 or output_mean <= 0:  # a page without tokens: requests like the sweep's
-        return Background(rate_per_s, own, True, has_lengths=False, variation=_variation(record))
+        return Background(rate_per_s, own, True, has_lengths=False)
     prompts = prompts or _lognormal_sample(prompt_mean, rng)
     outputs = outputs or _lognormal_sample(output_mean, rng)
     computed = _computed_share(record)
     prompts = [max(1, round(prompt * computed)) for prompt in prompts]
     lengths = tuple(map(RequestLengths, prompts, outputs))
-    return Background(rate_per_s, lengths, known=True, variation=_variation(record))
-
-
-def _variation(record: Record) -> float:
-    """Standard deviation of the background's rate ÷ its mean: what the counts over BURST_S vary beyond random arrivals.
-
-    The observed value is averaged with a usual one, weighted by the inverse squares of their errors: few arrivals show little.
-    """
-    windows: list[tuple[float, float]] = []
-    span_s = counted = 0.0
-    for begin_s, end_s, count in record.other_counts:
-        span_s, counted = span_s + end_s - begin_s, counted + count
-        if span_s >= BURST_S:
-            windows.append((span_s, counted))
-            span_s = counted = 0.0
-    total_s = sum(span_s for span_s, _ in windows)
-    per_s = sum(counted for _, counted in windows) / total_s if total_s else 0.0
-    if per_s <= 0:
-        return 0.0
-    expected = [per_s * span_s for span_s, _ in windows]
-    # A window of several bursts varies less: by the share that the mean of several independent rates does.
-    shares = [min(1.0, BURST_S / span_s) for span_s, _ in windows]
-    squares = sum((shown * mean) ** 2 for mean, shown in zip(expected, shares, strict=True))
-    excess = (
-        sum(
-            shown * ((counted - mean) ** 2 - mean)
-            for (_, counted), mean, shown in zip(windows, expected, shares, strict=True)
-        )
-        / squares
-    )
-    weight, usual = squares / 2, USUAL_EXCESS_ERROR**-2
-    return sqrt(max(0.0, (weight * excess + usual * USUAL_EXCESS) / (weight + usual)))
+    return Background(rate_per_s, lengths, known=True)
 
 
 def _computed_share(record: Record) -> float:

@@ -13,10 +13,9 @@ import pytest
 from prober.features.capacity import observations as observed
 from prober.features.capacity.actions import Estimate
 from prober.features.capacity.capacity_model import CapacityModel
-from prober.features.capacity.engine_fit import Fit, Tail
 from prober.features.capacity.estimate import CapacityEstimate, estimate_capacity
-from prober.features.capacity.fitting import fit, ttft_error
-from prober.features.capacity.observations import calibrate, ttfts_s
+from prober.features.capacity.fitting import Fit, fit, ttft_error
+from prober.features.capacity.observations import Tail, calibrate, ttfts_s
 from prober.features.capacity.replay import Background, RequestLengths, background, build_scene
 from prober.features.capacity.shape_capacities import with_shapes
 from prober.features.capacity.sweep_record import Record, RequestRecord, Stage
@@ -166,36 +165,6 @@ def test_a_request_of_another_size_takes_what_it_takes_of_the_engine(
     assert of_size.log_error < 0.35
 
 
-def test_bursts_of_others_are_seen_and_cost_capacity() -> None:
-    """A rate that varies by half every six seconds, and one that does not."""
-    seen, rng = record(), Random(3)
-    rates = [20 * (1.5 if second // 6 % 2 else 0.5) for second in range(120)]
-    for rate, variation in ((lambda _: 20.0, 0.0), (rates.__getitem__, 0.5)):
-        total, readings = 0.0, []
-        for half_second in range(240):
-            total += sum(rng.random() < 0.01 for _ in range(round(50 * rate(half_second // 2))))
-            page = replace(
-                seen.readings[0][1],
-                requests_finished_total=total,
-                requests_running=0.0,
-                requests_waiting=0.0,
-                prompt_tokens_total=400 * total,
-                generation_tokens_total=40 * total,
-            )
-            readings.append((half_second / 2, page))
-        load = background(replace(seen, requests=(), readings=tuple(readings)), rng)
-        assert load.per_s == pytest.approx(20, rel=0.1)
-        assert load.variation == pytest.approx(variation, abs=0.12)
-    calm = CapacityModel(
-        SERVICE, 0.0, np.array([(300, 40)]), Background(1.0, (RequestLengths(400, 40),), True), 0.1, 0.2
-    )
-    bursty = replace(calm, background=replace(calm.background, variation=0.7))
-    knees = [model.knee(TTFT, 8.0, Random(1)) for model in (calm, bursty)]
-    assert knees[0] is not None
-    assert knees[1] is not None
-    assert knees[1].rate_per_s < 0.9 * knees[0].rate_per_s
-
-
 @pytest.mark.parametrize("per_s", [0.0, 4.0])
 def test_without_a_model_only_the_sum_of_what_requests_took_is_known(per_s: float) -> None:
     """By hand: at 10/s, of which others sent 4/s of twice the tokens. By requests 10, by tokens 6 + 8 = 14 of the sweep's fit alone;
@@ -278,7 +247,7 @@ def test_a_flat_model_makes_no_knee_of_breaches_that_do_not_rise_with_the_rate(
     """Two neighbours breach at the highest rate, and two more at 60% of it."""
     engine = Service(0.02, 1e-4, 500e-6, 65e-9)
     load = Background(0.0, (), known=False)
-    model = Fit(engine, "chunked prefill", 0.0, (), (), 0.1, None, load)
+    model = Fit(engine, "chunked prefill", 0.0, (), 0.1, None, load)
     monkeypatch.setattr("prober.features.capacity.estimate.fit", lambda *_: model)
     rates = [*(1.15**number for number in range(7)), 1.27, 1.4]
     stages = [Stage(n, "ramp", per_s, 8.0 * n, 8.0 * n + 8.0) for n, per_s in enumerate(rates)]
@@ -349,22 +318,6 @@ def test_requests_that_failed_or_were_held_back_are_no_matter_of_the_model() -> 
     assert estimate_capacity(replace(seen, requests=failed)).capacities[0].fit == "fractions"
     held_back = tuple(replace(request, held_back=True) for request in seen.requests)
     assert estimate_capacity(replace(seen, requests=held_back)).capacities[0].fit == "fractions"
-
-
-def test_the_engine_s_own_latencies_of_others_show_its_capacity() -> None:
-    """Minutes of production by the page alone, without a request of the sweep. The truth is that of requests as seen, above."""
-    driver, readings = Driver(replace(WORLD, others_per_s=5.0), sweep_spec(TTFT), "none", 1), []
-    while driver.now < 390.0:
-        driver.advance(driver.now + 5.0)
-        ttfts_s = [each.ttft_s for each in driver.others if each.ttft_s is not None]
-        e2es_s = [each.end_s - each.request.arrival_s for each in driver.others if each.end_s is not None]
-        ttft, e2e = (EngineHistogram((100.0,), (float(len(of)),) * 2, sum(of)) for of in (ttfts_s, e2es_s))
-        readings.append((driver.now, replace(driver.page.signals(), ttft_seconds=ttft, e2e_seconds=e2e)))
-    stage = Stage(0, "ramp", 1.0, driver.now, driver.now, other_per_s=5.0)
-    (found,) = estimate_capacity(replace(record(), requests=(), stages=(stage,), readings=tuple(readings))).capacities
-    of_size = found.at(429, 44)
-    assert of_size is not None
-    assert abs(log(of_size.per_s / 7.22)) < 2 * of_size.log_error < 0.8
 
 
 def test_nothing_is_said_of_too_little() -> None:
