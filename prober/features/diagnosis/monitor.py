@@ -28,6 +28,7 @@ from prober.measure.target_state import NO_DATA_STATES, TargetEvent, TargetState
 from prober.probing.feature import Monitor
 from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
+from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
 from prober.storage.saved_rows import SavedRows
 
 EVALUATE_EVERY_S = 15.0
@@ -37,14 +38,13 @@ CONFIRMING, MIN_CONFIRMING = 8, 3
 SHORT, LONG = (120.0, 30), (300.0, 120)
 MAX_PROBES = 600  # per workload, and MAX_READINGS of page and GPUs: an evaluation then takes milliseconds
 MAX_READINGS = 150
-SHOWN_S = 600.0  # of the engine's state on the page
 PAST_S = 900.0  # for which a diagnosis is shown after its trouble
 AGAIN_S = 300.0  # after a trouble, in which the same trouble comes again
 MAX_PROBE_AGE_S = 6 * 3600.0
 SETTLING_S = 30.0  # of a new prober or engine, and after a trouble, in which frequent probes are not usual
 FIRST_WINDOWS, FIRST_WINDOW_S = 5, 60.0  # the first usual windows are short, to exist within minutes
-USUAL_WINDOW_S = 600.0
-FEW_PROBES = 20
+USUAL_WINDOW_S = 600.0  # and as much of the engine's state is shown on the page
+FEW_PROBES = MIN_SAMPLES_BY_QUANTILE[0.5]
 MIN_PROBES = 5  # of a trouble, from which it is more than its failures
 MAX_USUAL_WINDOWS = 36  # six hours
 GROWING = ("ttft", "tpot")  # latencies whose steady growth is seen
@@ -190,7 +190,7 @@ class TargetDiagnosis(TargetObserver):
         self._monitor.forget(self)
 
     def summary(self) -> dict[str, Any]:
-        since_s = self._now_s() - SHOWN_S
+        since_s = self._now_s() - USUAL_WINDOW_S
         return {
             "diagnosis": self.diagnosis,
             "past_cause": self.past if self.past is not None and self.past.title != "cause unknown" else None,

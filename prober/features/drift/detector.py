@@ -53,7 +53,6 @@ UNSEEN_CHANGES = 6.0  # material changes by which half an hour not seen may be s
 MIN_VISIT_SHARE = 0.25  # of the samples of a half hour that make its level known
 EXTEND_AFTER_S = 3_600.0  # that the load is outside what was learnt: then a week is learnt beside the baseline in use
 MIN_SEED_S = 2 * DAY_S  # of the past that make a baseline of days
-MAX_PAUSE_S = 3 * 3_600.0  # of learning while the first hours make a latency unusual
 MIN_STEP_S = 60.0  # of the wall clock: less changes no verdict
 MIN_CHANGE_S = 180.0  # that a slowdown must last after half of the evidence: a burst of three minutes is no drift
 HELD_SHARE = 0.05  # of the evidence until a slowdown has lasted: a slow sample after a burst must not complete it
@@ -150,7 +149,7 @@ def _step(state: Drift, observation: Observation, log: float, *, linked: bool) -
     if alarm is not None and unix_s - alarm.raised_s >= state.settings.spec.accept_after:
         _relearn(state, everything=state.covers_days)
         return present_verdict(state, "accepted")
-    learns = alarm is None or (not state.covers_days and unix_s - alarm.raised_s > MAX_PAUSE_S)
+    learns = alarm is None or (not state.covers_days and unix_s - alarm.raised_s > first_days.MAX_S)
     event = _learn(state, unix_s, log, linked=linked) if state.spread is not None and learns else None
     baseline = state.baseline
     if baseline is None:

@@ -25,7 +25,6 @@ TAILS = ((0.99, 0.04, 0.08), (0.998, 0.03, 0.17))  # (quantile, share above it w
 TAIL_DOUBT_ERRORS = 1.5  # standard errors of the share above a learned quantile
 EPSILON_SDS = 0.02  # error of a learned distribution apart from its level
 LOAD_EPSILON_SDS = 0.035  # the same with load as factor: the rest of its noise, and its lag, look like drift
-FIFTH_EPSILON_SDS = 0.02  # in addition where a reference has a fifth of the samples
 MAX_WANDER_SDS = 3.0  # largest wander of the level, in its own standard deviations
 
 
@@ -108,7 +107,7 @@ def mixture(baseline: Baseline, material: float, threshold: float) -> Mixture:
     samples = min(map(len, baseline.references))
     baseline_error = LOAD_EPSILON_SDS if baseline.factor == "load" else EPSILON_SDS
     if baseline.cuts:
-        baseline_error += FIFTH_EPSILON_SDS
+        baseline_error += EPSILON_SDS  # as a reference has a fifth of the samples
     shifts: list[tuple[float, float, float]] = []
     for multiple, weight in SHIFT_MULTIPLES:
         d = min(multiple * smallest, MAX_SHIFT_SDS)

@@ -15,7 +15,7 @@ STRIDE_S = 5.0  # between them, on average, at higher rates
 BLOCKS = 36  # medians that are compared with: two hours
 MIN_RISE = math.log(1.5)
 SPREADS = 4.0  # by which the median exceeds the usual ones: of independent medians, of which the largest tenth is 1.3 sd away, 5 sd
-MAX_S = 3 * 3_600.0  # after which it is usual
+MAX_S = 3 * 3_600.0  # after which it is usual, and learnt
 
 
 class Level(NamedTuple):

@@ -64,6 +64,13 @@ def test_less_evidence_is_enough_for_what_was_there_before() -> None:
     assert span(burn(SUCCESS, again, is_expected=True)) == (100.0, 101.0)
 
 
+def test_two_bad_probes_are_no_trouble_however_strict_the_objective() -> None:
+    """Of 99.9%, 10 s apart; the third is one."""
+    strict = replace(SUCCESS, objective=Decimal("0.999"))
+    assert burn(strict, probes("." * 100 + "x.x", every_s=5.0)) is None
+    assert span(burn(strict, probes("." * 100 + "x.xx", every_s=5.0))) == (500.0, 515.0)
+
+
 def test_it_says_what_is_bad() -> None:
     """The latency where most are slow, else the share; of failures their share. Always with what is allowed."""
     texts = {

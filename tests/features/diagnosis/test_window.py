@@ -207,6 +207,14 @@ def test_gpu_features_are_means() -> None:
     assert window_features([], (), [card(None)]).gpu_throttled_ratio is None
 
 
+def test_processes_of_all_gpus_are_counted() -> None:
+    """Where the driver shows some: in a container it may show none, which is not known."""
+    pages = [[GpuReading(0, "u", "n", processes={7: 1, 9: None}), GpuReading(1, "v", "n", processes={})]]
+    assert window_features([], (), pages).gpu_processes == 2
+    for unknown in (GpuReading(0, "u", "n", processes={}), GpuReading(0, "u", "n")):
+        assert window_features([], (), [[unknown]]).gpu_processes is None
+
+
 def test_each_rank_reads_its_own_context() -> None:
     """Two ranks with four requests and half of the context each decode as fast as one rank with as much."""
     hardware = Hardware(DecodeModel(8e9, 2, 125_000), 2e12)

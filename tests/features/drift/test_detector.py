@@ -15,7 +15,6 @@ from prober.features.drift.blocks import (
     DAY_S,
     MONDAY_S,
     SPREAD_EVERY_S,
-    WEEK_EVERY_S,
     Blocks,
 )
 from prober.features.drift.detector import CAUTION_S, adopt, follow_clock, seed, step
@@ -475,18 +474,6 @@ def test_a_pause_is_no_part_of_the_three_minutes() -> None:
     (at, event), *more = events(run(state, 60, lambda: 4 * draw()))
     assert (event, more) == ("alarm", [])
     assert 34 <= at <= 37
-
-
-def test_a_load_that_becomes_known_while_a_week_is_learnt_takes_its_place() -> None:
-    """The blocks of the week have no load, so they are given up for three days that have it."""
-    state, draw = new_state(SETTINGS), noise(Random(36))
-    run(state, 54_000, draw)
-    assert state.settled
-    assert state.spread is not None
-    assert state.spread.every_s == WEEK_EVERY_S
-    run(state, 100, draw, day)
-    assert state.spread.every_s == SPREAD_EVERY_S
-    assert not math.isnan(state.spread.span(0).first_load)
 
 
 def test_busy_hours_that_only_visits_showed_are_known_with_the_week() -> None:
