@@ -22,6 +22,17 @@ ALONE = ShapeCapacity(300, 60, sqrt(10 * 13), log(13 / 10) / 2 / Z[0.9])  # from
 RATES = (1.0, 4.0, 16.0)
 
 
+def answered(
+    due_s: float = 0.0, ttft_s: float = 0.1, e2e_s: float | None = None, outcome: Outcome = Outcome.OK, **fields: Any
+) -> ProbeResult:
+    """A request due then, whose content begins and ends so many seconds later; without content if it failed."""
+    due_ns = round(due_s * 1e9)
+    first_ns = due_ns + round(ttft_s * 1e9) if outcome is Outcome.OK else None
+    timeline = Timeline(due_ns, first_ns=first_ns, end_ns=None if e2e_s is None else due_ns + round(e2e_s * 1e9))
+    values: dict[str, Any] = {"workload": "w", "detail": ""} | fields
+    return ProbeResult("t", request_id="id", unix_s=0.0, outcome=outcome, timeline=timeline, **values)
+
+
 def result(ttft_s: float = 0.1, outcome: Outcome = Outcome.OK, *, slow: int = 0, **fields: Any) -> ProbeResult:
     """Ten tokens, `slow` of the nine gaps of 100 ms and the others of 10 ms; nothing of a failed request."""
     timeline = Timeline(0)

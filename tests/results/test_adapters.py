@@ -7,14 +7,11 @@ from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.results.adapters import adapter_use_of, kinds_of_use
 from tests.known import known
-
-S = 1_000_000_000
+from tests.results.samples import answered
 
 
 def probe(adapter: str, due_s: float, ttft_s: float = 0.05) -> ProbeResult:
-    due_ns = round(due_s * S)
-    timeline = Timeline(due_ns, first_ns=due_ns + round(ttft_s * S), end_ns=due_ns + round((ttft_s + 0.1) * S))
-    return ProbeResult("t", "w", "id", 0.0, Outcome.OK, "", timeline, adapter=adapter)
+    return answered(due_s, ttft_s, ttft_s + 0.1, adapter=adapter)
 
 
 def kinds(*probes: ProbeResult) -> str:

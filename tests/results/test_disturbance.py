@@ -7,18 +7,13 @@ from random import Random
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.timeline import Timeline
 from prober.results.disturbance import Disturbance, Recovery, contrast_of, disturbance_of
 from tests.known import known
+from tests.results.samples import answered
 
 TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.95"), 2_592_000.0)
 S = 1_000_000_000
 FAST_S, SLOW_S = 0.1, 2.0
-
-
-def probe(due_s: float, ttft_s: float, outcome: Outcome = Outcome.OK) -> ProbeResult:
-    first_ns = None if outcome is not Outcome.OK else round((due_s + ttft_s) * S)
-    return ProbeResult("t", "w", "id", 0.0, outcome, "", Timeline(round(due_s * S), first_ns=first_ns))
 
 
 def effect(probes: Sequence[ProbeResult], begin_s: float = 60, end_s: float = 90) -> Disturbance:
@@ -35,7 +30,7 @@ def effect(probes: Sequence[ProbeResult], begin_s: float = 60, end_s: float = 90
 
 def steady(recovers_s: float, until_s: int = 200) -> list[ProbeResult]:
     """A request a second, slow from 60 s on up to `recovers_s`."""
-    return [probe(due_s, SLOW_S if 60 <= due_s < recovers_s else FAST_S) for due_s in range(until_s)]
+    return [answered(due_s, SLOW_S if 60 <= due_s < recovers_s else FAST_S) for due_s in range(until_s)]
 
 
 def test_recovery_lies_between_the_last_slow_and_the_next_request() -> None:
@@ -57,7 +52,7 @@ def test_a_recovery_that_the_time_watched_does_not_show_has_a_lower_bound_only()
 
 def test_a_load_that_slows_nothing_after_its_end_is_recovered_at_once() -> None:
     """A slow request later on, as the objective allows, moves nothing; without requests nothing is claimed."""
-    probes = [*steady(90, until_s=300), probe(150.5, SLOW_S)]
+    probes = [*steady(90, until_s=300), answered(150.5, SLOW_S)]
     recovery = effect(probes).recovery
     assert (recovery.evidence, recovery.lower_s, recovery.upper_s, recovery.bad) == ("holds", 0.0, 0.0, 1)
     assert effect(steady(90, until_s=90)).recovery == Recovery("undecided", 0, 0)
@@ -66,12 +61,12 @@ def test_a_load_that_slows_nothing_after_its_end_is_recovered_at_once() -> None:
 
 def test_a_failed_request_is_not_recovered() -> None:
     """An engine that refuses after the load has not recovered, although all TTFTs are short."""
-    probes = [*steady(60, until_s=90), *(probe(due_s, 0, Outcome.HTTP_5XX) for due_s in range(90, 200))]
+    probes = [*steady(60, until_s=90), *(answered(due_s, outcome=Outcome.HTTP_5XX) for due_s in range(90, 200))]
     assert effect(probes).recovery.evidence == "undecided"
 
 
 def test_an_objective_that_failed_before_the_load_is_not_recovered() -> None:
-    probes = [probe(due_s, SLOW_S if due_s % 4 == 0 else FAST_S) for due_s in range(200)]
+    probes = [answered(due_s, SLOW_S if due_s % 4 == 0 else FAST_S) for due_s in range(200)]
     result = effect(probes)
     assert (result.recovery.evidence, result.recovery.events, result.recovery.bad) == ("fails", 60, 15)
     assert "ttft failed before it already (15 of 60 bad)" in result.text()
@@ -84,7 +79,7 @@ def test_engines_at_twice_their_budget_after_the_load_are_seldom_recovered() -> 
     def recovered(share: float) -> float:
         runs = 0
         for _ in range(400):
-            after = [probe(due_s, SLOW_S if rng.random() < share else FAST_S) for due_s in range(90, 390)]
+            after = [answered(due_s, SLOW_S if rng.random() < share else FAST_S) for due_s in range(90, 390)]
             runs += effect([*steady(90, until_s=90), *after]).recovery.evidence == "holds"
         return runs / 400
 
@@ -96,12 +91,12 @@ def test_ttft_beside_the_load_is_a_ratio_with_an_interval_that_holds_the_truth()
     """Three times as slow: the interval of the median holds 3 in most runs; too few requests, or all in one block, give none."""
     rng, held = Random(9), 0
     for _ in range(60):
-        probes = [probe(i / 4, rng.lognormvariate(0, 0.4) * (0.1 if i < 480 else 0.3)) for i in range(960)]
+        probes = [answered(i / 4, rng.lognormvariate(0, 0.4) * (0.1 if i < 480 else 0.3)) for i in range(960)]
         ratios = {ratio.q: ratio for ratio in effect(probes, 120, 240).ratios}
         assert set(ratios) == {0.5, 0.9, 0.95}
         held += ratios[0.5].lower <= 3 <= ratios[0.5].upper
     assert held >= 54
-    few = effect([probe(i, 0.1) for i in range(150)], 140, 150)
+    few = effect([answered(i, 0.1) for i in range(150)], 140, 150)
     assert few.ratios == ()
     assert "too few requests (10 and 140)" in few.text()
 
@@ -112,17 +107,13 @@ def test_failed_requests_count_as_slower_than_all_others() -> None:
     def run(share: float) -> Disturbance:
         rng = Random(2)
         outcomes = [Outcome.HTTP_5XX if i >= 480 and rng.random() < share else Outcome.OK for i in range(960)]
-        return effect([probe(i / 4, 0.1 + rng.random() / 100, outcome) for i, outcome in enumerate(outcomes)], 120, 240)
+        return effect(
+            [answered(i / 4, 0.1 + rng.random() / 100, outcome=outcome) for i, outcome in enumerate(outcomes)], 120, 240
+        )
 
     assert run(0.6).ratios == ()
     assert 0.5 in {ratio.q for ratio in run(0.1).ratios}
     assert 0.95 not in {ratio.q for ratio in run(0.1).ratios}
-
-
-def answered(due_s: float, ttft_s: float, e2e_s: float) -> ProbeResult:
-    due_ns = round(due_s * S)
-    timeline = Timeline(due_ns, first_ns=due_ns + round(ttft_s * S), end_ns=due_ns + round(e2e_s * S))
-    return ProbeResult("t", "w", "id", 0.0, Outcome.OK, "", timeline)
 
 
 def poisson(rate: float, until_s: float, seed: int) -> list[float]:

@@ -4,13 +4,13 @@ import pytest
 
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.timeline import Timeline
 from prober.results.shedding import Shedding, SheddingOnset, is_shed, shedding_of, shedding_onset
 from tests.known import known
+from tests.results.samples import answered
 
 
 def ended(outcome: Outcome, detail: str = "", retry_after_s: float | None = None) -> ProbeResult:
-    return ProbeResult("t", "w", "id", 0.0, outcome, detail, Timeline(0), retry_after_s=retry_after_s)
+    return answered(outcome=outcome, detail=detail, retry_after_s=retry_after_s)
 
 
 OK, BUSY, CUT = ended(Outcome.OK), ended(Outcome.HTTP_429, "HTTP 429"), ended(Outcome.CANCELLED)
@@ -52,22 +52,22 @@ def test_it_began_between_the_highest_rate_without_and_the_lowest_with(
     assert shedding_onset(stages) == onset
 
 
-def due(at_s: float, pause_s: float | None = None, *, is_shed: bool = False) -> ProbeResult:
-    """Shed, or answered after 0.5 s."""
-    sent_ns = round(at_s * 1e9)
-    timeline = Timeline(sent_ns, sent_ns=sent_ns, end_ns=sent_ns if is_shed else sent_ns + 500_000_000)
-    return ProbeResult(
-        "t", "w", "id", 0.0, Outcome.HTTP_429 if is_shed else Outcome.OK, "", timeline, retry_after_s=pause_s
-    )
-
-
 def shed(at_s: float, pause_s: float | None) -> ProbeResult:
-    return due(at_s, pause_s, is_shed=True)
+    return answered(at_s, outcome=Outcome.HTTP_429, retry_after_s=pause_s)
 
 
 def test_goodput_and_share_are_of_the_requests_that_ended() -> None:
     """An answer that breaks an SLO is neither good nor shed."""
-    requests = [due(0), shed(10, 4), shed(11, 3), shed(12, None), due(14.2), shed(16.5, 8), due(26), shed(30, 1)]
+    requests = [
+        answered(0),
+        shed(10, 4),
+        shed(11, 3),
+        shed(12, None),
+        answered(14.2),
+        shed(16.5, 8),
+        answered(26),
+        shed(30, 1),
+    ]
     figures = shedding_of(requests, 32.0, lambda probe: probe.timeline.intended_ns > 0)
     assert figures == Shedding(8, 5, 2, 32.0, "")
     assert figures.text() == (
@@ -77,8 +77,8 @@ def test_goodput_and_share_are_of_the_requests_that_ended() -> None:
 
 def test_without_shed_requests_there_is_nothing_to_say_and_of_a_short_load_less() -> None:
     """No figures without any, and only a share of a short load."""
-    assert shedding_of([due(0), due(1)], 10.0, bool) is None
-    unnamed = [due(0), shed(1, None)]
+    assert shedding_of([answered(0), answered(1)], 10.0, bool) is None
+    unnamed = [answered(0), shed(1, None)]
     for sending_s, end in (
         (2.0, "503 with Retry-After)"),
         (10.0, "a goodput of 0.1/s of 0.2/s sent"),

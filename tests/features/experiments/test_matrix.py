@@ -37,7 +37,7 @@ from prober.statistics.sequential_test import ERROR
 from prober.workload.shapes import Fixed, Uniform
 from prober.workload.workloads import Adapters, Mix, Prefix, RequestGenerator, Workload
 from tests.known import known
-from tests.results.samples import result
+from tests.results.samples import answered, result
 
 S = 10**9
 TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.95"), 1e6)
@@ -157,19 +157,14 @@ def test_what_a_row_needs_is_told_before_anything_is_sent(
     assert (told, "too little" in text) == (is_too_little, is_too_little)
 
 
-def due(at_s: float, ttft_s: float = 0.1) -> ProbeResult:
-    start_ns, first_ns = round(at_s * S), round((at_s + ttft_s) * S)
-    return ProbeResult("t", "a", "id", 0.0, Outcome.OK, "", Timeline(start_ns, first_ns=first_ns, end_ns=first_ns))
-
-
 def test_a_row_counts_blocks_of_time_as_the_gate_does() -> None:
     """Any number of requests within 7.5 s is one observation, so that bursts are few; what ended in the last block counts too."""
     for results, state in (
-        ([due(n / 2) for n in range(400)], "not_enough_data"),
-        ([due(n / 2) for n in range(1_030)], "accepted"),
-        ([due(n * 7.6) for n in range(70)], "accepted"),
-        ([due(n / 2, 9.0) for n in range(4)], "not_enough_data"),
-        ([due(n / 2, 9.0) for n in range(60)], "rejected"),
+        ([answered(n / 2) for n in range(400)], "not_enough_data"),
+        ([answered(n / 2) for n in range(1_030)], "accepted"),
+        ([answered(n * 7.6) for n in range(70)], "accepted"),
+        ([answered(n / 2, 9.0) for n in range(4)], "not_enough_data"),
+        ([answered(n / 2, 9.0) for n in range(60)], "rejected"),
     ):
         assert judge(ROW, results, error=ERROR, burst_s=15.0).state == state
 
