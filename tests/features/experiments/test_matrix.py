@@ -170,7 +170,7 @@ def test_a_row_counts_blocks_of_time_as_the_gate_does() -> None:
 
 
 def test_the_load_of_all_rows_names_what_differs_between_them() -> None:
-    """Sampling and data set are those of the rows, not of the first."""
+    """Sampling, data set and lengths are those of the rows, not of the first; and whether any of them varies."""
     assert isinstance(ROW.workload, Workload)
     warm = ROW.model_copy(update={"name": "w", "named": replace(ROW.workload, sampling={"temperature": 1})})
     assert load_of([ROW, ROW], 9).sampling == shape_of(ROW, 9).sampling
@@ -179,6 +179,10 @@ def test_the_load_of_all_rows_names_what_differs_between_them() -> None:
         "w: temperature": 1,
     }
     assert load_of([ROW], 9).dataset == shape_of(ROW, 9).dataset
+    varied = ROW.model_copy(update={"name": "c", "prompt_tokens": Uniform(1, 9)})
+    load = load_of([ROW, varied], 9)
+    assert (load_of([ROW], 9).varied, load.varied, load.workload) == (False, True, "a, c")
+    assert load.prompt_tokens == "a: fixed 100; c: uniform 1 to 9"
 
 
 def test_due_times_end_with_the_number_or_the_time() -> None:
@@ -224,15 +228,6 @@ def test_a_closed_loop_is_called_one_wherever_it_is_seen() -> None:
         assert check.done is False
         assert "hides its queue" in check.why
     assert "coordinated omission" in CLOSED_LOOP
-
-
-def test_lengths_are_told_row_by_row() -> None:
-    """And whether any of them varies."""
-    varied = ROW.model_copy(update={"name": "c", "prompt_tokens": Uniform(1, 9)})
-    assert load_of([ROW], 2000).varied is False
-    load = load_of([ROW, varied], 2000)
-    assert (load.varied, load.workload) == (True, "a, c")
-    assert load.prompt_tokens == "a: fixed 100; c: uniform 1 to 9"
 
 
 def test_a_shared_prefix_is_warm_before_it_counts() -> None:

@@ -133,15 +133,6 @@ def test_each_setting_that_changed_is_named(keys: dict[str, Any], change: str) -
     assert change in sentence
 
 
-def test_all_changes_of_a_run_are_named() -> None:
-    """However many they are."""
-    changed = {"model_id": "b", "tokenizer_id": "b", "request_rate": 3.0, "endpoint_type": "openai", "tp": "4"}
-    results = [("a", of(VLLM | {"tp": "2"})), ("b", of(VLLM | changed))]
-    (sentence,) = changes(results)
-    for name in ("model", "tokenizer", "rate", "API", "tp"):
-        assert f"{name} from " in sentence
-
-
 @pytest.mark.parametrize(
     ("document", "latencies"),
     [
