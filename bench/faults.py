@@ -5,7 +5,6 @@ clock and disk. Of each fault: outcomes, samples that are not of a good answer, 
 descriptors still open. What takes root, or a C compiler, is left out without, and the result says so.
 """
 
-import asyncio
 import os
 import resource
 import signal
@@ -13,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import trustme
 
 from bench.report import goal, part, show
 from tests.faults.disks import allow, empty, fill, real_disk, refuse, repair, small_disk, turn_read_only
-from tests.faults.endpoint import FAULTS, HEAD, Act, Endpoint, Writer, event, hostile_page, well
+from tests.faults.endpoint import FAULTS, Act, Endpoint, hostile_page, well
 from tests.faults.names import NAME, NXDOMAIN, SERVFAIL, Resolver, certified, own_names
 from tests.faults.rig import (
     SAVED_AGAIN,
@@ -120,7 +120,7 @@ def stops(folder: Path) -> Found:
     text = config("http://127.0.0.1:{port}", timeout="10s", total="20s").replace("in_flight: 100", "in_flight: 8")
     slo = "slos: {first: {signal: ttft, threshold: 500ms, objective: 99%}}\n"
     with Endpoint() as endpoint:
-        endpoint.act = paced
+        endpoint.act = partial(well, pause_s=0.06)
         with Daemon(
             folder, slo + text.replace("{port}", str(endpoint.port)).replace("tiny}]", "tiny, slos: [first]}]")
         ) as daemon:
@@ -139,16 +139,6 @@ def stops(folder: Path) -> Found:
                     "untimed": daemon.value("llmslo_probes_untimed_total"),
                 }
             }
-
-
-async def paced(writer: Writer, tokens: int) -> None:
-    """A token every 60 ms."""
-    writer.write(HEAD)
-    for _ in range(tokens):
-        writer.write(event({"content": "a "}))
-        await asyncio.sleep(0.06)
-    usage = {"prompt_tokens": 20, "completion_tokens": tokens, "total_tokens": 20 + tokens}
-    writer.write(event({}, "length", usage) + b"data: [DONE]\n\n")
 
 
 class Flapping:

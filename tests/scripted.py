@@ -77,7 +77,7 @@ async def scripted(
         connected()
         try:
             with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                await _serve(reply, reader, writer)
+                await serve(reply, reader, writer)
         finally:
             connections.discard(task)
             writer.close()
@@ -98,13 +98,13 @@ def threaded(reply: Reply) -> Iterator[str]:
     """The same in a thread, for processes and for tests without an event loop."""
     started: Future[tuple[str, Callable[[], object]]] = Future()
 
-    async def serve() -> None:
+    async def run() -> None:
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         async with scripted(reply) as url:
             started.set_result((url, partial(loop.call_soon_threadsafe, ended.set)))
             await ended.wait()
 
-    thread = Thread(target=asyncio.run, args=(serve(),))
+    thread = Thread(target=asyncio.run, args=(run(),))
     thread.start()
     url, end = started.result(HANG_S)
     try:
@@ -114,7 +114,8 @@ def threaded(reply: Reply) -> Iterator[str]:
         thread.join(HANG_S)
 
 
-async def _serve(reply: Reply, reader: StreamReader, writer: StreamWriter) -> None:
+async def serve(reply: Reply, reader: StreamReader, writer: StreamWriter) -> None:
+    """Answer the request of a connection. Raises OSError and IncompleteReadError if its client leaves before."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
     body = await reader.readexactly(int(length[1]) if length else 0)

@@ -4,8 +4,8 @@ import asyncio
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from functools import partial
@@ -53,8 +53,13 @@ from prober.storage.saved_rows import SavedRows
 from tests import virtual
 from tests.observed import shared
 from tests.processes import free_port
+from tests.scripted import Asked, scripted
 from tests.serving import until
 from tests.virtual import make_clock, running
+from tests.wire.case import HOLD, Step
+from tests.wire.events import DONE, content, end
+from tests.wire.heads import body as response
+from tests.wire.heads import chunk, until_close
 
 pytestmark = pytest.mark.virtual_time
 M = TypeVar("M", bound=Monitor)
@@ -571,24 +576,12 @@ async def test_an_exception_in_an_observer_is_logged_and_the_others_still_hear(
         assert all(record.levelname == "ERROR" for record in caplog.records if FAULT in (record.exc_text or ""))
 
 
-async def every_second_is_429(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: "Counter[int]"
-) -> None:
+def every_second_is_429(asked: Asked, count: "Counter[int]") -> Iterator[Step]:
     """Answer after 0.2 s, in turn with four tokens and with 429; count: answers by status."""
-    with suppress(asyncio.IncompleteReadError):  # of a connection on which no request came
-        head = await reader.readuntil(b"\r\n\r\n")
-        status = 404 if head.startswith(b"GET") else 429 if count[200] > count[429] else 200
-        count[status] += 1
-        await asyncio.sleep(0.2)
-        if status == 200:
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
-            for _ in range(4):
-                writer.write(b'data: {"choices":[{"index":0,"delta":{"content":"a "}}]}\n\n')
-                await asyncio.sleep(0.005)
-            writer.write(b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"length"}]}\n\ndata: [DONE]\n\n')
-        else:
-            writer.write(b"HTTP/1.1 %d No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n" % status)
-    writer.close()
+    status = 404 if asked.method == "GET" else 429 if count[200] > count[429] else 200
+    count[status] += 1
+    yield 0.2
+    yield from until_close(*content(4, 0.005), end(), DONE) if status == 200 else response(f"{status} No", "")
 
 
 @pytest.mark.parametrize("stop_s", [0.05, 0.3, 1.0, 5.0, 60.0])
@@ -600,9 +593,8 @@ async def test_a_stop_of_the_prober_is_blamed_on_no_target_and_hides_no_failure(
     """
     engine = Settings(behaviour=Behaviour(ttft=Constant(0.2), itl=Constant(0.005)))
     count: Counter[int] = Counter()
-    async with running(engine) as url, watched(beat_ns=BEAT_NS) as seen:
-        server = await asyncio.start_server(partial(every_second_is_429, count=count), "127.0.0.1", 0)
-        limited = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    limiting = scripted(partial(every_second_is_429, count=count))
+    async with running(engine) as url, limiting as limited, watched(beat_ns=BEAT_NS) as seen:
         load = "rate: 10/s, max_in_flight: 5, connect_lead: 1s"
         both = f"name: well, url: '{url}', {load}", f"name: limited, url: '{limited}', model: m, engine: vllm, {load}"
         await seen.reconcile(specs(*both, slos="{success: {signal: success, objective: 99%}}"), 1.0)
@@ -614,7 +606,6 @@ async def test_a_stop_of_the_prober_is_blamed_on_no_target_and_hides_no_failure(
         await asyncio.sleep(1.0)
         assert seen.count("llmslo_ttft_seconds", "well") >= measured + 9
         await seen.fleet.stop(5.0)
-        server.close()
         assert {**seen.outcomes("well"), "ok": 0, "invalid": 0} == {"ok": 0, "invalid": 0}
         assert seen.count("llmslo_slo_events_total", "well", "probe", "success") >= 20
         assert seen.count("llmslo_slo_bad_events_total", "well") == 0
@@ -652,29 +643,24 @@ async def test_complete_answers_on_connections_that_stay_open_shed_nobody(monkey
 
     monkeypatch.setattr(exchange, "LINGER_S", 0.02)
 
-    open_: set[asyncio.StreamWriter] = set()
+    open_: set[Asked] = set()
 
-    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked = await reader.readuntil(b"\r\n\r\n")
-        if asked.startswith(b"GET"):
-            models = b'{"data":[{"id":"m"}]}'
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(models), models))
-        else:
-            await reader.readexactly(int(asked.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
-            writer.write(head + b"%x\r\n%b\r\n" % (len(body), body))
-            open_.add(writer)
-            await asyncio.gather(reader.read(), return_exceptions=True)
-            open_.discard(writer)
-        writer.close()
+    def answers(asked: Asked) -> Iterator[Step]:
+        if asked.method == "GET":
+            yield from response("200 OK", {"data": [{"id": "m"}]})
+            return
+        yield head + chunk(body)
+        open_.add(asked)
+        try:
+            yield HOLD
+        finally:
+            open_.discard(asked)
 
-    server = await asyncio.start_server(answers, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with watched() as seen:
+    async with scripted(answers) as url, watched() as seen:
         limits = "max_in_flight: 2, timeouts: {first_token: 20s, stall: 20s, total: 60s}"
-        await seen.reconcile(specs(f"name: a, url: 'http://127.0.0.1:{port}', {limits}"), 1.0)
+        await seen.reconcile(specs(f"name: a, url: '{url}', {limits}"), 1.0)
         await until(lambda: seen.probes("a") >= 40)
         assert seen.count("llmslo_probe_failures_total", "a") == 0
         assert seen.count("llmslo_e2e_seconds", "a") == seen.probes("a")
         seen.fleet.runners["a"].pause(0.0)
         await until(lambda: not open_ and not seen.fleet.runners["a"].target.in_flight)
-    server.close()

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
@@ -25,7 +25,11 @@ from prober.web.targets import Snapshot
 from prober.web.views import Snapshots, Views
 from tests.daemon.test_fleet import Watched, watched
 from tests.observed import StoppedClock
-from tests.probing.test_probe import HEAD, chunked, ended, good_answer, serving
+from tests.probing.test_probe import HEAD, chunked, ended, good_answer
+from tests.scripted import Asked, scripted
+from tests.wire.case import Step
+from tests.wire.events import DONE
+from tests.wire.heads import LAST_CHUNK
 
 pytestmark = pytest.mark.virtual_time
 KEY = "HTTP 401: invalid x-api-key (some_error)"
@@ -171,24 +175,17 @@ class Gateway:
     refused: dict[str, bytes] = field(default_factory=dict)
     requests: int = 0
 
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(asyncio.IncompleteReadError):
-            head = await reader.readuntil(b"\r\n\r\n")
-            await asyncio.sleep(0.001)
-            if head.startswith(b"POST"):
-                self.requests += 1
-                length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-                body = await reader.readexactly(length)
-                refusal = next((raw for word, raw in self.refused.items() if word.encode() in body), b"")
-                writer.write(refusal or HEAD)
-                for event in good_answer(orjson.loads(body)["max_tokens"]).split(b"\n\n") if not refusal else ():
-                    await asyncio.sleep(0.001)
-                    writer.write(chunked(event + b"\n\n"))
-                writer.write(b"" if refusal else chunked(b"data: [DONE]\n\n") + b"0\r\n\r\n")
-            else:
-                writer.write(answer("404 Not Found", "no list"))
-            await writer.drain()
-        writer.close()
+    def reply(self, asked: Asked) -> Iterator[Step]:
+        yield 0.001
+        if asked.method == "GET":
+            yield answer("404 Not Found", "no list")
+            return
+        self.requests += 1
+        refusal = next((raw for word, raw in self.refused.items() if word.encode() in asked.body), b"")
+        yield refusal or HEAD
+        for event in good_answer(asked.json["max_tokens"]).split(b"\n\n") if not refusal else ():
+            yield from (0.001, chunked(event + b"\n\n"))
+        yield b"" if refusal else chunked(DONE) + LAST_CHUNK
 
 
 def answer(status: str, message: str, headers: str = "") -> bytes:
@@ -202,9 +199,9 @@ def answer(status: str, message: str, headers: str = "") -> bytes:
 @asynccontextmanager
 async def probed(gateway: Gateway, more: str = "", workloads: str = "a b") -> AsyncIterator[Watched]:
     """The two targets under way: t is served by the gateway, and u by another one that is well."""
-    async with serving(gateway.handle) as port, serving(Gateway().handle) as other, watched() as seen:
-        first, second = targets(f"http://127.0.0.1:{port}", more, workloads)
-        second = second.model_copy(update={"url": f"http://127.0.0.1:{other}"})
+    async with scripted(gateway.reply) as url, scripted(Gateway().reply) as other, watched() as seen:
+        first, second = targets(url, more, workloads)
+        second = second.model_copy(update={"url": other})
         await seen.reconcile((first, second), 1.0)
         yield seen
         assert seen.fleet.runners["u"].target.state is TargetState.READY

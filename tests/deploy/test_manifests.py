@@ -1,6 +1,5 @@
 """Manifests are valid, hardened and consistent, checked without a cluster."""
 
-import base64
 import copy
 import itertools
 import json
@@ -11,7 +10,6 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-import trustme
 import yaml
 from jsonschema import Draft7Validator, Draft202012Validator
 
@@ -218,27 +216,6 @@ def test_every_configuration_is_right(shipped: dict[str, list[Manifest]], tmp_pa
     targets = {target.get("name") for target in yaml.safe_load(config).get("targets") or ()}
     for probe in (manifest for manifest in shipped[name] if manifest["kind"] == "Probe"):
         assert set(probe["spec"]["targets"]["staticConfig"]["static"]) <= targets
-
-
-def test_the_web_configuration_is_right(shipped: dict[str, list[Manifest]], tmp_path: Path) -> None:
-    """By `prober check`, in the folder that the two Secrets become; without its key pair it is refused."""
-    manifests = shipped["overlays/fleet"]
-    pod = workload(manifests)["spec"]["template"]["spec"]
-    path = Path(flag(pod["containers"][0], "web.config.file") or "")
-    (mount,) = (
-        mounted["name"] for mounted in pod["containers"][0]["volumeMounts"] if mounted["mountPath"] == str(path.parent)
-    )
-    (volume,) = (volume for volume in pod["volumes"] if volume["name"] == mount)
-    secret = one(manifests, "Secret")
-    assert secret["metadata"]["name"] in {source["secret"]["name"] for source in volume["projected"]["sources"]}
-    (tmp_path / path.name).write_bytes(base64.b64decode(secret["data"][path.name]))
-    words = ("check", f"--config.file={KUSTOMIZE / 'base/prober.yaml'}", f"--web.config.file={tmp_path / path.name}")
-    assert prober(*words).returncode == 1
-    pair = trustme.CA().issue_cert("llm-slo-prober")
-    pair.cert_chain_pems[0].write_to_path(str(tmp_path / "tls.crt"))
-    pair.private_key_pem.write_to_path(str(tmp_path / "tls.key"))
-    done = prober(*words)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("where", STANDALONE)

@@ -113,14 +113,6 @@ def test_only_wanted_names_are_kept() -> None:
     assert (page.broken, page.first_broken, page.lines) == (1, "b{ 6", 7)
 
 
-def test_any_slices_are_the_whole_page() -> None:
-    """However small the slices that are decoded, the page is the same."""
-    body = "".join(f'a_{i}{{b="é{i % 7}",c="x"}} {i}\n' for i in range(200)).encode() + b"last 1"
-    parsed = samples(Parser().parse(body))
-    for size in (1, 7, 64, 1000, 10**6):
-        assert samples(Parser().parse(body, size)) == parsed
-
-
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Labels that are new at each scrape do not add up, and forgetting changes no sample read before."""
     monkeypatch.setattr("prober.exposition.parse.MAX_CACHED_LABEL_TEXTS", 50)

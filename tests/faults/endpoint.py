@@ -1,161 +1,77 @@
 """An OpenAI endpoint that answers well, or does as badly as it is told, in a thread of its own on loopback."""
 
 import asyncio
-import contextlib
-import json
-import socket
 import ssl
-import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
+from itertools import chain, count, cycle
 from typing import Any, Self
 
 from tests.processes import HANG_S, free_port
+from tests.scripted import Asked, Script, reset, serve
+from tests.wire.case import HOLD, RST, Step
+from tests.wire.events import DONE, end, sse, text, usage
+from tests.wire.heads import body, head
 
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
-MODELS = b'{"data":[{"id":"m","owned_by":"vllm"}]}'
-Writer = asyncio.StreamWriter
-Act = Callable[[Writer, int], Coroutine[Any, Any, None]]
-
-
-def event(delta: dict[str, Any], finish: str | None = None, usage: dict[str, int] | None = None) -> bytes:
-    """A chunk of a stream."""
-    chunk = {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}], "usage": usage}
-    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+HEAD = head("200 OK", "Content-Type: text/event-stream", "Connection: close")
+MODELS = {"data": [{"id": "m", "owned_by": "vllm"}]}
+Act = Callable[[int], Iterable[Step]]
+"""From the number of tokens that a probe asks for to what it gets."""
 
 
-async def well(writer: Writer, tokens: int) -> None:
+def well(tokens: int, pause_s: float = 0.002) -> Iterator[Step]:
     """An answer with the requested number of tokens, one after the other."""
-    writer.write(HEAD)
+    yield HEAD
     for _ in range(tokens):
-        writer.write(event({"content": "a "}))
-        await asyncio.sleep(0.002)
-    usage = {"prompt_tokens": 20, "completion_tokens": tokens, "total_tokens": 20 + tokens}
-    writer.write(event({}, "length", usage) + b"data: [DONE]\n\n")
-    await writer.drain()
+        yield from (text("a "), pause_s)
+    yield end() + usage(tokens, 20) + DONE
 
 
-def _reset(writer: Writer) -> None:
-    """Close with RST, as a process that is killed with unread data does."""
-    with contextlib.suppress(OSError):  # the client was faster
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    writer.transport.abort()
-
-
-async def dies(writer: Writer, tokens: int) -> None:
-    """Before it says anything."""
-    writer.close()
-
-
-async def resets(writer: Writer, tokens: int) -> None:
-    """In the middle of the answer, with RST."""
-    writer.write(HEAD + event({"content": "a"}))
-    await writer.drain()
-    await asyncio.sleep(0.02)
-    _reset(writer)
-
-
-async def ends_early(writer: Writer, tokens: int) -> None:
-    """In the middle of the answer, with a proper end of the connection."""
-    writer.write(HEAD + event({"content": "a"}))
-
-
-async def hangs_silent(writer: Writer, tokens: int) -> None:
-    """Nothing is ever said."""
-    await asyncio.sleep(3600)
-
-
-async def hangs_inside(writer: Writer, tokens: int) -> None:
-    """Nothing more after the first token."""
-    writer.write(HEAD + event({"content": "a"}))
-    await asyncio.sleep(3600)
-
-
-async def trickles(writer: Writer, tokens: int) -> None:
+def trickles(tokens: int) -> Iterator[Step]:
     """A stream that sends single bytes and never completes an event."""
-    for byte in HEAD + event({"content": "a" * 10_000}):
-        writer.write(bytes((byte,)))
-        await writer.drain()
-        await asyncio.sleep(0.001)
+    for byte in HEAD + text("a" * 10_000):
+        yield from (bytes((byte,)), 0.001)
 
 
-async def keeps_alive(writer: Writer, tokens: int) -> None:
-    """Comments for ever, which no token is."""
-    writer.write(HEAD)
-    while True:
-        writer.write(b": keep-alive\n\n")
-        await writer.drain()
-        await asyncio.sleep(0.01)
+def forever(first: bytes, rest: bytes, pause_s: float) -> Act:
+    """An answer without end."""
+    return lambda tokens: chain((first,), cycle((rest, pause_s)))
 
 
-async def never_ends(writer: Writer, tokens: int) -> None:
-    """Token after token."""
-    writer.write(HEAD)
-    while True:
-        writer.write(event({"content": "a"}))
-        await writer.drain()
-        await asyncio.sleep(0.005)
-
-
-async def binary(writer: Writer, tokens: int) -> None:
-    """Not HTTP."""
-    writer.write(bytes(range(256)) * 64)
-
-
-async def not_a_stream(writer: Writer, tokens: int) -> None:
-    """Events whose data is no JSON."""
-    writer.write(HEAD + b"data: " + bytes(range(128, 256)) + b"\n\n")
-
-
-async def bad_text(writer: Writer, tokens: int) -> None:
-    """JSON whose text is no UTF-8."""
-    writer.write(HEAD + event({"content": "a"}).replace(b'"a"', b'"\xc3\x28\xff"') + b"data: [DONE]\n\n")
-
-
-async def huge_line(writer: Writer, tokens: int) -> None:
-    """Megabytes without an end of line."""
-    writer.write(HEAD + b"data: ")
-    while True:
-        writer.write(b"x" * 65536)
-        await writer.drain()
-        await asyncio.sleep(0.001)  # a drain that need not wait lets nobody else run
-
-
-async def endless_headers(writer: Writer, tokens: int) -> None:
+def endless_headers(tokens: int) -> Iterator[Step]:
     """Header after header."""
-    writer.write(b"HTTP/1.1 200 OK\r\n")
-    number = 0
-    while True:
-        writer.write(b"X-%d: %s\r\n" % (number, b"y" * 1000))
-        await writer.drain()
-        await asyncio.sleep(0.001)
-        number += 1
+    yield b"HTTP/1.1 200 OK\r\n"
+    for number in count():
+        yield from (b"X-%d: %s\r\n" % (number, b"y" * 1000), 0.001)
 
 
-async def error_inside(writer: Writer, tokens: int) -> None:
-    """An error object in an answer that began well."""
-    writer.write(HEAD + event({"content": "a"}) + b'data: {"error": {"message": "out of memory", "code": 500}}\n\n')
+def script(*steps: Step) -> Act:
+    """The same for every probe."""
+    return lambda tokens: steps
 
 
 # What the endpoint does, and how a probe of it ends.
 FAULTS: dict[str, tuple[Act, str]] = {
-    "dies before it answers": (dies, "reset"),
-    "resets inside the answer": (resets, "reset"),
-    "ends inside the answer": (ends_early, "truncated"),
-    "hangs before any header": (hangs_silent, "timeout_first_token"),
-    "hangs inside the answer": (hangs_inside, "timeout_stall"),
+    "dies before it answers": (script(), "reset"),
+    "resets inside the answer": (script(HEAD + text("a"), 0.02, RST), "reset"),
+    "ends inside the answer": (script(HEAD + text("a")), "truncated"),
+    "hangs before any header": (script(HOLD), "timeout_first_token"),
+    "hangs inside the answer": (script(HEAD + text("a"), HOLD), "timeout_stall"),
     "trickles, one byte at a time": (trickles, "timeout_first_token"),
-    "sends comments for ever": (keeps_alive, "timeout_first_token"),
-    "never ends": (never_ends, "timeout_total"),
-    "sends binary": (binary, "malformed"),
-    "sends events that are no JSON": (not_a_stream, "malformed"),
-    "sends what is no UTF-8": (bad_text, "malformed"),
-    "sends a line without end": (huge_line, "malformed"),
+    "sends comments for ever": (forever(HEAD, b": keep-alive\n\n", 0.01), "timeout_first_token"),
+    "never ends": (forever(HEAD, text("a"), 0.005), "timeout_total"),
+    "sends binary": (script(bytes(range(256)) * 64), "malformed"),
+    "sends events that are no JSON": (script(HEAD + b"data: " + bytes(range(128, 256)) + b"\n\n"), "malformed"),
+    "sends what is no UTF-8": (script(HEAD + text("a").replace(b'"a"', b'"\xc3\x28\xff"') + DONE), "malformed"),
+    "sends a line without end": (forever(HEAD + b"data: ", b"x" * 65536, 0.001), "malformed"),
     "sends headers without end": (endless_headers, "malformed"),
-    "sends an error inside the answer": (error_inside, "error_in_stream"),
+    "sends an error inside the answer": (
+        script(HEAD + text("a") + sse({"error": {"message": "out of memory", "code": 500}})),
+        "error_in_stream",
+    ),
 }
 
 
@@ -193,7 +109,7 @@ class Endpoint:
             tls.sni_callback = self._certificate  # which is asked at every handshake, whether a name is given or not
         self._loop = asyncio.new_event_loop()
         self._server: asyncio.Server | None = None
-        self._writers: set[Writer] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
     def __enter__(self) -> Self:
@@ -244,22 +160,14 @@ class Endpoint:
             self._loop.remove_reader(listener.fileno())  # a closed server forgets, open, what it has just accepted
         while len(asyncio.all_tasks()) > 1:  # a connection that was just accepted has a task before it has a writer
             for writer in self._writers:
-                _reset(writer)  # without it a probe whose request has been read would see a proper end
+                reset(writer)  # without it a probe whose request has been read would see a proper end
             await asyncio.sleep(0.01)
         self._server.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: Writer) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            if head.startswith(b"GET"):
-                self._page(head.split(b" ")[1], writer)
-            else:
-                length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-                body = json.loads(await reader.readexactly(length))
-                self.requests[body["max_tokens"]] += 1
-                await self._answer(reader, writer, body["max_tokens"])
-            await writer.drain()
+            await serve(self._reply, reader, writer)
         except (OSError, asyncio.IncompleteReadError):
             pass  # the prober has had enough, or this endpoint goes down
         finally:
@@ -268,21 +176,17 @@ class Endpoint:
                 await writer.wait_closed()  # with TLS the other side has a say in it
             self._writers.discard(writer)
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: Writer, tokens: int) -> None:
-        """Until it has answered, or the prober has gone."""
-        act = self.act
-        self.misbehaving += act is not well
-        tasks = [asyncio.ensure_future(act(writer, tokens)), asyncio.ensure_future(reader.read())]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self.misbehaving -= act is not well
+    def _reply(self, asked: Asked) -> Script:
+        if asked.method != "GET":
+            return self._answer(self.act, asked.json["max_tokens"])
+        if asked.path != "/metrics":
+            return body("200 OK", MODELS)
+        return body("404 Not Found", "") if self.metrics is None else body("200 OK", self.metrics)
 
-    def _page(self, path: bytes, writer: Writer) -> None:
-        body, status = MODELS, b"200 OK"
-        if path == b"/metrics":
-            body, status = (self.metrics, status) if self.metrics is not None else (b"", b"404 Not Found")
-        writer.write(b"HTTP/1.1 %b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (status, len(body), body))
+    def _answer(self, act: Act, tokens: int) -> Iterator[Step]:
+        self.requests[tokens] += 1
+        self.misbehaving += act is not well
+        try:
+            yield from act(tokens)
+        finally:
+            self.misbehaving -= act is not well

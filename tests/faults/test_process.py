@@ -1,12 +1,12 @@
 """Faults of the prober itself: stopped, killed, out of descriptors, out of disk."""
 
-import asyncio
 import os
 import resource
 import signal
 import sqlite3
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ import pytest
 from prober.storage.store import FILE_NAME
 from tests.faults.conftest import absent_if_impossible
 from tests.faults.disks import allow, empty, fill, real_disk, refuse, repair, small_disk, turn_read_only
-from tests.faults.endpoint import HEAD, Endpoint, Writer, event, well
+from tests.faults.endpoint import Endpoint, well
 from tests.faults.rig import (
     SAVED_AGAIN,
     Impossible,
@@ -32,15 +32,7 @@ LIMIT = 110_000_000
 PROBE_TOKENS = 24  # 20 of the prompt, 4 of the answer
 
 
-async def slowly(writer: Writer, tokens: int) -> None:
-    """A token every 200 ms, so that answers are always under way."""
-    writer.write(HEAD)
-    for _ in range(tokens):
-        writer.write(event({"content": "a "}))
-        await writer.drain()
-        await asyncio.sleep(0.2)
-    usage = {"prompt_tokens": 20, "completion_tokens": tokens, "total_tokens": 20 + tokens}
-    writer.write(event({}, "length", usage) + b"data: [DONE]\n\n")
+slowly = partial(well, pause_s=0.2)  # so that answers are always under way
 
 
 @pytest.fixture(scope="module")

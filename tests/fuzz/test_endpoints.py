@@ -14,7 +14,6 @@ from prober.measure.engine_signals import EngineHistogram
 from prober.measure.engines import TABLES
 from prober.measure.payload import Malformed, json_object
 from prober.net.exchange import MAX_PAUSE_S, requested_pause_s
-from prober.net.redaction import Redactor
 from prober.probing.probe import MAX_HEADER_DIGITS, header_number
 from tests.fuzz.hostile import FEW, TEXTS
 
@@ -130,16 +129,3 @@ def test_json_of_any_pieces_is_an_object_or_malformed(pieces: list[bytes]) -> No
     for times in (1, 5_000):
         with contextlib.suppress(Malformed):
             assert isinstance(json_object(b"".join(pieces) * times), dict)
-
-
-@FEW
-@given(st.text("ab\\u0%4&#x;1\"'", max_size=60), st.integers(0, 4))
-def test_any_escapes_around_a_secret_leave_nothing_of_it(around: str, levels: int) -> None:
-    """The text around it may be escapes cut in half."""
-    redactor, secret = Redactor(), "K7-secret/ZZ"
-    redactor.add(secret)
-    escaped = secret
-    for _ in range(levels):
-        escaped = escaped.replace("%", "%25").replace("/", "%2F")
-    text = f"{around} {escaped} {around}"
-    assert "secret" not in redactor.redact(text)

@@ -1,7 +1,6 @@
 """Leases against an API server: the stand-in, in virtual time, or a real one (`KUBE_APISERVER`, see bench/figures.md)."""
 
 import asyncio
-import json
 import logging
 import re
 from collections.abc import AsyncIterator
@@ -26,7 +25,7 @@ from prober.features.replicas.leadership import (
 )
 from prober.features.replicas.lease_machine import Record, Timing, Write
 from prober.net.kubernetes import KubernetesApiError, Unreachable
-from prober.probing.replicas import Shard, claimed_as
+from prober.probing.replicas import Shard
 from tests.kubernetes.leases import REAL, Cluster, cluster
 from tests.kubernetes.link import Link
 from tests.serving import until
@@ -100,40 +99,6 @@ async def test_one_holds_it_and_says_so_as_kubernetes_does(api_server: Cluster) 
         assert (await api_server.lease())["spec"].get("holderIdentity") != one.part.holder
         await until(lambda: other.holds)
         assert other.value(replicas_series.LEASE_TRANSITIONS) >= 1
-
-
-async def test_what_was_claimed_is_seen_by_whoever_follows(api_server: Cluster) -> None:
-    """Written before it is answered; nobody but the holder can."""
-    key = claimed_as("http://target")
-    async with replica(api_server, "a") as first:
-        await until(lambda: first.holds)
-        assert await first.part.claim(key, 1234.5) == first.part.held()
-        assert json.loads((await api_server.lease())["metadata"]["annotations"][CLAIMS_ANNOTATION]) == {key: 1234.5}
-        async with replica(api_server, "b") as second:
-            assert await second.part.claim(key, 9e9) is None
-            await first.part.close()
-            await until(lambda: second.holds)
-            assert second.part.claimed(key) == 1234.5
-            assert second.part.claimed("other") == 0
-
-
-async def test_a_holder_that_is_cut_off_lets_go_before_another_takes_it(api_server: Cluster) -> None:
-    """By its own clock, with nobody to tell it; what it claims meanwhile is refused."""
-    async with Link(api_server.url) as link, replica(api_server, "a", link.url) as first:
-        await until(lambda: first.holds)
-        async with replica(api_server, "b") as second:
-            await until(lambda: second.part.holder == "a")
-            link.cut = True
-            claim = asyncio.create_task(first.part.claim("k", 1.0))
-            await asyncio.sleep(TIMING.renew_s)
-            assert not first.holds
-            assert await claim is None
-            await until(lambda: second.holds)
-            assert first.told == ["won", "lost"]
-            link.cut = False
-            await until(lambda: first.part.holder == "b")
-            assert not first.holds
-            assert second.part.claimed("k") == 0
 
 
 async def test_a_server_that_is_away_at_the_start_is_waited_for(

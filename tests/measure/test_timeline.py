@@ -55,33 +55,12 @@ def test_without_usage_there_is_no_tpot() -> None:
     assert timeline.itls_s == pytest.approx([0.020])
 
 
-def test_tpot_excludes_the_tokens_of_the_first_chunk() -> None:
-    """TPOT divides by the tokens after the first chunk."""
-    _, timeline = record((10, chunk({"content": "abcd"}, tokens=4)), (50, chunk({"content": "e"}, "stop", tokens=8)))
-    assert timeline.tpot_s == pytest.approx(0.040 / 4)
-
-
 def test_the_number_of_chunks_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """An endless stream is stopped before it fills the memory."""
     monkeypatch.setattr(module, "MAX_CHUNKS", 3)
     recording, _ = record(*((i, chunk({"content": "a"})) for i in range(6)))
     assert recording.malformed == "more than 3 content chunks in one stream"
     assert recording.answer.chunks == 3
-
-
-def test_an_answer_without_stream_has_no_ttft() -> None:
-    """With `stream: false` only E2E is measured."""
-    recording = Recording(streamed=False)
-    answer = {
-        "choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 3, "completion_tokens": 1},
-    }
-    recording.feed(5 * MS, json.dumps(answer).encode())
-    recording.finish()
-    timeline = recording.complete(Timeline(0, end_ns=5 * MS))
-    assert timeline.ttft_s is None
-    assert timeline.e2e_s == pytest.approx(0.005)
-    assert (recording.answer.chunks, recording.answer.finish_reason) == (1, "stop")
 
 
 LEAD = 10 * MS

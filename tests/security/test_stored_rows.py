@@ -6,7 +6,6 @@ The rows are those of a real life of the daemon, in virtual time, and odd conten
 import asyncio
 import json
 import logging
-import os
 import shutil
 import signal
 import sqlite3
@@ -145,18 +144,6 @@ async def test_odd_rows_of_one_target_stop_no_start(
             assert bool(aside) == bool(caplog.records), content
             if not callable(content) and content is not None:
                 assert aside >= 2, content
-
-
-async def test_a_start_with_the_database_of_another_program_sets_it_aside(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The daemon probes with an empty store, and the log names the file to which the other one was moved."""
-    with sqlite3.connect(tmp_path / "prober.db") as connection:
-        connection.execute("CREATE TABLE state (id INTEGER)")
-    connection.close()
-    assert (await live(tmp_path, 1.0))["llmslo_storage_write_failures_total"] == 0
-    (aside,) = {path.name for path in os.scandir(tmp_path)} - {"prober.db", "prober.yaml"}
-    assert f"its version is 0, this prober reads 1): renamed to {aside}, starting with an empty store" in caplog.text
 
 
 async def test_a_store_saved_in_the_future_is_said_and_loses_nothing(

@@ -77,13 +77,6 @@ def test_a_file_that_comes_back_as_it_was_is_no_problem_any_more(tmp_path: Path)
     assert (secret.read(), secret.problem) == ("good", "")
 
 
-def test_a_token_that_never_was_is_none(tmp_path: Path) -> None:
-    """There is no token to keep; the problem says which file is missing."""
-    secret = Secret(str(tmp_path / "none"))
-    assert secret.read() is None
-    assert str(tmp_path / "none") in secret.problem
-
-
 def test_a_missing_token_is_reported_with_its_remedy(tmp_path: Path) -> None:
     """The message also says whether an earlier token stays in use."""
     secret = Secret(str(tmp_path / "token"))
