@@ -9,10 +9,8 @@ from pydantic import (
     AfterValidator,
     Discriminator,
     Field,
-    PlainValidator,
     Tag,
     ValidationInfo,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -42,7 +40,6 @@ from prober.config.sweep import SweepSpec
 from prober.config.workloads import THINK_TIME_REFUSED
 from prober.measure.engines import DIALECTS
 from prober.measure.objective import SIGNALS_WITHOUT_STREAM, JudgedStream, Slo
-from prober.measure.outcome import BAD, Outcome
 from prober.workload.budget import BudgetDemand
 from prober.workload.built_in import BUILT_IN
 from prober.workload.workloads import Mix, TraceWorkload, Workload, sample_lengths
@@ -82,25 +79,12 @@ class Timeouts(Block):
     total: Duration = Field(120.0, description="until the end of the answer")
 
 
-def _bad_outcome(value: object) -> str:
-    if str(value) not in BAD:
-        raise mistake(no_such("failure", str(value), BAD))
-    return str(value)
-
-
-Failure = Annotated[str, PlainValidator(_bad_outcome), WithJsonSchema({"enum": sorted(BAD)})]
-
-
 class HealthSpec(Block):
     """Rules by which `/health/TARGET` answers that a target is healthy or not."""
 
     failures: PositiveCount = Field(3, description="failed probes among the last `of` that make a target unhealthy")
     of: PositiveCount = Field(5, description="probes among which failures are counted, at least `failures`")
     successes: PositiveCount = Field(3, description="answered probes in a row that make it healthy again")
-    ignore: Items[Failure] = Field(
-        (Outcome.HTTP_429.value, Outcome.SHED.value),
-        description="outcomes that are neither a failure nor a success; absent: http_429 and shed",
-    )
     slos: Items[NamedSlo] = Field(
         (),
         description="names from `slos`; a burn rate above 14.4 in the last 20 probes makes it unhealthy too; absent: none",

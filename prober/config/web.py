@@ -23,21 +23,6 @@ HEADERS: dict[str, tuple[str, ...]] = {  # allowed values; empty: any
 UNVOUCHED = ("RequestClientCert", "RequireAnyClientCert", "RequireClientCert")
 VOUCHED = ("NoClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert")
 VERSIONS = ("TLS12", "TLS13")
-CURVES = {"CurveP256": "prime256v1", "CurveP384": "secp384r1", "CurveP521": "secp521r1", "X25519": "X25519"}
-OF_TLS13 = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")  # always on
-_CIPHERS = (
-    "AES_128_GCM_SHA256",
-    "AES_256_GCM_SHA384",
-    "CHACHA20_POLY1305_SHA256",
-    "AES_128_CBC_SHA",
-    "AES_256_CBC_SHA",
-)
-CIPHERS = {  # Go's name: OpenSSL's
-    f"TLS_ECDHE_{kind}_WITH_{cipher}": f"ECDHE-{kind}-"
-    + cipher.replace("AES_", "AES").replace("_CBC", "").replace("POLY1305_SHA256", "POLY1305").replace("_", "-")
-    for kind in ("ECDSA", "RSA")
-    for cipher in _CIPHERS
-}
 
 
 class TlsServer(Block):
@@ -53,9 +38,6 @@ class TlsServer(Block):
     client_allowed_sans: Items[str] | None = None
     min_version: str = "TLS12"
     max_version: str = "TLS13"
-    cipher_suites: Items[str] = ()
-    prefer_server_cipher_suites: bool = True
-    curve_preferences: Items[str] = ()
 
     @property
     def is_configured(self) -> bool:
@@ -99,18 +81,11 @@ class TlsServer(Block):
             mistakes.add("client_allowed_sans", "needs client_auth_type: RequireAndVerifyClientCert")
 
     def _check_protocol(self, mistakes: Mistakes) -> None:
-        for key, names, offered in (
-            ("min_version", (self.min_version,), VERSIONS),
-            ("max_version", (self.max_version,), VERSIONS),
-            ("cipher_suites", self.cipher_suites, (*CIPHERS, *OF_TLS13)),
-            ("curve_preferences", self.curve_preferences, CURVES),
-        ):
-            for name in sorted(set(names) - set(offered)):
-                mistakes.add(key, f"{name!r} is not offered; take from {', '.join(offered)}")
+        for key, version in (("min_version", self.min_version), ("max_version", self.max_version)):
+            if version not in VERSIONS:
+                mistakes.add(key, f"{version!r} is not offered; take from {', '.join(VERSIONS)}")
         if self.min_version > self.max_version:
             mistakes.add("min_version", f"is above max_version {self.max_version}; no client could connect")
-        if len(self.curve_preferences) > 1:
-            mistakes.add("curve_preferences", "has more than one, which Python cannot order; keep one, or none")
 
 
 class HttpServer(Block):

@@ -143,18 +143,10 @@ class WebFile:
 
 
 def _context(tls: "TlsServer", folder: Path) -> ssl.SSLContext:
-    from prober.config.web import CIPHERS, CURVES
-
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version, context.maximum_version = _VERSIONS[tls.min_version], _VERSIONS[tls.max_version]
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(["http/1.1"])
-    if not tls.prefer_server_cipher_suites:
-        context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
-    if chosen := [CIPHERS[name] for name in tls.cipher_suites if name in CIPHERS]:
-        context.set_ciphers(":".join(chosen))
-    for curve in tls.curve_preferences:
-        context.set_ecdh_curve(CURVES[curve])
     certificate = tls.cert.encode() or _read_file("cert_file", folder / tls.cert_file)
     load_pair(context, certificate, tls.key.encode() or _read_file("key_file", folder / tls.key_file))
     if tls.client_ca or tls.client_ca_file:

@@ -268,12 +268,6 @@ BAD = [
         "defaults.health.of: is 5, fewer than the 6 failures; raise it or lower `failures`",
     ),
     (
-        "targets: [{url: http://h, health: {ignore: [http_429, invalid]}}]",
-        'targets[0].health.ignore[1]: no failure "invalid"; known: connect_refused, connect_timeout, dns, empty, error_in_stream, '
-        "http_404, http_408, http_429, http_5xx, malformed, reset, shed, short, timeout_first_token, timeout_stall, timeout_total, "
-        "tls, truncated",
-    ),
-    (
         "slos: {a: {signal: success, objective: 99%}, b: {signal: success, objective: 99%}}\n"
         "targets: [{url: http://h, probes: [{slos: [a]}], health: {slos: [a, b]}}, {url: http://i}]",
         "targets[0].health.slos[1]: no probe of the target is judged by 'b'; list it there",

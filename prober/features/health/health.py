@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from prober.config.target import HealthSpec
 from prober.measure.objective import BURN_PROBES, burns, count_events
-from prober.measure.outcome import BAD, NEUTRAL
+from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, SILENT_STATES, TargetState
 
@@ -35,6 +35,7 @@ class HealthVerdict:
     evidence_ns: int | None = None
 
 
+BUSY = (Outcome.HTTP_429, Outcome.SHED)  # to take such a target out would make the others busier
 NO_VERDICT = HealthVerdict(Health.UNKNOWN, "no probe has counted yet")
 
 
@@ -68,7 +69,7 @@ class HealthState:
     def probe_ended(self, result: ProbeResult, now_ns: int) -> None:
         """Use the result of a scheduled probe, which may not have been sent."""
         spec, has_failed = self.spec, result.outcome in BAD
-        if result.outcome in NEUTRAL or result.outcome in spec.ignore:
+        if result.outcome in (*NEUTRAL, *BUSY):
             self.uncounted = result.reason
             return
         self.uncounted = ""

@@ -95,8 +95,6 @@ CASES = [
     (DEFAULT, "ooooo" + "F4sFibF", "unhealthy", f"3 {FAILED}"),
     (DEFAULT, "FFFo4soio", "healthy", ""),
     (DEFAULT, "44444", "unknown", "no probe has counted yet; the last one was http_429"),
-    (HealthSpec(ignore=()), "ooo444", "unhealthy", "the last one with http_429"),
-    (HealthSpec(ignore=(Outcome.TIMEOUT_FIRST_TOKEN,)), "oooTTT", "healthy", ""),
     # It generates, if not what was asked for.
     (DEFAULT, "wwwww", "healthy", ""),
     # The engine says that it loads or ends: at once; afterwards it has to answer as after failures.
