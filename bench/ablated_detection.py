@@ -194,7 +194,6 @@ BRANCHES: Mapping[str, tuple[ModuleType, str, Any]] = {
     "one level a day": (fitting, "_repeats_daily", _never),
     "one level at all": (fitting, "_is_flat", _never),
     "weekends": (baseline, "is_weekend", _never),
-    "a day that begins earlier": (baseline, "EARLIER_SLOTS", 0),
     "wander": (fitting, "_wander", _none),
     "three minutes": (detector, "MIN_CHANGE_S", 0.0),
     "tails": (evidence, "TAILS", ()),

@@ -17,7 +17,7 @@ from statistics import fmean, median, stdev
 from typing import NamedTuple
 
 from prober.config.serving import DecodeBoundSpec
-from prober.features.diagnosis.clues import WindowFeatures
+from prober.features.diagnosis.clues import GROWN, WindowFeatures
 from prober.measure.bandwidth_bound import (
     DecodeModel,
     UnknownFigure,
@@ -32,7 +32,6 @@ from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
 
 Reading = tuple[float, EngineSignals]
 
-MIN_LENGTH_RATIO = 1.5  # of the long third of prompts to the short one; below it the slope is noise
 MAX_LENGTH_DIFFERENCE = 0.1  # between prompts of similar length, as a share of the length
 SINGLE = 0.75  # flushes per token; a busy machine or a lossy path merges some, and speculation makes more tokens a step
 MAX_GAPS = 4_000  # ITLs that are used, from evenly spaced probes: sorting them takes most of the time
@@ -249,7 +248,7 @@ def prompt_line(samples: Sequence[tuple[float, float]]) -> PromptLine | None:
         return None
     low, high = ordered[:third], ordered[-third:]
     short, long = (median(length for length, _ in part) for part in (low, high))
-    if long < MIN_LENGTH_RATIO * short:
+    if long < GROWN * short:
         return None
     low_s, high_s = ([ttft for _, ttft in part] for part in (low, high))
     error_s = math.hypot(_median_error(low_s, third), _median_error(high_s, third))

@@ -69,6 +69,14 @@ def test_two_bad_probes_are_no_trouble_however_strict_the_objective() -> None:
     strict = replace(SUCCESS, objective=Decimal("0.999"))
     assert burn(strict, probes("." * 100 + "x.x", every_s=5.0)) is None
     assert span(burn(strict, probes("." * 100 + "x.xx", every_s=5.0))) == (500.0, 515.0)
+    again = replace(SUCCESS, objective=Decimal("0.9999"))
+    assert burn(again, probes("." * 100 + "x"), is_expected=True) is None
+
+
+def test_ten_thousand_to_one_begins_a_trouble() -> None:
+    """Four slow ones of five are 13,000 times as likely as in good times, five of nine 8,000 times."""
+    assert span(burn(QUICK, probes("." * 100 + "s.sss", every_s=5.0))) == (500.0, 520.0)
+    assert burn(QUICK, probes("." * 100 + "s..s.s.ss", every_s=5.0)) is None
 
 
 def test_it_says_what_is_bad() -> None:

@@ -168,69 +168,61 @@ def office(t: float) -> float:
     return 0.4 * max(0.0, min(1.0, hour - 8, 18 - hour))
 
 
-def test_a_weekend_that_was_not_seen_is_not_known() -> None:
-    """Monday to Thursday tell of all workdays and of no weekend, whose hours differ between time zones."""
-    rng = Random(20)
-    blocks, t = Blocks(SPREAD_EVERY_S), MONDAY_S + 12 * 3_600
-    while not blocks.full:
-        t += 5.0
-        blocks.add(t, rng.gauss(office(t), 0.2), None, linked=True)
-    baseline = learn_baseline(blocks)
-    for day in range(7):
-        noon = baseline.expected(MONDAY_S + 86_400 * (14 + day) + 13 * 3_600, 0.0)[0]
-        assert (noon == pytest.approx(0.4, abs=0.03)) == (day < 4), day
-        assert math.isnan(noon) == (day >= 4), day
-
-
-def from_saturday(level: Callable[[float], float]) -> Baseline:
-    rng = Random(21)
-    blocks, t = Blocks(SPREAD_EVERY_S), MONDAY_S + 5 * 86_400
+def learnt_from(begin_s: float, level: Callable[[float], float]) -> Baseline:
+    """A baseline of three days from a time of the week on, load not seen, a sample each 5 s."""
+    rng, blocks, t = Random(21), Blocks(SPREAD_EVERY_S), begin_s
     while not blocks.full:
         t += 5.0
         blocks.add(t, rng.gauss(level(t), 0.2), None, linked=True)
     return learn_baseline(blocks)
 
 
-def test_an_hour_of_workdays_takes_two_of_them() -> None:
-    """A quiet weekend and its Monday: that one is not taken for all workdays, for it may be a holiday."""
-    baseline = from_saturday(lambda t: office(t) if t >= MONDAY_S + 7 * 86_400 else 0.0)
-    assert baseline.expected(MONDAY_S + 8 * 86_400 + 13 * 3_600, 0.0)[1] == math.inf
-    assert baseline.expected(MONDAY_S + 6 * 86_400 + 13 * 3_600, 0.0)[0] == pytest.approx(0.0, abs=0.05)
+def test_workdays_tell_of_all_workdays_and_of_no_weekend() -> None:
+    """Learnt from Monday to Thursday: weekends differ between time zones, and are not known.
+
+    Beside a ramp the possible error is the difference to the slower neighbour, as a day may begin an hour earlier or later.
+    """
+    baseline = learnt_from(MONDAY_S + 12 * 3_600, office)
+    for day in range(7):
+        noon = baseline.expected(MONDAY_S + 86_400 * (14 + day) + 13 * 3_600, 0.0)[0]
+        assert (noon == pytest.approx(0.4, abs=0.03)) == (day < 4), day
+        assert math.isnan(noon) == (day >= 4), day
+    at = {hour: baseline.expected(MONDAY_S + 86_400 + hour * 3_600, 0.0)[1] for hour in (3, 8, 13)}
+    assert at[3] < 0.01
+    assert at[13] < 0.01
+    assert at[8] > 0.15
 
 
-def test_a_visit_teaches_an_hour_of_a_weekend_and_two_teach_one_of_workdays() -> None:
+@pytest.fixture(scope="module")
+def quiet_weekend() -> Baseline:
+    """Learnt from a quiet weekend and its Monday."""
+    return learnt_from(MONDAY_S + 5 * 86_400, lambda t: office(t) if t >= MONDAY_S + 7 * 86_400 else 0.0)
+
+
+def test_an_hour_of_workdays_takes_two_of_them(quiet_weekend: Baseline) -> None:
+    """One Monday is not taken for all workdays, for it may be a holiday."""
+    assert quiet_weekend.expected(MONDAY_S + 8 * 86_400 + 13 * 3_600, 0.0)[1] == math.inf
+    assert quiet_weekend.expected(MONDAY_S + 6 * 86_400 + 13 * 3_600, 0.0)[0] == pytest.approx(0.0, abs=0.05)
+
+
+def test_a_visit_teaches_an_hour_of_a_weekend_and_two_teach_one_of_workdays(quiet_weekend: Baseline) -> None:
     """Of two visits the slower counts, for the other may have been on a holiday."""
-    baseline = from_saturday(lambda t: office(t) if t >= MONDAY_S + 7 * 86_400 else 0.0)
     thursday, friday = 3 * DAY_SLOTS + 32, 4 * DAY_SLOTS + 32
-    assert baseline.level_errors[thursday] == math.inf, "seen on a Monday only"
-    twice = baseline.with_visit(thursday, 0.1, 300)
+    assert quiet_weekend.level_errors[thursday] == math.inf, "seen on a Monday only"
+    twice = quiet_weekend.with_visit(thursday, 0.1, 300)
     assert twice.levels[thursday] == twice.levels[thursday - DAY_SLOTS] == pytest.approx(0.4, abs=0.03)
     assert 0 < twice.level_errors[thursday] < 0.02
-    assert math.isnan(baseline.levels[friday])
-    weekend = baseline.with_visit(friday, 0.2, 300)
+    assert math.isnan(quiet_weekend.levels[friday])
+    weekend = quiet_weekend.with_visit(friday, 0.2, 300)
     assert weekend.levels[friday] == pytest.approx(0.2)
     assert 0 < weekend.level_errors[friday] < 0.02
 
 
 def test_a_weekend_like_its_monday_tells_of_all_days() -> None:
     """Three days alike, and among them a weekend: there is no weekly season to wait for."""
-    baseline = from_saturday(office)
+    baseline = learnt_from(MONDAY_S + 5 * 86_400, office)
     for day in range(7):
         assert baseline.expected(MONDAY_S + 86_400 * (14 + day) + 13 * 3_600, 0.0)[0] == pytest.approx(0.4, abs=0.03)
-
-
-def test_a_day_may_begin_an_hour_earlier_or_later() -> None:
-    """Beside a ramp the possible error is the difference to the slower neighbour, at noon and at night that of the mean."""
-    rng = Random(22)
-    blocks, t = Blocks(SPREAD_EVERY_S), MONDAY_S + 12 * 3_600
-    while not blocks.full:
-        t += 5.0
-        blocks.add(t, rng.gauss(office(t), 0.2), None, linked=True)
-    baseline = learn_baseline(blocks)
-    at = {hour: baseline.expected(MONDAY_S + 86_400 + hour * 3_600, 0.0)[1] for hour in (3, 8, 13)}
-    assert at[3] < 0.01
-    assert at[13] < 0.01
-    assert at[8] > 0.15
 
 
 def by_load(shape: Callable[[Random, float], float], seed: int) -> Baseline:
