@@ -129,10 +129,8 @@ CHANGES = (
     Change("no tail", _of(fitting, _tail=_none)),
     Change("no means of neighbours", _of(fit_objective, GROUP_WEIGHT=0.0)),
     Change("no means of the page", _of(observations, _of_histograms=_nothing)),
-    Change("no search for slots", _of(fitting, SLOT_FACTORS=())),
     Change("no advantage of usual budgets", _of(fitting, USUAL_ADVANTAGE=0.0)),
     Change("no scan of budgets", _of(fitting, BUDGET_FACTORS=((1.0,),) * len(fitting.SHARES))),
-    Change("the whole record at once", _of(fitting, SHARES=(1.0,), BUDGET_FACTORS=fitting.BUDGET_FACTORS[:1])),
     Change("any distance of the knee", _of(estimate, MAX_EXTRAPOLATION=1e9, MAX_BEYOND_REACHED=1e9)),
     Change(
         "no poor fit", _of(fitting, MAX_TTFT_ERROR=fitting.MAX_POOR_TTFT_ERROR, MAX_MISMATCH=fitting.MAX_POOR_MISMATCH)

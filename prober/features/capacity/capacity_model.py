@@ -5,53 +5,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, exp, inf, isfinite, log, sqrt
 from random import Random
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from prober.features.capacity.knee import EVENTS_PER_CLUSTER
 from prober.features.capacity.observations import Array, view
 from prober.features.capacity.replay import Background, Scene
 from prober.measure.objective import Slo
 from prober.simulation.serving import NO_LIMIT, Course, Service, Stream, serve
 
-# Requests per simulation: to bracket the knee, to measure it, to compare it with those of other models.
-BRACKET_REQUESTS, MEASURE_REQUESTS, COMPARE_REQUESTS = 4_000, 30_000, 12_000
-# Offsets of the measurements in log rate, in units of 1 / slope (at most 1 / MIN_OFFSET_SLOPE).
-OFFSETS, MIN_OFFSET_SLOPE = (0.5, -0.6, 0.9, -0.3, 0.6, 0.1), 2.0
-MAX_EXTRA_MEASUREMENTS = 3  # if too few points are near the knee
+REQUESTS, COMPARE_REQUESTS = (
+    20_000,
+    12_000,
+)  # of a simulation: to find the knee, to compare it with those of other models
+PRECISION = 1.01  # ratio of the rates between which the knee is
+SLOPE_DISTANCE = 0.1  # in log rate, either side of the knee
 # Simulated requests per request of the sweep, at most: beside more others fewer of its own are simulated.
 MAX_SIMULATED_RATIO = 5
 SETTLE_RATIO = 0.05  # of the requests are ignored: the service starts empty
 OVERLOAD_RATIO = 0.25  # of the sweep's requests: a queue that only grows
 MAX_DRAIN_S = 600.0  # after the last arrival, for answers that still run
-NEAR = 1.6  # |log share ÷ allowed| up to which points are about on a straight line and have their full weight
-FAR, FAR_WEIGHT = 3.0, 0.3  # the same with this weight
-PRIOR_DISTANCE, PRIOR_SLOPE = 0.02, 10.0  # the prior slope weighs as much as points at this distance in log rate
 MIN_SLOPE, MAX_SLOPE = 0.7, 60.0
 MIN_ADDED_PER_S, MAX_ADDED_PER_S, RATE_FACTOR = 0.02, 1e5, 1.25
-
-
-class SharePoint(NamedTuple):
-    """The share of bad events that a simulation found at a rate.
-
-    excess: log(share ÷ allowed share)
-    requests: number of simulated requests
-    """
-
-    log_rate: float
-    excess: float
-    requests: int
-
-    @property
-    def is_near(self) -> bool:
-        """The point is close enough to the knee for a straight line."""
-        return abs(self.excess) < NEAR
-
-    @property
-    def weight(self) -> float:
-        """Weight of the point in a fitted line: more requests and more bad events make the error of the share smaller."""
-        return self.requests * exp(min(self.excess, NEAR)) * (1.0 if self.is_near else FAR_WEIGHT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,39 +156,25 @@ class CapacityModel:
         return float(is_known.sum()), float((is_known & (latencies_s > limit_s)).sum())
 
     def knee(self, slo: Slo, near_per_s: float, rng: Random) -> Knee | None:
-        """Bisect from `near_per_s`, then fit a straight line to the logarithms of longer runs around the knee.
+        """The knee by bisection from `near_per_s`, with the same random numbers at each rate, so that the share rises with the rate.
 
         None if no rate meets the objective, or every rate does.
         """
-        log_allowed = log(float(slo.error_budget_ratio))
-        points: list[SharePoint] = []
-        bracket_requests = round(BRACKET_REQUESTS * self.effort)
-        measure_requests = round(MEASURE_REQUESTS * self.effort)
+        allowed, seed, requests = float(slo.error_budget_ratio), rng.getrandbits(64), round(REQUESTS * self.effort)
 
-        def excess(rate_per_s: float, requests: int) -> float:
-            value = log(self.share(slo, rate_per_s, requests, rng)) - log_allowed
-            points.append(SharePoint(log(rate_per_s), value, requests))
-            return value
+        def excess(rate_per_s: float) -> float:
+            return log(self.share(slo, rate_per_s, requests, Random(seed)) / allowed)
 
-        low, high = _bracket(lambda rate_per_s: excess(rate_per_s, bracket_requests), near_per_s, self._fixed_per_s)
+        low, high = _bracket(excess, near_per_s, self._fixed_per_s)
         if low is None or high is None:
             return None
-        while high / low > 1.05 or (high / low > 1.01 and _near_count(points) < 2):
+        while high / low > PRECISION:
             middle = sqrt(low * high)
-            if excess(middle, bracket_requests) < 0:
-                low = middle
-            else:
-                high = middle
-        knee = Knee(sqrt(low * high), 5.0, log(high / low))
-        for offset in OFFSETS:
-            knee = _root(points) or knee
-            excess(knee.rate_per_s * exp(offset / max(MIN_OFFSET_SLOPE, knee.slope)), measure_requests)
-        for _ in range(MAX_EXTRA_MEASUREMENTS):
-            if _near_count(points) >= 4:
-                break
-            knee = _root(points) or knee
-            excess(knee.rate_per_s, measure_requests)
-        return _root(points) or knee
+            low, high = (middle, high) if excess(middle) < 0 else (low, middle)
+        knee_per_s, factor = sqrt(low * high), exp(SLOPE_DISTANCE)
+        slope = (excess(knee_per_s * factor) - excess(knee_per_s / factor)) / (2 * SLOPE_DISTANCE)
+        slope = min(MAX_SLOPE, max(MIN_SLOPE, slope))
+        return Knee(knee_per_s, slope, sqrt(EVENTS_PER_CLUSTER / (allowed * requests)) / slope)
 
     def knee_shifts(
         self, cases: Sequence[tuple["CapacityModel", Slo]], slo: Slo, knee: Knee, rng: Random
@@ -250,32 +212,3 @@ def _bracket(
         added /= RATE_FACTOR
         value = excess(background_per_s + added)
     return background_per_s + added if value < 0 else None, high
-
-
-def _near_count(points: Sequence[SharePoint]) -> int:
-    return sum(point.is_near for point in points)
-
-
-def _root(points: Sequence[SharePoint]) -> Knee | None:
-    """The knee, by the weighted line through the points; None if too few are near it and they do not enclose it.
-
-    Distant points bound the root on both sides, and with it the slope.
-    """
-    below = max((point.log_rate for point in points if point.excess <= -NEAR), default=-inf)
-    above = min((point.log_rate for point in points if point.excess >= NEAR), default=inf)
-    if _near_count(points) < 2:
-        middle = (below + above) / 2
-        return Knee(exp(middle), MAX_SLOPE, abs(above - below) / 2) if isfinite(middle) else None
-    rows = [(point.weight, point.log_rate, point.excess) for point in points if abs(point.excess) < FAR]
-    total = sum(w for w, _, _ in rows)
-    x0, y0 = sum(w * x for w, x, _ in rows) / total, sum(w * y for w, _, y in rows) / total
-    # Close points determine the slope poorly: hence the prior slope.
-    squares = sum(w * (x - x0) ** 2 for w, x, _ in rows) + total * PRIOR_DISTANCE**2
-    slope = (sum(w * (x - x0) * (y - y0) for w, x, y in rows) + total * PRIOR_DISTANCE**2 * PRIOR_SLOPE) / squares
-    slope = max(MIN_SLOPE, NEAR / max(0.03, above - below), min(MAX_SLOPE, slope))
-    variance = sum(w * (y - y0 - slope * (x - x0)) ** 2 for w, x, y in rows) / max(1, len(rows) - 2)
-    root = max(x0 - 0.3, min(x0 + 0.3, x0 - y0 / slope))
-    if below < above:
-        root = max(below, min(above, root))
-    error = sqrt(variance / total + variance / squares * (root - x0) ** 2) / slope
-    return Knee(exp(root), slope, min(0.5, error))

@@ -25,7 +25,8 @@ DERIVATIVE_STEPS = (0.04, 0.3, 0.04, 0.3, 0.3, 0.15, 0.3)  # of log parameters
 MIN_SCALES = np.array((0.03, 0.01, 0.01, 0.05, 0.15, 0.15, 0.05, 0.05))
 MAX_SCALE = 1.0
 KIND_WEIGHTS = np.array((0.3, 1.0, 1.0, 0.5, 0.3, 0.3, 3.0, 3.0))  # by KINDS
-# The mean of neighbours counts too: a replay that is out of step is wrong by chance in each request, but not in their mean.
+# The mean of neighbours counts too: a replay that is out of step is wrong by chance in each request, but not in their mean. Without
+# it the mean error of independent sweeps is 18% instead of 12% (docs/methods.md).
 GROUP_SIZE, GROUP_WEIGHT = 8, 1.0
 HUBER = 1.5  # residual from which the cost is linear
 MEDIAN_TO_SIGMA = 1.48  # of a normal distribution's absolute deviations

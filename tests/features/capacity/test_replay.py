@@ -13,7 +13,7 @@ import pytest
 from prober.features.capacity import observations as observed
 from prober.features.capacity.actions import Estimate
 from prober.features.capacity.capacity_model import CapacityModel
-from prober.features.capacity.estimate import CapacityEstimate, estimate_capacity
+from prober.features.capacity.estimate import CapacityEstimate, _is_contradicted, estimate_capacity
 from prober.features.capacity.fitting import Fit, fit, ttft_error
 from prober.features.capacity.observations import Tail, calibrate, ttfts_s
 from prober.features.capacity.replay import Background, RequestLengths, background, build_scene
@@ -231,13 +231,12 @@ def test_breaches_below_the_knee_contradict_it_only_if_nothing_explains_them(mon
         scattered[place] = replace(late, prompt_tokens=300)
         in_a_row[place] = replace(quick, at_s=late.at_s, first_s=late.at_s + 0.1, stage=late.stage)
         in_a_row[neighbour] = replace(usual, first_s=usual.at_s + 0.9, events={"ttft": (1, 1)})
-    explained, unexplained, burst = (
-        estimate_capacity(replace(order.record, requests=tuple(of)), effort=0.25).capacities[0]
+    engine = CapacityModel(SERVICE, 0.0, np.array(order.record.lengths), background(order.record, Random(1)))
+    contradicted = [
+        _is_contradicted(replace(order.record, requests=tuple(of)), TTFT, engine, KNEE, Random(1))
         for of in (requests, scattered, in_a_row)
-    )
-    assert (explained.fit, unexplained.fit, burst.fit) == ("model", "fractions", "model")
-    assert explained.estimate is not None
-    assert abs(log(explained.estimate / KNEE)) < 0.2
+    ]
+    assert contradicted == [False, True, False]
 
 
 @pytest.mark.parametrize(("late_stages", "fit_of_estimate"), [((6,), "model"), ((6, 8), "fractions")])
