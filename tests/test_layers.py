@@ -53,7 +53,7 @@ IMPURE_MODULES = {
     "selectors", "shutil", "signal", "socket", "socketserver", "sqlite3", "ssl", "subprocess", "sys", "tempfile",
     "threading", "time", "typer", "urllib.request", "uuid",
 }  # fmt: skip
-STILL_CIRCULAR = ("config.problems", "probing.ray_workers", "capacity.sweep_job", "capacity.monitor")
+STILL_CIRCULAR = ("capacity.sweep_job", "capacity.monitor")
 PURE_NAMES = {"random": {"Random"}, "pathlib": {"PurePath", "PurePosixPath"}}  # passed in as values, or text only
 IMPURE_BUILTINS = {"open", "print", "input", "breakpoint"}
 WALL_CLOCK = {"now", "utcnow", "today"}

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.main import hold_signals
-from prober.config.problems import ConfigError, mask_secrets
+from prober.config.problems import ConfigError
+from prober.measure.printable import mask_secrets
 from prober.net.libc import configure_malloc
 
 if TYPE_CHECKING:

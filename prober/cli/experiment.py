@@ -18,7 +18,8 @@ from prober.config.problems import ConfigError
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.session import UnidentifiedTarget
-from prober.probing.workers import Workers, WorkersUnavailable, open_workers
+from prober.probing.worker_host import WorkersUnavailable
+from prober.probing.workers import Workers, open_workers
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,12 @@
 import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from prober.config.units import shortened
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
-
-    from prober.config.document import Problems
 
 TYPES = {
     "bool_type": "true or false",
@@ -31,10 +29,20 @@ SECRET_KEYS = {"auth", "headers", "proxy_url", "url", "bearer_token_file", "key_
 REPORTED = object()  # stands for a value whose error is reported where it is written
 
 
+class File(Protocol):
+    """The file that an error is in."""
+
+    def line(self, path: str, message: str) -> str:
+        """A message with path and line of the value at `path`."""
+
+    def parse(self) -> Any:
+        """Plain values of the file."""
+
+
 class ConfigError(ValueError):
     """All errors, one per line: `source:line: path: error; remedy`. file: the file with the errors, if it is YAML."""
 
-    def __init__(self, text: str, file: "Problems | None" = None) -> None:
+    def __init__(self, text: str, file: File | None = None) -> None:
         super().__init__(text)
         self.file = file
 
@@ -125,18 +133,6 @@ def _model_of(annotation: Any) -> "type[BaseModel] | None":
     inner = getattr(annotation, "__args__", ())
     written = (getattr(item, "json_schema_input_type", None) for item in getattr(annotation, "__metadata__", ()))
     return next(filter(None, map(_model_of, (*inner, *written))), None)
-
-
-def mask_secrets(text: str) -> str:
-    """The text for messages, without user, password and query of its URL, even if the URL is malformed."""
-    return re.sub(r"\?.+", "?…", re.sub(r"(//|^).*@", r"\1…@", text, flags=re.DOTALL), flags=re.DOTALL)
-
-
-def shown_path(path: str) -> str:
-    """Path of a secret's file for messages. A text that does not look like a path may be the secret itself, and is hidden."""
-    if path.startswith(("/", "./", "../")):
-        return path
-    return f"the name given ({len(path)} characters, hidden as it may be the secret itself; write /path or ./path to see it)"
 
 
 def no_such(kind: str, name: str, known: Iterable[str]) -> str:

@@ -11,8 +11,9 @@ from urllib.parse import quote, urlsplit
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from prober.config.fields import Block, Mistakes, mistake
-from prober.config.problems import mask_secrets, path_of
+from prober.config.problems import path_of
 from prober.measure.api import APIS, Api
+from prober.measure.printable import mask_secrets
 
 OWN_HEADERS = re.compile(
     "accept|accept-encoding|connection|content-length|content-type|expect|host|transfer-encoding|upgrade|user-agent|x-request-id"

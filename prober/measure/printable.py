@@ -67,3 +67,15 @@ def _with_few_marks(text: str) -> str:
         elif marks == MAX_MARKS + 1:
             kept.append(REPLACEMENT)
     return "".join(kept)
+
+
+def mask_secrets(text: str) -> str:
+    """The text for messages, without user, password and query of its URL, even if the URL is malformed."""
+    return re.sub(r"\?.+", "?…", re.sub(r"(//|^).*@", r"\1…@", text, flags=re.DOTALL), flags=re.DOTALL)
+
+
+def shown_path(path: str) -> str:
+    """Path of a secret's file for messages. A text that does not look like a path may be the secret itself, and is hidden."""
+    if path.startswith(("/", "./", "../")):
+        return path
+    return f"the name given ({len(path)} characters, hidden as it may be the secret itself; write /path or ./path to see it)"

@@ -8,7 +8,7 @@ import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from prober.config.problems import shown_path
+from prober.measure.printable import shown_path
 from prober.storage.watched_file import Stamp, read_regular, stamp
 
 if TYPE_CHECKING:

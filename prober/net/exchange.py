@@ -18,10 +18,10 @@ from typing import cast
 
 import httptools
 
-from prober.config.problems import mask_secrets
 from prober.config.target import Timeouts
 from prober.measure.outcome import Outcome, Verdict
 from prober.measure.payload import error_message, shortened
+from prober.measure.printable import mask_secrets
 from prober.measure.recording import Recording
 from prober.measure.timeline import Timeline
 from prober.net.clock import Clock

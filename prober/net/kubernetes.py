@@ -19,8 +19,8 @@ import orjson
 
 from prober import __version__
 from prober.config.hosts import is_loopback
-from prober.config.problems import mask_secrets
 from prober.config.server import server_problem
+from prober.measure.printable import mask_secrets
 from prober.net.certificates import trusting_context
 from prober.net.exchange import requested_pause_s
 from prober.net.redaction import Redactor

@@ -8,8 +8,8 @@ from urllib.parse import urlencode
 
 import orjson
 
-from prober.config.problems import mask_secrets
 from prober.measure.payload import error_message
+from prober.measure.printable import mask_secrets
 from prober.net.redaction import Redactor
 from prober.net.scrape import UnreadablePage, fetch
 

@@ -11,9 +11,9 @@ from typing import cast
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from prober import __version__
-from prober.config.problems import mask_secrets
 from prober.config.server import TlsSpec
 from prober.config.target import Timeouts
+from prober.measure.printable import mask_secrets
 from prober.net.certificates import BadCertificate, ClientTls, client_tls
 from prober.net.clock import Clock, Stamps
 from prober.net.connection import Broken, connect

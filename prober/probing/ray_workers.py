@@ -19,8 +19,7 @@ from ray.exceptions import RayError
 
 from prober import __version__
 from prober.probing.channel import ClockOffset, Offset
-from prober.probing.worker_host import WorkerHost
-from prober.probing.workers import START_S, WorkerProcess, WorkersUnavailable, automatic_count
+from prober.probing.worker_host import START_S, WorkerHost, WorkerProcess, WorkersUnavailable, automatic_count
 
 LOCAL, AUTO = "local", "auto"
 REACH_S = 3.0  # to connect to the address of a cluster

@@ -10,10 +10,15 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 from prober import __version__
+from prober.probing.channel import Channel, Offset
 
 MAX_BYTES = 1 << 22  # in one answer
+START_S = 30.0
+CLOSE_S = 2.0
 
 
 class WorkerHost:
@@ -63,3 +68,53 @@ class WorkerHost:
             return await self._reader.read(MAX_BYTES)
         except ConnectionError:
             return b""
+
+
+class WorkersUnavailable(Exception):
+    """A worker cannot be started; the message says which."""
+
+
+class WorkerProcess:
+    """A worker as the prober sees it. node: name of its machine, "" for this one"""
+
+    node = ""
+
+    def __init__(self, number: int, received: Callable[["WorkerProcess", Any], None]) -> None:
+        self.number = number
+        self.silent_beats = 0
+        self.started, self.lost = asyncio.Event(), asyncio.Event()
+        self.channel = Channel(lambda message: received(self, message), self.lost.set)
+        self.host: WorkerHost | None = None
+
+    async def start(self, module: str) -> None:
+        """Start the process and wait until it runs. Raises WorkersUnavailable."""
+        await self._open(module)
+        events = [asyncio.create_task(event.wait()) for event in (self.started, self.lost)]
+        await asyncio.wait(events, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
+        for event in events:
+            event.cancel()
+        if not self.started.is_set():
+            raise WorkersUnavailable(f"worker {self.number} does not start ({await self.end(CLOSE_S)})")
+
+    def clock_offset(self) -> Offset:
+        """The worker's clock minus the prober's, at this time."""
+        return Offset(0, 0)
+
+    def clock_text(self) -> str:
+        """A sentence on the worker's clock; "" if it is the prober's."""
+        return ""
+
+    async def _open(self, module: str) -> None:
+        """Start the process and open its channel."""
+        self.host = WorkerHost(self.number, module)
+        await asyncio.get_running_loop().create_connection(lambda: self.channel, sock=self.host.socket)
+
+    async def end(self, timeout_s: float) -> str:
+        """Close the channel, kill the process after `timeout_s` seconds, and return how it ended."""
+        self.channel.close()
+        return await self.host.end(timeout_s) if self.host is not None else "not started"
+
+
+def automatic_count() -> int:
+    """Number of workers on this machine: one less than its cores, for the prober."""
+    return max(1, len(os.sched_getaffinity(0)) - 1)

@@ -8,7 +8,7 @@ together have exactly the schedule of one process.
 
 import asyncio
 import logging
-import os
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -20,64 +20,16 @@ from prober.measure.outcome import ANSWERED, Outcome, Verdict
 from prober.measure.request import AssistantMessage, Request
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.probing.channel import Beat, Channel, Cut, Ended, NewTarget, Offset, Send
+from prober.probing.channel import Beat, Cut, Ended, NewTarget, Offset, Send
 from prober.probing.probe import LocalRun, ProbeRun, always
 from prober.probing.target import Identity, Target
-from prober.probing.worker_host import WorkerHost
+from prober.probing.worker_host import CLOSE_S, WorkerProcess, WorkersUnavailable, automatic_count
 
 BEAT_S = 0.25
 MAX_SILENT_BEATS = 8  # without a message of a worker; then it is killed
-START_S = 30.0
 CUT_S = 0.5  # for a worker to report what a request delivered before it was cut
-CLOSE_S = 2.0
 MODULE = "prober.probing.worker"
 log = logging.getLogger(__name__)
-
-
-class WorkersUnavailable(Exception):
-    """A worker cannot be started; the message says which."""
-
-
-class WorkerProcess:
-    """A worker as the prober sees it. runs: its requests by id; node: name of its machine, "" for this one"""
-
-    node = ""
-
-    def __init__(self, number: int, received: Callable[["WorkerProcess", Any], None]) -> None:
-        self.number = number
-        self.runs: dict[str, WorkerRun] = {}
-        self.silent_beats = 0
-        self.started, self.lost = asyncio.Event(), asyncio.Event()
-        self.channel = Channel(lambda message: received(self, message), self.lost.set)
-        self.host: WorkerHost | None = None
-
-    async def start(self, module: str) -> None:
-        """Start the process and wait until it runs. Raises WorkersUnavailable."""
-        await self._open(module)
-        events = [asyncio.create_task(event.wait()) for event in (self.started, self.lost)]
-        await asyncio.wait(events, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
-        for event in events:
-            event.cancel()
-        if not self.started.is_set():
-            raise WorkersUnavailable(f"worker {self.number} does not start ({await self.end(CLOSE_S)})")
-
-    def clock_offset(self) -> Offset:
-        """The worker's clock minus the prober's, at this time."""
-        return Offset(0, 0)
-
-    def clock_text(self) -> str:
-        """A sentence on the worker's clock; "" if it is the prober's."""
-        return ""
-
-    async def _open(self, module: str) -> None:
-        """Start the process and open its channel."""
-        self.host = WorkerHost(self.number, module)
-        await asyncio.get_running_loop().create_connection(lambda: self.channel, sock=self.host.socket)
-
-    async def end(self, timeout_s: float) -> str:
-        """Close the channel, kill the process after `timeout_s` seconds, and return how it ended."""
-        self.channel.close()
-        return await self.host.end(timeout_s) if self.host is not None else "not started"
 
 
 class Workers:
@@ -91,6 +43,7 @@ class Workers:
         self.losses: list[str] = []
         self.on_loss: Callable[[str], None] = lambda _: None
         self.count = 0
+        self.runs: defaultdict[WorkerProcess, dict[str, WorkerRun]] = defaultdict(dict)  # under way, by id
         self._processes: list[WorkerProcess] = []
         self._started: tuple[WorkerProcess, ...] = ()  # all, those that ended as well
         self._next = 0
@@ -142,8 +95,8 @@ class Workers:
             return None
         self._next += 1
         turn = self._next % len(processes)
-        process = min((*processes[turn:], *processes[:turn]), key=lambda process: len(process.runs))
-        process.runs[run.request.request_id] = run
+        process = min((*processes[turn:], *processes[:turn]), key=lambda process: len(self.runs[process]))
+        self.runs[process][run.request.request_id] = run
         return process, self._number(target)
 
     def _number(self, target: Target) -> int:
@@ -165,12 +118,12 @@ class Workers:
         process.silent_beats = 0
         match message:
             case Ended(result=result, answer=answer):
-                if (run := process.runs.pop(result.request_id, None)) is not None:
+                if (run := self.runs[process].pop(result.request_id, None)) is not None:
                     run.end(result, answer)
             case Beat(progress=progress):
                 process.started.set()
                 for request_id, late_ns, first_ns in progress:
-                    if (run := process.runs.get(request_id)) is not None:
+                    if (run := self.runs[process].get(request_id)) is not None:
                         run.late_ns, run.first_ns = late_ns, first_ns
 
     async def _watch(self, process: WorkerProcess) -> None:
@@ -187,13 +140,13 @@ class Workers:
             waiting.cancel()
         self._processes.remove(process)
         why += await process.end(0.0 if why else CLOSE_S)
-        count = len(process.runs)
+        count = len(self.runs[process])
         lost = f"{counted(count, 'request')} lost, which do not count" if count else "no request is lost"
         sentence = f"worker {process.number} of {self.count} ended ({why}): {lost}"
         log.warning("%s", sentence)
         self.losses.append(sentence)
         self.on_loss(sentence)
-        for run in list(process.runs.values()):
+        for run in list(self.runs[process].values()):
             run.lose(sentence)
 
 
@@ -250,12 +203,12 @@ class WorkerRun(ProbeRun):
     async def _cut(self) -> None:
         """Tell the worker to cancel the request, and wait for what it delivered."""
         process, request_id = self._process, self.request.request_id
-        if process is None or request_id not in process.runs:
+        if process is None or request_id not in self._workers.runs[process]:
             return
         self._ended = asyncio.get_running_loop().create_future()
         process.channel.send(Cut(request_id))
         await asyncio.wait([self._ended], timeout=CUT_S)
-        if process.runs.pop(request_id, None) is not None:
+        if self._workers.runs[process].pop(request_id, None) is not None:
             self._may_be_sent = self.request.due_ns <= self._target.clock.now_ns()
 
     def _adopted(self, result: ProbeResult) -> ProbeResult:
@@ -297,8 +250,3 @@ async def open_workers(count: int | None, module: str = MODULE, ray: str = "") -
         if ray or count > 1:
             await workers.start(count, module, kind)
         yield workers
-
-
-def automatic_count() -> int:
-    """Number of workers on this machine: one less than its cores, for the prober."""
-    return max(1, len(os.sched_getaffinity(0)) - 1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self
 
-from prober.config.problems import shown_path
+from prober.measure.printable import shown_path
 
 Stamp = tuple[int, int, int, int]
 MAX_SECRET_BYTES = 64 << 10

@@ -16,13 +16,13 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 from yarl import URL
 
 from prober.config.configuration import url_problem
-from prober.config.problems import mask_secrets
 from prober.exposition import protobuf
 from prober.exposition.families import AnySeries, Family, Form, Registry, Series, choose_form, page
 from prober.features.capacity.monitor import Sweeps
 from prober.features.health.health import Health, HealthVerdict
 from prober.features.health.monitor import TargetHealth
 from prober.measure.outcome import Outcome
+from prober.measure.printable import mask_secrets
 from prober.measure.timeline import Timeline
 from prober.probing.fleet import Fleet
 from prober.storage.watched_file import asset, runbooks

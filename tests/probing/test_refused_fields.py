@@ -21,7 +21,8 @@ from prober.probing.probe import LocalRun, calibrate, new_request
 from prober.probing.session import Session
 from prober.probing.target import Target
 from prober.probing.worker import Worker
-from prober.probing.workers import WorkerProcess, Workers
+from prober.probing.worker_host import WorkerProcess
+from prober.probing.workers import Workers
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import RequestGenerator, Workload
 from tests.features.capacity.stage import target_spec

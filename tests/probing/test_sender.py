@@ -21,7 +21,8 @@ from prober.probing.probe import LocalRun, ProbeRun, always, new_request
 from prober.probing.sender import Sender, Sending
 from prober.probing.target import Identity, Target
 from prober.probing.worker import Worker
-from prober.probing.workers import WorkerProcess, WorkerRun, Workers
+from prober.probing.worker_host import WorkerProcess
+from prober.probing.workers import WorkerRun, Workers
 from prober.workload.shapes import Uniform
 from prober.workload.workloads import RequestGenerator, Workload
 from tests.probing.test_probe import known
@@ -171,7 +172,7 @@ async def test_a_worker_reports_how_late_it_sent() -> None:
         worker.channel.write = lambda data: messages.append(pickle.loads(data[LENGTH_BYTES:]))
         request = new_request(target, RequestGenerator(VARIED, Random(4)), clock.now_ns() + S)
         process = WorkerProcess(1, workers._receive)
-        run = process.runs[request.request_id] = WorkerRun(workers, target, request, always)
+        run = workers.runs[process][request.request_id] = WorkerRun(workers, target, request, always)
         worker._receive(Send(0, request))
         await asyncio.sleep(0.9)
         loop.stand_still(0.5)  # type: ignore[attr-defined]

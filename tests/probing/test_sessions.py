@@ -31,7 +31,8 @@ from prober.probing.sender import Sender
 from prober.probing.session import Session
 from prober.probing.target import Target
 from prober.probing.worker import Worker
-from prober.probing.workers import WorkerProcess, Workers
+from prober.probing.worker_host import WorkerProcess
+from prober.probing.workers import Workers
 from prober.results.stage import stage_of
 from prober.workload.arrivals import poisson
 from prober.workload.sessions import SessionWorkload

@@ -27,7 +27,8 @@ from prober.probing.channel import Offset
 from prober.probing.pacer import pace
 from prober.probing.probe import Launch, LocalRun, always, new_request
 from prober.probing.target import Identity, Target
-from prober.probing.workers import WorkerProcess, Workers, WorkersUnavailable, open_workers
+from prober.probing.worker_host import WorkerProcess, WorkersUnavailable
+from prober.probing.workers import Workers, open_workers
 from prober.results.stage import stage_of
 from prober.workload.arrivals import poisson
 from prober.workload.budget import Budget

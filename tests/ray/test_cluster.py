@@ -16,7 +16,8 @@ pytest.importorskip("ray", reason="make test-ray has an environment with Ray")
 
 from prober.measure.outcome import Outcome
 from prober.probing.probe import new_request
-from prober.probing.workers import WorkersUnavailable, open_workers
+from prober.probing.worker_host import WorkersUnavailable
+from prober.probing.workers import open_workers
 from prober.results.stage import stage_of
 from prober.workload.shapes import Uniform
 from prober.workload.workloads import RequestGenerator, Workload

@@ -6,7 +6,8 @@ import pytest
 
 pytest.importorskip("ray", reason="make test-ray has an environment with Ray")
 
-from prober.probing.workers import WorkersUnavailable, open_workers
+from prober.probing.worker_host import WorkersUnavailable
+from prober.probing.workers import open_workers
 from tests.processes import free_port
 
 pytestmark = pytest.mark.filterwarnings("default")

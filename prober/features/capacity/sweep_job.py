@@ -12,7 +12,8 @@ from prober.measure.objective import burns
 from prober.measure.target_state import TargetEvent, TargetState
 from prober.probing.replicas import claimed_as
 from prober.probing.session import Session, UnidentifiedTarget
-from prober.probing.workers import Workers, WorkersUnavailable, open_workers
+from prober.probing.worker_host import WorkersUnavailable
+from prober.probing.workers import Workers, open_workers
 from prober.results.result import Result
 from prober.results.stop_reason import ending
 from prober.storage.watched_file import Lock, LockHeld

@@ -12,8 +12,8 @@ import orjson
 
 from prober.config.discovery import MAX_TARGETS, FileSpec, HttpSpec
 from prober.config.document import parse as parse_yaml
-from prober.config.problems import mask_secrets
 from prober.features.discovery.discovered_targets import DiscoveredTargets, TargetLabels
+from prober.measure.printable import mask_secrets
 from prober.net.certificates import client_tls
 from prober.net.redaction import Redactor
 from prober.net.scrape import UnreadablePage, fetch

@@ -12,14 +12,13 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from prober.config.problems import mask_secrets
 from prober.config.serving import MetricsSpec
 from prober.exposition.parse import Page, PageTooLarge, Parser
 from prober.features.engines.continuity import Continuity
 from prober.features.engines.page_reading import MAX_VALUE, facts, needed_metrics, read_signals, recognise
 from prober.measure.engine_signals import EngineChange, EngineSignals, EngineTable, PageReading
 from prober.measure.engines import TABLES, tables
-from prober.measure.printable import one_line
+from prober.measure.printable import mask_secrets, one_line
 from prober.net.clock import Clock
 from prober.net.scrape import MAX_BODY_BYTES, Fetched, NotAnswered, PageTooLong, UnreadablePage, Unusable, fetch
 from prober.probing.observer import PageListener
