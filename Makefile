@@ -37,7 +37,7 @@ test: tools ## every test but the slow ones (8 min)
 
 test-slow: tools ## statistical proofs, scenes of minutes, and constants that no test sees, which `make test` leaves out (2 h)
 	@$(BIN)/pytest -m slow --numprocesses 2 --max-worker-restart 0 -o timeout=1200 $(ARGS)
-	@$(BIN)/python -m tools.mutants --sample 40 --most 10
+	@$(BIN)/python -m tools.mutants --sample 40 --most 15
 
 check: install ## format, lint, types, layers, generated files unchanged, dashboards (1 to 4 min)
 	$(BIN)/ruff format --check

@@ -37,12 +37,20 @@ class Mutant(NamedTuple):
     def source(self) -> str:
         """The changed source."""
         tree = ast.parse((ROOT / self.path).read_text())
-        value = next(value for name, value in constants(tree) if name == self.name)
+        assign, value = next((node, value) for node, name, value in constants(tree) if name == self.name)
+        if isinstance(value, ast.BinOp | ast.UnaryOp) or ast.unparse(value).startswith("math."):
+            factor = ast.Constant(self.factor)
+            scaled: ast.expr = ast.BinOp(value, ast.Mult(), factor)
+            if assign.value is value:
+                assign.value = scaled
+            elif isinstance(assign.value, ast.Tuple):
+                assign.value.elts[assign.value.elts.index(value)] = scaled
+            return ast.unparse(ast.fix_missing_locations(tree))
         for part in ast.walk(value):
             if isinstance(part, ast.Constant) and is_number(part.value):
                 assert isinstance(part.value, int | float)
-                scaled = part.value * self.factor
-                part.value = max(1, round(scaled)) if isinstance(part.value, int) else scaled
+                changed = part.value * self.factor
+                part.value = max(1, round(changed)) if isinstance(part.value, int) else changed
         return ast.unparse(tree)
 
 
@@ -51,8 +59,8 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def constants(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """(name, value) of the numeric constants of a module; those assigned together are one each."""
+def constants(tree: ast.Module) -> Iterator[tuple[ast.Assign, str, ast.expr]]:
+    """(assignment, name, value) of the numeric constants of a module; those assigned together are one each."""
     for node in tree.body:
         if not isinstance(node, ast.Assign) or not ast.unparse(node.targets[0]).strip("()").replace(", ", "").isupper():
             continue
@@ -62,7 +70,7 @@ def constants(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
         values = value.elts if together and isinstance(value, ast.Tuple) else [value]
         for name, part in zip(names, values, strict=True):
             if any(isinstance(leaf, ast.Constant) and is_number(leaf.value) for leaf in ast.walk(part)):
-                yield ast.unparse(name), part
+                yield node, ast.unparse(name), part
 
 
 def mutants(chosen: Sequence[str]) -> list[Mutant]:
@@ -71,7 +79,7 @@ def mutants(chosen: Sequence[str]) -> list[Mutant]:
         Mutant(room, path.relative_to(ROOT), name, factor)
         for room in ROOMS
         for path in sorted((ROOT / "prober/features" / room).glob("*.py"))
-        for name, _ in constants(ast.parse(path.read_text()))
+        for _, name, _ in constants(ast.parse(path.read_text()))
         for factor in (0.5, 2.0)
     ]
     return [mutant for mutant in found if not chosen or str(mutant).startswith(tuple(chosen))]

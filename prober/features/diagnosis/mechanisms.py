@@ -23,8 +23,8 @@ from prober.features.diagnosis.clues import (
     is_at_least,
 )
 
-OUTSIDE = 0.6  # share of the growth outside the engine that makes the path its cause
-IDLE = 0.5  # waiting requests up to which the queue counts as empty
+OUTSIDE = 0.7  # share of the growth outside the engine that makes the path its cause
+IDLE = 1.0  # waiting requests up to which the queue counts as empty
 PREEMPTED = 0.01  # preemptions per request
 LONGER = 1.4  # growth of prompts, work or pauses; minutes of the same users vary by less
 LOST = 0.6  # share of the usual prefix hits
