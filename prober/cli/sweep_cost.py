@@ -30,7 +30,6 @@ class SweepCost:
     bound: the limit of one sweep, as text
     is_explicit: True if `sweep.limits` sets the bound
     most_in_day: maximum number of scheduled sweeps in any 24 hours
-    most_in_window: the same in the hours for which a budget counts
     requests: requests of one sweep
     prompt_tokens, completion_tokens: tokens of one request
     """
@@ -40,7 +39,6 @@ class SweepCost:
     bound: str
     is_explicit: bool
     most_in_day: int
-    most_in_window: int
     requests: float
     prompt_tokens: float
     completion_tokens: float
@@ -70,11 +68,11 @@ class SweepCost:
                 if (amount := _amount(spec.budget, kind, prompt, completion))
             ]
         requests, bound = min(bounds, key=lambda limit: limit[0])
-        due_counts = (0, 0)
+        most_in_day = 0
         if sweep.schedule is not None:
             times = due_times_of(sweep.schedule, sweep.timezone, sweep.blackout, sweep.min_gap)
-            due_counts = most_within(times, DAY_S), most_within(times, WINDOW_S)
-        return cls(place, spec, bound, explicit, *due_counts, requests, prompt, completion)
+            most_in_day = most_within(times, DAY_S)
+        return cls(place, spec, bound, explicit, most_in_day, requests, prompt, completion)
 
     def amount(self, kind: str) -> float:
         """Use of one sweep, in tokens ("tokens") or dollars ("cost")."""
@@ -125,22 +123,9 @@ class SweepCost:
                 )
 
     def warnings(self) -> Iterator[tuple[str, str]]:
-        """(path, message) of warnings: no time is left to measure demand, or sweeps do not fit into the hours of a budget."""
+        """(path, message) of a warning: no time is left to measure demand."""
         if (text := _unmeasured_demand(self.spec)) is not None:
             yield f"{self.place}.sweep.schedule", text
-        if any(True for _ in self.mistakes()) or not self.is_explicit:
-            return
-        for kind, left in _left(self.spec).items():
-            in_unit, most, amount = UNITS[kind].format, max(1, self.most_in_window), self.amount(kind)
-            if most * amount > left:
-                enough = _budget(self.spec.budget, kind) - left + most * amount
-                yield (
-                    f"{self.place}.sweep.limits",
-                    f"a budget counts whole hours, so what was spent counts for up to "
-                    f"{WINDOW_HOURS + 1} hours: "
-                    f"{counted(most, 'sweep')} fall into them and may take {in_unit(left / most)} each, not {in_unit(amount)}, or "
-                    f"end by the budget; raise budget.{kind}_per_day to {in_unit(enough)}",
-                )
 
 
 def mean_requests(sweep: SweepSpec) -> float:

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from signal import SIGINT
 from typing import Annotated
@@ -40,7 +40,7 @@ from prober.config.slos import parse_objectives
 from prober.config.units import duration as parse_duration
 from prober.config.units import duration_text, positive_duration, rate
 from prober.measure.buffering import CONSEQUENCE
-from prober.measure.outcome import BAD, NEUTRAL, Outcome
+from prober.measure.outcome import NEUTRAL, Outcome
 from prober.measure.printable import one_line
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import format_duration
@@ -67,7 +67,6 @@ DRAIN_S = 1.0  # for probes in flight at the end
 LOG_LINES = 20  # of the daemon, that are shown after the screen
 SHOWN = (0.5, 0.95, 0.99)  # percentiles
 LATENCIES = ("ttft", "itl")
-BARS = "▁▂▃▄▅▆▇█"
 MAX_NAME = 28  # cells in the overview
 MIN_DETAIL_LINES = 9  # of a target
 TOO_FEW = "–: too few samples; " + ", ".join(
@@ -239,24 +238,9 @@ def _details(target: TargetAnswer, concern: ConcernAnswer, now_unix_s: float) ->
     grid = Table.grid(padding=(0, 1))
     for name, kind, text in facts(target, now_unix_s):
         grid.add_row(name, _mark(kind, text) if kind else Text(text))
-    if any(probe.outcome == Outcome.OK for probe in target.probes):
-        grid.add_row("TTFT", Text(history(target.probes)))
     for line in not_ok(target.probes, now_unix_s):
         grid.add_row("not ok", Text(line))
     yield grid
-
-
-def history(probes: Sequence[ProbeResult]) -> str:
-    """Bars for the TTFT of the latest probes, oldest first, and ✗ for those that failed. Warm-ups and cached answers are left out."""
-    counted = [probe for probe in reversed(probes) if not (probe.warm_up or probe.cached or probe.on_request)]
-    values = [
-        None if probe.outcome in BAD else probe.timeline.ttft_s or 0.0
-        for probe in counted
-        if probe.outcome not in NEUTRAL
-    ]
-    top_s = max((ttft_s for ttft_s in values if ttft_s is not None), default=0.0) or 1.0
-    bars = ["✗" if ttft_s is None else BARS[round(ttft_s / top_s * (len(BARS) - 1))] for ttft_s in values]
-    return f"{''.join(bars)} up to {format_duration(top_s)}, of the last {len(bars)} probes"
 
 
 def not_ok(probes: Iterable[ProbeResult | EndedProbe], now_unix_s: float, prefix: str = "") -> list[str]:

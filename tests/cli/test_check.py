@@ -211,21 +211,6 @@ def test_sweeps_that_leave_no_time_to_measure_the_demand_are_a_warning(
     assert ("all right" in output.stdout) is not is_warned
 
 
-def test_a_day_that_only_fits_without_its_last_hour_is_a_warning(tmp_path: Path) -> None:
-    """A budget counts for up to 25 hours, and at 03:00 the sweep of the day before is still in it."""
-    output = swept(tmp_path, "tokens_per_day: 1.2M", "schedule: '0 3 * * *', limits: {tokens: 100k}")()
-    assert output.exit_code == 0
-    assert "WARNING" in output.stdout
-    assert "2 sweeps fall into them and may take 84,129 tokens each, not 100,000 tokens" in output.stdout
-    enough = output.stdout.partition("raise budget.tokens_per_day to ")[2].split()[0].replace(",", "")
-    assert (
-        "WARNING"
-        not in swept(
-            tmp_path, f"tokens_per_day: {int(enough) + 1}", "schedule: '0 3 * * *', limits: {tokens: 100k}"
-        )().stdout
-    )
-
-
 def test_sweeps_of_what_is_discovered_are_in_it_too(tmp_path: Path) -> None:
     """Of each target that is found; a mistake names the discovery's key."""
     (tmp_path / "found.json").touch()

@@ -11,11 +11,10 @@ from rich.cells import cell_len
 from rich.screen import Screen as RichScreen
 
 from prober.cli.console import Terminal
-from prober.cli.watch import Screen, history, plain_lines, summary
+from prober.cli.watch import Screen, plain_lines, summary
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetEvent, TargetState
-from prober.measure.timeline import format_duration
 from prober.web.api_types import EndedProbe, EventAnswer
 from prober.web.targets import Problem, Snapshot, TargetAnswer
 from tests.web import scenes
@@ -237,20 +236,6 @@ def test_what_makes_the_rest_doubtful_comes_first() -> None:
     assert text.split("\n")[1] == "✗ not applied: a: b; c: d"
     console = Terminal(file=io.StringIO())
     assert console.render_lines(Screen()) == [[]] or not any(console.render_lines(Screen(), pad=False))
-
-
-def test_bars_show_the_ttft_of_each_counted_probe() -> None:
-    """Oldest first. Warm-ups, cached answers and invalid probes have none, as in every latency of the product."""
-    rng = Random(1)
-    probes = [
-        replace(scenes.probe(50, rng), warm_up=True),
-        replace(scenes.probe(40, rng), cached=True),
-        scenes.probe(30, rng, outcome=Outcome.INVALID, detail="late"),
-        scenes.probe(20, rng, outcome=Outcome.RESET, detail="reset"),
-        scenes.probe(10, rng),
-    ]
-    top = format_duration(probes[-1].timeline.ttft_s)
-    assert history(list(reversed(probes))) == f"✗█ up to {top}, of the last 2 probes"
 
 
 def test_plain_lines_have_what_is_new_then_each_target() -> None:
