@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from bench.report import goal, show
-from tests.fuzz.streams import BLOCK, EVENTS, PROMISES, blocks, cuts, hold
+from tests.fuzz.streams import BLOCK, PROMISES, blocks, cuts, hold, written
 
 
 def _work(task: tuple[int, range, Path]) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def guided(seconds: int, folder: Path) -> None:
             _instrument(atheris.instrument_func, module, name, value)
     corpus = folder / "corpus"
     corpus.mkdir(parents=True, exist_ok=True)
-    for event in EVENTS:
+    for event in written():
         body = b"\x03\x41data: " + event + b"\n\ndata: [DONE]\n\n"
         (corpus / hashlib.sha256(body).hexdigest()[:16]).write_bytes(body)
 

@@ -1,6 +1,6 @@
 """Hostile event streams for the parsers of answers, as a probe uses them: `measure/`'s sse, chat, timeline, outcome.
 
-A stream is made from events that engines send (the recorded ones of tests/streams among them) by structured mutation: values of
+A stream is made from events of the wire suite and of tests/streams, which engines have sent, by structured mutation: values of
 their JSON replaced by hostile ones, keys doubled, events dropped, doubled, named, split over lines, line ends mixed, bytes changed,
 inserted, cut out and repeated; then it is cut into pieces. Of every stream it is asked that
 
@@ -32,6 +32,7 @@ from prober.measure.outcome import ExpectedAnswer, Outcome, checked, classify
 from prober.measure.quality import Expectation, answer_problem
 from prober.measure.recording import Recording
 from prober.measure.timeline import Timeline
+from tests.wire.table import read_cases
 
 STREAMS = Path(__file__).parent.parent / "streams"
 BLOCK = 1_000  # streams drawn from one seed
@@ -41,24 +42,8 @@ KEPT = 2_000  # characters of an error, a finish reason or a verdict's sentence
 RARE = 1_500  # one stream of so many is large
 MB = 1 << 20
 
-EVENTS = (
-    b'{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"role":"assistant",'
-    b'"content":""},"logprobs":null,"finish_reason":null}],"usage":{"prompt_tokens":7,"total_tokens":7,"completion_tokens":0}}',
-    b'{"choices":[{"index":0,"delta":{"content":" word"},"finish_reason":null}],"usage":{"prompt_tokens":7,"completion_tokens":1}}',
-    b'{"choices":[{"index":0,"delta":{"content":"\\u00e9\\ud83d\\ude00"},"finish_reason":null}]}',
-    b'{"choices":[{"index":0,"delta":{"reasoning_content":"hm"},"finish_reason":null}]}',
-    b'{"choices":[{"index":0,"delta":{"reasoning":"hm","content":null},"finish_reason":null}]}',
-    b'{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"t","function":{"name":"f","arguments":"{\\"a\\":"}}]}}]}',
-    b'{"choices":[{"index":0,"delta":{"refusal":"no"},"finish_reason":null}]}',
-    b'{"choices":[{"index":0,"delta":{},"finish_reason":"length","stop_reason":null}]}',
-    b'{"choices":[{"index":0,"text":"a","finish_reason":"stop"}],"timings":{"cache_n":2,"prompt_n":5,"predicted_n":3,"predicted_ms":1.5}}',
-    b'{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4},'
-    b'"completion_tokens_details":{"reasoning_tokens":1}}}',
-    b'{"object":"error","message":"out of memory","type":"BadRequestError","code":400}',
-    b'{"error":{"message":"overloaded","type":"server_error","code":503}}',
-    b'{"error":"queue full","error_type":"overloaded"}',
-    b'{"choices":null,"usage":{"prompt_tokens":0,"completion_tokens":0}}',
-)  # fmt: skip
+CONTENT = b'{"choices":[{"index":0,"delta":{"content":" word"}}],"usage":{"prompt_tokens":7,"completion_tokens":1}}'
+MAX_SEED_BYTES = 2_000
 VALUES = (
     *(b"null", b"true", b"false", b"0", b"-1", b"-0.0", b"1e999", b"1e-999", b"NaN", b"Infinity", b"-Infinity", b"0x10", b"01"),
     *(b"9223372036854775807", b"9223372036854775808", b"18446744073709551615", b"18446744073709551616", b"9" * 400, b"1.5"),
@@ -126,12 +111,19 @@ def recorded() -> list[list[Template]]:
     return found
 
 
+def written() -> list[bytes]:
+    """The events of the wire suite's servers, as far as they are JSON and not long."""
+    steps = (step for case in read_cases() for step in case.script if isinstance(step, bytes))
+    lines = {line[6:] for step in steps for line in step.split(b"\n") if line.startswith(b"data: {")}
+    return [CONTENT, *sorted(line for line in lines if KEY.search(line) and len(line) <= MAX_SEED_BYTES)]
+
+
 class Maker:
     """Makes streams. Everything is drawn from `rng`."""
 
     def __init__(self) -> None:
         self.rng = Random()
-        self._pool = [template(payload) for payload in EVENTS]
+        self._pool = [template(payload) for payload in written()]
         self._recorded = recorded()
 
     def stream(self) -> bytes:
@@ -221,7 +213,7 @@ class Maker:
             large = b"data: " + event.payload.replace(b'"a"', b'"' + b"y" * size + b'"') + b"\ndata: \n\n"
         else:
             large = (b"data: " + event.payload + b"\n\n") * rng.randrange(200, 2_000)
-        return (b"data: " + EVENTS[1] + b"\n\n") * rng.randrange(2) + large + b"data: [DONE]\n\n"
+        return (b"data: " + CONTENT + b"\n\n") * rng.randrange(2) + large + b"data: [DONE]\n\n"
 
 
 def cuts(rng: Random, length: int) -> list[int]:
