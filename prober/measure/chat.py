@@ -223,7 +223,7 @@ def _reasoning_details(message: dict[str, Any]) -> list[Any]:
 
 def _hides_reasoning(message: dict[str, Any]) -> bool:
     """True if the details report reasoning whose tokens are not in the text of the message."""
-    return any(detail.get("signature") or detail.get("type") in _HIDDEN for detail in _reasoning_details(message))
+    return any(detail.get("signature") or str(detail.get("type")) in _HIDDEN for detail in _reasoning_details(message))
 
 
 def _parts(parts: list[Any]) -> tuple[str, str]:

@@ -260,3 +260,10 @@ def test_null_in_sampling_removes_a_field_that_the_prober_can_do_without(
     assert not absent & document.keys()
     assert document.items() >= present.items()
     assert None not in document.values()
+
+
+def test_details_of_reasoning_with_a_type_that_is_no_text_hide_nothing() -> None:
+    """A server may write anything there; the answer is read all the same."""
+    delta = {"content": "a", "reasoning_details": [{"type": {"a": 1}}]}
+    parsed = parse_event(b"", json.dumps({"choices": [{"delta": delta}]}).encode())
+    assert (parsed.answer, parsed.hides_reasoning) == ("a", False)
