@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from prober.measure.timeline import format_duration
+
 GROWN = 1.2  # relative to the usual value
 CERTAIN = 2.0  # standard errors that a growth exceeds before it is divided into parts
 MOST = 0.5  # share of a growth that makes a part its cause
@@ -212,7 +214,7 @@ class Symptoms:
             return None
         if not before:
             return Finding(name, now * 1e3, "ms")
-        return Finding(name, now / before, "×", f"{format_s(now)}, usually {format_s(before)}")
+        return Finding(name, now / before, "×", f"{format_duration(now)}, usually {format_duration(before)}")
 
     def shared(self, name: str, share: float | None, of_s: float | None) -> Finding | None:
         """Finding with the share of a part in the growth of the TTFT."""
@@ -220,17 +222,12 @@ class Symptoms:
             return None
         if of_s is None:
             return Finding(f"{name}, relative to the SLO's threshold", share / MOST, "ratio")
-        return Finding(f"{name}, share of the growth of the TTFT", share, "ratio", f"of {format_s(of_s)}")
+        return Finding(f"{name}, share of the growth of the TTFT", share, "ratio", f"of {format_duration(of_s)}")
 
 
 def is_at_least(value: float | None, least: float) -> bool:
     """True if a value was measured and is not below `least`."""
     return value is not None and value >= least
-
-
-def format_s(seconds: float) -> str:
-    """A duration as text with three digits; in milliseconds below one second."""
-    return f"{seconds:.3g} s" if abs(seconds) >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
 def _waiting_s(window: WindowFeatures) -> float | None:

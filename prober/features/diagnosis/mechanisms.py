@@ -19,9 +19,9 @@ from prober.features.diagnosis.clues import (
     Name,
     Symptoms,
     WindowFeatures,
-    format_s,
     is_at_least,
 )
+from prober.measure.timeline import format_duration
 
 OUTSIDE = 0.7  # share of the growth outside the engine that makes the path its cause
 IDLE = 1.0  # waiting requests up to which the queue counts as empty
@@ -99,7 +99,7 @@ def _prefix_miss(s: Symptoms) -> tuple[Finding, ...]:
     is_lost = abs(saved_s) <= GONE * usual_s and usual_s - abs(saved_s) >= CERTAIN * error_s
     if not is_lost or now.ttft_warm_s < GROWN * before.ttft_warm_s:
         return ()
-    detail = f"{format_s(saved_s)}, usually {format_s(usual_s)}"
+    detail = f"{format_duration(saved_s)}, usually {format_duration(usual_s)}"
     return _known(
         Finding("time that a warm prefix saves, against the usual one", saved_s / usual_s, "ratio", detail), share
     )

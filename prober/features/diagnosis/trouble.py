@@ -8,10 +8,11 @@ from itertools import accumulate, pairwise
 from statistics import correlation, fmean, linear_regression, median
 from typing import NamedTuple
 
-from prober.features.diagnosis.clues import GROWN, format_s
+from prober.features.diagnosis.clues import GROWN
 from prober.measure.objective import Slo, count_events, format_percent
 from prober.measure.outcome import Trait
 from prober.measure.result import ProbeResult
+from prober.measure.timeline import format_duration
 
 BREACH_BURN_RATE = 3
 MIN_BAD_EVENTS, MIN_BAD_AGAIN = 3, 2
@@ -111,10 +112,10 @@ def _bad_text(slo: Slo, signal: str, probes: Sequence[ProbeResult], ratios: Sequ
     allowed = f"{format_percent(slo.error_budget_ratio)} allowed"
     if signal == "success":
         return f"{_percent(fmean(ratios))} of the probes fail, {allowed}"
-    name, limit = signal.upper().replace("_", " "), format_s(slo.threshold_s or 0.0)
+    name, limit = signal.upper().replace("_", " "), format_duration(slo.threshold_s or 0.0)
     values = [value for probe in probes if (value := getattr(probe.timeline, f"{signal}_s", None)) is not None]
     if values and median(values) > (slo.threshold_s or 0.0):
-        return f"{name} {format_s(median(values))}, {limit} allowed"
+        return f"{name} {format_duration(median(values))}, {limit} allowed"
     return f"{name} above {limit} in {_percent(fmean(ratios))} of the {'tokens' if signal == 'itl' else 'probes'}, {allowed}"
 
 
@@ -168,5 +169,6 @@ class Course:
         if len(self._logs) >= POINT_ANSWERS / 2 and fmean(self._logs) < (begin + end) / 2:
             self.points.clear()
             return None
-        text = f"by {_percent(math.expm1(60 * slope))} a minute: {format_s(math.exp(end))} after {format_s(math.exp(begin))}"
+        before, now = format_duration(math.exp(begin)), format_duration(math.exp(end))
+        text = f"by {_percent(math.expm1(60 * slope))} a minute: {now} after {before}"
         return Growth(times_s[lines.index(line)], text)

@@ -79,6 +79,12 @@ def test_ten_thousand_to_one_begins_a_trouble() -> None:
     assert burn(QUICK, probes("." * 100 + "s..s.s.ss", every_s=5.0)) is None
 
 
+@pytest.mark.parametrize(("good", "is_over"), [(14, False), (16, True)])
+def test_a_hundred_to_one_ends_a_trouble(good: int, is_over: bool) -> None:
+    """Of a fifth of failures: sixteen good probes are a hundred times as likely in good times."""
+    assert (burn(SUCCESS, probes("." * 20 + "x....x....x....x" + "." * good, every_s=5.0)) is None) is is_over
+
+
 def test_it_says_what_is_bad() -> None:
     """The latency where most are slow, else the share; of failures their share. Always with what is allowed."""
     texts = {

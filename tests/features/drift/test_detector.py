@@ -278,7 +278,7 @@ def test_an_alarm_ends_when_the_change_does() -> None:
     verdicts = run(state, 5_000, draw)
     (at, event), *more = events(verdicts)
     assert (event, more) == ("recovered", [])
-    assert at < 240
+    assert 80 < at < 240, "neither by chance nor late"
     assert not verdicts[-1].active
 
 
