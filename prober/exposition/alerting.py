@@ -13,13 +13,13 @@ Severity = Literal["critical", "warning", "none"]  # none: only inhibits others
 _GROUPING = re.compile(r"\b((?:by|on) )\(([^()]*)\)")
 _UNGROUPED = re.compile(r"\b(sum|min|max|avg|count|group)\(")
 _LOOKUP = re.compile(r'printf "((?:[^"\\]|\\.)*)"((?: [$.][\w.]+)+)')
-# A series of the prober or of its scrapes, with the brace of its matchers if it has some. Recorded names contain a colon.
+# A series of the prober or of its scrapes, with the opening brace of its matchers, if any. Recorded names contain a colon.
 _EXPORTED = re.compile(r"(?<![\w:$\"])(llmslo_[a-z0-9_]+|up|process_start_time_seconds)(?![\w:(])(\{)?")
-# What happens, and the server's own words about the last failure: at most one sentence of each.
+# The outcome of the probes, and the server's own text about the last failure: at most one sentence each.
 HAPPENING = "llmslo_cause_info{target=%[1]q} or llmslo_failure_info{target=%[1]q}"
 _WORDS = " {{ or .Labels.state .Labels.reason }}: {{ .Labels.text }}{{ with .Labels.since }} (since {{ . }}){{ end }}."
-# Targets that are probed. One counts for 5 minutes after the last scrape of its prober, so that a restart resolves no alert, and no
-# longer once it is removed from a prober that is scraped.
+# Probed targets. A target counts for 5 minutes after its prober's last scrape, so that a restart resolves no alert; a target removed
+# from a prober that is still scraped counts no longer.
 PRESENT = "llmslo_target_state or (last_over_time(llmslo_target_state[5m]) unless on (job, instance) up == 1)"
 
 
@@ -30,10 +30,10 @@ class RuleOptions:
     selector: label matchers that narrow the prober's series; empty for none, as no other program has series of these names
     labels: (name, value) of labels added to every alert
     runbook_url, dashboard_url, prober_url: base URLs without a trailing slash
-    slow_s: seconds between evaluations of rules that can wait: under the five minutes for which Prometheus looks back for a value
+    slow_s: evaluation interval in seconds of rules that need not be fast: less than the five minutes for which Prometheus looks back
     group_labels: labels that distinguish probers of different places, such as cluster; nothing is summed or joined across them
     target_labels: labels that the configuration gives targets; their alerts have them too
-    has_several_probers: several probers send to one target: replicas, or probers at different places (label `vantage`)
+    has_several_probers: several probers send to a target: replicas, or probers at different places (label `vantage`)
     """
 
     selector: str = ""
@@ -66,7 +66,7 @@ class Link:
     span: str = "3h"
 
     def path(self, group_labels: Sequence[str] = ()) -> str:
-        """URL path of the dashboard, with a query template that sets its variables, and those of the place, from the alert's labels."""
+        """URL path of the dashboard, with a query template that sets its variables from labels, including `group_labels`."""
         names = (*self.variables, *(name for name in PLACE if name in group_labels))
         chosen = "".join(f"var-{name}={{{{ $labels.{name} | urlquery }}}}&" for name in names)
         return f"/d/{UIDS[self.board]}?{chosen}from=now-{self.span}"
@@ -78,7 +78,7 @@ class Alert:
 
     wait_for: `for` of the rule, a PromQL duration; empty for none
     labels: (name, value) of labels in addition to `severity`
-    link: the dashboard; None: that of the alert's target, if it has one
+    link: the dashboard; None: the dashboard of the alert's target, if the alert has one
     """
 
     name: str
@@ -91,16 +91,14 @@ class Alert:
     link: Link | None = None
 
     def as_rule(self, options: RuleOptions) -> Rule:
-        """The rule as in a rule file, with links to its runbook, to a dashboard and to the prober's own page."""
+        """The rule as written to a rule file, with links to its runbook, a dashboard and the prober's own page."""
         has_target = "$labels.target" in self.summary
         link = self.link or (Link("target", ("target",)) if has_target else None)
         notes = {"summary": self.summary, "description": self.description}
         notes["runbook_url"] = f"{options.runbook_url}/{quote(self.name)}"
         if link:
             notes["dashboard_url"] = f"{options.dashboard_url}{link.path(options.group_labels)}"
-        if (
-            has_target and link and link.board in ("target", "slo")
-        ):  # what else an alert is about, its dashboard shows better
+        if has_target and link and link.board in ("target", "slo"):  # the dashboard shows the other labels better
             notes["prober_url"] = f"{options.prober_url}/?target={{{{ $labels.target | urlquery }}}}"
         return {
             "alert": self.name,
@@ -143,15 +141,15 @@ def _narrowed(expr: str, selector: str) -> str:
 
 
 def query(expr: str, *labels: str) -> str:
-    """Template pipeline that runs PromQL. `expr` contains the values of these labels of the alert as %[1]q, %[2]q and so on."""
+    """Template pipeline that runs PromQL. `expr` contains %[1]q, %[2]q and so on for the values of these labels of the alert."""
     text = expr.replace('"', '\\"')
     return f'printf "{text}" {" ".join(f"$labels.{label}" for label in labels)} | query'
 
 
 def happening(expr: str = HAPPENING, *labels: str, otherwise: str = "") -> str:
-    """Template of the sentences of HAPPENING. An alert that needs other values too gets them by the same query, as each costs much.
+    """Template of the sentences of HAPPENING. Other values that the alert needs come from the same query, as each query costs much.
 
-    expr: PromQL as of `query` that contains HAPPENING; otherwise: template of each other value, which has no label `target`
+    expr: as for `query`, with HAPPENING as a part; otherwise: template for every other value, which has no label `target`
     """
     words = f"{{{{ if .Labels.target }}}}{_WORDS}{{{{ else }}}}{otherwise}{{{{ end }}}}" if otherwise else _WORDS
     return f"{{{{ range {query(expr, *(labels or ('target',)))} }}}}{words}{{{{ end }}}}"
@@ -163,10 +161,10 @@ def probe_increase(counter: str, window: str, matchers: str = "") -> str:
 
 
 def no_data(reason: str) -> str:
-    """PromQL: workloads that have no data for this reason, whatever their probe rate."""
+    """PromQL: workloads that lack data for this reason, whatever their probe rate."""
     return f'max by (target, workload) (llmslo_no_data{{reason="{reason}"}}) == 1'
 
 
 def of_present(expr: str, series: str) -> str:
-    """PromQL: `expr` of targets that have `series` now. Without it a window includes targets that were removed or renamed."""
+    """PromQL: `expr` for targets that have `series` now. Without this, a window includes removed and renamed targets."""
     return f"{expr}\nand on (target)\ngroup by (target) ({series})\n"

@@ -19,11 +19,11 @@ from functools import lru_cache
 
 SCHEMA = 4
 MAX_BUCKETS = 160
-MAX_EXPONENT = 1024  # of a float; a bound of this exponent may be infinite
+MAX_EXPONENT = 1024  # exponent of the largest float; a bound with this exponent may be infinite
 ZERO_S = 2.0**-20  # a bound at every schema: 0.95 µs, below the precision of any timestamp
 _WITHIN = [
     2.0 ** (i / (1 << SCHEMA) - 1) for i in range((1 << SCHEMA) + 1)
-]  # bounds of the fractions that frexp returns
+]  # bounds for the fractions that frexp returns
 
 
 class Exponential:
@@ -80,14 +80,14 @@ class Exponential:
 
 
 MAX_BOUNDS = 60
-FINE = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 1.0)  # of the prober's own errors
+FINE = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 1.0)  # for the prober's own errors
 COARSE = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
-MEDIUM = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.5, 0.8, 1.2, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0)  # five a decade
+MEDIUM = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.5, 0.8, 1.2, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0)  # 5 per decade
 _RANGES = {"request": (0.005, 100.0), "token": (0.001, 10.0)}
 
 
 def bounds(kind: str, thresholds: Iterable[float] = (), limit: int = MAX_BOUNDS) -> tuple[float, ...]:
-    """Returns ten bounds per decade (26% wide) over the range of `kind` ("request": 5 ms to 100 s, "token": 1 ms to 10 s).
+    """Bucket bounds for `kind` ("request": 5 ms to 100 s, "token": 1 ms to 10 s): ten per decade, 26% wide.
 
     Within a factor of two of a threshold buckets are 12% wide, and each threshold is a bound. Above `limit` bounds, those
     farthest from any threshold are removed, every other one first; thresholds are kept. Raises ValueError for more than
@@ -118,8 +118,8 @@ def _bounds(kind: str, thresholds: frozenset[float], limit: int) -> tuple[float,
 def representatives(buckets: Sequence[tuple[float, float]], count: int) -> list[float]:
     """Returns `count` values at evenly spaced quantiles of a histogram, shuffled so that they have no trend.
 
-    buckets: (upper bound, number of observations up to it), ending with +Inf. A count below the one before it, which rates over scrapes
-        can give, is raised to it.
+    buckets: (upper bound, number of observations up to it), ending with +Inf. Rates over scrapes can yield a count below its
+    predecessor; it is raised to that.
 
     Within a bucket, values are spread evenly on the log scale. Values above the last finite bound are set to it; the first bucket
     starts at half of its bound.

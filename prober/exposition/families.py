@@ -72,12 +72,12 @@ def number(value: float) -> str:
 
 @lru_cache(maxsize=256)
 def _ends(bounds: tuple[float, ...]) -> tuple[str, ...]:
-    """Text behind the labels in each bucket's line; shared by all histograms with these bounds."""
+    """Text that follows the labels in the line of each bucket; shared by all histograms with these bounds."""
     return tuple(f'le="{number(bound)}"}} ' for bound in (*bounds, math.inf))
 
 
 class Value:
-    """A counter or gauge. packed_labels: its labels as protobuf; None until the protobuf format was requested"""
+    """A counter or gauge. packed_labels: its labels as protobuf; None until protobuf is requested"""
 
     __slots__ = ("_line", "packed_labels", "value")
 
@@ -124,7 +124,7 @@ class Histogram:
         self.packed_labels: bytes | None = None
 
     def observe(self, *values: float) -> None:
-        """Count values. Raises ValueError and counts none if any is NaN or infinite, which would make the sum useless."""
+        """Count values. If one is NaN or infinite, which would spoil the sum, count none and raise ValueError."""
         total = sum(values)
         if not math.isfinite(total):
             raise ValueError(f"{self._sum_line.strip()}: {values} are not all finite")
@@ -143,7 +143,7 @@ class Histogram:
         self._text.clear()
 
     def take_over(self, upto: Sequence[float], total: float) -> None:
-        """Replace the contents by another program's histogram. upto: cumulative counts per bound, then of all; total: sum of values"""
+        """Replace the contents by another program's histogram. upto: cumulative counts per bound, then of all; total: sum"""
         self.counts = [round(b - a) for a, b in pairwise((0.0, *upto))]
         self.sum = total
         self.native = self.packed = None

@@ -13,9 +13,9 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-MAX_SAMPLES = 50_000  # of one page that are stored: some 30 MB
+MAX_SAMPLES = 50_000  # stored for one page: some 30 MB
 MAX_LINE_BYTES = 1 << 20
-SLICE_BYTES = 16 << 10  # that are text at a time, so that a page is not in memory twice
+SLICE_BYTES = 16 << 10  # decoded at a time, so that a page is not in memory twice
 MAX_CACHED_LABEL_TEXTS = 8192  # the cache is cleared when it is full
 _MAX_QUOTED_CHARS = 120
 
@@ -110,7 +110,7 @@ class Parser:
                 page.stored += 1
 
     def _cached(self, name: str, rest: str) -> Sample | None:
-        """Returns the sample on a line if its label text is cached and only a number follows, else None. rest: line behind `name{`"""
+        """The sample on a line if its label text is cached and only a number follows, else None. rest: the line after `name{`"""
         text, _, number = rest.rpartition("} ")
         labels = self._known.get(text)
         if not labels or "_" in number:

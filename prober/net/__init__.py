@@ -1,1 +1,1 @@
-"""Network I/O, one system per file. Modules above interpret the answers."""
+"""Network clients, one system per file. They return answers; the modules above interpret them."""

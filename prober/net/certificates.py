@@ -26,7 +26,7 @@ class BadCertificate(ValueError):
 def load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
     """Load `certificate` (PEM, followed by its chain) and `key` (PEM, not encrypted) into `context`. Raises BadCertificate.
 
-    Python only reads paths; this one is a memfd, so that no key is written to disk.
+    Python loads these only from paths, so they are passed through a memfd: no key is written to disk.
     """
     memory = os.memfd_create("certificate", os.MFD_CLOEXEC)
     try:
@@ -42,7 +42,7 @@ def load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 def trusting_context(ca_file: str | None) -> ssl.SSLContext:
     """Client context that trusts the CAs of a file, or those of the system.
 
-    Raises OSError, also for a pipe or device, which could block for ever, and ssl.SSLError.
+    Raises OSError (also for a pipe or device, from which reading could block for ever) and ssl.SSLError.
     """
     if not ca_file:
         return ssl.create_default_context()
@@ -104,7 +104,7 @@ class ClientTls:
         except (OSError, ssl.SSLError) as problem:
             why = getattr(problem, "strerror", None) or problem
             raise BadCertificate(f"tls.ca_file {spec.ca_file}: {why}; give a file of PEM certificates") from None
-        context.options |= ssl.OP_NO_RENEGOTIATION  # a server that asks for it is refused
+        context.options |= ssl.OP_NO_RENEGOTIATION  # refuse a server's request to renegotiate
         if spec.insecure_skip_verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -136,7 +136,7 @@ _shared: "weakref.WeakValueDictionary[TlsSpec, ClientTls]" = weakref.WeakValueDi
 
 
 def client_tls(spec: "TlsSpec") -> ClientTls:
-    """TLS settings, shared by targets with equal specs: a context with the system's CAs takes a megabyte. Raises BadCertificate."""
+    """TLS settings, shared by targets with equal specs, as a context with the system's CAs takes a megabyte. Raises BadCertificate."""
     settings = _shared.get(spec)
     if settings is None:
         settings = _shared[spec] = ClientTls(spec)

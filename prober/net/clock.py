@@ -1,8 +1,8 @@
-"""Monotonic clock with alarms of the event loop, and the kernel's times of departure and arrival in it.
+"""Monotonic clock with alarms of the event loop, and the kernel's send and receive times on that clock.
 
-Linux stamps what leaves and what arrives by TCP on request (`SO_TIMESTAMPING`, Documentation/networking/timestamping.rst of the
-kernel), in the time of the wall clock. So it does not matter how late this process sends or reads. Without a stamp (another system,
-gVisor), or if a step of the wall clock has spoilt it, readings of the clock around the call count instead, and are counted as such.
+On request, Linux stamps sent and received TCP data with its wall clock (`SO_TIMESTAMPING`, Documentation/networking/timestamping.rst of
+the kernel), so a late send or read of this process does not matter. Without a stamp (another system, gVisor), or if a step of the wall
+clock has spoilt it, the clock readings around the call are used instead, and counted separately.
 """
 
 import asyncio
@@ -17,26 +17,26 @@ from typing import NamedTuple
 
 from prober.net.libc import wake_sooner
 
-# Of Linux (asm-generic, linux/net_tstamp.h, linux/errqueue.h), which Python does not name. SO_TIMESTAMPING is also the kind of the
-# ancillary data with the stamp: three timespecs, of which the first is the kernel's own.
+# Constants of Linux (asm-generic, linux/net_tstamp.h, linux/errqueue.h) that Python does not name. SO_TIMESTAMPING is also the type of
+# the ancillary data that contains the stamp: three timespecs, the first of which is the kernel's software stamp.
 SO_TIMESTAMPING = 37
 TX_SOFTWARE, RX_SOFTWARE, SOFTWARE, OPT_ID, TX_ACK, OPT_TSONLY = 1 << 1, 1 << 3, 1 << 4, 1 << 7, 1 << 9, 1 << 11
 IP_RECVERR, IPV6_RECVERR = 11, 25
 TSTAMP_SND, TSTAMP_ACK = 0, 2
 _TIMESPEC = struct.Struct("ll")
-_EXTENDED_ERROR = struct.Struct("IBBBBII")  # of which the last two are the kind of the stamp and the number of the byte
+_EXTENDED_ERROR = struct.Struct("IBBBBII")  # the last two fields: the kind of the stamp, and the number of the byte
 STAMP_BYTES = 3 * _TIMESPEC.size
 ANCILLARY_BYTES = socket.CMSG_SPACE(STAMP_BYTES)
-ERROR_BYTES = ANCILLARY_BYTES + socket.CMSG_SPACE(_EXTENDED_ERROR.size + 28)  # 28: of an address behind it
+ERROR_BYTES = ANCILLARY_BYTES + socket.CMSG_SPACE(_EXTENDED_ERROR.size + 28)  # 28: the address that follows
 MAX_READING_NS = 20_000  # between the readings of both clocks: a longer time would be an error of the stamp
 MAX_READINGS = 3
-MAX_DELAYS = 10_000  # that wait for their reader
+MAX_DELAYS = 10_000  # stored until they are read
 
 
 class Departure(NamedTuple):
-    """What the kernel says of bytes that were sent. is_acknowledged: the other end has them; False: they have left
+    """A kernel stamp of sent bytes. is_acknowledged: the other end has received them; False: they have left this machine
 
-    last_byte: number of the last of them in the connection, from 0, modulo 2^32
+    last_byte: number of the last of these bytes in the connection, from 0, modulo 2^32
     """
 
     at_ns: int
@@ -45,9 +45,9 @@ class Departure(NamedTuple):
 
 
 class Stamps:
-    """Timestamps what this process sends and receives by TCP, and counts timestamps of the kernel and its own.
+    """Timestamps TCP data that this process sends and receives, and counts which stamps are the kernel's and which its own.
 
-    kernel, process: number of sends and reads that the kernel and this process have stamped
+    kernel, process: number of sends and reads stamped by the kernel and by this process
     delays_ns: time of reading − kernel stamp, for the reads since the last `take_delays`
     """
 
@@ -63,7 +63,7 @@ class Stamps:
         self.delays_ns = array("q")
 
     def request(self, sock: socket.socket, more: int = 0) -> None:
-        """Ask the kernel to stamp what arrives on a socket, if it can. more: further flags, such as to stamp what is sent"""
+        """Ask the kernel, if it can, to stamp what arrives on a socket. more: further flags, such as to stamp what is sent"""
         if self.by_kernel:
             with contextlib.suppress(OSError):
                 flags = RX_SOFTWARE | SOFTWARE | OPT_TSONLY | more
@@ -86,7 +86,7 @@ class Stamps:
         return self.now_ns(), False
 
     def departure(self, ancillary: Iterable[tuple[int, int, bytes]], earliest_ns: int) -> Departure | None:
-        """What a message of a socket's error queue says of sent bytes; None if it says nothing of them, or nothing that can be.
+        """Read the departure of sent bytes from a message of a socket's error queue; None if it has none, or an impossible time.
 
         earliest_ns: time before which the bytes cannot have left
         """
@@ -106,7 +106,7 @@ class Stamps:
         self.process += not by_kernel
 
     def _on_this_clock(self, data: bytes, earliest_ns: int) -> tuple[int, int | None]:
-        """(now, a stamp's time on the monotonic clock). The time is None if it is not between `earliest_ns` and now."""
+        """Convert a kernel stamp to the monotonic clock: (now, its time), the time None unless between `earliest_ns` and now."""
         now_ns = self.now_ns()
         wall_ns = self._wall_ns()
         for _ in range(MAX_READINGS):
@@ -116,7 +116,7 @@ class Stamps:
         seconds, nanoseconds = _TIMESPEC.unpack_from(data)
         at_ns: int = now_ns - (wall_ns - seconds * 1_000_000_000 - nanoseconds)
         if earliest_ns - MAX_READING_NS <= at_ns <= now_ns:
-            return now_ns, max(at_ns, earliest_ns)  # two readings of the clocks differ a little
+            return now_ns, max(at_ns, earliest_ns)  # the two clocks are not read at the same instant
         return now_ns, None
 
     def take_delays(self) -> "array[int]":
@@ -126,7 +126,7 @@ class Stamps:
 
 
 BEAT_NS = 1_000_000_000
-STANDSTILL_NS = 1_000_000_000  # less than any time after which a server gives a client up
+STANDSTILL_NS = 1_000_000_000  # shorter than any timeout of a server
 
 
 class Clock:
@@ -152,7 +152,7 @@ class Clock:
         self.stamps = Stamps(self.now_ns, by_kernel=monotonic_ns is None and sys.platform == "linux")
         self._loop = asyncio.get_running_loop()
         self.on_beat: Callable[[float], None] | None = None
-        self._standstill_end_ns: int | None = None  # of the last one
+        self._standstill_end_ns: int | None = None  # end of the last standstill
         self._next_beat_ns = self.now_ns()
         self._next_beat = self.call_at(self._next_beat_ns, self._beat)
         if monotonic_ns is None:
@@ -181,14 +181,14 @@ class Clock:
         return self._standstill_end_ns is not None and self._standstill_end_ns > since_ns
 
     def close(self) -> None:
-        """Beat no more."""
+        """Stop beating."""
         self._next_beat.cancel()
 
     def _beat(self) -> None:
         now_ns = self.now_ns()
         late_ns = now_ns - self._next_beat_ns
         self._next_beat_ns = now_ns + self._beat_ns
-        # First: the clock beats on if the callback fails.
+        # Schedule the next beat first, so that the clock goes on if the callback fails.
         self._next_beat = self.call_at(self._next_beat_ns, self._beat)
         if self.on_beat is not None:
             self.on_beat(late_ns / 1e9)

@@ -21,7 +21,7 @@ _UNUSABLE_FAMILY = {
     errno.EADDRNOTAVAIL,
     errno.ENETUNREACH,
     errno.EAFNOSUPPORT,
-}  # an address family that this machine does not support
+}  # errors for an address family that this machine does not support
 # This machine is out of file descriptors, memory or ports.
 _LOCAL_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL}
 
@@ -65,7 +65,7 @@ async def connect(endpoint: Endpoint, exchange: Exchange, timeout_s: float, lead
         raise setup.broken(Outcome.TLS, f"certificate refused: {problem.verify_message}") from None
     except Forbidden as problem:
         raise setup.broken(Outcome.REJECTED, str(problem.strerror)) from None
-    except ValueError as problem:  # a name that cannot be asked for: an empty or too long part, a NUL
+    except ValueError as problem:  # a name that cannot be looked up: an empty or too long part, a NUL
         name, outcome = (setup.host, Outcome.DNS) if setup.phase == "dns" else (endpoint.server_name, Outcome.TLS)
         raise setup.broken(outcome, f"{name!r} is not a host name: {problem}") from None
     except (OSError, ssl.SSLError) as problem:
@@ -112,7 +112,7 @@ class _Setup:
         self.phase = "dns"
         self._now_ns = exchange.clock.now_ns
         self._connection = Connection(self._now_ns(), lead_ns=lead_ns)
-        self._reached_ns = self._connection.start_ns  # the end of the last phase, without what the prober noticed late
+        self._reached_ns = self._connection.start_ns  # end of the last phase, without the prober's own delay
 
     def broken(self, outcome: Outcome, detail: str, *, is_refused: bool = False) -> Broken:
         return Broken(outcome, detail, self._connection, is_refused=is_refused)
@@ -142,16 +142,16 @@ class _Setup:
         return replace(self._connection, ready_ns=self._reached_ns)
 
     def _ended(self, phase: str, begun_ns: int, ended_ns: int) -> None:
-        """Record how long a phase took. The connection is ready after all of them."""
+        """Record how long a phase took."""
         took_ns = max(0, ended_ns - begun_ns)
         self._reached_ns += took_ns
         seconds = {f"{phase}_s": took_ns / 1e9}
         self._connection = replace(self._connection, **seconds)  # type: ignore[arg-type]
 
     async def _tcp(self, addresses: list[tuple[int, Any]]) -> tuple[StampedSocket, int]:
-        """Connect to the first address that accepts. Returns the connection, and when it was there.
+        """Connect to the first address that accepts. Returns (connection, time in ns at which it was established).
 
-        addresses: (family, address) of each
+        addresses: (family, address) pairs in the order in which they are tried
         """
         problems: list[OSError] = []
         for family, address in addresses:

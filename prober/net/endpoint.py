@@ -22,7 +22,7 @@ class BadEndpoint(ValueError):
 class Endpoint:
     """The server of a target.
 
-    headers: headers of every request: those of the API, unless the target sets them, and those of the target
+    headers: headers of every request: the target's own, then the API's where the target sets none
     query: query string of every request, with its question mark; "" without one
     auth: how the secret is sent; None without one.
     trust: returns the TLS context for the next connection; None for http.

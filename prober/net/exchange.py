@@ -2,8 +2,8 @@
 
 HTTP is parsed by llhttp (httptools), which is C.
 
-Deadlines depend on content: role chunks and keep-alives do not extend them. They are checked against times of arrival: bytes that
-surely arrived after a deadline are parsed only after the deadline was checked, and a timer first reads what arrived before it.
+Deadlines depend on content: role chunks and keep-alives do not extend them. They are compared with times of arrival: bytes that
+surely arrived after a deadline are parsed only after the deadline was checked, and a timer reads pending bytes before it checks.
 
 An exception in this code ends only this exchange, and is raised where `ended` is awaited.
 """
@@ -27,8 +27,8 @@ from prober.measure.timeline import Timeline
 from prober.net.clock import Clock
 from prober.net.stamped_socket import StampedSocket
 
-MAX_STREAM_BYTES = 64 << 20  # of a stream on the wire, with headers, chunk framing and trailers
-MAX_PLAIN_BYTES = 4 << 20  # of any other response
+MAX_STREAM_BYTES = 64 << 20  # limit of a stream on the wire, with headers, chunk framing and trailers
+MAX_PLAIN_BYTES = 4 << 20  # limit of any other response
 MAX_HEAD_BYTES = 64 << 10
 MAX_ERROR_BYTES = 64 << 10
 MAX_HEADERS = 200
@@ -46,9 +46,9 @@ _MAX_DATE_CHARS = 40
 class Exchange:
     """A request and its response. Call `send` once connected; `ended` is done when the exchange ends for any reason.
 
-    `ended` raises an internal error of this code; `received` then shows whether the server had sent anything.
-    max_body_bytes: size limit of the decoded body, which then has the limit of a stream on the wire. None: no such limit, and
-        MAX_PLAIN_BYTES on the wire for an answer that is not streamed
+    If this code fails, `ended` raises the error; `received` then shows whether the server had sent anything.
+    max_body_bytes: size limit of the decoded body; on the wire the body then has the limit of a stream. None: the body is not limited,
+    but on the wire a response that is not streamed is limited to MAX_PLAIN_BYTES
     """
 
     def __init__(self, recording: Recording | None, clock: Clock, max_body_bytes: int | None = None) -> None:
@@ -63,17 +63,17 @@ class Exchange:
         self.is_sent = False
         self.headers_ns: int | None = None
         self.end_ns: int | None = None
-        self._parts: list[bytes] = []  # of the body, which the parser has found in the bytes that were read last
-        self.on_body = self._parts.append  # of the parser; runs for every chunk, without a frame of Python
+        self._parts: list[bytes] = []  # parts of the body that the parser found in the last bytes
+        self.on_body = self._parts.append  # a method of the list: runs for every chunk without a Python frame
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._parser.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True)  # RFC 9112, 7.1.1
         self._handled, self._is_cut = b"", False
         self._read_bytes = 0
         self._arrived_ns = self._earliest_ns = 0
         self._size = 0
-        self._max_bytes = MAX_HEAD_BYTES  # of all that is read
+        self._max_bytes = MAX_HEAD_BYTES  # limit for everything that is read
         self._streaming = False
-        self._origin_ns = 0  # from which the timeouts count
+        self._origin_ns = 0  # start of the timeouts
         self._timeouts: Timeouts | None = None
         self._check_ns = NEVER_NS  # no deadline before this time
         self._timer: asyncio.Handle | None = None
@@ -96,7 +96,7 @@ class Exchange:
         return words
 
     def departure(self, timeline: Timeline) -> Timeline:
-        """Return `timeline` with what the kernel tells of the connection: when the request left and had arrived, and of its path."""
+        """Return `timeline` with the kernel's data on the connection: departure, acknowledgement, round trip, retransmissions."""
         connection = self.connection
         if connection is None or connection.sent_ns is None:
             return timeline
@@ -119,8 +119,8 @@ class Exchange:
     def send(self, data: bytes, timeouts: Timeouts, delay_ns: int = 0) -> None:
         """Write the request. If the server has already sent anything, end the exchange instead.
 
-        timeouts: count from the time at which the request could leave for all that the prober did, and from the last content
-        delay_ns: for which the server has delayed the request already, so that less time is left
+        timeouts: they count from the time at which the request could have left if the prober had no delay, and from the last content
+        delay_ns: time for which the server has already delayed the request; it is subtracted from the timeouts
         """
         self._timeouts = timeouts
         assert self.connection is not None
@@ -147,12 +147,12 @@ class Exchange:
     # -- what the connection receives ----------------------------------------------------------------------------------
 
     def receive(self, at_ns: int, data: bytes, earliest_ns: int | None = None, *, is_cut: bool = False) -> None:
-        """Parse bytes of the response, of which the last arrived at `at_ns`, the others not before `earliest_ns` (None: as late).
+        """Parse bytes of the response: the last arrived at `at_ns`, the others at `earliest_ns` or later (None: all at `at_ns`).
 
         is_cut: see `Receiver`
         """
         if self._parser is None:
-            return  # the connection is left for the server to close
+            return  # the server closes the connection
         self._arrived_ns, self._handled, self._is_cut = at_ns, data, is_cut
         self._earliest_ns = at_ns if earliest_ns is None else earliest_ns
         self._read_bytes += len(data)
@@ -176,7 +176,7 @@ class Exchange:
             self._fail(problem)
 
     def lost(self, at_ns: int, problem: Exception | None) -> None:
-        """Process the end of the connection. problem: None if the server closed it"""
+        """Record the end of the connection: a complete response or a failure. problem: None if the server closed it"""
         if self.ended.done():
             self._stop_timer()
             return
@@ -210,7 +210,7 @@ class Exchange:
         if self.status is None and self._read_bytes and problem is None:
             self._break(Outcome.TRUNCATED, "the connection was closed inside the head of the answer")
         elif self.status is None and isinstance(problem, ssl.SSLError) and "ALERT" in (problem.reason or ""):
-            # TLS 1.3 judges the client's certificate after the handshake of the client has ended.
+            # With TLS 1.3 the server judges the client's certificate only after the client has finished the handshake.
             reason = problem.reason.lower().replace("_", " ")
             remedy = "; see `tls.cert_file` and `tls.key_file` of the target" if "certificate" in reason else ""
             self._break(Outcome.TLS, f"the server ended the connection: {reason}{remedy}")
@@ -222,7 +222,7 @@ class Exchange:
         elif "content-length" in self.headers or "chunked" in self.headers.get("transfer-encoding", ""):
             self._break(Outcome.TRUNCATED, "the connection was closed inside the answer")
         else:
-            self._complete()  # without a length the body ends with the connection, which has no stamp
+            self._complete()  # a body without a length ends with the connection, which has no stamp
 
     # -- parser callbacks ----------------------------------------------------------------------------------------------
 
@@ -232,12 +232,12 @@ class Exchange:
 
     def on_headers_complete(self) -> None:
         if self._parser is None:
-            return  # bytes behind the response
+            return  # bytes after the response
         status = self._parser.get_status_code()
         if status < 100:
             self._break(Outcome.MALFORMED, f"HTTP status {status:03d}")
             return
-        if not self.is_sent and status < 400:  # a server that is full, or waits no longer, says so unasked
+        if not self.is_sent and status < 400:  # a full server, or one that gave up waiting, answers before the request
             self._break(Outcome.MALFORMED, f"the server answered (HTTP {status}) before the request was sent")
             return
         if status < 200:
@@ -275,7 +275,7 @@ class Exchange:
         self._end()
 
     def _break(self, outcome: Outcome, detail: str) -> None:
-        """End the exchange with a failure, after processing its incomplete last event, which may be an error object."""
+        """End the exchange with a failure. An incomplete last event is processed first, as it may be an error object."""
         if self.ended.done():
             return
         self.broken = Verdict(outcome, detail)
@@ -358,11 +358,11 @@ class Exchange:
 
 
 def requested_pause_s(headers: Mapping[str, str], unix_s: float) -> float | None:
-    """Seconds that an answer asks the client to wait; None if it asks for no pause, for over a year, or cannot be read.
+    """Seconds that an answer asks the client to wait; None without such a request, for over a year, or if it cannot be read.
 
-    Without `Retry-After`, the pause lasts until the last `anthropic-ratelimit-*-reset` among the limits with nothing `-remaining`. A
-    negative number and a past date are 0. A date counts from the answer's own `Date`, so that the server's clock need not be right;
-    without it from `unix_s`, the prober's wall clock.
+    Without `Retry-After`, the pause ends when the last exhausted limit is reset (`anthropic-ratelimit-*-remaining`, `-reset`). A
+    negative number and a past date mean 0. A date is compared with the answer's own `Date`, as the server's clock may be wrong;
+    without one it is compared with `unix_s`, the prober's wall clock.
 
     headers: names in lower case, or a mapping that ignores case
     """
@@ -379,7 +379,7 @@ def requested_pause_s(headers: Mapping[str, str], unix_s: float) -> float | None
 
 
 def _limit_end(headers: Mapping[str, str]) -> float | None:
-    """Unix seconds at which the last of the exhausted rate limits is reset; None without one. The headers have RFC 3339 times."""
+    """Unix seconds at which the last exhausted rate limit is reset; None if no limit is exhausted. The headers have RFC 3339 times."""
     ends = []
     for name in (f"anthropic-ratelimit-{limit}" for limit in _LIMITS):
         try:

@@ -35,11 +35,11 @@ TIMEOUT_S = 10.0
 WATCH_S = 60.0  # then the watch is renewed, so that a silently dead connection is noticed
 WATCH_GRACE_S = 10.0  # the server ends a watch itself; a longer one is dead
 PAGE_SIZE = 50  # objects per response: parsing must not delay probes
-MAX_OBJECTS = 100_000  # of a list
+MAX_OBJECTS = 100_000  # in a list
 MAX_RESPONSE_BYTES = 16 << 20
-MAX_VALUES = 500_000  # of a response: an object has some hundreds, and a value takes up to 60 bytes of memory
+MAX_VALUES = 500_000  # in a response: an object has some hundreds, and a value takes up to 60 bytes of memory
 MAX_EVENT_BYTES = 4 << 20  # etcd holds no object above 1.5 MiB
-# API servers ask for a second; one that asks for an hour would stop discovery and leases as long.
+# API servers ask for pauses of a second; an hour would stop discovery and leases for as long.
 MAX_RETRY_AFTER_S = 30.0
 MAX_MESSAGE_CHARS = 500  # of a server's error message
 _PIECE_BYTES = 1 << 16
@@ -48,7 +48,7 @@ _KINDS = ("ADDED", "MODIFIED", "DELETED", "BOOKMARK")
 
 
 class Unreachable(Exception):
-    """No usable answer of the API server; the message has the address and the reason."""
+    """The API server gave no usable answer; the message has the address and the reason."""
 
 
 class KubernetesApiError(Exception):
@@ -136,7 +136,7 @@ class Api:
     ) -> str:
         """Call `take` with each object of a collection, and return the resourceVersion of the collection.
 
-        Objects are read in pages, of which one is in memory at a time; timeout_s is per page. Raises KubernetesApiError (`gone`: the
+        Objects are read in pages, one page in memory at a time; timeout_s is per page. Raises KubernetesApiError (`gone`: the
         pages expired meanwhile), and Unreachable, also for more than MAX_OBJECTS.
         """
         query = {**(params or {}), "limit": str(PAGE_SIZE)}
@@ -265,7 +265,7 @@ class Api:
         return bytes(body)
 
     def _loaded(self, body: bytes, path: str) -> Any:
-        """The JSON of a body as values. Raises ValueError, and Unreachable for more than MAX_VALUES values."""
+        """Decode the JSON of a body. Raises ValueError, and Unreachable for more than MAX_VALUES values."""
         if sum(map(body.count, b"[{,")) > MAX_VALUES:
             raise self._unreachable(path, f"more than {MAX_VALUES:,} values")
         return orjson.loads(body)

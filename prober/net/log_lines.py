@@ -47,7 +47,7 @@ class LogLine(logging.Formatter):
 
 
 class _Lines(logging.StreamHandler[TextIO]):
-    """Writes lines to a pipe, such as that of a container's log. Drops them while it is full, as waiting would stop all probes."""
+    """Writes lines to a pipe, such as a container's log. While the pipe is full, lines are dropped: waiting would stop all probes."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -61,9 +61,9 @@ class _Lines(logging.StreamHandler[TextIO]):
 
 
 def never_wait(pipe: int) -> None:
-    """Make writes of this process to a full pipe fail instead of waiting. Other processes that write to it still wait."""
+    """Make writes of this process to a full pipe fail instead of waiting. Other processes' writes to the pipe still wait."""
     try:
-        own = os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK)  # the same pipe, opened anew
+        own = os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK)  # the same pipe, opened separately
     except OSError:  # another system, or a pipe of another user
         os.set_blocking(pipe, False)
         return
@@ -72,7 +72,7 @@ def never_wait(pipe: int) -> None:
 
 
 def log_to_stderr(level: Level, kind: Format) -> None:
-    """Write events of this level and above to standard error."""
+    """Log events of this level and above to standard error."""
     handler = _Lines(sys.stderr)
     handler.setFormatter(LogLine(kind))
     logging.basicConfig(level=level.upper().replace("WARN", "WARNING"), handlers=[handler], force=True)

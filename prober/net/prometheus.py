@@ -75,7 +75,7 @@ async def instant(url: str, query: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRule:
-    """A rule that a Prometheus evaluates. name: of its alert, or of the series that it records"""
+    """A rule that a Prometheus evaluates. name: of the alert or of the recorded series"""
 
     name: str
     query: str
@@ -97,7 +97,7 @@ async def loaded_rules(url: str) -> list[LoadedRule]:
 
 
 async def _rows(url: str, path: str, parameters: dict[str, str], key: str = "result") -> list[Any]:
-    """A part of an answer's `data`; of a query a list of series, or [time, value] for a scalar. Raises QueryFailed."""
+    """Query Prometheus and return `key` of the answer's `data`: a list of series, or [time, value] for a scalar. Raises QueryFailed."""
     redactor = Redactor()
     redactor.add_url(url)
     try:
@@ -113,7 +113,7 @@ async def _rows(url: str, path: str, parameters: dict[str, str], key: str = "res
             raise QueryFailed(f"{mask_secrets(url)}: {redactor.redact(error_message(page.body))}")
         rows: list[Any] = document["data"][key]
         return rows
-    except UnreadablePage as problem:  # may contain the start of a response that is not HTTP
+    except UnreadablePage as problem:  # the message may contain the start of a response that is not HTTP
         raise QueryFailed(redactor.redact(str(problem))) from None
     except (KeyError, TypeError, ValueError) as problem:
         raise QueryFailed(f"{mask_secrets(url)}: not an answer of Prometheus: {problem!r}; check the URL") from None

@@ -1,6 +1,6 @@
 """Redaction of secrets in server responses, which may repeat a request and be logged and shown.
 
-A text is searched unchanged, and with its escapes undone up to MAX_LEVELS times: backslashes as in JSON and Python's `repr`, percent
+A text is searched as it is, and with its escapes undone up to MAX_LEVELS times: backslashes as in JSON and Python's `repr`, percent
 encoding, and HTML references. Secrets are masked in the original text.
 """
 
@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator, Sequence
 from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
-MIN_SECRET_CHARS = 8  # a shorter word could be any other word
+MIN_SECRET_CHARS = 8  # a shorter secret could match ordinary words
 MAX_ROTATING_FORMS = 160  # a response may contain the previous token
-MAX_LEVELS = 4  # of escapes inside escapes
+MAX_LEVELS = 4  # of nested escapes
 _MASK = "…"
 _ESCAPE = re.compile(
     r"\\u(?P<u>[0-9a-fA-F]{4})|(?P<x>(?:\\x[0-9a-fA-F]{2})+)|\\(?P<own>.)|(?P<percent>(?:%[0-9a-fA-F]{2})+)"
@@ -23,14 +23,14 @@ Span = tuple[int, int]
 
 
 class Redactor:
-    """Replaces registered secrets in texts: plain, escaped, in base64 or hexadecimal digits, also if truncated."""
+    """Replaces registered secrets in texts: plain, escaped, in base64 or hexadecimal digits, complete or truncated."""
 
     def __init__(self) -> None:
         self._permanent: dict[str, None] = {}
         self._rotating: dict[str, None] = {}
 
     def add_rotating(self, secret: str) -> None:
-        """Register a secret that changes; only the latest are remembered. Each word counts by itself, as `Bearer` is not a secret."""
+        """Register a secret that changes: every long enough word of it. Only the latest secrets are remembered."""
         self._rotating.update(dict.fromkeys(form for form in _forms(secret) if form not in self._rotating))
         while len(self._rotating) > MAX_ROTATING_FORMS:
             del self._rotating[next(iter(self._rotating))]
@@ -52,7 +52,7 @@ class Redactor:
             self.add(unquote_plus(value or name))
 
     def redact(self, text: str) -> str:
-        """Returns `text` with its secrets masked. Of a truncated secret, the part that matches is masked."""
+        """Return `text` with its secrets masked, and the visible part of a truncated secret."""
         if len(text) < MIN_SECRET_CHARS:
             return text
         masked: list[Span] = []
@@ -66,7 +66,7 @@ class Redactor:
         return _without(text, masked)
 
     def _find(self, text: str) -> Iterator[Span]:
-        """Yields the spans of the secrets in the text; of a truncated one, the part that matches."""
+        """Yield the span of each secret in the text, also of a truncated one."""
         for secret in (*self._permanent, *self._rotating):
             prefix = secret[:MIN_SECRET_CHARS]
             at = text.find(prefix)
@@ -88,18 +88,18 @@ def _forms(secret: str) -> Iterator[str]:
         if len(word) >= MIN_SECRET_CHARS:
             digits = word.encode().hex()
             yield from (word, quote(word, safe=""), digits, digits.upper())
-            for shift in range(3):  # where it begins in the groups of three bytes of a longer text
+            for shift in range(3):  # position of its first byte in the groups of three of a longer text
                 inside = base64.b64encode(b"\0" * shift + word.encode())
-                # The first characters belong to what is before it too, and the last one to what follows.
+                # The first characters also encode what precedes the secret, and the last one what follows it.
                 distinct = inside[(shift * 8 + 5) // 6 : (shift + len(word.encode())) * 8 // 6].decode()
                 if len(distinct) >= MIN_SECRET_CHARS:
                     yield from (distinct, distinct.replace("+", "-").replace("/", "_"))
 
 
 def _undo_escapes(text: str, places: Sequence[Span] | None) -> tuple[str, list[Span]] | None:
-    """(text with one level of escapes undone, place of each of its characters in the original text); None if it has no escapes.
+    """Undo one level of escapes: (new text, place of each of its characters in the original text); None if `text` has no escapes.
 
-    places: the places for `text` itself, None if it is the original
+    places: the places of the characters of `text`; None if it is the original
     """
     characters: list[str] = []
     spans: list[Span] = []

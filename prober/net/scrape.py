@@ -1,6 +1,6 @@
-"""HTTP GET of metrics and other pages, and POST of a form, with time and size limits, on a new connection.
+"""HTTP GET of metrics and other pages, and POST of a form, on a new connection with time and size limits.
 
-`Exchange` is used, as for probes: no second HTTP client is needed, and a long page is read in small parts.
+It uses `Exchange`, as probes do: no second HTTP client is needed, and a long page is read in small parts.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class NotAnswered(UnreadablePage):
 
 
 class Unusable(NotAnswered):
-    """An answer of 200 was cut off, or has a form that cannot be read, such as compressed."""
+    """An answer with status 200 is incomplete or in a form that cannot be read, such as compressed."""
 
 
 class PageTooLong(UnreadablePage):
@@ -60,7 +60,7 @@ async def fetch(
     limit: int = MAX_BODY_BYTES,
     allow_link_local: bool = False,
 ) -> Fetched:
-    """GET `url`, or POST `form`, already encoded. Raises PageTooLong for more than `limit` bytes, and UnreadablePage, also for
+    """GET `url`, or POST `form`, which is already encoded. Raises PageTooLong for more than `limit` bytes, and UnreadablePage, also for
     redirects, compressed responses and refused addresses (even with a proxy).
     """
     where = mask_secrets(url)
@@ -102,7 +102,7 @@ async def fetch(
 
 
 class _LoopTime:
-    """A clock that has the time of the event loop. That is enough for deadlines, as a page needs no exact timestamps."""
+    """A clock that reads the time of the event loop: exact enough for deadlines, as a page needs no timestamps."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -114,7 +114,7 @@ class _LoopTime:
 
 @cache
 def _system_trust() -> ClientTls:
-    """Trust in the system's CAs; loaded once, as loading takes milliseconds."""
+    """TLS settings that trust the system's CAs; loaded once, as loading takes milliseconds."""
     return client_tls(TlsSpec())
 
 

@@ -1,7 +1,7 @@
-"""A TCP connection, plain or with TLS, whose bytes have the kernel's times of departure and arrival.
+"""A TCP connection, plain or with TLS, with the kernel's send and receive times for its bytes.
 
-What one read returns has one stamp, that of its last segment. If it came in several segments, the others arrived between the time at
-which nothing was left to read and that stamp. With TLS, bytes have the stamp of the read that completed their record.
+One read returns one stamp: that of its last segment. If several segments were read, the others arrived after the previous read that
+found nothing left, and before that stamp. With TLS, bytes have the stamp of the read that completed their record.
 """
 
 import asyncio
@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, Protocol
 from prober.net.clock import ANCILLARY_BYTES, ERROR_BYTES, OPT_ID, TX_ACK, TX_SOFTWARE, Clock
 
 READ_BYTES = 64 << 10
-TCP_INFO, MSG_ERRQUEUE = 11, 0x2000  # of Linux (linux/tcp.h, linux/socket.h); other systems' Python does not name them
-# Of Linux's `tcp_info` (since 4.6): smoothed round trip in µs, retransmitted segments, received bytes, received segments with data.
+TCP_INFO, MSG_ERRQUEUE = 11, 0x2000  # Linux (linux/tcp.h, linux/socket.h); Python does not name them on other systems
+# Fields of Linux's `tcp_info` (since 4.6): smoothed round trip in µs, retransmitted segments, received bytes, received data segments.
 _TCP_INFO = Struct("=68xI28xI24xQ16xI")
-RECORD_HEADER_BYTES = 5  # of TLS, of which the last two are the length of the rest (RFC 8446, 5.1)
+RECORD_HEADER_BYTES = 5  # header of a TLS record; its last two bytes are the length of the rest (RFC 8446, 5.1)
 
 
 class TcpInfo(NamedTuple):
-    """What the kernel knows of a connection: smoothed round trip in µs, retransmitted segments, received bytes and their segments."""
+    """The kernel's data on a connection: smoothed round trip in µs, retransmitted segments, received bytes and data segments."""
 
     round_trip_us: int
     retransmitted: int
@@ -29,12 +29,12 @@ class TcpInfo(NamedTuple):
 
 
 class Receiver(Protocol):
-    """Receiver of the bytes of a connection."""
+    """Consumer of the bytes of a connection."""
 
     def receive(self, at_ns: int, data: bytes, earliest_ns: int, *, is_cut: bool = False) -> None:
-        """Process bytes of which the last arrived at `at_ns`, and the others not before `earliest_ns`. Must not raise.
+        """Process bytes: the last arrived at `at_ns`, the others at `earliest_ns` or later. Must not raise.
 
-        is_cut: the last one may have arrived earlier too, as what came at `at_ns` is a part of a TLS record
+        is_cut: the last byte may have arrived earlier too, because only a part of a TLS record came at `at_ns`
         """
 
     def lost(self, at_ns: int, problem: Exception | None) -> None:
@@ -42,15 +42,15 @@ class Receiver(Protocol):
 
 
 class StampedSocket:
-    """A connection of the running event loop. Call `connect`, and `close` in any case.
+    """A connection of the running event loop. Call `connect`, and always `close`.
 
     arrived_ns: arrival of the latest bytes
     reads: number of reads that the kernel has stamped
-    read_delay_ns, max_read_delay_ns: time from these stamps until the bytes were read, the sum and the longest
-    sent_ns: departure of the last byte of the request that `write_request` wrote; None before all of it was written
-    sent_earliest_ns: the earliest time at which that byte can have left: before `sent_ns` if the kernel has not stamped it
-    handed_ns: when the prober had done its part: from then on the request waits only for the other end to take it; at most `sent_ns`
-    acknowledged_ns: when the other end had all of the request; None if that is not known
+    read_delay_ns, max_read_delay_ns: sum and maximum of the time from these stamps until the bytes were read
+    sent_ns: departure of the last byte of the request; None until all of it is written
+    sent_earliest_ns: earliest possible departure of that byte: before `sent_ns` if the kernel has not stamped it
+    handed_ns: when the prober had handed over the whole request, so that only the other end can delay it; at most `sent_ns`
+    acknowledged_ns: when the other end had received the whole request; None if unknown
     tls: the TLS object, once the handshake has begun; None without TLS
     """
 
@@ -62,13 +62,13 @@ class StampedSocket:
         self._receiver: Receiver | None = receiver  # None: closed
         self._recvmsg = sock.recvmsg
         self.reads = self.read_delay_ns = self.max_read_delay_ns = 0
-        self._segments: int | None = 0  # with data, that have been read; None: unknown
+        self._segments: int | None = 0  # data segments read so far; None: unknown
         self._read_bytes = 0
         self._info: TcpInfo | None = None  # at the end of the connection
         self._unsent = b""
         self._is_requesting = False
         self._sent_bytes = 0
-        self._request_end: int | None = None  # number of bytes that were sent until its end; None before it
+        self._request_end: int | None = None  # bytes sent up to the end of the request; None before it
         self.sent_ns: int | None = None
         self.sent_earliest_ns: int | None = None
         self.handed_ns: int | None = None
@@ -84,23 +84,23 @@ class StampedSocket:
         return str(name[0]) if isinstance(name, tuple) else ""
 
     def tcp_info(self) -> TcpInfo | None:
-        """What the kernel knows of this connection, or knew at its end; None if this system does not tell."""
+        """The kernel's data on this connection now, or at its end; None if the system has none."""
         if not self._clock.stamps.by_kernel or self._socket.fileno() < 0:
             return self._info
         info = self._socket.getsockopt(IPPROTO_TCP, TCP_INFO, _TCP_INFO.size)
         return TcpInfo(*_TCP_INFO.unpack(info)) if len(info) == _TCP_INFO.size else None
 
     async def connect(self, address: Any) -> int:
-        """Connect and begin to read. Returns the time in ns at which the connection was there. Raises OSError.
+        """Connect and begin to read. Returns the time in ns at which the connection was established. Raises OSError.
 
-        That time is by the round trip which the kernel has measured, unless a segment had to be sent again.
+        That time follows from the round trip that the kernel measured, unless a segment was retransmitted.
         """
         self._socket.setblocking(False)
         self._socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
         self._clock.stamps.request(self._socket)
         begun_ns = self._clock.now_ns()
         await self._loop.sock_connect(self._socket, address)
-        self._clock.stamps.request(self._socket, OPT_ID)  # of TCP only a connected socket can number its bytes
+        self._clock.stamps.request(self._socket, OPT_ID)  # only a connected TCP socket can number its bytes
         self._loop.add_reader(self._socket, self.read)
         info = self.tcp_info()
         if info is None or info.retransmitted or not info.round_trip_us:
@@ -108,7 +108,7 @@ class StampedSocket:
         return min(begun_ns + 1000 * info.round_trip_us, self._clock.now_ns())
 
     async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
-        """Do the TLS handshake; all later bytes are encrypted. Raises OSError (SSLError is one) and ValueError."""
+        """Do the TLS handshake; all later bytes are encrypted. Raises OSError (with SSLError) and ValueError."""
         self._incoming, self._outgoing, self._record = ssl.MemoryBIO(), ssl.MemoryBIO(), bytearray()
         self.tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
         self._handshake = self._loop.create_future()
@@ -116,7 +116,7 @@ class StampedSocket:
         await self._handshake
 
     def hand_over(self, receiver: Receiver) -> None:
-        """Hand bytes that arrive from now on to another receiver."""
+        """Send bytes that arrive from now on to another receiver."""
         self._receiver = receiver
 
     def write_request(self, data: bytes) -> None:
@@ -126,7 +126,7 @@ class StampedSocket:
         self.write(data)
 
     def write(self, data: bytes) -> None:
-        """Send now; bytes beyond the kernel's buffer are sent later. A failure is reported after the last received byte."""
+        """Send now; bytes beyond the kernel's buffer are sent later. A failure is reported after the last received bytes."""
         if self.tls is not None:
             sent = 0
             while sent < len(data):
@@ -135,7 +135,7 @@ class StampedSocket:
         self._send(data)
 
     def read(self) -> bool:
-        """Hand received bytes to the receiver. Returns False if nothing has arrived, not even the end."""
+        """Hand received bytes to the receiver. Returns False if nothing has arrived, not even the end of the connection."""
         receiver = self._receiver
         if receiver is None:
             return False
@@ -144,7 +144,7 @@ class StampedSocket:
             data, ancillary, _, _ = self._recvmsg(READ_BYTES, ANCILLARY_BYTES)
         except (BlockingIOError, InterruptedError):
             self._emptied_ns = begun_ns
-            self.read_departures()  # which have woken the loop
+            self.read_departures()  # they have woken the loop
             return False
         except OSError as problem:
             self._end(problem)
@@ -177,14 +177,14 @@ class StampedSocket:
         return True
 
     def read_departures(self) -> None:
-        """Take the kernel's stamps of the request from the socket's error queue."""
+        """Read the kernel's stamps of the request from the socket's error queue."""
         while self._clock.stamps.by_kernel and self._receiver is not None:
             try:
                 _, ancillary, _, _ = self._recvmsg(0, ERROR_BYTES, MSG_ERRQUEUE)
-            except OSError:  # nothing is left
+            except OSError:  # the queue is empty
                 return
             stamped = self._clock.stamps.departure(ancillary, self.sent_earliest_ns or 0)
-            # A request that does not fit into the kernel's buffer is sent in parts, each with a stamp; a segment can be sent again.
+            # A request larger than the kernel's buffer is sent in parts, each with a stamp; a segment can be retransmitted.
             if (
                 stamped is None
                 or self._request_end is None
@@ -198,7 +198,7 @@ class StampedSocket:
                 self.handed_ns = min(self.handed_ns or stamped.at_ns, stamped.at_ns)
 
     def close(self) -> None:
-        """Close the connection. Nothing more is handed over."""
+        """Close the connection; the receiver gets nothing more."""
         if self._receiver is None:
             return
         self.read_departures()
@@ -207,25 +207,25 @@ class StampedSocket:
             self._clock.stamps.count_departure(by_kernel=is_by_kernel)
         self._info = self.tcp_info()
         self._receiver = None
-        # Both, before the descriptor is free: that of a connection under way would stand for the next socket of the same number.
+        # Remove both before the descriptor is free: the next socket may get the same number.
         self._loop.remove_reader(self._socket)
-        self._loop.remove_writer(self._socket.fileno())  # by number: to find none of an object costs asyncio its text
+        self._loop.remove_writer(self._socket.fileno())  # by number: a missing object costs a formatted text
         if self._handshake is not None and not self._handshake.done():
             self._handshake.cancel()
         self._socket.close()
 
     def _came_alone(self) -> bool:
-        """True if what was just read came in one segment, so that all of it arrived at the same time."""
+        """True if the last read returned a single segment, so that all its bytes arrived at the same time."""
         info, before = self._socket.getsockopt(IPPROTO_TCP, TCP_INFO, _TCP_INFO.size), self._segments
         if len(info) != _TCP_INFO.size:
             return False
-        _, _, received_bytes, segments = _TCP_INFO.unpack(info)  # no `TcpInfo`, as this is done for each token
-        # What has arrived since the read is in the count, but was not read.
+        _, _, received_bytes, segments = _TCP_INFO.unpack(info)  # not as `TcpInfo`, as this runs for each token
+        # Data that has arrived since the read is counted too, but was not read.
         self._segments = segments if received_bytes == self._read_bytes else None
         return before is not None and segments == before + 1
 
     def _feed_tls(self, data: bytes) -> None:
-        """Hand received bytes to TLS, and remember those of the record that is not complete yet."""
+        """Pass received bytes to TLS, and track the bytes of the incomplete record."""
         self._incoming.write(data)
         record = self._record
         record += data
@@ -233,7 +233,7 @@ class StampedSocket:
             del record[:size]
 
     def _read_tls(self, receiver: Receiver, earliest_ns: int) -> None:
-        """Hand over what the records that are complete now contain, and end the connection where TLS does."""
+        """Hand over the content of the complete records, and end the connection when TLS ends."""
         assert self.tls is not None
         parts: list[bytes] = []
         has_ended, problem = True, None
@@ -241,7 +241,7 @@ class StampedSocket:
             while part := self.tls.read(READ_BYTES):
                 parts.append(part)
         except ssl.SSLWantReadError:
-            self._flush()  # an answer of TLS itself, such as to an update of its keys
+            self._flush()  # TLS itself may answer, such as to a key update
             has_ended = False
         except ssl.SSLZeroReturnError:
             pass
@@ -299,7 +299,7 @@ class StampedSocket:
             count = self._socket.send(self._unsent)
         except (BlockingIOError, InterruptedError):
             count = 0
-        except OSError as problem:  # what the server has sent before can still be read
+        except OSError as problem:  # data that the server sent before can still be read
             self._unsent, self._write_problem = b"", problem
             return
         self._sent_bytes += count
@@ -314,7 +314,7 @@ class StampedSocket:
             self.read_departures()
 
     def _end(self, problem: Exception | None) -> None:
-        """Process the end of the connection."""
+        """Tell the receiver, once, that the connection ended, and close the socket."""
         handshake, self._handshake = self._handshake, None
         receiver = self._receiver
         self.close()

@@ -1,6 +1,6 @@
-"""Rows that an earlier process saved. A row that cannot be read is logged and set aside; it prevents neither the start nor other rows.
+"""Rows saved by an earlier process. A row that cannot be read is logged and set aside; it prevents neither the start nor other rows.
 
-Times in the rows are robust against changes of the wall clock.
+Ages computed from the rows are robust against changes of the wall clock.
 """
 
 import logging
@@ -16,23 +16,23 @@ from typing import Any, TypeVar
 from prober.storage.store import UNREADABLE_SUFFIX, Store
 
 T = TypeVar("T")
-MAX_PUT_BYTES = 16 << 20  # of the rows of removed targets, of which the oldest are dropped
+MAX_PUT_BYTES = 16 << 20  # limit for rows of removed targets; beyond it the oldest are dropped
 log = logging.getLogger(__name__)
 
 
 class SavedRows:
-    """Rows of one kind, by key. set_aside: moves the unreadable row with a key to where nothing overwrites it"""
+    """Rows of one kind by key. set_aside: moves the unreadable row of a key to a place where it is not overwritten"""
 
     def __init__(
         self, rows: Mapping[str, bytes] = MappingProxyType({}), set_aside: Callable[[str], None] = lambda _: None
     ) -> None:
         self._rows, self._set_aside = dict(rows), set_aside
-        self._put: dict[str, int] = {}  # size of each row that this process put there, and of all of them
+        self._put: dict[str, int] = {}  # size of each row that this process added
         self._put_bytes = 0
 
     @classmethod
     def of(cls, store: Store, kind: str, since_unix_s: float) -> "SavedRows":
-        """Load the rows of a kind. Rows saved before `since_unix_s` are deleted, also those set aside. Raises sqlite3.Error."""
+        """Load the rows of a kind. Rows saved before `since_unix_s` are deleted, including those set aside. Raises sqlite3.Error."""
         store.load(kind + UNREADABLE_SUFFIX, since_unix_s)
         return cls(store.load(kind, since_unix_s), partial(store.set_aside, kind))
 
@@ -40,7 +40,7 @@ class SavedRows:
         return iter(list(self._rows))
 
     def put(self, rows: Iterable[tuple[str, bytes]]) -> None:
-        """Add the rows of a target that is removed, for its return, such as with another configuration."""
+        """Add the rows of a target that is being removed, in case it returns, such as with another configuration."""
         for key, data in rows:
             self._take(key)
             self._rows[key], self._put[key] = data, len(data)
@@ -53,13 +53,13 @@ class SavedRows:
         return self._rows.pop(key, None)
 
     def pop(self, key: str, read: Callable[[bytes], T], consequence: str) -> T | None:
-        """Return `read(row)` and forget the row; None if there is no row, or if `read` raises, which is logged with `consequence`."""
+        """Remove a row and return `read(row)`; None without such a row, or if `read` raises, which is logged with `consequence`."""
         data = self._take(key)
         if data is None:
             return None
         try:
             return read(data)
-        except Exception as problem:  # whatever is in the row
+        except Exception as problem:  # a damaged row can raise anything
             log.error("%s: %s", consequence, problem if isinstance(problem, ValueError) else repr(problem))
             try:
                 self._set_aside(key)
@@ -75,8 +75,8 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class Moment:
     """A point in time: boot id of the machine (empty if unknown), monotonic clock and wall clock.
 
-    Within one boot of the machine, ages are differences of the monotonic clock; otherwise of the wall clock, and a moment in the future
-    counts as now.
+    Within one boot of the machine, ages are differences of the monotonic clock, otherwise of the wall clock. A moment in the future
+    has age 0.
     """
 
     boot: str
@@ -90,19 +90,19 @@ class Moment:
         return max(0, round((now.unix_s - self.unix_s - clock_error_s) * 1e9))
 
     def as_json(self) -> dict[str, Any]:
-        """A value for JSON that `moment_of` reads."""
+        """The moment as a JSON value that `moment_of` reads."""
         return asdict(self)
 
 
 def moment_of(row: Any) -> Moment:
-    """The moment from the result of `as_json`. Raises ValueError, KeyError, TypeError, OverflowError."""
+    """Read a moment from the result of `as_json`. Raises ValueError, KeyError, TypeError, OverflowError."""
     saved = Moment(str(row["boot"]), int(row["monotonic_ns"]), float(row["unix_s"]))
-    round(saved.unix_s * 1e9)  # raises for what is not finite
+    round(saved.unix_s * 1e9)  # raises if the time is not finite
     return saved
 
 
 def moment(monotonic_ns: int, unix_s: float) -> Moment:
-    """The moment with these clock readings, in the present boot of this machine."""
+    """The moment of these clock readings, in the present boot of this machine."""
     return Moment(_boot(), monotonic_ns, unix_s)
 
 

@@ -1,4 +1,4 @@
-"""State that survives a restart, in one SQLite file: the latest bytes by kind and key.
+"""State that survives a restart: the latest bytes by kind and key, in one SQLite file.
 
 All methods block on the disk: call them in threads, not on the event loop. They are serialised by a lock. Saved data survive a
 crash of the process; a power cut may lose the last writes but does not damage the file.
@@ -21,7 +21,7 @@ _TABLE = (
     "CREATE TABLE state (kind TEXT NOT NULL, key TEXT NOT NULL, saved_unix_s REAL NOT NULL, data BLOB NOT NULL, "
     "PRIMARY KEY (kind, key))"
 )
-UNREADABLE_SUFFIX = ".unreadable"  # of the kind of rows that were set aside
+UNREADABLE_SUFFIX = ".unreadable"  # suffix of the kind of rows that were set aside
 MAX_WAL_BYTES = 4 << 20
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class UnusableStore(OSError):
-    """The folder cannot be used; the message has its path and the remedy."""
+    """The store's folder cannot be used; the message has its path and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Store:
         """
         path = Path(folder) / FILE_NAME
         self._path = path
-        self._lock = threading.Lock()  # otherwise a rollback of one thread would undo writes of another
+        self._lock = threading.Lock()  # without it, a rollback in one thread would undo writes of another
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not os.access(path.parent, os.W_OK):
@@ -81,7 +81,7 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Context of a transaction. Raises if the open file was removed or replaced, as writes to it would be lost."""
+        """Context of a transaction. Raises if the open file was removed or replaced, because writes would be lost."""
         with self._lock:
             if _identity(self._path) != self._file:
                 text = f"{self._path} was removed or replaced: put it back, or restart the prober, which makes it anew"
@@ -93,7 +93,7 @@ class Store:
         try:
             return _checked(path)
         except sqlite3.DatabaseError as problem:
-            # Other operational errors are of the disk, or of a lock.
+            # Other operational errors come from the disk or a lock.
             if isinstance(problem, sqlite3.OperationalError) and problem.sqlite_errorcode != sqlite3.SQLITE_ERROR:
                 raise
             renamed = path.with_name(f"{FILE_NAME}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
@@ -118,14 +118,14 @@ class Store:
         self._connection.execute(f"PRAGMA max_page_count = {pages}").fetchone()
 
     def since(self, max_age_s: float, now_unix_s: float) -> float:
-        """Wall time before which rows are too old: `max_age_s` before the last save that preceded opening.
+        """Wall time before which rows are too old: `max_age_s` before the last save of the previous process.
 
-        A stopped prober, or a clock set forward meanwhile, therefore makes no row old. A last save in the future counts as now.
+        So no row expires because the prober was stopped or a clock was set forward meanwhile. A last save in the future counts as now.
         """
         return min(self.last_unix_s, now_unix_s) - max_age_s
 
     def load(self, kind: str, since_unix_s: float = 0.0) -> dict[str, bytes]:
-        """Data of a kind by key. Rows saved before `since_unix_s` are left out, and deleted unless the disk takes no write."""
+        """Data of a kind by key. Rows saved before `since_unix_s` are left out, and deleted if the disk can be written."""
         try:
             with self._transaction():
                 self._connection.execute("DELETE FROM state WHERE kind = ? AND saved_unix_s < ?", (kind, since_unix_s))
@@ -220,7 +220,7 @@ def _checked(path: Path) -> sqlite3.Connection:
             raise sqlite3.DatabaseError(f"its version is {version}, this prober reads {VERSION}")
         elif ("state", _TABLE) not in schema:
             raise sqlite3.DatabaseError("it has no table `state` as a prober writes it")
-        connection.execute("BEGIN IMMEDIATE").close()  # takes the lock and shows that the file is writable
+        connection.execute("BEGIN IMMEDIATE").close()  # takes the lock, and proves that the file is writable
         connection.commit()
     except BaseException:
         connection.close()
@@ -229,7 +229,7 @@ def _checked(path: Path) -> sqlite3.Connection:
 
 
 def network_file_system(path: Path, mounts: str = "/proc/self/mounts") -> str | None:
-    """The type of the network file system that holds `path`; None for a local one, or if it is unknown."""
+    """Type of the network file system that holds `path`; None if it is local or unknown."""
     try:
         rows = [line.split() for line in Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines()]
         place = path.resolve()

@@ -1,4 +1,4 @@
-"""Files that change while the prober runs: tokens, certificates, the configuration; and locks between processes."""
+"""Files that change while the prober runs (tokens, certificates, the configuration), and locks between processes."""
 
 import errno
 import fcntl
@@ -15,12 +15,12 @@ from prober.measure.printable import shown_path
 
 Stamp = tuple[int, int, int, int]
 MAX_SECRET_BYTES = 64 << 10
-MAX_BESIDE_CHARS = 200  # of a name, which may have 255 bytes with dot and process id
-MAX_TEXT_BYTES = 64 << 20  # of a configuration or a file of rows, and of what they name: prompts, traces
+MAX_BESIDE_CHARS = 200  # of a name; a file name has at most 255 bytes, with dot and process id
+MAX_TEXT_BYTES = 64 << 20  # of a configuration, a file of rows, or a file they name: prompts, traces
 
 
 def stamp(path: str) -> Stamp | None:
-    """A value that changes with the file or its content, also when a symlink is replaced; None if there is no file."""
+    """A value that changes whenever the file or its content changes, also when a symlink is replaced; None without a file."""
     try:
         status = os.stat(path)
     except OSError:
@@ -49,9 +49,9 @@ def read_text(path: str | Path) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file beside its place and rename it, so that a failure leaves the file of before as it is. Raises OSError.
+    """Write a new file next to `path` and rename it, so that a failure leaves the old file unchanged. Raises OSError.
 
-    Devices and pipes are written to, as is a file that its folder does not let replace, such as a mounted one.
+    Devices, pipes, and files that cannot be replaced in their folder, such as mounted ones, are written in place.
     """
     path = path.resolve()
     if not path.exists() or path.is_file():
@@ -97,7 +97,7 @@ class WatchedFile:
 
 
 def runbooks() -> dict[str, Path]:
-    """Path of each alert's runbook in Markdown by name of the alert, from the installed package or a checkout."""
+    """Path of each alert's runbook in Markdown, by alert, from the installed package or a checkout."""
     here = Path(__file__).parents[1]
     folders = (here / "runbooks", here.parent / "deploy" / "runbooks")
     return {path.stem: path for folder in folders for path in sorted(folder.glob("LLM*.md"))}
@@ -114,7 +114,7 @@ class Secret:
 
     path: str
     problem: str = ""
-    key: str = "auth.bearer_token_file"  # of the configuration, for `problem`
+    key: str = "auth.bearer_token_file"  # name in the configuration, for `problem`
     _stamp: Stamp | None = None
     _value: str | None = field(default=None, repr=False)
 
@@ -142,7 +142,7 @@ MAX_OWNER_BYTES = 200
 
 
 class LockHeld(Exception):
-    """Another process holds the lock; the message names it: `prober matrix, process 123`."""
+    """Another process holds the lock; the message names it, such as `prober matrix, process 123`."""
 
 
 class Lock:

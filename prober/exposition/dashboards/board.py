@@ -1,6 +1,6 @@
 """A dashboard: rows of panels on a grid, variables, links to the other dashboards, annotations.
 
-Every dashboard selects by the place of probers and targets: cluster, namespace and job. The scraper or collector of the series
+Every dashboard has variables for the place of probers and targets: cluster, namespace and job. The scraper or collector of the series
 adds these labels; `cluster` may also be a label that the configuration gives a target. Targets of two clusters may have one name,
 and most panels sum over probers, so a dashboard shows one cluster at a time. Where no series has the label, Grafana chooses the
 empty value, which selects them all.
@@ -16,15 +16,15 @@ from prober.exposition.dashboards.panels import NO_DATA, SOURCE, Column, Panel
 from prober.exposition.dashboards.queries import STATES
 from prober.exposition.dashboards.style import GREEN, GREY, ORANGE, RED, YELLOW, Json, Steps, index_mapping
 
-PLACE = ("cluster", "namespace", "job")  # variables and labels; each is chosen within the ones before it
+PLACE = ("cluster", "namespace", "job")  # variables and labels; the choices of each depend on the ones before it
 _SELECTOR = re.compile(r'([\w:]*)\{((?:[^{}"]|"(?:[^"\\]|\\.)*")+)\}')
 _TARGET = re.compile(r"\btarget(?:=|!=)")
 _OF_TARGET = ('cluster="$cluster"', 'namespace=~"$namespace"', 'job=~"$job"')
 # A prober has no label that its targets have.
 _OF_PROBER = ('cluster=~"$cluster|"', *_OF_TARGET[1:])
-# Rules drop these labels unless `prober rules --group-label` names them: what has none is of every place.
+# Rules drop these labels unless `prober rules --group-label` names them: a series without them belongs to every place.
 _OF_RULES = ('cluster=~"$cluster|"', 'namespace=~"$namespace|"', 'job=~"$job|"')
-_OF_OTHERS = _OF_TARGET[:1]  # of an exporter beside the engine: it has a namespace and a job of its own
+_OF_OTHERS = _OF_TARGET[:1]  # for an exporter next to the engine, which has its own namespace and job
 
 
 def in_place(expr: str) -> str:
@@ -54,7 +54,7 @@ def _with_place(part: Any, key: str = "") -> Any:
 
 TAG = "llm-slo-prober"
 COLUMNS = 24
-# Never changed: alerts and bookmarks contain them.
+# Never changed, because alerts and bookmarks contain them.
 UIDS = {
     "overview": "llm-slo",
     "target": "llm-slo-target",
@@ -87,7 +87,7 @@ class Collapsed:
     no queries for a closed row, and expands variables in its title. So the title says whether there are data.
 
     variable: name of a hidden variable whose value is part of the title
-    sources: expression by text for the title; the text of the first expression that has a series is shown
+    sources: text for the title → expression; the text of the first expression with a series is shown
     """
 
     panels: Sequence[Panel]
@@ -95,11 +95,11 @@ class Collapsed:
     sources: Mapping[str, str]
 
     def as_variable(self) -> Json:
-        """JSON of the variable: the name of the first source with a series, else "no data"."""
+        """JSON of the variable: the text of the first source with a series, else "no data"."""
         titles = [(f"group({expr})", text) for text, expr in self.sources.items()] + [("vector(0)", NO_DATA)]
         expr = " or on () ".join(f'label_replace({expr}, "told", "{text}", "", "")' for expr, text in titles)
         query = _query_result(self.variable, self.variable, expr, "told", is_single=True)
-        # Else a link would bring the title of another target or day.
+        # Otherwise a link would carry the title of another target or day.
         return query | {"hide": HIDDEN, "skipUrlSync": True}
 
 
@@ -111,9 +111,9 @@ class Board:
     """A dashboard.
 
     name: key of UIDS, and name of the file
-    rows: panels by title of their row; panels under an empty title are in no row. A collapsed row has its variable in the title
-    one_target: its panels show one target at a time. Links pass `target` on, which may be several or all, so such a dashboard has a
-        second variable, `one`: the first of these targets until the reader chooses another.
+    rows: row title → panels; panels under an empty title are in no row. The title of a collapsed row contains its variable
+    one_target: the panels show one target at a time. Links pass `target` on, which may be several or all, so such a dashboard has a
+    second variable, `one`: the first of these targets until the reader chooses another.
     variables: keys of `_variables`, in the order in which they are shown
     """
 
@@ -147,14 +147,14 @@ class Board:
         }
 
     def _for_one(self, parts: Sequence[Json]) -> list[Json]:
-        """Returns `parts` restricted to the chosen place; on a dashboard of one target, `$one` replaces `$target`."""
+        """Restrict `parts` to the chosen place; on a dashboard of one target, also replace `$target` by `$one`."""
         of_place: list[Json] = [_with_place(part) for part in parts]
         if self.one_target:
             of_place = json.loads(json.dumps(of_place).replace("$target", "$one"))
         return of_place
 
     def _variables(self) -> list[Json]:
-        # A target whose engine reports no model belongs to every choice of models.
+        # A target whose engine reports no model matches every choice of models.
         of_other_models = 'llmslo_engine_info{target!="",model!~"$model"}'
         of_models = f'group by (target) (llmslo_target_state{{target!=""}}) unless on (target) {of_other_models}'
         options = [{"text": window, "value": window, "selected": window == DEFAULT_WINDOW} for window in WINDOWS]
@@ -188,12 +188,12 @@ class Board:
 
 
 def placed(rows: Rows) -> list[Json]:
-    """JSON of the panels, placed from left to right. A new line begins when one is full; a line is as high as its highest panel."""
+    """Place the panels from left to right and return their JSON. The highest panel of a line sets its height."""
     documents: list[Json] = []
     number, y = 1, 0
     for title, row in rows.items():
         first = number + bool(title)
-        if isinstance(row, Collapsed):  # takes one line; below it, its panels stand as if it were open
+        if isinstance(row, Collapsed):  # takes one line; its panels are placed below it as if it were open
             panels, _ = _on_grid(row.panels, first, y + 1)
             documents.append(_row(number, f"{title}: ${row.variable}", y, panels))
             number, y = first + len(panels), y + 1
@@ -275,7 +275,7 @@ def annotation(name: str, color: str, expr: str, text: str) -> Json:
 
 
 def tagged_annotation(name: str, color: str, tag: str) -> Json:
-    """JSON that shows the annotations in Grafana's own store that have this tag. Pipelines or people make them."""
+    """JSON that shows the annotations with this tag in Grafana's own store, made by pipelines or people."""
     return {
         "name": name,
         "datasource": {"type": "grafana", "uid": "-- Grafana --"},
@@ -314,7 +314,7 @@ def _query_variable(
         "query": {"query": query, "refId": "PrometheusVariableQueryEditor-VariableQuery", "qryType": kind},
         "definition": query,
         "regex": regex,
-        "refresh": 2,  # when the time range changes: targets come and go
+        "refresh": 2,  # refresh when the time range changes, as targets come and go
         "sort": 1,
         "hide": 0,
         "multi": not is_single,
@@ -330,7 +330,7 @@ def _labels(name: str, title: str, selector: str) -> Json:
 
 
 def _places() -> list[Json]:
-    """JSON of the variables of the place: one cluster, as two clusters may have targets of one name; any namespaces and jobs."""
+    """JSON of the variables of the place: one cluster, as targets of two may have equal names; any namespaces and jobs."""
     selector, variables = 'llmslo_target_state{target!=""', []
     for name in PLACE:
         is_single, query = name == PLACE[0], f"label_values({selector}}}, {name})"
@@ -345,7 +345,7 @@ def _query_result(name: str, title: str, expr: str, label: str, *, is_single: bo
     return _query_variable(name, title, query, regex, kind=QUERY_RESULT, is_single=is_single)
 
 
-# States, thresholds and columns that several dashboards show alike. In the order of queries.target_state and queries.slo_state.
+# States, thresholds and columns shared by several dashboards, in the order of queries.target_state and queries.slo_state.
 TARGET_STATES = index_mapping(*zip(STATES, (GREEN, GREY, YELLOW, YELLOW, ORANGE, ORANGE, RED), strict=True))
 SLO_STATES = index_mapping(("met", GREEN), ("no data", GREY), ("missed", RED))
 YES_NO = index_mapping(("no", RED), ("yes", GREEN))

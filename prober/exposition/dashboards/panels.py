@@ -1,6 +1,6 @@
 """Panels of dashboards as values, and their JSON for Grafana.
 
-Options are those of Grafana 10.4, in its form; `pluginVersion` tells later releases from which form to migrate.
+Options have the form of Grafana 10.4; `pluginVersion` tells later releases where to start their migration.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class Query:
     """A query of a panel.
 
     legend: name of each series; may contain {{label}}
-    instant: evaluated at the end of the range only.
+    instant: evaluated only at the end of the range.
     exemplars: show exemplars too, where Prometheus stores them
     form: `time_series`, `table` (one row per series) or `heatmap`.
     """
@@ -47,7 +47,7 @@ class Panel:
     """A panel.
 
     kind: type of the panel in Grafana.
-    text: description: what it shows, and what a bad value looks like.
+    text: the description: what the panel shows, and what a bad value looks like.
     width, height: cells of the grid, which has 24 columns.
     low, high: bounds of the axis; None for automatic.
     empty: text shown without data.
@@ -144,7 +144,7 @@ def series(title: str, text: str, unit: Unit, *queries: Query, bars: bool = Fals
 
 
 def stat(title: str, text: str, unit: Unit, *queries: Query, **more: Any) -> Panel:
-    """Panel of large figures, coloured by thresholds. fill: colorMode of Grafana; text_mode: textMode of Grafana"""
+    """Panel of large figures, coloured by thresholds. fill, text_mode: Grafana's options colorMode and textMode"""
     options = {
         "colorMode": more.pop("fill", "value"),
         "graphMode": "none",
@@ -194,7 +194,7 @@ def table(title: str, text: str, columns: Sequence["Column"], *, sort: str | Seq
     for column in columns:
         fields = [values[exprs.index(column.expr)]] if column.expr else []
         if fields and len(exprs) == 1:
-            fields = ["Value", *fields]  # as releases of Grafana name the values of a single query
+            fields = ["Value", *fields]  # releases of Grafana differ in the name for a single query's values
         if column.label:
             names[column.label] = column.name
             hidden += fields
@@ -234,8 +234,8 @@ def table(title: str, text: str, columns: Sequence["Column"], *, sort: str | Seq
 class Column:
     """A column of a table: the values of a query, or a label.
 
-    expr: PromQL, evaluated at the end of the time range; empty for a label that other columns' queries have
-    label: the label whose value is shown; empty: the value of `expr`
+    expr: PromQL, evaluated at the end of the time range; empty if other columns' queries have the label
+    label: label whose value is shown; empty: the value of `expr` is shown
     steps: thresholds that colour the cell
     link: URL; may contain ${__value.text}
     """
@@ -254,7 +254,7 @@ class Column:
     empty: str = ""
 
     def as_override(self) -> Json | None:
-        """JSON of the options that differ from the table's defaults; None without any."""
+        """JSON of the options that differ from the table's defaults; None if none differ."""
         is_coloured = bool(self.steps or self.mappings)
         options: dict[str, Any] = {
             "unit": self.unit,

@@ -1,33 +1,33 @@
 """PromQL expressions that several panels use.
 
-Each expression selects the chosen targets. Over the replicas of a prober, values are summed if each replica counts its own work; if all
-see the same, the maximum is used.
+Each expression selects the chosen targets. Values that each replica counts for its own work are summed over the replicas of a
+prober; for values that all replicas see alike, the maximum is used.
 """
 
 from prober.exposition.families import AnySeries
 
-Name = AnySeries | str  # a declared series, or the name of a recorded one, or of another feature or exporter
+Name = AnySeries | str  # a declared series, or the name of a recorded one or one from another feature or exporter
 TARGET = 'target=~"$target"'
 PROBES = f'{TARGET},workload=~"$workload"'
 INSTANCE = 'instance=~"$instance"'
 LEVEL = "target, workload"
-WINDOW = "$window"  # of quantiles; chosen by the reader, because a p99 needs a thousand samples
+WINDOW = "$window"  # for quantiles; chosen by the reader, because a p99 needs a thousand samples
 STEP = "$__rate_interval"
-NOW = "5m"  # of what is shown as it is now: some probes at the default rate
-RECENTLY = "15m"  # in which the most frequent failure is looked for, as in alerts
-RECORDED_WINDOW = "2h"  # of the recorded quantiles: a thousand samples at the default rate
+NOW = "5m"  # for present values: some probes at the default rate
+RECENTLY = "15m"  # for the most frequent failure, as in alerts
+RECORDED_WINDOW = "2h"  # for the recorded quantiles: a thousand samples at the default rate
 RECORDED_SIGNALS = ("ttft", "itl")
-RECORDED_P99 = f"workload:llmslo_latency_seconds:p99_{RECORDED_WINDOW}"  # by target, workload and signal
-RECORDED = "slo:llmslo"  # by target, workload and slo
-BAD_RATIO = f"{RECORDED}_bad:ratio"  # and a window, such as 1h
+RECORDED_P99 = f"workload:llmslo_latency_seconds:p99_{RECORDED_WINDOW}"  # labels: target, workload, signal
+RECORDED = "slo:llmslo"  # labels: target, workload, slo
+BAD_RATIO = f"{RECORDED}_bad:ratio"  # followed by a window, such as 1h
 BUDGET_RATIO = f"{RECORDED}_budget:ratio"
 BUDGET_LEFT = "llmslo_slo_error_budget_remaining_ratio"
 SLO_STATE = "llmslo_slo_state"
-TRAFFIC = "slo:llmslo_traffic"  # by target and slo
-# Of targets, by increasing severity.
+TRAFFIC = "slo:llmslo_traffic"  # labels: target, slo
+# States of targets, in order of severity.
 STATES = ("ready", "pending", "starting", "draining", "over_budget", "rejected", "failing")
 MIN_P99_SAMPLES = 1000
-# A partition is listed beside its GPU.
+# A partition is listed next to its GPU.
 WHOLE_GPUS = f'group by (target, gpu) (llmslo_gpu_info{{{TARGET},gpu!~".+:.+"}})'
 ALERTING = f'alertname=~"LLM.+",alertstate="firing",{TARGET}'
 FIRING = f"ALERTS{{{ALERTING}}}"
@@ -51,7 +51,7 @@ def increase(name: Name, by: str = LEVEL, more: str = "", select: str = PROBES, 
 def quantile(
     q: float, histogram: Name, by: str = LEVEL, select: str = PROBES, window: str = WINDOW, offset: str = ""
 ) -> str:
-    """Quantile from classic buckets, else from native ones; nothing (not NaN) without observations."""
+    """Quantile from classic buckets, or else from native ones; without observations no value instead of NaN."""
     classic = f"sum by ({by}, le) (rate({histogram}_bucket{{{select}}}[{window}]{offset}))"
     native = f"sum by ({by}) (rate({histogram}{{{select}}}[{window}]{offset}))"
     return f"((histogram_quantile({q:g}, {classic}) or histogram_quantile({q:g}, {native})) >= 0)"
@@ -64,17 +64,17 @@ def samples(histogram: Name, by: str = LEVEL, select: str = PROBES, window: str 
 
 
 def of_traffic(recorded: str) -> str:
-    """Name of a recorded series of an SLO, such as BUDGET_RATIO, for all requests of the engine instead of the probes."""
+    """Name of the recorded series like `recorded`, such as BUDGET_RATIO, about all requests of the engine."""
     return recorded.replace(RECORDED, TRAFFIC)
 
 
 def tiles(kind: str, by: str) -> str:
-    """Sum of the SLOs' recorded events over the selected time range, from recordings per few minutes. kind: `events` or `bad_events`"""
+    """Sum of the SLOs' recorded events over the selected time range. kind: `events` or `bad_events`"""
     return f'sum by ({by}) (sum_over_time({{__name__=~"{RECORDED}_{kind}:increase.+",{PROBES}}}[{WINDOW}]))'
 
 
 def answering(expr: str) -> str:
-    """`expr` without the targets that answer no probe, as their last latencies are out of date."""
+    """`expr` without targets that answer no probe, whose last latencies are outdated."""
     states = "over_budget|rejected|failing"
     return f'{expr} unless on (target) max by (target) (llmslo_target_state{{{TARGET},state=~"{states}"}}) == 1'
 
@@ -93,7 +93,7 @@ def limit(signal: str, by: str = "target, workload, slo", at: str = "") -> str:
 def worst(series: Name, codes: tuple[str, ...], label: str, by: str, select: str = TARGET) -> str:
     """PromQL for the current state, as its index in `codes`; the largest if several states are current.
 
-    codes: values of `label`; `series` is 1 for the current state. Each code is aggregated before the comparison, as a join by all
+    codes: values of `label`; `series` is 1 for the current state. Each code is aggregated before the comparison, because joining by all
     labels costs more than reading the samples.
     """
     places = [
@@ -103,12 +103,12 @@ def worst(series: Name, codes: tuple[str, ...], label: str, by: str, select: str
 
 
 def judged(select: str = PROBES) -> str:
-    """1 for each latency that drift detection judges, that is, whose baseline is not being learned."""
+    """1 for each latency that drift detection judges; a latency is not judged while its baseline is being learned."""
     return f'max by (target, workload, signal) (llmslo_drift_phase{{{select},phase!="learning"}}) == 1'
 
 
 def slo_state(by: str, select: str = PROBES) -> str:
-    """Worst state of the declared SLOs: 0 met, 1 no data, 2 missed. Of an SLO, what a prober can say counts before no data."""
+    """Worst state of the declared SLOs: 0 met, 1 no data, 2 missed. A prober with data overrides one without."""
     missed, met, no_data = (
         f'(max by ({LEVEL}, slo) ({SLO_STATE}{{{select},state="{state}"}}) == 1)'
         for state in ("missed", "met", "no_data")

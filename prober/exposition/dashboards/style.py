@@ -6,7 +6,7 @@ from typing import Any, Literal
 Json = dict[str, Any]
 Steps = tuple[tuple[float | None, str], ...]  # (lower bound, colour) in ascending order; the first bound is None
 # fmt: off
-Unit = Literal[  # of Grafana, as far as panels use them
+Unit = Literal[  # Grafana's units that panels use
     "none", "short", "s", "percentunit", "reqps", "cps", "ops", "Bps", "watt", "hertz", "celsius", "joule", "currencyUSD",
     "dateTimeFromNow", "bytes",
 ]
