@@ -1,8 +1,8 @@
 """Access control of the site: authentication, cross-site checks, rate limits, body size and write timeout.
 
-`/-/healthy`, `/-/ready` and `/health/TARGET` need no password, since kubelets and proxies send none; without one the answer is a single
-word. They are never refused: clients that share a kubelet's address could otherwise make it kill the prober, or an engine. Each takes a
-connection of its own, so that what they cost is bounded as connections are.
+`/-/healthy`, `/-/ready` and `/health/TARGET` need no password, since kubelets and proxies send none; without one the answer is one
+word. They have no rate limit: a client with the kubelet's address could otherwise make the kubelet kill the prober or an engine. Each
+request uses a new connection, so the limit of connections bounds their cost.
 """
 
 import asyncio
@@ -27,30 +27,30 @@ from prober.web.token_bucket import Rates, TooMany
 from prober.web.web_config import Loaded, WebFile
 
 MAX_WAITING = 8
-MAX_BCRYPT_BYTES = 72  # of a password that bcrypt uses
+MAX_BCRYPT_BYTES = 72  # bcrypt uses no more of a password
 LOWEST_PRIORITY = 19
 
 
 class Passwords:
     """Checks passwords against bcrypt hashes in a thread, one at a time, and remembers correct ones. `close` ends the thread.
 
-    One check takes 50 ms of a core or more. So that guessing does not slow the prober down, the thread has the lowest priority, few
-    checks may wait for it, and a correct password is recognised again by a keyed digest.
+    One check takes 50 ms of a core or more. So that guessing does not slow down the prober, the thread has the lowest priority, few
+    checks may wait for it, and a correct password is recognised later by a keyed digest.
     """
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
-        self._correct: dict[str, bytes] = {}  # by user: digest of the hash and its password
+        self._correct: dict[str, bytes] = {}  # user → digest of the hash and its password
         self._waiting = 0
         self._thread = ThreadPoolExecutor(1, "passwords", initializer=_lower_priority)
 
     def is_known(self, users: dict[str, str], user: str, password: str) -> bool:
-        """True if this password was found correct before, for the present hash of the user."""
+        """True if this password was correct before, for the user's present hash."""
         digest = self._digest(users.get(user, ""), password)
         return hmac.compare_digest(self._correct.get(user, b""), digest)
 
     async def is_correct(self, users: dict[str, str], user: str, password: str) -> bool:
-        """True if the user has this password. Unknown users take the same time. Raises TooMany."""
+        """True if the user has this password. The check takes as long for unknown users. Raises TooMany."""
         if self._waiting >= MAX_WAITING:
             raise TooMany(1.0, "too many password checks")
         hashed = users.get(user) or max(users.values(), key=lambda hashed: int(hashed.split("$")[2]))
@@ -74,12 +74,12 @@ class Passwords:
 
 
 def _matches(password: str, hashed: str) -> bool:
-    """True if the password has this hash, compared in constant time by the library."""
-    import bcrypt  # here, as most probers have no passwords
+    """True if the password has this hash; the library compares in constant time."""
+    import bcrypt  # here, because most probers have no passwords
 
     try:
         return bcrypt.checkpw(password.encode("utf-8", "surrogatepass")[:MAX_BCRYPT_BYTES], hashed.encode())
-    except ValueError:  # it contains NUL
+    except ValueError:  # the password contains NUL
         return False
 
 
@@ -87,7 +87,7 @@ def _lower_priority() -> None:
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
 
 
-# Names that cannot be registered publicly: reserved by RFC 6761, 6762 and 8375 or by ICANN, and `svc` of a cluster's short names.
+# Names that nobody can register publicly: reserved by RFC 6761, 6762 and 8375 or by ICANN, and `svc` of a cluster's short names.
 PRIVATE = (".corp", ".home", ".home.arpa", ".internal", ".local", ".localhost", ".svc", ".test")
 _HOST = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]{1,253}))(?::[0-9]{0,5})?")
 
@@ -103,7 +103,7 @@ def host_name(header: str) -> str | None:
 
 
 def is_private(name: str) -> bool:
-    """True if no public site can have this name: an IP address, a name without a dot, or a name below PRIVATE."""
+    """True if no public site can have this name: an IP address, or a name without a dot or below PRIVATE."""
     return "." not in name or name.endswith(PRIVATE) or ip_address(name) is not None
 
 
@@ -147,7 +147,7 @@ FOREIGN_PAGE = (
 
 
 def missing_authentication(listen_address: str, loaded: Loaded) -> str:
-    """Error if actions would be open to other machines without authentication; "" otherwise."""
+    """Return an error if other machines could do actions without authentication, else ""."""
     host = listen_address.rpartition(":")[0].strip("[]") or None
     open_to_all = is_reachable(host) and not loaded.authenticates
     return NEEDS_AUTH.format(address=listen_address) if open_to_all else ""
@@ -156,9 +156,9 @@ def missing_authentication(listen_address: str, loaded: Loaded) -> str:
 class AccessControl:
     """Access control of one site; `middleware` runs before its handlers.
 
-    prefix: path prefix, which health checks need not have. external_url: address for users, "" without one
+    prefix: path prefix, optional for health checks. external_url: address for users, "" without one
     admin: True if actions are allowed. ready: result of `/-/ready`.
-    target_health: returns the answer to `/health/TARGET` for a name; the part after a colon is for admitted clients only
+    target_health: returns the answer to `/health/TARGET` for a name; clients that are not admitted get it only up to the colon
     now: returns the seconds of a clock. names: host names of the prober. is_local: only this machine can reach the listener
     """
 
@@ -190,14 +190,14 @@ class AccessControl:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer a request, or refuse it. A client that reads too slowly is cut off after the write timeout."""
+        """Answer or refuse a request. A client that reads too slowly is disconnected after the write timeout."""
         connection = request.protocol
         assert isinstance(connection, Connection)
         connection.is_busy = True
         loaded = await self.file.current()
         try:
             answer = await self._answer(request, connection, loaded, handler)
-        except web.HTTPException as refusal:  # also of the router (unknown path or method) or of a handler
+        except web.HTTPException as refusal:  # raised by a handler, or by the router (unknown path or method)
             headers = {name: refusal.headers[name] for name in ("Allow", "WWW-Authenticate") if name in refusal.headers}
             answer = web.Response(status=refusal.status, text=refusal.text, headers=headers)
             if refusal.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
@@ -205,10 +205,10 @@ class AccessControl:
         except TooMany as refusal:
             headers = {"Retry-After": str(int(refusal.wait_s) + 1)}
             answer = web.Response(status=429, text=f"{refusal}; try again later\n", headers=headers)
-            answer.force_close()  # a retry needs a new connection, and those are rate limited
+            answer.force_close()  # a retry then needs a new connection, and their rate is limited
         for name in HEADERS:
             answer.headers.pop(name, None)
-        # Those of the web configuration win, an empty value removes a header, and the library's name and version are not told.
+        # Headers of the web configuration have precedence, an empty value removes one, and the library's name and version are removed.
         headers = HEADERS | (loaded.config.http_server_config.headers if loaded.config else {})
         answer.headers.update({name: value for name, value in headers.items() if value} | {"Server": "llm-slo-prober"})
         try:
@@ -273,12 +273,12 @@ class AccessControl:
             raise web.HTTPForbidden(text=RELOAD_OFF)
 
     def _is_foreign(self, request: web.Request) -> bool:
-        """True if the Host may be a name of another site that leads here (DNS rebinding). Browsers always send it.
+        """True if the Host may be another site's name that leads here (DNS rebinding). Browsers always send it.
 
-        If the prober has an external URL, or if only this machine can reach it, pages and API are for its own addresses. Prometheus and
-        proxies have addresses of their own for metrics, probes and the health of targets: these may be names that no site can have, and
-        if other machines can reach the prober all names but for probes, which any page could send. A browser's action is for the
-        prober's own addresses, and for any IP address.
+        If the prober has an external URL, or is reachable only from this machine, pages and API accept the prober's own addresses only.
+        Metrics, probes and target health, which Prometheus and proxies request by their own names, also accept names that no public
+        site can have; if other machines can reach the prober, they accept every name, except `/probe`, which any page could request.
+        Actions of browsers need the prober's own addresses or any IP address.
         """
         path, name = self._path(request), host_name(request.headers.get("Host", ""))
         if name is None or name in self.names or is_loopback(name):
@@ -294,9 +294,9 @@ class AccessControl:
         return at is None or ip_address(name) != (getattr(at, "ipv4_mapped", None) or at)
 
     def _other_site(self, request: web.Request) -> str:
-        """The other site whose page sent the request; "" if none did.
+        """The other site whose page sent the request; "" if it did not come from another site.
 
-        Browsers send `Sec-Fetch-Site` over TLS and to loopback, and an origin with every action; programs send neither.
+        Browsers send `Sec-Fetch-Site` over TLS and to loopback, and an origin with every action; other programs send neither.
         """
         site, origin = request.headers.get("Sec-Fetch-Site", ""), request.headers.get("Origin", "")
         is_own = origin_of(origin) in self._origins or (bool(origin) and origin_of(origin)[1] == request.host)
@@ -315,7 +315,7 @@ class AccessControl:
         return self._all.take("", now_s)
 
     async def _is_admitted(self, request: web.Request, connection: Connection, loaded: Loaded) -> bool:
-        """True if the client may read the pages. Client certificates are checked before, by TLS."""
+        """True if the client may read the pages. TLS has checked its certificate before."""
         if loaded.is_locked or self._is_foreign(request):
             return False
         try:
@@ -325,7 +325,7 @@ class AccessControl:
         return True
 
     async def _check_credentials(self, request: web.Request, connection: Connection, loaded: Loaded) -> None:
-        """Raise HTTPUnauthorized or TooMany if the site has users, unless the credentials are of one of them."""
+        """Check user and password if the site has users. Raises HTTPUnauthorized or TooMany."""
         users = loaded.config.basic_auth_users if loaded.config is not None else {}
         if not users:
             return

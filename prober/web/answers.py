@@ -1,7 +1,7 @@
 """Answers of the site: rendered one at a time, shared by equal requests within a second, and written as fast as clients read.
 
-A large answer is stored compressed, once for all its readers, so that many slow ones hold little memory. For a client without gzip it
-is unpacked in slices while the client reads.
+A large answer is stored compressed, once for all its readers, so many slow readers need little memory. For a client without gzip it
+is decompressed in slices while the client reads.
 """
 
 import asyncio
@@ -15,21 +15,21 @@ from aiohttp import web
 
 from prober.exposition.families import choose_form
 
-FRESH_S = 1.0  # how long an answer is given again
-MAX_STEP_S = 0.05  # of rendering at a time: a loop that stands for a second spoils probes
+FRESH_S = 1.0  # how long an answer is reused
+MAX_STEP_S = 0.05  # of rendering: a loop blocked for a second spoils probes
 MAX_TARGET_BYTES = 4096  # of a request's path and query
 MAX_ANSWER_BYTES = 16 << 20  # compressed
-GZIP_BITS = 31  # of zlib: the largest window, in the format of gzip
-UNPACK_BYTES, UNPACKED_BYTES = 1 << 12, 1 << 15  # compressed ones given to zlib at once, and text asked of it at once
-WRITE_BYTES = 1 << 16  # at once: what a connection holds for a client that does not read
-STALL_S = 5.0  # for a client to take WRITE_BYTES; a slower one is cut
+GZIP_BITS = 31  # wbits of zlib: the largest window, gzip format
+UNPACK_BYTES, UNPACKED_BYTES = 1 << 12, 1 << 15  # bytes given to zlib, and bytes of text requested from it
+WRITE_BYTES = 1 << 16  # held in memory for a client that does not read
+STALL_S = 5.0  # for a client to read WRITE_BYTES, else it is disconnected
 TOO_LONG = "the answer has more than 16 MiB; ask for fewer with limit=, or for one target with target=\n"
 _EXCLUDED = re.compile(r"q=0(\.0*)?")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Pieces(web.Response):
-    """A response whose body is rendered and compressed later, in pieces, so that its text is never in memory at once."""
+    """A response that is rendered and compressed later, in pieces, so that its whole text is never in memory."""
 
     def __init__(self, pieces: Iterable[bytes], headers: Mapping[str, str]) -> None:
         super().__init__(headers=headers)
@@ -37,7 +37,7 @@ class Pieces(web.Response):
 
 
 async def complete(response: web.StreamResponse) -> web.Response:
-    """The response with its body rendered and compressed. Other tasks run after each MAX_STEP_S."""
+    """Render and compress the body of a response. Other tasks run after each MAX_STEP_S."""
     assert isinstance(response, web.Response)
     if not isinstance(response, Pieces):
         return response
@@ -54,14 +54,14 @@ async def complete(response: web.StreamResponse) -> web.Response:
 
 
 class Lane:
-    """Makes answers one at a time, each for all who ask for the same until FRESH_S later: so memory holds the text of one."""
+    """Makes one answer at a time, so that memory holds the text of one, and reuses it for equal requests for FRESH_S."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
-        self._answers: dict[Hashable, tuple[float, web.Response]] = {}  # with the times until which they are fresh
+        self._answers: dict[Hashable, tuple[float, web.Response]] = {}  # (time until which it is fresh, answer)
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[web.StreamResponse]]) -> web.Response:
-        """The answer for this key: a fresh one, or a new one. Raises what `make` raises."""
+        """Return the answer for a key if it is fresh, else make it. Raises what `make` raises."""
         now = asyncio.get_running_loop().time
         async with self._turn:
             answers = self._answers = {at: kept for at, kept in self._answers.items() if now() <= kept[0]}
@@ -73,7 +73,7 @@ class Lane:
             return answer
 
     def forget(self) -> None:
-        """Discard all answers, also the one that is being made."""
+        """Discard all answers, including the one being made."""
         self._answers = {}
 
 
@@ -85,22 +85,22 @@ class Answers:
 
     def __init__(self, prefix: str, on_change: Callable[[], None]) -> None:
         self._prefix, self._on_change = prefix, on_change
-        self._scrapes, self._pages = Lane(), Lane()  # a scrape does not wait for pages
+        self._scrapes, self._pages = Lane(), Lane()  # separate, so that scrapes do not wait for pages
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer a request. If it changes nothing, the answer may be one that was made for an equal request within a second."""
+        """Answer a request. Requests that change nothing share the answer to an equal request for a second."""
         target, path = request.rel_url.raw_path_qs, request.path.removeprefix(self._prefix)
         if len(target) > MAX_TARGET_BYTES:
             return web.Response(status=414, text=f"the address has more than {MAX_TARGET_BYTES:,} bytes\n")
-        if request.method not in ("GET", "HEAD") or path == "/probe":  # which takes as long as its probe
+        if request.method not in ("GET", "HEAD") or path == "/probe":  # a probe takes its own time
             answer = await complete(await handler(request))
-            # What is refused has changed nothing; a reload that fails has.
+            # Refused actions have changed nothing; failed reloads have.
             is_refused = HTTPStatus.BAD_REQUEST <= answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
             if request.method not in ("GET", "HEAD", "OPTIONS") and not is_refused:
                 self._on_change()
                 for lane in (self._scrapes, self._pages):
-                    lane.forget()  # so that the next answer shows the effect of the action
+                    lane.forget()  # so that the next answer shows the result of the action
         elif path == "/metrics":
             form = choose_form(",".join(request.headers.getall("Accept", ())))
             answer = await self._scrapes.get(form, lambda: handler(request))
@@ -110,7 +110,7 @@ class Answers:
 
 
 class Delivery(web.StreamResponse):
-    """A complete response, written as fast as its client reads. If the client stalls, TimeoutError ends the writing.
+    """A complete response, written as fast as its client reads. Raises TimeoutError if the client stalls.
 
     gzip: True if the client accepts gzip
     """
@@ -148,7 +148,7 @@ def takes_gzip(accept: str) -> bool:
 
 
 def _unpacked(body: bytes | bytearray) -> Iterator[bytes]:
-    """The text of a gzipped body in slices."""
+    """Decompress a gzipped body in slices."""
     unpacking = zlib.decompressobj(wbits=GZIP_BITS)
     for start in range(0, len(body), UNPACK_BYTES):
         packed: bytes | memoryview = memoryview(body)[start : start + UNPACK_BYTES]

@@ -1,4 +1,4 @@
-"""`/api/v1`: the handlers, which `static/openapi.json` documents. Only those that are actions change a target."""
+"""`/api/v1`: the handlers, which `static/openapi.json` documents. Only actions change a target."""
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -30,7 +30,7 @@ from prober.web.page.view import ProbeFilter
 from prober.web.targets import TargetAnswer
 from prober.web.views import Views, last_probes
 
-MAX_PROBES = 1_000_000  # in one answer; more than are kept
+MAX_PROBES = 1_000_000  # more than are stored
 HEAD = b'{"status": "success", "data": '
 ADMIN_OFF = "actions on request are off; start the prober with --web.enable-admin-api\n"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -100,7 +100,7 @@ class Api:
         return _list(ProbeAnswer, last_probes(histories, probe_filter, min(max(0, limit), MAX_PROBES)))
 
     async def probe_now(self, request: web.Request) -> web.Response:
-        """Send one probe now, and wait for its end. It counts in no SLI and takes no slot of the schedule."""
+        """Send one probe now and wait for its end. It counts in no SLI and delays no scheduled probe."""
         name = request.query.get("target", "")
         try:
             runner, result = await self.probe_once(request, None)
@@ -120,7 +120,7 @@ class Api:
         return _list(EventAnswer, self._fleet.context.events.folded(request.query.get("target")))
 
     async def pause(self, request: web.Request) -> web.Response:
-        """Send nothing more to a target until it is resumed or the prober restarts; a sweep of it ends."""
+        """Stop probing a target, and end its sweep, until it is resumed or the prober restarts."""
         return self._paused(request, self._fleet.context.clock.unix_s())
 
     async def resume(self, request: web.Request) -> web.Response:
@@ -143,14 +143,14 @@ class Api:
         return _success(dumped(BegunAnswer(id=identity)), 202)
 
     async def end_sweep(self, request: web.Request) -> web.Response:
-        """End the sweep of a target, with the result of its measurements so far."""
+        """End the sweep of a target and store its measurements so far."""
         name = request.query.get("target", "")
         if not self._sweeps.stop(name):
             return web.Response(status=404, text=f"no sweep of target {name!r} is under way\n")
         return web.Response()
 
     async def sweep(self, request: web.Request) -> web.Response:
-        """A result without its requests, which `prober report` reads."""
+        """A sweep's result without its requests; `prober report` reads it."""
         identity = request.match_info["id"]
         result = await self._sweeps.result(identity)
         if result is None:
@@ -158,12 +158,12 @@ class Api:
         return web.Response(text=to_json(result), content_type="application/json")
 
     async def openapi(self, request: web.Request) -> web.Response:
-        """The document."""
+        """The OpenAPI document."""
         return web.json_response(json.loads(asset("openapi.json")) | self._servers)
 
     async def reload(self, request: web.Request) -> web.Response:
-        """Load the configuration file again. Allowed from the prober's own machine, with authentication by `--web.config.file`,
-        and with --web.enable-admin-api.
+        """Load the configuration file again. Allowed from the prober's own machine, with authentication by `--web.config.file`, and
+        with --web.enable-admin-api.
         """
         mistakes = await self._reload()
         return web.Response() if mistakes is None else web.Response(status=500, text=mistakes + "\n")
@@ -174,7 +174,7 @@ class Api:
         """Send one probe to the target that the HTTP request names. The result is None if nothing was sent.
 
         module: name of the workload, "" for the target's first. Raises HTTPNotFound, HTTPBadRequest for an unknown module, HTTPConflict
-            if the target is paused, and as `OnRequest.probe`.
+            if the target is paused, and the errors of `OnRequest.probe`.
         """
         runner, name = self._runner(request), request.query.get("target", "")
         probes = {probe.workload.name: probe for probe in runner.target.spec.probes}
@@ -202,7 +202,7 @@ class Api:
         return runner
 
     def _no_target(self, name: str) -> web.HTTPNotFound:
-        """HTTP 404 for an unknown target, with the names of the known ones."""
+        """HTTP 404 for an unknown target; the text lists known targets."""
         if other := self._fleet.elsewhere(name):
             text = f"target {name!r} is configured, but shard {other} has it, and this is {self._fleet.shard}\n"
         else:
@@ -212,7 +212,7 @@ class Api:
 
 
 def _list(kind: type[Answer], values: Iterable[object]) -> Pieces:
-    """A response with the values as a list of answers, which are made when it is rendered."""
+    """A response with a JSON list of answers, which are made during rendering."""
     return Pieces(_listed(kind, values), {"Content-Type": "application/json; charset=utf-8"})
 
 

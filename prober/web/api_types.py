@@ -1,8 +1,8 @@
-"""Answers of the API on probes, events, sweeps and actions; `targets` has those on targets.
+"""The API's answers about probes, events, sweeps and actions; those about targets are in `targets`.
 
 The OpenAPI document is generated from these types, and `Answer.model_validate` reads the prober's values.
 
-Times of day are Unix seconds, durations seconds, timestamps nanoseconds of the prober's monotonic clock. null: not known.
+Times of day are Unix seconds, durations seconds, timestamps nanoseconds of the prober's monotonic clock. null: unknown.
 """
 
 import json
@@ -13,7 +13,7 @@ from pydantic_core import PydanticSerializationError
 
 
 class Answer(BaseModel):
-    """Base of all answers: a field is the attribute of the prober's value with the same name, or at a path.
+    """Base of all answers: each field has the value of the prober's attribute with the same name, or at a path.
 
     `model_validate` reads an answer's own JSON as well.
     """
@@ -21,7 +21,7 @@ class Answer(BaseModel):
     model_config = ConfigDict(
         from_attributes=True,
         frozen=True,
-        defer_build=True,  # a program that serves only metrics needs none of them
+        defer_build=True,  # only created where pages or API are used
         json_schema_serialization_defaults_required=True,
         validate_by_alias=True,
         validate_by_name=True,
@@ -38,21 +38,21 @@ def _known(*path: str) -> Any:
     return Field(validation_alias=AliasPath(*path), default_factory=lambda: None)
 
 
-Milliseconds = Annotated[float, BeforeValidator(lambda unix_s: round(unix_s, 3))]  # a time of day, in seconds
+Milliseconds = Annotated[float, BeforeValidator(lambda unix_s: round(unix_s, 3))]  # a time of day in seconds
 
 
 def dumped(answer: Answer) -> bytes:
     """The answer as one line of JSON."""
     try:
         return answer.model_dump_json().encode()
-    except PydanticSerializationError:  # a server's text with half a surrogate pair
+    except PydanticSerializationError:  # the server's text contains half of a surrogate pair
         return json.dumps(answer.model_dump()).encode()
 
 
 class CapacityAnswer(Answer):
-    """The estimated knee of an SLO in requests per second, with its interval.
+    """The estimated highest rate at which an SLO holds (knee), in requests per second, with its interval.
 
-    curve: [requests per second, seconds] of the quantile that the SLO is about, by the engine model; empty without one
+    curve: [requests per second, seconds] of the SLO's quantile, by the engine model; empty without a model
     """
 
     slo: str
@@ -89,7 +89,7 @@ class SweepAnswer(Answer):
 
 
 class AskedAnswer(Answer):
-    """Requested tokens."""
+    """Tokens that a request asked for: length of the prompt, and limit of the answer."""
 
     prompt_tokens: int
     output_tokens: int
@@ -148,11 +148,11 @@ class ProbeAnswer(EndedProbe):
     """A probe. on_request: it was sent on request, and counts in no SLI.
 
     answered_model: the model that the answer names; empty if it names none
-    retries: further tries of a gateway by kind (retry, fallback), as the headers of the response tell them
-    why_no_tpot: why there is content and no TPOT, else empty; content that arrived at once has no ITL either
-    why_no_ttft, why_no_ttft_answer: why there is content and no TTFT, or none of the answer, else empty
-    network_s: from the departure of the request until the target's host, or its proxy, had it and told so
-    round_trip_s, retransmitted: of the connection at its end: round trip, and segments that were sent again
+    retries: retries and fallbacks of a gateway by kind, from the headers of the response
+    why_no_tpot: why an answer with content has no TPOT, else empty; content that arrived at once has no ITL either
+    why_no_ttft, why_no_ttft_answer: why an answer with content has no TTFT, or no TTFT of its answer, else empty
+    network_s: from the departure of the request until the target's host, or its proxy, acknowledged it
+    round_trip_s, retransmitted: round trip of the connection at its end, and number of retransmitted segments
     """
 
     model: str
@@ -184,9 +184,9 @@ class ProbeAnswer(EndedProbe):
 
 
 class EventAnswer(Answer):
-    """An event. target: empty if it is of several. kind: state, engine, drift, answers, diagnosis, slo or sweep.
+    """An event. target: empty if it concerns several. kind: state, engine, drift, answers, diagnosis, slo or sweep.
 
-    times: how often the same has happened since `since_unix_s`, each within ten minutes of the one before
+    times: how often it has repeated since `since_unix_s`, each time within ten minutes
     """
 
     unix_s: float
@@ -204,7 +204,7 @@ class BegunAnswer(Answer):
 
 
 class PausedAnswer(Answer):
-    """A target, and when it was paused; null: it is probed."""
+    """A target, and when it was paused; null: it is not paused."""
 
     name: str
     paused: float | None

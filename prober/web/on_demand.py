@@ -1,7 +1,7 @@
-"""Probes on request: one probe now, for a person or a tool, beside the schedule and never at its expense.
+"""Probes on request: one probe now, for a person or a tool, in addition to the schedule and never at its expense.
 
-They have their own slots, and one rate limit for the whole prober. They change nothing that scheduled probes depend on (the target's
-slots, state and warm-up), and use only the part of a budget that the schedule leaves.
+They have their own slots, and one rate limit for the whole prober. They change no state of scheduled probes (the target's
+slots, state and warm-up), and use only what the schedule leaves of a budget.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ class OnRequest:
         self.now: Callable[[], float] = time.monotonic
         self._fleet = fleet
         self._rate = Rates(PROBES_PER_S, PROBES_BURST)
-        self._in_flight: Counter[str] = Counter()  # by the target's key
-        self._needs: WeakKeyDictionary[Target, dict[str, BudgetDemand]] = WeakKeyDictionary()  # of the schedules
+        self._in_flight: Counter[str] = Counter()  # by key of the target
+        self._needs: WeakKeyDictionary[Target, dict[str, BudgetDemand]] = WeakKeyDictionary()  # what the schedules need
 
     async def probe(self, runner: TargetRunner, probe: ProbeSpec, limit_s: float | None) -> ProbeResult | None:
-        """Send one probe of a target, as `probe` configures it. Returns None if nothing was sent, as the engine is loading or draining.
+        """Send one probe to a target, as `probe` configures it. Returns None, without sending, while the engine loads or drains.
 
-        limit_s: bounds each of the target's timeouts, so that the outcome names the phase that took too long. Raises TooMany;
-            TimeoutError if something else takes longer than the limit; a request may have been sent then.
+        limit_s: limits each of the target's timeouts, so that the outcome names the phase that took too long. Raises TooMany, and
+            TimeoutError if anything else takes longer than the limit; a request may have been sent by then.
         """
         key = runner.target.spec.key
         if self._in_flight[key] >= MAX_IN_FLIGHT_PER_TARGET:
@@ -70,4 +70,4 @@ class OnRequest:
                 return replace(result, detail=OVER_BUDGET)
             return result
         finally:
-            self._in_flight -= Counter([key])  # without what is 0
+            self._in_flight -= Counter([key])  # drops zero counts

@@ -1,7 +1,7 @@
-"""The web server: aiohttp's, with a limit of connections, and TLS whose certificates can be rotated.
+"""The web server: aiohttp's, with a limit of connections, and with TLS whose certificates can be rotated.
 
-The number of connections is limited from before their TLS handshake on. Beyond the limit a new connection replaces the one that has
-been silent longest. So nobody can keep a kubelet's health check out, whose address other clients of its node share.
+A connection counts from before its TLS handshake. Beyond the limit a new connection replaces the one that has been silent longest,
+so no client can lock out a kubelet's health check, whose address other clients of its node may share.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from prober.web.web_config import Loaded, WebFile
 
 MAX_OPEN = 256
 HANDSHAKE_TIMEOUT_S = 5.0
-REQUEST_TIMEOUT_S = 120.0  # from the begin of a connection, or its last answer, until the next request is complete
-LINGER_S = 1.0  # for the rest of a body that is not read
+REQUEST_TIMEOUT_S = 120.0  # from the start or the last answer of a connection until the next request is complete
+LINGER_S = 1.0  # for the rest of an unread body
 MAX_REQUEST_BYTES = 64 << 10  # of an incomplete request
-# Of the kernel, for each connection; it would grow to 4 MB, which the container is charged for.
+# Kernel buffer of each connection; it would grow to 4 MB, which count as memory of the container.
 SEND_BUFFER_BYTES = 128 << 10
-MAX_BACKLOG = 1024  # that wait to be accepted; beyond it the kernel drops, and the client retries a second later
+MAX_BACKLOG = 1024  # waiting to be accepted; beyond it the kernel drops them, and clients retry after a second
 RETRY_ACCEPT_S = 0.1
 LOG_INTERVAL_S = 60.0
 OWN_NETWORKS = (ipaddress.IPv6Network("fc00::/7"), ipaddress.IPv6Network("fe80::/10"))  # unique local, link-local
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class _FaultsOnly(logging.Filter):
-    """Log filter that leaves out requests that are not HTTP: they are answered with 400, and anyone could fill the log with them."""
+    """Log filter that drops requests that are not HTTP: they get a 400, and anyone could fill the log with them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
@@ -47,13 +47,13 @@ request_log.addFilter(_FaultsOnly())
 
 
 class Connection(web.RequestHandler):
-    """A connection of a client. aiohttp closes it if no request is complete within REQUEST_TIMEOUT_S.
+    """A client's connection. aiohttp closes it if no request is complete within REQUEST_TIMEOUT_S.
 
     Args:
         open_connections: all connections, the longest silent one first
         loaded: web configuration when the connection was accepted
 
-    connecting: task of accepting it, with its TLS handshake. is_busy: a request is being answered
+    connecting: task that accepts it, with the TLS handshake. is_busy: a request is being answered
     """
 
     def __init__(
@@ -74,9 +74,7 @@ class Connection(web.RequestHandler):
         )
         self.client_key = client_key
         self.is_busy = False
-        self.wire: asyncio.Transport | None = (
-            None  # as long as `transport`, and while the client does not read the rest
-        )
+        self.wire: asyncio.Transport | None = None  # exists as long as `transport`, also while the client does not read
         self._accepted, self._open, self._loaded = accepted, open_connections, loaded
         self._request_bytes = 0
         self.connecting = asyncio.create_task(self._connect())
@@ -86,7 +84,7 @@ class Connection(web.RequestHandler):
         patience: Any = {"ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S, "ssl_shutdown_timeout": 1.0} if tls else {}
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: self, self._accepted, ssl=tls, **patience)
-        except (OSError, ValueError):  # a failed handshake, such as of a scanner
+        except (OSError, ValueError):  # the handshake failed, such as a scanner's
             self._accepted.close()
             self._open.pop(self, None)
 
@@ -96,11 +94,11 @@ class Connection(web.RequestHandler):
         if self.wire is not None:
             self.wire.abort()
         else:
-            with contextlib.suppress(OSError):  # it has ended
+            with contextlib.suppress(OSError):  # the connection has ended
                 self._accepted.shutdown(socket.SHUT_RDWR)
 
     def response_sent(self) -> None:
-        """The response is complete; from now on the connection is silent."""
+        """Mark the connection as silent, since its response is complete."""
         self.is_busy, self._request_bytes = False, 0
         if self in self._open:
             self._open[self] = self._open.pop(self)
@@ -109,7 +107,7 @@ class Connection(web.RequestHandler):
         super().connection_made(transport)
         assert self.transport is not None
         self.wire = self.transport
-        # A piece is taken by the kernel before the next is made (`answers`). TLS of asyncio takes a limit of 0 for always full.
+        # The kernel takes each piece before the next is made (`answers`). asyncio's TLS treats a limit of 0 as always full.
         self.wire.set_write_buffer_limits(high=1, low=0)
         if not self._loaded.admits(transport.get_extra_info("peercert")):
             self.wire.abort()
@@ -137,7 +135,7 @@ class PageServer:
     def __init__(self, app: web.Application, file: WebFile, sockets: list[socket.socket]) -> None:
         self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=1.0)
         self._file, self._sockets = file, sockets
-        self.open_connections: dict[Connection, None] = {}  # those that have been silent longest first
+        self.open_connections: dict[Connection, None] = {}  # longest silent first
         self.addresses = [listening.getsockname() for listening in sockets]
         self._accepting: list[asyncio.Task[None]] = []
 
@@ -157,7 +155,7 @@ class PageServer:
         for listening in self._sockets:
             listening.close()
         await self._runner.cleanup()
-        remaining = list(self.open_connections)  # in their handshake, or of clients that do not read the rest
+        remaining = list(self.open_connections)  # in their handshake, or with clients that do not read
         for connection in remaining:
             connection.abort()
         await asyncio.gather(*(connection.connecting for connection in remaining))
@@ -183,7 +181,7 @@ class PageServer:
 
 
 def _without_expect(make: Callable[..., web.BaseRequest], message: Any, *rest: Any) -> web.BaseRequest:
-    """The request without its `Expect` header, so that it is answered at once: no operation needs a body."""
+    """Remove the request's `Expect` header, so that it is answered at once: no operation needs a body."""
     if "Expect" in message.headers:
         headers = CIMultiDict((name, value) for name, value in message.headers.items() if name.lower() != "expect")
         message = message._replace(headers=CIMultiDictProxy(headers))
@@ -191,9 +189,9 @@ def _without_expect(make: Callable[..., web.BaseRequest], message: Any, *rest: A
 
 
 def client(address: str) -> str:
-    """Key of a client: its IPv4 address, or its IPv6 /64, which one machine of the internet gets.
+    """Key of a client: its IPv4 address, or its IPv6 /64, the smallest network that a machine on the internet gets.
 
-    Addresses of a private IPv6 network (RFC 4193) are clients of their own, as pods and their kubelet share a /64.
+    Each address of a private IPv6 network (RFC 4193) is a client, because pods and their kubelet share a /64.
     """
     at = ip_address(address)
     if not isinstance(at, ipaddress.IPv6Address):
@@ -204,8 +202,8 @@ def client(address: str) -> str:
 
 
 async def listening_sockets(host: str | None, port: int) -> list[socket.socket]:
-    """Sockets that listen on a host. host: None for all addresses of the machine, for which one socket takes IPv4 and IPv6 if both
-    are available. Raises OSError.
+    """Open sockets that listen on a host. host: None for all addresses of the machine, with one socket for IPv4 and IPv6 if both are
+    available. Raises OSError.
     """
     if host is None and socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):
@@ -216,7 +214,7 @@ async def listening_sockets(host: str | None, port: int) -> list[socket.socket]:
         sockets = [
             opened.enter_context(_listening(family, address)) for family, _, _, _, address in dict.fromkeys(addresses)
         ]
-        opened.pop_all()  # they stay open
+        opened.pop_all()  # keep them open
         return sockets
 
 
@@ -228,5 +226,5 @@ def _listening(family: int, address: Any, *, dualstack_ipv6: bool = False) -> so
 
 
 def is_reachable(host: str | None) -> bool:
-    """True if other machines can reach a listener on this address."""
+    """True if other machines can reach a listener on this host."""
     return host is None or not is_loopback(host)

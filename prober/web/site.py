@@ -35,7 +35,7 @@ from prober.web.views import Views
 from prober.web.web_config import WebFile
 
 SCRAPE_TIMEOUT = "X-Prometheus-Scrape-Timeout-Seconds"
-PROBE_MARGIN_S = 0.5  # of Prometheus's timeout, for the answer to arrive; half of a shorter one
+PROBE_MARGIN_S = 0.5  # subtracted from Prometheus's timeout, so that the answer arrives; half of a shorter one
 MAX_PORT = 65_535
 MAX_FILTER_CHARS = 200
 _PAGE_NUMBER = re.compile(r"[0-9]{1,9}")
@@ -47,11 +47,11 @@ ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "ima
 class Site:
     """The handlers of all routes.
 
-    ready: True once probing has begun, until it is being stopped
+    ready: True from the start of probing until the prober stops
     knows_targets: True if a configuration is in effect and every source of targets has answered
     api: handlers of the API; its `admin` says whether actions are allowed
     external_url: address for users, as `external_address` returns it; "" if it is the listen address
-    route_prefix: path of all routes; "": that of the external URL, and none, as a proxy may remove it
+    route_prefix: path prefix of all routes; "": the prefix of the external URL, and also none, as a proxy may remove it
     file: web configuration
     """
 
@@ -90,7 +90,7 @@ class Site:
         GCCollector(registry=self._process)
 
     def routes(self) -> list[web.RouteDef]:
-        """All routes, below each prefix."""
+        """All routes, each below every prefix."""
         handlers = [
             ("GET", "/", self.status),
             ("GET", "/metrics", self.metrics),
@@ -129,9 +129,9 @@ class Site:
         return server
 
     def target_health(self, name: str) -> web.Response:
-        """The health of a target, from its probes so far.
+        """The health of a target, judged by its probes so far.
 
-        The reason phrase is for HAProxy's agent-check: `up`, `down`, or another word, at which it changes nothing.
+        The reason phrase is for HAProxy's agent-check: `up`, `down`, or another word, which HAProxy ignores.
         """
         runner = self._fleet.find(name)
         health, headers, is_up = runner.find(TargetHealth) if runner is not None else None, dict[str, str](), True
@@ -163,11 +163,11 @@ class Site:
             yield from protobuf.page(_families(self._process))
         else:
             yield from page(families, openmetrics=form is Form.OPENMETRICS)
-            # The library's page ends with the `# EOF` that OpenMetrics requires.
+            # The library's page ends with the `# EOF` that OpenMetrics needs.
             yield (openmetrics_page if form is Form.OPENMETRICS else text_page)(self._process)
 
     async def probe(self, request: web.Request) -> web.Response:
-        """Send a probe now, as blackbox_exporter does; it counts in no SLI."""
+        """Send a probe now, like blackbox_exporter's `/probe`; it counts in no SLI."""
         header, timeout_s = request.headers.get(SCRAPE_TIMEOUT), None
         if header is not None:
             timeout_s = float(header) if _SECONDS.fullmatch(header) else 0.0
@@ -224,7 +224,7 @@ class Site:
         return Pieces([text.encode()], {"Content-Type": "text/html; charset=utf-8"} | NOT_STORED)
 
     async def static(self, request: web.Request) -> web.Response:
-        """Style, script and icon of the pages; their URLs change with their content."""
+        """Style sheet, script and icon of the pages; their URLs change with their content."""
         name = request.match_info["name"]
         if name not in ASSETS:
             return web.Response(status=404, text=f"no file {name!r}\n")
@@ -239,7 +239,7 @@ class Site:
 
     async def runbook(self, request: web.Request) -> web.Response:
         """The runbook of an alert."""
-        name = request.match_info["alert"].removesuffix(".md")  # as the pages link to each other
+        name = request.match_info["alert"].removesuffix(".md")  # runbooks link to each other with this suffix
         paths = runbooks()
         if name not in paths:
             return web.Response(status=404, text=f"no alert {name!r}; there are {', '.join(paths)}\n")
@@ -249,12 +249,12 @@ class Site:
 
 
 async def _layout() -> Any:
-    """The module that renders the pages. Its library and templates take 0.2 s of processor time, which most probers never need."""
+    """Import the module that renders the pages. This takes 0.2 s of processor time, and most probers never need it."""
     return await asyncio.to_thread(import_module, "prober.web.page.layout")
 
 
 def _families(registry: CollectorRegistry) -> list[Family]:
-    """The counters and gauges of a prometheus-client registry as families of this prober's registry."""
+    """Convert the counters and gauges of a prometheus-client registry to families of this prober."""
     families: dict[str, Family] = {}
     for metric in registry.collect():
         for sample in metric.samples:
@@ -275,7 +275,7 @@ def host_and_port(address: str) -> tuple[str | None, int]:
 
 
 def external_address(text: str) -> str:
-    """The URL of the site for users, in the form that browsers give to addresses, and without a slash at its end. Raises ValueError."""
+    """The URL of the site for users, normalised as browsers do and without a trailing slash. Raises ValueError."""
     if problem := url_problem(text, "https://prober.example.org"):
         raise ValueError(f"{mask_secrets(text)!r} {problem}")
     url = URL(text)

@@ -1,6 +1,6 @@
 """The model of a target for the pages, the API and `prober watch`, with its states and figures as text.
 
-`Views` fills it; the OpenAPI document is generated from it. Fields that are excluded from the JSON are shown on the pages only.
+`Views` fills it; the OpenAPI document is generated from it. Fields excluded from the JSON appear only on the pages.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from prober.measure.timeline import format_duration
 from prober.results.result import Result
 from prober.web.api_types import Answer, EndedProbe, EventAnswer, SweepAnswer
 
-Kind = Literal["bad", "few", "past", "unknown", "good"]  # worst first; few: a warning, past: missed and over
+Kind = Literal["bad", "few", "past", "unknown", "good"]  # worst first; few: a warning, past: missed, but over
 SIGNS: dict[Kind, str] = {"bad": "✗", "few": "▲", "past": "◇", "unknown": "?", "good": "✓"}
 SIGNALS = {"ttft": "TTFT", "ttft_answer": "TTFT of the answer", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
 SLO_KINDS: dict[Compliance, Kind] = {"met": "good", "missed": "past", "no_data": "unknown"}
@@ -36,7 +36,7 @@ WORST_STATES: dict[str, tuple[str, str]] = {
     TargetState.REJECTED: ("rejects the probes", RUNBOOKS["rejected"]),
 }
 DRIFT_RUNBOOKS = {"ttft": "LLMTTFTP99Drift", "itl": "LLMITLP99Drift"}
-LOW_RATIO = 0.2  # of a budget or a capacity: a smaller rest is a warning
+LOW_RATIO = 0.2  # of a budget or capacity: less left is a warning
 NO_DRIFT_DATA = "no streamed answer has been measured yet"
 NO_CAPACITY = "no sweep has found a capacity"
 DAY_S = 86_400
@@ -61,14 +61,14 @@ def clock_time(unix_s: float, now_unix_s: float) -> str:
 
 
 def share(ratio: float) -> str:
-    """A ratio as a percentage, which is 0% or 100% only if the ratio is exactly that."""
+    """A ratio as a percentage; 0% and 100% only if the ratio is exactly that."""
     if 0 < ratio < 0.01:
         return "under 1%"
     return "over 99%" if 0.99 < ratio < 1 else f"{ratio:.0%}"
 
 
 def amount(value: float) -> str:
-    """A large number as text with three significant digits."""
+    """A number as text with three significant digits."""
     for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(value) >= size:
             return f"{value / size:.3g}{unit}"
@@ -83,10 +83,10 @@ def signal_name(signal: str) -> str:
 class SloAnswer(Answer):
     """The compliance of a window with an SLO, and whether its budget burns now.
 
-    since: from when on this prober has counted; threshold and window: seconds
-    of_answered: failed requests are no events, as another SLO counts them
-    recent_events, recent_bad: of the last `recent` seconds
-    burning_since: null if the budget does not burn; burned_until: last bad event of the latest burn, null if none is known
+    since: start of counting on this prober; threshold and window: seconds
+    of_answered: only answered requests are events, because another SLO counts failures
+    recent_events, recent_bad: events in the last `recent` seconds
+    burning_since: null if the budget does not burn; burned_until: last bad event of the latest burn, null if unknown
     """
 
     slo: str = Field(validation_alias=AliasPath("slo", "name"))
@@ -109,14 +109,14 @@ class SloAnswer(Answer):
 
     @property
     def kind(self) -> Kind:
-        """Colour of the SLO: bad while its budget burns; of one that was missed, a warning as long as it still spends the budget."""
+        """Colour of the SLO: bad while its budget burns; a warning if it was missed and still spends budget."""
         if self.burning_since is not None:
             return "bad"
         return "few" if self.state == "missed" and self.is_spending else SLO_KINDS[self.state]
 
     @property
     def is_spending(self) -> bool:
-        """True if more of the last events were bad than the budget allows."""
+        """True if the share of bad events among the last ones exceeds the budget."""
         return self.recent_bad >= MIN_BAD_EVENTS and self.burn_rate > 1
 
     @property
@@ -142,7 +142,7 @@ class SloAnswer(Answer):
         return f"{self.recent_bad:,} of {self.recent_events:,} bad in the last {promql(self.recent)}"
 
     def words(self, now_unix_s: float) -> str:
-        """The SLO as text: its objective, met, missed or no data and why, and the counted events."""
+        """The SLO as text: objective, state with its reason, and counted events."""
         events = f"{self.bad_events:,} bad of {self.events:,} since {clock_time(self.since, now_unix_s)}"
         events += f"; {self.recent_words}" if self.recent_bad else ""
         state = f"{self.word}, {self.why} ({events})" if self.why else f"{self.word}, {events}"
@@ -155,7 +155,7 @@ class SloAnswer(Answer):
 
 
 class QuantileAnswer(Answer):
-    """A quantile in seconds with its 95% interval. enough: it has enough samples for a decision."""
+    """A quantile in seconds with its 95% interval. enough: it has enough samples to decide."""
 
     workload: str
     signal: str
@@ -169,7 +169,7 @@ class QuantileAnswer(Answer):
 
 
 class ShiftAnswer(Answer):
-    """A quantile since a change ÷ the same before it, with its 95% interval; of `itl` a quantile of the p99 of each answer."""
+    """Quantile after a change ÷ the quantile before it, with its 95% interval; for `itl`, of the p99 of each answer."""
 
     q: float
     ratio: float
@@ -184,7 +184,7 @@ class ShiftAnswer(Answer):
 
 
 class DriftAnswer(Answer):
-    """Drift of a latency. evidence: on a log scale; 1 raises the alarm. why: what the load says of it, or why there is no verdict."""
+    """Drift of a latency. evidence: log scale, 1 raises the alarm. why: what the load explains, or why there is no verdict."""
 
     workload: str
     signal: str
@@ -198,7 +198,7 @@ class DriftAnswer(Answer):
     shifts: list[ShiftAnswer]
 
     def words(self, now_unix_s: float) -> tuple[Kind, str]:
-        """(kind, text): slower than the baseline, no drift found, or no verdict and why."""
+        """(kind, text): slower than the baseline, no drift found, or no verdict with its reason."""
         if self.active:
             since = "" if self.since is None else f" since {clock_time(self.since, now_unix_s)}"
             return ("unknown", f"unusual{since}") if self.cause == "unusual" else ("few", f"slower{since}")
@@ -217,7 +217,7 @@ class DriftAnswer(Answer):
 
 
 class BudgetAnswer(Answer):
-    """A budget over any 24 hours, in tokens, or in dollars if budget is cost."""
+    """A budget over any 24 hours, in tokens, or in dollars if `budget` is cost."""
 
     budget: str
     limit: float
@@ -225,7 +225,7 @@ class BudgetAnswer(Answer):
 
     @property
     def kind(self) -> Kind:
-        """Good, a warning if little is left, bad if nothing is."""
+        """Good, a warning if little is left, bad if it is used up."""
         left = 1 - self.spent / self.limit
         return "good" if left > LOW_RATIO else "few" if left > 0 else "bad"
 
@@ -238,7 +238,7 @@ class BudgetAnswer(Answer):
 
 
 class SweepingAnswer(Answer):
-    """A running sweep. rate: requests per second that it adds; stage and rate are null while it sends nothing."""
+    """A running sweep. rate: its requests per second; stage and rate are null while it sends nothing."""
 
     phase: str
     stage: int | None
@@ -249,7 +249,7 @@ class SweepingAnswer(Answer):
 
 
 class HeadroomAnswer(Answer):
-    """Free share of the capacity, and requests/s of the sweep's shape that can be added."""
+    """Free share of the capacity, and further requests/s, shaped like the sweep's, that fit."""
 
     lower: float | None
     estimate: float | None
@@ -260,7 +260,7 @@ class HeadroomAnswer(Answer):
 
 
 class NoDataAnswer(Answer):
-    """A workload of which every probe ends without data. state: rejected or over_budget; reason: how the last one ended."""
+    """A workload whose probes all end without data. state: rejected or over_budget; reason: how the last one ended."""
 
     workload: str
     state: str
@@ -269,14 +269,14 @@ class NoDataAnswer(Answer):
 
 
 class HealthAnswer(Answer):
-    """Verdict of `/health/TARGET`: healthy, unhealthy or unknown, and the reason."""
+    """Verdict of `/health/TARGET` (healthy, unhealthy or unknown) and its reason."""
 
     state: str
     reason: str
 
 
 class StartingAnswer(Answer):
-    """A target that refuses connections and has never answered. since: first probe; until: from then on this is a failure."""
+    """A target that refuses connections and has never answered. since: first probe; until: when it starts to count as a failure."""
 
     since: float
     until: float
@@ -284,7 +284,7 @@ class StartingAnswer(Answer):
 
 
 class EngineTrend(NamedTuple):
-    """A signal of the engine's page over time. values: of readings, oldest first, None if not known; unit: `ratio` for shares"""
+    """An engine signal over time. values: oldest first, None if unknown; unit: `ratio` for shares"""
 
     name: str
     values: Sequence[float | None]
@@ -292,7 +292,7 @@ class EngineTrend(NamedTuple):
 
 
 def engine_trends(readings: Sequence[tuple[float, EngineSignals]]) -> list[EngineTrend]:
-    """The engine signals over these readings. readings: (seconds, signals). Signals that the page lacks are left out."""
+    """Trends of the engine signals on the page. readings: (seconds, signals). Signals that the page lacks are left out."""
 
     def rates(read: Callable[[EngineSignals], float | None], per_s: float) -> list[float | None]:
         return [
@@ -315,7 +315,7 @@ def engine_trends(readings: Sequence[tuple[float, EngineSignals]]) -> list[Engin
 
 @dataclass(slots=True)
 class LatencyRow:
-    """Quantiles of one latency of a workload: of the last ten minutes, of the last minute, and of all stored samples."""
+    """Quantiles of a workload's latency: of the last ten minutes, of the last minute, and of all stored samples."""
 
     workload: str
     signal: str
@@ -325,11 +325,11 @@ class LatencyRow:
 
 
 class ConcernAnswer(Answer):
-    """The most important fact about a target now, as the page words it.
+    """The most important fact about a target now, as text.
 
-    rank: 0 is worst; weight: how bad it is within its rank
-    kind: bad, few (a warning), past (an SLO that was missed, and whose budget burns no more), unknown or good
-    since: of the text; null if that is not known
+    rank: 0 is worst; weight: severity within the rank
+    kind: bad, few (a warning), past (an SLO was missed, but its budget burns no longer), unknown or good
+    since: when it began; null if unknown
     """
 
     target: str
@@ -339,35 +339,35 @@ class ConcernAnswer(Answer):
     detail: str = ""
     since: float | None = None
     weight: float = 0.0
-    runbook: str = Field("", exclude=True)  # alert whose runbook says what to do; empty if none does
+    runbook: str = Field("", exclude=True)  # alert whose runbook helps; empty for none
 
     @property
     def order(self) -> tuple[int, float]:
-        """Place among the targets, worst first."""
+        """Sort key among the targets, worst first."""
         return self.rank, -self.weight
 
     def words(self, now_unix_s: float) -> str:
-        """The text with its time."""
+        """The text with the time of its begin."""
         comma = "" if self.kind == "past" else ","
         return self.text if self.since is None else f"{self.text}{comma} since {clock_time(self.since, now_unix_s)}"
 
 
 class TargetAnswer(Answer):
-    """A target. other_model: the model that its answers name, several joined by `|`; empty if it is `model`.
+    """A target. other_model: the model named by its answers, several joined by `|`; empty if it is `model`.
 
-    paused: when it was paused; capacity: result of the last sweep with a capacity, in words
-    last_sweep: the last one that ended, which may have found no capacity
-    past_cause: diagnosis of a trouble that ended in the last minutes; null if there was none
-    warnings: on what is no trouble yet, such as a certificate that expires soon
-    buffered: most of its last answers arrived all at once or several tokens at a time; null until enough were seen
-    quantiles: of the last ten minutes, latest: of the last minute, both empty while no probe is answered
-    earlier: of all samples that are kept, the last 4,096
+    paused: when it was paused; capacity: result of the last sweep with a capacity, as text
+    last_sweep: the last ended sweep, with or without a capacity
+    past_cause: diagnosis of a trouble that ended in the last minutes; null for none
+    warnings: sentences about risks, such as a certificate that expires soon
+    buffered: most of its last answers arrived all at once or several tokens at a time; null until enough answers are known
+    quantiles, latest: of the last ten minutes and the last minute, both empty while no probe is answered
+    earlier: of all stored samples, at most 4,096
     no_latency: why `quantiles` is empty, else empty
-    reason: of the state; empty if it is `ready`
-    health: as `/health/TARGET` answers
+    reason: for the state; empty if it is `ready`
+    health: as in `/health/TARGET`
     no_data: workloads without data; all of them while the state is `rejected` or `over_budget`
     starting: null unless the state is `starting` because it refuses connections
-    labels: those that all its series have, by name, from the configuration or its discovery
+    labels: labels of all its series, by name, from the configuration or discovery
     """
 
     name: str
@@ -401,13 +401,13 @@ class TargetAnswer(Answer):
     last_sweep: SweepAnswer | None = None
 
     trusted: bool = Field(True, description="whether its latencies are judged: half of its probes were sent and timed")
-    timed: tuple[int, int] = Field((0, 0), exclude=True)  # probes of ten minutes, and those that were sent and timed
-    buffering: str = Field("", exclude=True)  # evidence and consequence of held-back answers, in words
-    caching: str = Field("", exclude=True)  # workloads without latencies, as all of their prompts are in a cache
+    timed: tuple[int, int] = Field((0, 0), exclude=True)  # probes in ten minutes, and those sent and timed
+    buffering: str = Field("", exclude=True)  # evidence for held-back answers, and what follows
+    caching: str = Field("", exclude=True)  # workloads without latencies because all their prompts are cached
     workloads: list[str] = Field(default_factory=list, exclude=True)  # those that probe it
     probes: Annotated[Sequence[ProbeResult], _AS_IT_IS] = Field((), exclude=True)  # the last ones, latest first
     sweeps: Annotated[Sequence[Result], _AS_IT_IS] = Field((), exclude=True)  # the last results, latest first
-    sweepable: bool = Field(False, exclude=True)  # the configuration has a sweep for it
+    sweepable: bool = Field(False, exclude=True)  # the configuration allows sweeps
     swept: Annotated[SweptCapacity | None, _AS_IT_IS] = Field(None, exclude=True)
     estimate: Annotated[Estimate | None, _AS_IT_IS] = Field(None, exclude=True)
     # (seconds, signals) of the engine's page in the last ten minutes
@@ -415,17 +415,17 @@ class TargetAnswer(Answer):
 
     @property
     def engine_trends(self) -> list[EngineTrend]:
-        """The engine's signals over the last ten minutes."""
+        """Trends of the engine's signals over the last ten minutes."""
         return engine_trends(self.readings)
 
     @property
     def cause_since(self) -> float | None:
-        """Begin of what the diagnosis is about."""
+        """When the diagnosed trouble began."""
         return self.diagnosis.since_unix_s if self.diagnosis is not None else None
 
     @property
     def trouble(self) -> str:
-        """What is bad, in the words of the diagnosis."""
+        """The trouble, in the words of the diagnosis."""
         return self.diagnosis.bad if self.diagnosis is not None else ""
 
     @property
@@ -448,14 +448,14 @@ class TargetAnswer(Answer):
 
     @property
     def busiest_latencies(self) -> list[LatencyRow]:
-        """Latencies of the last ten minutes of the workload with the most samples."""
+        """Latencies of the workload with the most samples in the last ten minutes."""
         rows = [row for row in self.latencies if row.recent]
         busiest = max(rows, key=lambda row: row.recent[0.5].count, default=None)
         return [row for row in rows if busiest is not None and row.workload == busiest.workload]
 
     @property
     def other_workloads(self) -> int:
-        """Number of further workloads with latencies of the last ten minutes."""
+        """Number of other workloads with latencies in the last ten minutes."""
         return max(0, len({quantile.workload for quantile in self.quantiles}) - 1)
 
     @property
@@ -503,12 +503,12 @@ class TargetAnswer(Answer):
 
     @property
     def cause(self) -> str:
-        """The diagnosis in words, with its first figure if it names a cause; "" without one."""
+        """The diagnosis as text, with its first figure if it names a cause; "" without one."""
         diagnosis = self.diagnosis
         return "" if diagnosis is None else diagnosis.title if diagnosis.regimes == ("unknown",) else diagnosis.headline
 
     def _failure(self) -> ConcernAnswer | None:
-        """What is bad now: it fails, a budget burns, or it gives no data."""
+        """The failure to show: no answers, a burning budget, or no data; None if there is none."""
         burning = [slo for slo in self.slos if slo.burning_since is not None]
         since = min((slo.burning_since for slo in burning if slo.burning_since is not None), default=None)
         if self.state in WORST_STATES:
@@ -522,7 +522,7 @@ class TargetAnswer(Answer):
             detail = cause + worst.recent_words
             return self._concern(1, "bad", text, detail, "LLMErrorBudgetBurn", since, worst.burn_rate)
         if self.health.state == Health.UNHEALTHY and self.state == TargetState.READY:
-            weight = 1e9  # no traffic is sent to it: before every burn
+            weight = 1e9  # it gets no traffic: worse than every burn
             return self._concern(1, "bad", "unhealthy", self.health.reason, weight=weight)
         if self.state == TargetState.OVER_BUDGET:
             return self._concern(2, "few", "no data: over budget", self.reason, RUNBOOKS[self.state])
@@ -534,7 +534,7 @@ class TargetAnswer(Answer):
         return None
 
     def _slowness(self) -> ConcernAnswer | None:
-        """What is a warning now. That a cause is unknown is none: what is bad comes first."""
+        """The warning to show; None if there is none. An unknown cause is no warning."""
         if drifted := [drift for drift in self.drift if drift.active and drift.cause != "unusual"]:
             sizes = (" ".join((signal_name(it.signal), *(shift.words for shift in it.shifts[:1]))) for it in drifted)
             text, runbook = ", ".join(dict.fromkeys(sizes)), DRIFT_RUNBOOKS.get(drifted[0].signal, "")
@@ -571,7 +571,7 @@ def _slo_names(slos: Sequence[SloAnswer]) -> str:
 
 
 def attention(concerns: Sequence[ConcernAnswer]) -> list[ConcernAnswer]:
-    """Concerns to list: of the targets in trouble or with a missed SLO; if there are none, of targets without a verdict."""
+    """Select the concerns to list: targets in trouble or with a missed SLO; without any, targets without a verdict."""
     not_good = [concern for concern in concerns if concern.kind != "good"]
     return [concern for concern in not_good if concern.kind != "unknown"] or not_good
 
@@ -601,7 +601,7 @@ def headline(concerns: Sequence[ConcernAnswer], *, shard: str = "", configured: 
 
 
 class Problem(Answer):
-    """A part of the configuration that is not in effect. mistakes: what is wrong where, and what to do."""
+    """A part of the configuration that is not in effect. mistakes: where and what, with the remedy."""
 
     headline: str
     mistakes: list[str]
@@ -611,9 +611,9 @@ class Snapshot(Answer):
     """All targets at one moment.
 
     time: Unix seconds; prober: its version; headline: the first sentence of the page
-    targets: as of `/api/v1/targets`; concerns: one for each of them, in the same order
-    probes: that ended since the snapshot before, in the order of their due times, of each target at most the last 40
-    events: since the snapshot before, oldest first
+    targets: as in `/api/v1/targets`; concerns: one per target, in the same order
+    probes: ended since the previous snapshot, in the order of their due times; at most the last 40 of each target
+    events: since the previous snapshot, oldest first
     """
 
     format: Literal["prober-watch"] = "prober-watch"

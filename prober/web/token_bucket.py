@@ -4,11 +4,11 @@ from collections import OrderedDict
 
 
 class Rates:
-    """Token buckets with rate `per_s` and size `burst`, one for each key. Beyond `most` keys the least recently used one is dropped."""
+    """One token bucket with rate `per_s` and size `burst` per key. Beyond `most` keys the least recently used one is dropped."""
 
     def __init__(self, per_s: float, burst: int, most: int = 1024) -> None:
         self.per_s, self.burst, self._most = per_s, burst, most
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens and their time in seconds
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, and when they were counted
 
     def take(self, key: str, now_s: float) -> float:
         """Take a token and return 0, or return the seconds until one is available."""
@@ -26,7 +26,7 @@ class Rates:
 
 
 class TooMany(Exception):
-    """A request that exceeds a limit; the message names the limit. It may be repeated after `wait_s` seconds."""
+    """A request exceeds a limit; the message names the limit. It may be repeated after `wait_s` seconds."""
 
     def __init__(self, wait_s: float, why: str) -> None:
         super().__init__(why)

@@ -1,4 +1,4 @@
-"""Views of the fleet for the page, the API and `prober watch`. All targets are read one by one, between which other tasks run."""
+"""Views of the fleet for the page, the API and `prober watch`. Targets are read one by one; other tasks run in between."""
 
 import asyncio
 import math
@@ -36,17 +36,17 @@ from prober.web.targets import (
     time_of_day,
 )
 
-CERTIFICATE_S = 14 * DAY_S  # before its end a certificate is a warning; most are renewed 30 days before
-PROBES, EVENTS = 20, 20  # shown of all targets together
-RECEIVE_DELAYS = 4_096  # of the last reads: enough for a p99
-CURVES = 3  # sweeps that are drawn over each other
+CERTIFICATE_S = 14 * DAY_S  # an expiry within this is a warning; most certificates are renewed 30 days before
+PROBES, EVENTS = 20, 20  # of all targets together
+RECEIVE_DELAYS = 4_096  # enough for a p99
+CURVES = 3  # sweeps drawn over each other
 RANKING_S = 1.0
 MAX_FILTER_WORDS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """All targets at one time, worst first, with their most important facts, and the texts that a filter searches.
+    """All targets at one time, worst first, with their most important facts and the texts that the filter searches.
 
     latest: the last probes of all targets
     """
@@ -81,15 +81,15 @@ class Views:
         return views
 
     def forget(self) -> None:
-        """Discard the ranking, so that the next page shows the changes of an action."""
+        """Discard the ranking, so that the next page shows the result of an action."""
         self._ranking = None
 
     async def page(
         self, filter_text: str, number: int, chosen: str, probe_filter: ProbeFilter = ALL, *, admin: bool
     ) -> PageView | None:
-        """The page of the targets that match a filter, or of the chosen or only target. None if there is no such target.
+        """The page of the targets that match a filter, or of the chosen or only target; None if it does not exist.
 
-        number: of the page, from 1; probe_filter: filter for the latest probes
+        number: page number, from 1; probe_filter: filter for the latest probes
         """
         fleet = self._fleet
         ranking = await self._ranked()
@@ -139,7 +139,7 @@ class Views:
         )
 
     async def _ranked(self) -> Ranking:
-        """All targets, worst first. They are read again only after RANKING_S, so that a page costs little more than what it shows."""
+        """All targets, worst first. They are read again only after RANKING_S, so that a page is cheap."""
         now_s = asyncio.get_running_loop().time()
         ranking = self._ranking
         if ranking is None or now_s - ranking.at_s > RANKING_S:
@@ -168,11 +168,11 @@ class Views:
         return list(self._fleet.runners)
 
     def charts(self, view: PageView) -> list[Figure]:
-        """Charts of latency over load, from the last sweeps of the one target on the page; cached for each result."""
+        """Charts of latency over load from the last sweeps of the target on the page; each result's charts are cached."""
         if not view.is_target_page or not view.targets:
             return []
         target = view.targets[0]
-        # Those that found a capacity, latest first; without one, the last that measured anything.
+        # Sweeps with a capacity, latest first; without any, the last one with measurements.
         measured = [result for result in target.sweeps if result.stages and result.target.url == result_url(target.url)]
         results = [result for result in measured if has_capacity(result)][:CURVES] or measured[:1]
         ids = [result.id for result in results]
@@ -189,7 +189,7 @@ class Views:
         return drawn[1]
 
     def _with_latencies(self, view: TargetAnswer) -> TargetAnswer:
-        """The target with its quantiles, which cost most to compute, and the state of its engine."""
+        """Add the quantiles, which cost most to compute, and the engine's state."""
         runner = self._fleet.find(view.name)
         history = runner.find(TargetHistory) if runner is not None else None
         now_s = self._fleet.context.clock.unix_s()
@@ -217,7 +217,7 @@ class Views:
         return view.model_copy(update={**answers, "no_latency": no_latency})
 
     def _view(self, runner: TargetRunner) -> TargetAnswer:
-        """The target without its latencies."""
+        """A target without its latencies."""
         target, spec, identity, now_unix_s = (
             runner.target,
             runner.spec,
@@ -250,14 +250,14 @@ class Views:
 
 
 def _starting_text(since_unix_s: float, until_unix_s: float) -> str:
-    """Text on since when a target refuses connections, and until when that is no failure."""
+    """Text on since when a target refuses connections, and when this becomes a failure."""
     since, until = time_of_day(since_unix_s), time_of_day(until_unix_s)
     after = promql(until_unix_s - since_unix_s)
     return f"refuses connections since {since}; counted as failures after {after}, from {until} UTC (starting_timeout)"
 
 
 def early_warnings(probes: Iterable[ProbeResult], page_problem: str, now_unix_s: float) -> Iterator[str]:
-    """Sentences on what is no trouble yet. probes: the last ones, latest first; page_problem: why the engine's page is not read"""
+    """Sentences about risks. probes: the last ones, latest first; page_problem: why the engine's page is not read"""
     ends = next((probe.cert_expiry_unix_s for probe in probes if probe.cert_expiry_unix_s is not None), math.inf)
     if (left_s := ends - now_unix_s) < CERTIFICATE_S:
         when = f"{datetime.fromtimestamp(ends, UTC):%Y-%m-%d %H:%M} UTC"
@@ -271,7 +271,7 @@ def early_warnings(probes: Iterable[ProbeResult], page_problem: str, now_unix_s:
 
 
 def why_no_latency(view: TargetAnswer, *, has_earlier: bool, done: int, warm_up: int) -> str:
-    """Text on why there is no current latency. done: number of warm-up probes so far; warm_up: number of them that are needed"""
+    """Explain why there is no current latency. done: warm-up probes so far; warm_up: how many are needed"""
     if view.is_unanswered:
         return "No latency: no probe is answered now."
     if has_earlier:
@@ -291,7 +291,7 @@ def last_probes(histories: Iterable[TargetHistory], probe_filter: ProbeFilter, m
 
 
 class Snapshots:
-    """Takes snapshots of all targets, each with the events since the one before, for `prober watch` and its `--json`.
+    """Takes snapshots of all targets, each with what happened since the previous one, for `prober watch` and its `--json`.
 
     The values are those of the API: `targets` is the data of `/api/v1/targets`, and a probe has the short fields of `/api/v1/probes`.
     A new field does not change the version; a removed field, or one with a changed meaning, does.
@@ -299,7 +299,7 @@ class Snapshots:
 
     def __init__(self, views: Views, context: RunnerContext) -> None:
         self._views, self._context = views, context
-        self._probes: set[tuple[str, str, int]] = set()  # that the snapshot before had, or could have had
+        self._probes: set[tuple[str, str, int]] = set()  # in the previous snapshot, or early enough for it
         self._last_event: TargetEvent | None = None
 
     async def take(self) -> Snapshot:

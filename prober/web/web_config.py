@@ -1,4 +1,4 @@
-"""`--web.config.file` and its files, reloaded on change; an invalid change is logged and has no effect."""
+"""Loads `--web.config.file` and the files it names, and reloads them on change; an invalid change is logged and has no effect."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 class Loaded:
     """A loaded web configuration.
 
-    config: None without a file; tls: None for plain HTTP; is_locked: the file is unreadable, so only health checks are served
+    config: None without a file; tls: None for plain HTTP; is_locked: the file is unusable, so only health checks are served
     """
 
     config: "WebConfig | None" = None
@@ -44,7 +44,7 @@ class Loaded:
 
     @property
     def words(self) -> str:
-        """Short text on the protection of the pages."""
+        """Short text on how the pages are protected."""
         users = (
             counted(len(self.config.basic_auth_users), "user") if self.config and self.config.basic_auth_users else ""
         )
@@ -55,11 +55,11 @@ class Loaded:
         return listed if self.authenticates else f"{listed}, no users"
 
     def admits(self, certificate: Mapping[str, Any] | None) -> bool:
-        """True if a client certificate, as Python returns it, has an allowed name."""
+        """True if a client certificate, in Python's form, has an allowed name."""
         allowed = self.config and self.config.tls_server_config.client_allowed_sans
         if allowed is None:
             return True
-        names = {  # as Go writes them
+        names = {  # in Go's form
             str(ip_address(name.strip()) or name) if kind == "IP Address" else name
             for kind, name in (certificate or {}).get("subjectAltName", ())
         }
@@ -68,7 +68,7 @@ class Loaded:
 
 def read(path: str) -> Loaded:
     """Load the file and the files it names. Raises ConfigError."""
-    from prober.config.web import load_web  # here, as most probers have no such file
+    from prober.config.web import load_web  # here, because most probers have no such file
 
     try:
         config = load_web(read_regular(path, MAX_FILE_BYTES).decode(), path)
@@ -85,7 +85,7 @@ def read(path: str) -> Loaded:
 class WebFile:
     """The web configuration file. path: None without a file
 
-    keep_running: a file that cannot be used at the start locks the pages until it can; otherwise ConfigError is raised
+    keep_running: if the file is unusable at the start, lock the pages until it is usable; otherwise ConfigError is raised
     """
 
     def __init__(self, path: str | None, *, keep_running: bool = False) -> None:
@@ -108,7 +108,7 @@ class WebFile:
         return self._logged if self.now.is_locked else ""
 
     async def current(self) -> Loaded:
-        """The current configuration: loaded again if a file has changed, and every RETRY_S after a mistake. Meanwhile the last one."""
+        """The current configuration. Reloaded if a file changed, and every RETRY_S after a mistake, until when the last one stays."""
         if self._path is None or (self._stamped() == self._stamps and time.monotonic() < self._retry_s):
             return self.now
         self._stamps, self._retry_s = self._stamped(), time.monotonic() + RETRY_S
@@ -128,7 +128,7 @@ class WebFile:
             self._logged = str(problem)
             return self.now
         self.now, self._logged, self._retry_s = loaded, "", math.inf
-        self._stamps = self._stamped()  # of the files that this one names
+        self._stamps = self._stamped()  # also of the files that this one names
         log.info("web configuration applied")
         return self.now
 

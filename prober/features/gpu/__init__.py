@@ -1,1 +1,1 @@
-"""GPUs of this machine, read through NVML."""
+"""GPUs of this machine, read through the libraries of NVIDIA (NVML) and AMD (AMD SMI)."""

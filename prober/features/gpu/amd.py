@@ -1,7 +1,7 @@
-"""AMD's GPUs by AMD SMI, through its Python library (module `amdsmi` of ROCm, imported only where AMD's driver is loaded).
+"""Reads AMD's GPUs through AMD SMI's Python library (module `amdsmi` of ROCm, imported only if AMD's driver is loaded).
 
-All functions block, as those of `reader`. Names and units are those of `amdsmi` 6.4 to 7.0; in 6.2 the energy has another name and is
-absent. A partition is listed as a GPU of its own.
+All functions block, like those of `reader`. Names and units are those of `amdsmi` 6.4 to 7.0; 6.2 names the energy differently, so it
+is absent there. A partition is listed as a separate GPU.
 """
 
 import contextlib
@@ -14,10 +14,10 @@ from typing import Any
 
 from prober.measure.gpu_reading import GpuReading
 
-DRIVER = Path("/sys/module/amdgpu")  # containers see it too
+DRIVER = Path("/sys/module/amdgpu")  # visible in containers too
 _REFUSED = {2, 3, 10}  # permanent: not supported, not yet implemented, no permission
 
-# Standard output is that of the process: of two threads that redirect it at once, one would restore the other's.
+# Standard output belongs to the process: of two threads that redirect it at once, one would restore the other's redirection.
 _LOADING = threading.Lock()
 
 
@@ -33,7 +33,7 @@ class AmdReader:
         self.driver = str(info["driver_version"]) if info else ""
 
     def read(self) -> list[GpuReading]:
-        """Readings of every GPU that answers. Errors of GPUs and driver are not raised."""
+        """Read every GPU; those that do not answer are left out. Errors of GPUs and driver are not raised."""
         devices: list[GpuReading] = []
         self.trouble = ""
         try:
@@ -51,7 +51,7 @@ class AmdReader:
             self._smi.amdsmi_shut_down()
 
     def _handles(self) -> list[Any]:
-        """Handles of the GPUs. The library does not count its users: if another one closes it, it is closed for the whole process."""
+        """Handles of the GPUs. Any user of the library who closes it closes it for the whole process."""
         try:
             return list(self._smi.amdsmi_get_processor_handles())
         except self._smi.AmdSmiLibraryException:
@@ -92,7 +92,7 @@ class AmdReader:
         )
 
     def _query(self, uuid: str, name: str, handle: Any, *arguments: Any) -> Any:
-        """The answer to a call; None if the value is absent. A call that a GPU does not support or forbids is not repeated."""
+        """Call the library; None if the value is absent. A call that the GPU does not support or forbids is not repeated."""
         refused = self.refused.setdefault(uuid, {}) if uuid else {}
         key = " ".join([name, *(str(argument.name) for argument in arguments)])
         if key in refused:
@@ -106,12 +106,12 @@ class AmdReader:
 
 
 def open_amd_reader() -> tuple[AmdReader | None, str]:
-    """(reader of AMD's GPUs, text for the log). The reader is None without driver, library or GPU; the text is "" without driver or
-    `amdsmi`."""
+    """Open AMD's library: (reader, text for the log). The reader is None without driver, library or GPU; the text is "" without
+    driver or `amdsmi`."""
     if not DRIVER.exists():
         return None, ""
     try:
-        with _LOADING, contextlib.redirect_stdout(io.StringIO()):  # it prints if it finds no library, and then fails
+        with _LOADING, contextlib.redirect_stdout(io.StringIO()):  # amdsmi prints if it finds no library
             smi = importlib.import_module("amdsmi")
     except ModuleNotFoundError:
         return None, ""

@@ -1,11 +1,11 @@
-"""Panels of the GPUs, as the prober reads them, or from an exporter where it runs elsewhere and cannot: NVIDIA's DCGM exporter, or
+"""Panels of the GPUs, from the prober's own readings, or where it cannot read them from an exporter: NVIDIA's DCGM exporter, or
 AMD's device metrics exporter.
 
-An exporter knows no targets. Its series belong to a target
+An exporter knows no targets. Its series belong to the target
 
-- whose name they have as a label `target`, which the scrape job adds, or
-- of whose pod they name pod and namespace. Discovery names a target `NAMESPACE/POD` or `NAMESPACE/SERVICE/POD`. Prometheus renames
-  these two labels to `exported_…` unless the scrape job honours them; without a pod, or renamed, they are those of the exporter.
+- that their label `target` names, which the scrape job adds, or
+- whose pod their labels name. Discovery names a target `NAMESPACE/POD` or `NAMESPACE/SERVICE/POD`. Prometheus renames
+  the labels pod and namespace to `exported_…` unless the scrape job honours them; the plain labels are then the exporter's own.
 
 Names and units are those of default-counters.csv and dcp-metrics-included.csv of the DCGM exporter, and of metricslist.md of AMD's at
 1.5, whose names begin with `amd_` where its configuration says so.
@@ -22,7 +22,7 @@ from prober.exposition.families import AnySeries
 from prober.features.gpu import series as gpu_series
 from prober.probing import series as probe_series
 
-# The gauge is the last XID, which is also in its labels: 1 while it is another than a step ago, 0 without any.
+# The gauge is the last XID, which is also a label: this is 1 while it differs from that of a step ago, 0 without any.
 NEW_XID = (
     "(DCGM_FI_DEV_XID_ERRORS{} > bool 0) unless ignoring (err_code, err_msg) (DCGM_FI_DEV_XID_ERRORS{} > 0"
     f" == ignoring (err_code, err_msg) DCGM_FI_DEV_XID_ERRORS{{}} offset {STEP})"
@@ -36,7 +36,7 @@ _POD_OF_TARGET = (
 def of_target(expr: str, by: str = "target, gpu") -> str:
     """PromQL for the maxima of an exporter's values over the chosen targets. The label `gpu` becomes HOST/GPU, or HOST/GPU:PARTITION.
 
-    expr: PromQL whose result has the labels of the exporter; the matchers of the target are put into the braces of each selector
+    expr: PromQL whose result has the exporter's labels; the braces of each selector get the matchers of the target
     """
 
     def where(matchers: str) -> str:
@@ -49,19 +49,19 @@ def of_target(expr: str, by: str = "target, gpu") -> str:
         f" * on (pod) group_left (target) {_POD_OF_TARGET}"
     )
     with_partition = f'label_join({where(TARGET)} or {of_pods}, "gpu", ":", "gpu", "GPU_I_ID")'
-    with_host = f'label_join({with_partition}, "gpu", "/", "Hostname", "hostname", "gpu")'  # of two names, by release
+    with_host = f'label_join({with_partition}, "gpu", "/", "Hostname", "hostname", "gpu")'  # two names, by release
     return f'max by ({by}) (label_replace({with_host}, "gpu", "$1/$2", "gpu", "/?([^/]*)//?(.+?):?"))'
 
 
 def _amd(expr: str) -> str:
-    """PromQL on AMD's exporter for `of_target`: names with or without their prefix, labels renamed to those of the DCGM exporter."""
+    """Adapt PromQL on AMD's exporter to `of_target`: names with or without prefix, labels renamed to the DCGM exporter's."""
     prefixed = re.sub(r"\b(gpu_\w+)\{", r"amd_\1{", expr)
     return f'label_replace({expr} or {prefixed}, "gpu", "$1", "gpu_id", "(.+)")'
 
 
 GPU = "target, gpu"
 SIZE: dict[str, Any] = {"width": 12, "height": 7, "empty": "no data: no GPU is read, or it does not report this"}
-ANY_METRIC = "DCGM_FI_DEV_GPU_TEMP{}"  # which every GPU has
+ANY_METRIC = "DCGM_FI_DEV_GPU_TEMP{}"  # every GPU has it
 ANY_OF_AMD = _amd("gpu_total_vram{}")
 FAULTS = "thermal|thermal_hardware|hardware|power_brake"
 
@@ -79,7 +79,7 @@ def count() -> Panel:
 
 
 def _or_exporters(own: str, dcgm: str, amd: str = "") -> str:
-    """PromQL for values that the prober reads itself, or else those of an exporter, never both. dcgm, amd: `expr` of `of_target`"""
+    """PromQL for the prober's own readings, or without them an exporter's. dcgm, amd: `expr` of `of_target`"""
     return " or on (target) ".join((own, of_target(dcgm), *([of_target(_amd(amd))] if amd else [])))
 
 
@@ -89,7 +89,7 @@ def _gpu(title: str, text: str, unit: Unit, declared: AnySeries, dcgm: str, amd:
 
 
 def row() -> Collapsed:
-    """Collapsed row on use, memory, power, clocks, throttling, temperature, errors and links of each GPU."""
+    """Collapsed row about use, memory, power, clocks, throttling, temperature, errors and links of each GPU."""
     sources = {
         "read by the prober": WHOLE_GPUS,
         "from the DCGM exporter": of_target(ANY_METRIC),
@@ -102,7 +102,7 @@ def row() -> Collapsed:
                 "Share of time in which a kernel was running. Bad: it falls while requests wait; look at the host CPU.",
                 "percentunit",
                 gpu_series.GPU_UTILIZATION,
-                "DCGM_FI_DEV_GPU_UTIL{} / 100 or DCGM_FI_PROF_GR_ENGINE_ACTIVE{}",  # partitions have the latter only
+                "DCGM_FI_DEV_GPU_UTIL{} / 100 or DCGM_FI_PROF_GR_ENGINE_ACTIVE{}",  # partitions have only the latter
                 "gpu_gfx_activity{} / 100",
                 high=1,
             ),

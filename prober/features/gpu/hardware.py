@@ -1,6 +1,6 @@
-"""Facts about the GPUs of this machine for the context of a result: names, memory, processes, driver and interconnect.
+"""Facts about the GPUs of this machine for a result: names, memory, processes, driver and interconnect.
 
-All functions block, for as long as the driver takes.
+All functions block while the driver answers.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,9 +15,9 @@ SOURCE, AMD_SOURCE = "NVML on the prober's machine", "AMD SMI on the prober's ma
 
 
 def read_hardware(chosen: Collection[int | str] | None = None) -> list[Fact]:
-    """Facts about the GPUs of NVIDIA, else of AMD; empty without GPUs or driver, and if a GPU does not answer.
+    """Facts about NVIDIA's GPUs, or else AMD's; empty without GPUs or driver, and if a GPU does not answer.
 
-    chosen: indices and UUIDs of the GPUs that serve the target; None if not known. Their number is stated with `chosen`, or if it is 1
+    chosen: indices and UUIDs of the GPUs that serve the target; None if unknown. The number of GPUs is a fact if known, or if it is 1
     """
     reader, _ = open_reader()
     if reader is None:
@@ -52,13 +52,13 @@ def _facts(reader: Reader | AmdReader, chosen: Collection[int | str] | None) -> 
 
 
 def _process_text(index: int, sizes: Mapping[int, int | None]) -> str:
-    """The processes that compute on a GPU, largest first, such as `GPU 0: process 4242 (60.1 GiB), process 977`; "" without any."""
+    """Describe the processes that compute on a GPU, largest first: `GPU 0: process 4242 (60.1 GiB), process 977`; "" for none."""
     ordered = sorted(sizes.items(), key=lambda item: -(item[1] or 0))
     shown = [f"process {pid}" + (f" ({size / 2**30:.1f} GiB)" if size is not None else "") for pid, size in ordered]
     return f"GPU {index}: {', '.join(shown)}" if shown else ""
 
 
 def _joined(values: Sequence[str | None]) -> str | None:
-    """The distinct values, joined to a text; None if one of them is unknown."""
+    """Join the distinct values to a text; None if one is unknown."""
     texts = [value for value in values if value is not None]
     return ", ".join(sorted(set(texts))) if len(texts) == len(values) else None

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class GpuMonitor(Monitor):
-    """Reads the GPUs for all targets. A machine without GPUs or driver logs one line."""
+    """Reads the GPUs for all targets. On a machine without GPUs or driver it only logs one line."""
 
     task = "gpus"
 
@@ -52,7 +52,7 @@ class GpuMonitor(Monitor):
         return TargetGpus(self._registry, observed)
 
     async def run(self) -> None:
-        """Read until cancelled; return at once if there are no GPUs."""
+        """Read until cancelled; return immediately if there are no GPUs."""
         loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, "gpus")
         reader: Reader | AmdReader | None = None
         try:
@@ -61,7 +61,7 @@ class GpuMonitor(Monitor):
             while reader is not None:
                 reading = loop.run_in_executor(thread, reader.read)
                 if not (await asyncio.wait([reading], timeout=STALE_S))[0]:
-                    self.show([], reader.driver)  # no outdated values while the driver hangs
+                    self.show([], reader.driver)  # remove values that the hanging driver no longer updates
                     self._log_once(f"GPUs: the driver has not answered for {STALE_S:g} s")
                 self.show(await reading, reader.driver)
                 if reader.trouble:
@@ -79,7 +79,7 @@ class GpuMonitor(Monitor):
         """Pass the readings to the targets that the GPUs serve."""
         targets = list(self._targets())
         for target in targets:
-            # A sidecar sees the GPUs of its pod; a prober of many targets must be told which target they serve.
+            # A sidecar sees only the GPUs of its pod; a prober of many targets needs the configuration to map GPUs to targets.
             chosen = target.spec.gpus.indices
             if chosen is None:
                 chosen = ("all",) if len(targets) == 1 else ()

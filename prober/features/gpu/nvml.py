@@ -1,6 +1,6 @@
 """NVIDIA's driver library (NVML), called through nvidia-ml-py (module `pynvml`, passed in).
 
-Every error means one of three: value permanently absent, value currently absent, GPU lost. A call that a GPU does not support
+Every error means one of three things: value permanently absent, value currently absent, GPU lost. A call that a GPU does not support
 or forbids is remembered with its reason and not repeated.
 
 All functions block. ctypes releases the interpreter's lock during each call, so a slow driver delays only the calling thread.
@@ -12,14 +12,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-_EVENT_WAIT_MS = 100  # longest call of the thread that waits for faults, and so the delay of `stop`
+_EVENT_WAIT_MS = 100  # longest call of the thread that waits for faults, so `stop` takes as long
 
-# Return codes, fixed by the library's ABI; as numbers, so that they need no library.
+# Return codes, fixed by the library's ABI; numbers, because the library may be missing.
 _UNINITIALIZED, _INVALID_ARGUMENT, NO_PERMISSION, _TIMEOUT, _FUNCTION_NOT_FOUND = 1, 2, 4, 10, 13
 _REFUSED = {3, NO_PERMISSION, _FUNCTION_NOT_FOUND, 25, 26}  # permanent: not supported, …, version mismatch, deprecated
 UNKNOWN = _REFUSED | {
     _INVALID_ARGUMENT
-}  # for a single field or metric; invalid argument: the driver is older than the field
+}  # only for a single field or metric; invalid argument: the driver is older than the field
 LOST = {_UNINITIALIZED, 15, 16, 28}  # …, GPU is lost, reset required, GPU not found
 
 MAX_LINKS = 18
@@ -44,11 +44,11 @@ class Lost(Exception):
 class Card:
     """A GPU, or a partition of one.
 
-    instance: id of the partition's GPU instance, for which the hardware counts
-    refused: reasons why calls are refused, by name of the call
+    instance: id of the partition's GPU instance, which the hardware counts separately
+    refused: {call: reason} of calls that the GPU refuses
     samples: GPM samples, the older one first
-    sampled_at: time of the newer sample in seconds; None if none was taken
-    pcie_bytes: sent and received, counted from GPM's rates since the first sample
+    sampled_at: time of the newer sample in seconds; None before the first
+    pcie_bytes: bytes sent and received, summed up from GPM's rates since the first sample
     """
 
     index: int
@@ -66,7 +66,7 @@ class Card:
 
 
 class Library:
-    """NVIDIA's driver library. has_stale_handle: a handle was refused, so its GPU may have been lost and come back"""
+    """NVIDIA's driver library. has_stale_handle: a handle was refused, so its GPU may have been lost and found again"""
 
     def __init__(self, nvml: Any) -> None:
         self.nvml = nvml
@@ -75,7 +75,7 @@ class Library:
     def call(self, name: str, *arguments: Any) -> Any:
         """Call `name` and return its result. Raises NVMLError."""
         function = getattr(self.nvml, name, None)
-        if function is None:  # an older nvidia-ml-py
+        if function is None:  # too old a version of nvidia-ml-py
             raise self.nvml.NVMLError(_FUNCTION_NOT_FOUND)
         return function(*arguments)
 
@@ -95,14 +95,14 @@ class Library:
             return None
 
     def release(self, name: str, *arguments: Any) -> None:
-        """Call a function that releases a resource; errors are ignored, as lost GPUs need no release."""
+        """Call a function that releases a resource; errors are ignored, because lost GPUs need no release."""
         try:
             self.call(name, *arguments)
         except self.nvml.NVMLError:
             return
 
     def processes(self, refused: dict[str, str], handle: Any) -> dict[int, int | None] | None:
-        """{id of a process that computes on the GPU or partition: bytes of memory}; None if the driver does not tell.
+        """Read {id of a process that computes on the GPU or partition: bytes of memory}; None if the driver does not report them.
 
         Raises Lost.
         """
@@ -110,7 +110,7 @@ class Library:
         return None if running is None else {process.pid: process.usedGpuMemory for process in running}
 
     def interconnect(self, handle: Any) -> str | None:
-        """Text on the active NVLinks and the fastest PCIe link that the GPU supports here, as an idle link runs slower. Raises Lost."""
+        """Describe the active NVLinks and the fastest PCIe link that the GPU supports here (idle links run slower). Raises Lost."""
         refused: dict[str, str] = {}
         states = (self.query(refused, "nvmlDeviceGetNvLinkState", handle, link) for link in range(MAX_LINKS))
         links = sum(state == _NVLINK_ACTIVE for state in states)
@@ -121,7 +121,7 @@ class Library:
         return ", ".join(parts) or None
 
     def fields(self, card: Card, fields: Sequence[Field], bits: int = 0) -> dict[Field, int]:
-        """Integer values of the fields, from one call. Fields with fewer than `bits` bits are left out. Raises Lost."""
+        """Read integer values of the fields in one call. Fields of fewer than `bits` bits are left out. Raises Lost."""
         queried = [counter for counter in fields if _field_name(counter) not in card.refused]
         answers = self.query(card.refused, "nvmlDeviceGetFieldValues", card.handle, queried) if queried else None
         values = {}
@@ -139,9 +139,9 @@ class Library:
 
 
 class Faults:
-    """A thread that waits in the driver for faults and counts them by GPU. Call `stop` when the list of GPUs changes.
+    """A thread that waits in the driver for faults and counts them by GPU. Call `stop` if the list of GPUs changes.
 
-    cards: UUID of each watched GPU, by address of its handle
+    cards: address of the handle → UUID, for each watched GPU
     """
 
     def __init__(self, library: Library, cards: Collection[Card], totals: dict[str, int]) -> None:
@@ -196,7 +196,7 @@ class Faults:
                 if error.value == _TIMEOUT:
                     continue
                 if error.value in _REFUSED:
-                    self._uuids = {}  # faults are never counted here: no zeros, no second try
+                    self._uuids = {}  # the driver cannot report faults: report no zeros, and do not retry
                 return
             uuid = self._uuids.get(address(event.device))
             if uuid is not None and event.eventType & nvml.nvmlEventTypeXidCriticalError:
@@ -204,7 +204,7 @@ class Faults:
 
 
 def address(handle: Any) -> int | None:
-    """Address in the driver to which a handle points, which identifies the handle; None for a null pointer."""
+    """Address to which a handle points in the driver, the handle's identity; None for a null pointer."""
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 

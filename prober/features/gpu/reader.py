@@ -1,9 +1,9 @@
-"""NVIDIA's GPUs by NVML, through nvidia-ml-py (module `pynvml`, imported only when a reader is opened).
+"""Reads NVIDIA's GPUs through NVML and nvidia-ml-py (module `pynvml`, imported only when a reader is opened).
 
-All functions block: call `open_reader`, `Reader.read` and `Reader.close` in one worker thread of their own. `nvml` makes the
+All functions block: call `open_reader`, `Reader.read` and `Reader.close` in one dedicated thread. `nvml` makes the
 calls and classifies their errors.
 
-Calls of a read for each GPU, and their mean costs on an H200 with driver 580 (`bench.gpu` measures them):
+Calls for each GPU in a read, and their mean costs on an H200 with driver 580 (measured by `bench.gpu`):
 
     call                                                  cost          when
     GetHandleByIndex, GetUUID, GetName                    6 ms          opening and re-listing only: handles are kept
@@ -40,23 +40,23 @@ _THROTTLES = {
     0x020: ThrottleReason.THERMAL,
     0x040: ThrottleReason.THERMAL_HARDWARE,
     0x080: ThrottleReason.POWER_BRAKE,
-    0x100: ThrottleReason.CLOCK_SETTING,  # a display asks for it
+    0x100: ThrottleReason.CLOCK_SETTING,  # set by a display
 }
 _GRAPHICS, _OCCUPANCY, _TENSOR, _DRAM, _PCIE_SENT, _PCIE_RECEIVED = 1, 3, 5, 10, 20, 21  # GPM metrics
 _METRICS = dict.fromkeys((_GRAPHICS, _OCCUPANCY, _TENSOR, _DRAM), 0.01)  # from per cent to a ratio
 _METRICS |= dict.fromkeys((_PCIE_SENT, _PCIE_RECEIVED), 2.0**20)  # from MiB/s to bytes/s
 _PCIE = ((197, 0), (198, 0))  # bytes sent, received
-_ALL_LINKS = 0xFFFFFFFF  # a scope that asks for the sum over all links
+_ALL_LINKS = 0xFFFFFFFF  # scope: sum over all links
 _LINK_COUNT = (91, 0)
 _LINK_COUNTERS = (  # sent, received, bytes of one count
     ((138, _ALL_LINKS), (139, _ALL_LINKS), 1024),
-    ((202, _ALL_LINKS), (204, _ALL_LINKS), 1),  # of NVLink 5
+    ((202, _ALL_LINKS), (204, _ALL_LINKS), 1),  # NVLink 5
 )
 _LINKS = (_LINK_COUNT, *(counter for *pair, _ in _LINK_COUNTERS for counter in pair))
 
 
 class Reader:
-    """The NVIDIA GPUs of this machine. While one does not answer, the library is opened anew every REOPEN_INTERVAL_S.
+    """The NVIDIA GPUs of this machine. While one does not answer, the library is reopened every REOPEN_INTERVAL_S.
 
     trouble: why the last read failed for all GPUs, or ""; is_complete: every GPU of the machine answered the last read
     """
@@ -72,11 +72,11 @@ class Reader:
 
     @property
     def refused(self) -> dict[str, dict[str, str]]:
-        """Reasons why calls are refused, by UUID of the GPU or partition and by name of the call."""
+        """Calls that NVML refuses: {UUID of the GPU or partition: {call: reason}}."""
         return {part.uuid: dict(part.refused) for card in self._cards for part in _parts(card)}
 
     def read(self) -> list[GpuReading]:
-        """Readings of every GPU and partition that answers. Errors of GPUs and driver are not raised."""
+        """Read every GPU and partition; those that do not answer are left out. Errors of GPUs and driver are not raised."""
         devices: list[GpuReading] = []
         try:
             self._ready()
@@ -95,23 +95,23 @@ class Reader:
         return devices
 
     def close(self) -> None:
-        """End the thread and release all resources. A later read returns nothing."""
+        """End the thread and release all resources. Later reads return nothing."""
         self._shut()
         self._opened_at = math.inf
 
     def cuda(self) -> str:
-        """The highest version of CUDA that the driver supports, as the engine's may be lower; "" if unknown. Raises Lost."""
+        """Highest CUDA version that the driver supports, which the engine need not use; "" if unknown. Raises Lost."""
         version = self._library.query({}, "nvmlSystemGetCudaDriverVersion_v2")
         return f"{version // 1000}.{version % 1000 // 10}" if version else ""
 
     def interconnect(self, uuid: str) -> str | None:
-        """Text on the links of a GPU that was read. Raises Lost."""
+        """Describe the links of a GPU that was read. Raises Lost."""
         return next(self._library.interconnect(card.handle) for card in self._cards if card.uuid == uuid)
 
     # --- list of the GPUs
 
     def _ready(self) -> None:
-        """Open the library anew where the number of GPUs has changed, or where a GPU has not answered and it is time."""
+        """Reopen the library if the number of GPUs changed, or if a GPU does not answer and REOPEN_INTERVAL_S have passed."""
         is_due = self._now() - self._opened_at >= REOPEN_INTERVAL_S
         if self._is_open and (self.is_complete or not is_due):
             is_due = self._library.call("nvmlDeviceGetCount") != self._count
@@ -136,11 +136,11 @@ class Reader:
                 uuid = self._library.call("nvmlDeviceGetUUID", handle)
                 self._cards.append(Card(index, uuid, self._library.call("nvmlDeviceGetName", handle), handle))
             except self._library.nvml.NVMLError as error:
-                self._all_listed &= error.value == NO_PERMISSION  # such a GPU is another container's
+                self._all_listed &= error.value == NO_PERMISSION  # such a GPU belongs to another container
         self.is_complete, self._answering = self._all_listed, list(self._cards)
 
     def _watch(self) -> None:
-        """Watch for faults of the GPUs that answered the last read; a running watch of the same GPUs continues."""
+        """Watch the GPUs that answered the last read for faults; a watch of the same GPUs continues."""
         uuids = {address(card.handle): card.uuid for card in self._answering}
         if self._faults is not None:
             if not self._faults.ended and self._faults.cards == uuids:
@@ -171,12 +171,12 @@ class Reader:
         mode = self._library.query(card.refused, "nvmlDeviceGetMigMode", card.handle)
         partitioned = mode is not None and mode[0] == 1
         if card.partitioned is not None and partitioned != card.partitioned:
-            card.refused.clear()  # an entire GPU and a partitioned one support different calls
+            card.refused.clear()  # entire and partitioned GPUs support different calls
             self._free(card)
         card.partitioned = partitioned
         devices = [self._device(card)]
         for partition in self._partitions(card):
-            used, total = self._memory(partition)  # before GPM: a 535 driver is said to confuse the two
+            used, total = self._memory(partition)  # before GPM: driver 535 is said to confuse the two
             metrics = self._profile(partition, card)
             devices.append(
                 GpuReading(
@@ -197,7 +197,7 @@ class Reader:
         return devices
 
     def _partitions(self, card: Card) -> list[Card]:
-        """The partitions of a GPU, listed at each read, as they and their handles are created and destroyed at run time."""
+        """List the partitions of a GPU. Done at each read, because partitions come and go at run time, with their handles."""
         partitions = {}
         slots = (
             self._library.query(card.refused, "nvmlDeviceGetMaxMigDeviceCount", card.handle) if card.partitioned else 0
@@ -214,7 +214,7 @@ class Reader:
             except self._library.nvml.NVMLError as error:
                 if error.value in LOST:
                     raise Lost from error
-                continue  # an empty slot, or destroyed while it was read
+                continue  # an empty slot, or a partition destroyed meanwhile
             partition.handle, partition.partition = handle, number
             partitions[uuid] = partition
         for removed in card.partitions.values():
@@ -228,8 +228,8 @@ class Reader:
         metrics = self._profile(card, card)
         sent, received = self._pcie(card)
         watched = self._faults is not None and self._faults.watches(card.uuid)
-        clock = self._query(card, "nvmlDeviceGetClockInfo", 1)  # MHz, of the SMs
-        rates = self._query(card, "nvmlDeviceGetUtilizationRates")  # none of a partitioned GPU, where GPM has the share
+        clock = self._query(card, "nvmlDeviceGetClockInfo", 1)  # MHz of the SMs
+        rates = self._query(card, "nvmlDeviceGetUtilizationRates")  # absent if the GPU is partitioned; GPM has it
         celsius = self._query_either(card, "nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature", 0)
         throttles = self._query_either(
             card, "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
@@ -265,21 +265,21 @@ class Reader:
         return self._library.query(card.refused, name, card.handle, *arguments)
 
     def _query_either(self, card: Card, name: str, old_name: str, *arguments: int) -> Any:
-        """The answer to the present call `name`, or else to `old_name`, the call of older drivers, which is removed in CUDA 14."""
+        """Make the call `name`, or on older drivers `old_name`, which CUDA 14 removes."""
         value = self._query(card, name, *arguments)
         return self._query(card, old_name, *arguments) if value is None else value
 
     def _memory(self, card: Card) -> tuple[int | None, int | None]:
-        """(used bytes, total bytes). Memory that the driver reserves is not counted, except by the call of older drivers."""
+        """(used bytes, total bytes). Memory reserved by the driver is counted only by the call of older drivers."""
         memory = self._query(card, "nvmlDeviceGetMemoryInfo", self._library.nvml.nvmlMemory_v2)
         if memory is None:
             memory = self._query(card, "nvmlDeviceGetMemoryInfo")
         return (None, None) if memory is None else (memory.used, memory.total)
 
     def _pcie(self, card: Card) -> tuple[int | None, int | None]:
-        """Bytes sent and received, with the headers of their packets.
+        """(bytes sent, bytes received), with packet headers.
 
-        Counters of 32 bits, which driver 580 has on an H200, wrap ten times a second on a busy bus: then GPM's rates are counted.
+        On a busy bus, 32-bit counters (driver 580 on an H200) wrap ten times a second; then GPM's rates are summed instead.
         """
         values = self._library.fields(card, _PCIE, bits=64)
         if not values and card.pcie_bytes:
@@ -295,7 +295,7 @@ class Reader:
         return None, None
 
     def _countable(self, card: Card, parent: Card) -> bool:
-        """True if the hardware supports GPM counters (Hopper and later). If so, the two samples of the card are allocated."""
+        """True if the hardware supports GPM counters (Hopper and later). Allocates the card's two samples if so."""
         support = self._library.query(card.refused, "nvmlGpmQueryDeviceSupport", parent.handle)
         if support is None:
             return False
@@ -309,7 +309,7 @@ class Reader:
         return bool(card.samples)
 
     def _profile(self, card: Card, parent: Card) -> dict[int, float]:
-        """GPM metrics (ratios, bytes/s) as means since the last read; empty at the first read."""
+        """Read GPM metrics (ratios, bytes/s) as means since the last read; empty at the first read."""
         library, nvml = self._library, self._library.nvml
         if not card.samples and not self._countable(card, parent):
             return {}
@@ -343,7 +343,7 @@ class Reader:
 
 
 def open_reader(now: Callable[[], float] = time.monotonic) -> tuple[Reader | AmdReader | None, str]:
-    """(reader of the visible GPUs of NVIDIA, or else of AMD; line for the log). The reader is None if there are no GPUs.
+    """Open the visible GPUs of NVIDIA, or else of AMD: (reader, line for the log). The reader is None if there are no GPUs.
 
     now: clock in seconds, which times REOPEN_INTERVAL_S
     """

@@ -31,7 +31,7 @@ GPUS = gauge("llmslo_gpus", "Configured number of GPUs that serve the target.", 
 
 def alerts() -> tuple[Alert, ...]:
     """Alert on GPUs that are throttled."""
-    reasons = "thermal|thermal_hardware|hardware|power_brake"  # a busy GPU at its power cap is normal
+    reasons = "thermal|thermal_hardware|hardware|power_brake"  # a busy GPU is normally at its power cap
     throttled = f'llmslo_gpu_throttle_active{{reason=~"{reasons}"}}'
     return (
         Alert(

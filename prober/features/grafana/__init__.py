@@ -1,4 +1,4 @@
-"""Dashboards and annotations in a Grafana. Only `client` imports the client library, which takes 25 MB, and 0.2 s to import."""
+"""Dashboards and annotations in a Grafana. Only `client` imports the client library, which takes 25 MB of memory and 0.2 s."""
 
 from importlib.util import find_spec
 
@@ -6,7 +6,7 @@ MISSING = "the library grafana-client is not installed: pip install 'llm-slo-pro
 
 
 class GrafanaError(Exception):
-    """A call to Grafana failed. The message has address and remedy, never the token."""
+    """A call to Grafana failed. The message has the address and the remedy, never the token."""
 
 
 def available() -> bool:

@@ -1,7 +1,7 @@
-"""The client of one Grafana: the library grafana-client, on an HTTP session with limits.
+"""Client of one Grafana: the library grafana-client, on an HTTP session with limits.
 
-Redirects are refused (a login page of a proxy is one, and the token must not be sent elsewhere), QUIC is off, and the revocation of
-certificates is not checked over the network (a closed network cannot).
+Redirects are refused (they may lead to a proxy's login page, and the token must not be sent elsewhere), QUIC is off, and certificates
+are not checked for revocation over the network (which fails in a closed network).
 """
 
 import time
@@ -20,8 +20,8 @@ from prober.config.hosts import check
 from prober.config.server import TlsSpec
 from prober.features.grafana import GrafanaError
 
-TIMEOUT_S = 15.0  # of a connection, and of each read
-MAX_BODY_S = 30.0  # of a response that trickles
+TIMEOUT_S = 15.0  # to connect, and for each read
+MAX_BODY_S = 30.0  # for a response that arrives slowly
 MAX_RESPONSE_BYTES = 2 << 20  # 15 times the largest dashboard; JSON takes up to 25 times as much memory
 _PIECE_BYTES = 64 << 10
 _MAX_REASON_CHARS = 300
@@ -31,12 +31,12 @@ _REMEDIES = {
     404: ": not found; check that the address is Grafana's base address with its path",
 }
 
-Credential = str | tuple[str, str]  # token of a service account, or user and password
+Credential = str | tuple[str, str]  # a service account's token, or user and password
 
 
 @contextmanager
 def connected(url: str, credential: Credential, tls: TlsSpec | None = None) -> Iterator[GrafanaApi]:
-    """The library's client of the Grafana at this base URL. What fails in the context raises GrafanaError."""
+    """Connect the library to the Grafana at a base URL. Errors inside the context are raised as GrafanaError."""
     parts, tls = urlsplit(url), tls or TlsSpec()
     host, path = parts.hostname or "", parts.path.strip("/")
     api = GrafanaApi(
@@ -59,13 +59,13 @@ def connected(url: str, credential: Credential, tls: TlsSpec | None = None) -> I
             )
             raise GrafanaError(f"{url}: {reason}") from error
         except (niquests.exceptions.RequestException, OSError) as error:
-            # The text of the innermost error, without the object names that the library puts around it.
+            # Keep only the innermost error's text, without the object names that the library adds.
             cause = str(error).rpartition(">: ")[2].rstrip("'\")")[:_MAX_REASON_CHARS] or type(error).__name__
             raise GrafanaError(f"{url}: cannot be reached: {cause}") from None
 
 
 def reason_of(error: GrafanaException) -> str:
-    """Why Grafana refused a call, and the remedy."""
+    """Explain why Grafana refused a call, with the remedy."""
     if not error.status_code:
         return f"cannot be reached: {error.message}"[:_MAX_REASON_CHARS]
     answer = error.response
@@ -75,7 +75,7 @@ def reason_of(error: GrafanaException) -> str:
 
 
 class _Resolver(SystemResolver):  # type: ignore[misc]
-    """Resolves names as the system does, but refuses addresses of services that hand out credentials."""
+    """Resolves names as the system does, but refuses addresses of services that provide credentials."""
 
     def getaddrinfo(self, *arguments: Any, **options: Any) -> Any:
         """Like socket.getaddrinfo. Raises Forbidden for an address of such a service."""
@@ -86,7 +86,7 @@ class _Resolver(SystemResolver):  # type: ignore[misc]
 
 
 class _Session(niquests.Session):
-    """An HTTP session for an API. secret: is in no response, also if the server returns it"""
+    """An HTTP session for an API. secret: removed from every response, in case the server repeats it"""
 
     def __init__(self, secret: str, tls: TlsSpec) -> None:
         super().__init__(resolver=_Resolver(), disable_http3=True, revocation_configuration=None)
@@ -95,7 +95,7 @@ class _Session(niquests.Session):
         self._secret = secret.encode()
 
     def request(self, method: str, url: str, *arguments: Any, **options: Any) -> niquests.Response:
-        """Like the method of niquests.Session. Raises GrafanaError for what is not an answer of an API, or too much of it."""
+        """Like the method of niquests.Session. Raises GrafanaError if the response is too long or not that of an API."""
         options |= {"stream": True, "allow_redirects": False}
         response: niquests.Response
         with super().request(method, url, *arguments, **options) as response:

@@ -1,4 +1,4 @@
-"""What the daemon, the rule files and the store must know of this feature."""
+"""Registers synchronisation with Grafana with the daemon."""
 
 from prober.features.grafana import series
 from prober.probing.feature import Feature, declared

@@ -1,7 +1,7 @@
-"""Pushes the dashboards to one Grafana: creates missing ones, replaces its own older ones, and leaves all others alone.
+"""Pushes the dashboards to one Grafana: creates missing ones, replaces its own older ones, leaves all others unchanged.
 
-Each save has a version message with the fingerprint of what was sent. If anybody else saves the dashboard, the newest version has
-another message or none: so an edit is known by the history. The content does not show it, as newer releases of Grafana migrate it.
+Each save has a version message with a fingerprint of what was sent. If someone else saves the dashboard, its newest version has
+another message or none, so the history shows the edit. The content would not, because newer releases of Grafana migrate it.
 """
 
 import hashlib
@@ -47,14 +47,14 @@ def push(
     force: bool = False,
     dry_run: bool = False,
 ) -> list[PushResult]:
-    """Create missing dashboards, replace outdated ones and leave edited ones alone, unless `force`.
+    """Create missing dashboards and replace outdated ones. Edited ones are replaced only with `force`.
 
-    folder: title or uid. datasource: name or uid of the one to preselect; None to leave the choice to Grafana. A dashboard that is
+    folder: title or uid. datasource: name or uid of the preselected data source; None: Grafana chooses. A dashboard that is
     refused does not affect the others. Raises GrafanaError if Grafana lacks the data source, and the library's errors if it does not
     answer or refuses the token.
     """
     source = _source(api, datasource) if datasource else None
-    folder_uid = cache(partial(_folder_uid, api, folder, dry_run=dry_run))  # when a dashboard needs it
+    folder_uid = cache(partial(_folder_uid, api, folder, dry_run=dry_run))  # called once a dashboard needs it
     results = []
     for document in documents:
         generated = _with_source(document, source) if source else document
@@ -69,7 +69,7 @@ def push(
 
 
 def message_of(document: Json) -> str:
-    """Version message for the history of the dashboard, with a fingerprint of what is sent."""
+    """Version message for the history of the dashboard, with a fingerprint of the content."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return f"llm-slo-prober {__version__} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
@@ -93,7 +93,7 @@ def _push(
             reason = "its history cannot be read" if newest is None else "somebody else saved it since, or created it"
             return "edited", f"{reason}; left alone, --force overwrites it"
         state, version = "updated" if ours else "overwritten", present["dashboard"]["version"]
-        into = present["meta"].get("folderUid")  # one that was moved stays there
+        into = present["meta"].get("folderUid")  # a dashboard that was moved stays there
     if into is None or force:
         into = folder_uid()
     if not dry_run:
@@ -115,7 +115,7 @@ def _push(
 
 
 def _readable(call: Callable[..., Any], *arguments: Any) -> Any:
-    """The answer of a call; None for what does not exist or may not be read, which some releases answer alike."""
+    """Call Grafana; return None if the object does not exist or may not be read, which some releases do not distinguish."""
     try:
         return call(*arguments)
     except GrafanaException as error:
@@ -127,7 +127,7 @@ def _readable(call: Callable[..., Any], *arguments: Any) -> Any:
 def _newest_message(api: GrafanaApi, uid: str) -> str | None:
     """Message of the newest version of a dashboard; None if the history may not be read, or is empty.
 
-    The library's own method sends its limit in the body of a GET.
+    The library's own method is not used: it sends the limit in the body of a GET.
     """
     answer = _readable(api.client.GET, f"/dashboards/uid/{uid}/versions?limit=10")
     versions = answer.get("versions") or [] if isinstance(answer, dict) else answer or []  # a list before Grafana 11.6
@@ -136,12 +136,12 @@ def _newest_message(api: GrafanaApi, uid: str) -> str | None:
 
 
 def _folder_uid(api: GrafanaApi, folder: str, *, dry_run: bool) -> str:
-    """uid of the folder with this title or uid. A missing one is created, with a uid made from its title, which a rename keeps."""
+    """uid of the folder with this title or uid. A missing folder is created; its uid, made from the title, survives a rename."""
     for item in _readable(api.folder.get_all_folders) or ():
         if folder in (item["title"], item["uid"]):
             return str(item["uid"])
     uid = re.sub(r"[^a-z0-9]+", "-", folder.lower()).strip("-")[:40] or "llm-slo-prober"
-    for candidate in (folder, uid):  # the list has a thousand
+    for candidate in (folder, uid):  # the list of folders has a thousand at most
         if _UID.fullmatch(candidate) and _readable(api.folder.get_folder, candidate) is not None:
             return candidate
     if not dry_run:

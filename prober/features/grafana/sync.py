@@ -1,4 +1,4 @@
-"""Keeps the dashboards of one Grafana up to date and marks events there, in a thread, so that no request is delayed."""
+"""Updates the dashboards of one Grafana and marks events there, in a thread, so that no probe is delayed."""
 
 import asyncio
 import html
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from prober.features.grafana.push import PushResult
 
 TAG = "llm-slo-prober"
-MAX_TAG_CHARS = 100  # size of the column in Grafana's table of tags
-# Frequent, shown by the dashboards themselves, or of the configuration.
+MAX_TAG_CHARS = 100  # size of the tag column in Grafana's database
+# Kinds of events that are frequent, shown by the dashboards, or caused by the configuration.
 NOT_MARKED = frozenset(("state", "diagnosis", "slo"))
-INTERVAL_S = 30.0  # between two looks for new events, and between two tries of what failed
+INTERVAL_S = 30.0  # between checks for new events, and between retries
 NOT_REPLACED = ("edited", "provisioned", "failed")  # states of dashboards, and values of the label
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def mark_of(event: TargetEvent, began_unix_s: float | None = None) -> Mark:
 
 @contextmanager
 def _connected(spec: GrafanaSpec) -> "Iterator[GrafanaApi]":
-    """The configured Grafana. The token is read, and the library imported, for each synchronisation. Raises GrafanaError."""
+    """Connect to the configured Grafana. Reads the token and imports the library each time. Raises GrafanaError."""
     from prober.features.grafana.client import connected
 
     secret = Secret(spec.auth.secret_file)
@@ -64,7 +64,7 @@ class Grafana:
 
     results: returns the sweeps of a target, to find the start of a sweep for its annotation.
     exclusive: returns True if this replica may write; called before each synchronisation.
-    documents: builds the dashboards, in a thread; None in a shard that does not write them
+    documents: builds the dashboards, in a thread; None in a shard that does not push them
     """
 
     def __init__(
@@ -80,9 +80,9 @@ class Grafana:
         self._exclusive, self._documents = exclusive, documents
         self._spec: GrafanaSpec | None = None
         self._configured = asyncio.Event()
-        self._push_due_s = 0.0  # on the clock of the loop
-        self._marked: TargetEvent | None = None  # the latest event that is marked, or needs no mark
-        self._problems: dict[str, str] = {}  # that were logged last, by what is synchronised
+        self._push_due_s = 0.0  # on the event loop's clock
+        self._marked: TargetEvent | None = None  # the latest event that is marked or needs no mark
+        self._problems: dict[str, str] = {}  # last logged problem of each part
 
     def configure(self, spec: GrafanaSpec | None) -> None:
         """Use this configuration and synchronise at once; None stops synchronisation."""
@@ -100,7 +100,7 @@ class Grafana:
             self._configured.clear()
             spec, events = self._spec, self._event_log.latest()
             if spec is not None and not self._exclusive():
-                self._marked = next(iter(events), None)  # the replica that writes has the same events
+                self._marked = next(iter(events), None)  # the replica that held the lease before has marked these
             elif spec is not None:
                 if spec.dashboards and self._documents and now() >= self._push_due_s:
                     self._push_due_s = now() + spec.interval
@@ -115,7 +115,7 @@ class Grafana:
                     await self._configured.wait()
 
     async def _synchronised(self, what: str, work: Awaitable[None]) -> bool:
-        """Wait for the end of `work`, and count how it ended. Returns False if it failed."""
+        """Wait for `work` to end and count the result. Returns False if it failed."""
         failures = self._families.value(series.GRAFANA_FAILURES, what)
         try:
             await work
@@ -128,7 +128,7 @@ class Grafana:
         return True
 
     def _report(self, what: str, problem: str) -> None:
-        """Log a problem, unless it is the last one of the same. problem: "" for none"""
+        """Log a problem unless it was the last one logged for `what`. problem: "" for none"""
         if problem and problem != self._problems.get(what):
             log.warning("grafana: %s", problem)
         self._problems[what] = problem
@@ -158,7 +158,7 @@ class Grafana:
         return mark_of(event, next(began, None))
 
     def _annotate(self, spec: GrafanaSpec, marks: Sequence[tuple[TargetEvent, Mark]]) -> None:
-        """Mark the events. Raises GrafanaError, after which some are marked."""
+        """Mark the events. Raises GrafanaError, possibly after marking some."""
         with _connected(spec) as api:
             for event, mark in marks:
                 api.annotations.add_annotation(**mark)

@@ -1,1 +1,1 @@
-"""The prober's own page: values in, HTML out, piece by piece."""
+"""The prober's own pages: rendered from values to HTML, piece by piece."""

@@ -1,4 +1,4 @@
-"""Filters of the templates: values as text, parts of addresses, and SVG path data of timelines and sparklines. The templates write all
+"""Filters of the templates: values as text, parts of addresses, and SVG path data of timelines and sparklines. Only the templates write
 elements; no filter returns HTML.
 """
 
@@ -28,7 +28,7 @@ BAR_WIDTH, BAR_HEIGHT = 4, 24  # of a sparkline
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A picture as SVG path data. label: description in words; paths: (CSS class, path data)"""
+    """A picture as SVG path data. label: description for screen readers; paths: (CSS class, path data)"""
 
     width: int
     height: int
@@ -37,14 +37,14 @@ class Drawing:
 
 
 def probe_kind(probe: ProbeResult) -> Kind:
-    """Good, bad, or unknown if the outcome says nothing about the target."""
+    """Good, bad, or unknown if the outcome does not depend on the target."""
     if probe.outcome is Outcome.OK:
         return "good"
     return "unknown" if probe.outcome in NEUTRAL else "bad"
 
 
 def span_ns(probes: Sequence[ProbeResult]) -> int:
-    """Width of the timelines, as time after the due time: nine of ten probes fit into it."""
+    """Width of the timelines in ns after the due time, chosen so that nine of ten probes fit."""
     durations = sorted(p.timeline.end_ns - p.timeline.intended_ns for p in probes if p.timeline.end_ns)
     return max(durations[int(0.9 * (len(durations) - 1))], 1) if durations else 10**9
 
@@ -56,9 +56,9 @@ def overrun_s(t: Timeline, span_ns: int) -> float | None:
 
 
 def timeline_drawing(probe: ProbeResult, span_ns: int) -> Drawing:
-    """Timeline of a probe: connecting, waiting, first token, tokens, and a cross if it failed.
+    """Timeline of a probe: connecting, waiting, first token, tokens; a cross marks a failure.
 
-    The part right of the due time is `span_ns` wide. A later event is drawn at the right edge, behind a break.
+    The part right of the due time covers `span_ns`. A later event is drawn at the right edge, after a break.
     """
     t = probe.timeline
     end = _end_ns(t)
@@ -68,7 +68,7 @@ def timeline_drawing(probe: ProbeResult, span_ns: int) -> Drawing:
 
     paths = [("due", f"M{LEFT} 1v14")]
     ready = t.intended_ns
-    if t.connection is not None:  # left of the due time if the connection was ready by then, else up to that moment
+    if t.connection is not None:  # ends at the due time, or earlier if the connection was ready before
         connected = t.connection.ready_ns or t.end_ns or t.connection.start_ns
         ready = t.connection.ready_ns or ready
         length, right = x(t.intended_ns + connected - t.connection.start_ns) - LEFT, max(LEFT, x(connected))
@@ -90,7 +90,7 @@ def timeline_drawing(probe: ProbeResult, span_ns: int) -> Drawing:
 
 
 def sparkline(probes: Sequence[ProbeResult], slots: int = RECENT) -> Drawing:
-    """The last probes, oldest first: the height of a bar is its TTFT (or E2E), a failed probe has full height."""
+    """The last probes, oldest first: the height of a bar is the TTFT (or E2E); a failed probe has full height."""
     oldest_first = list(reversed(probes))
     values = [p.timeline.ttft_s or p.timeline.e2e_s or 0.0 if p.outcome in ANSWERED else None for p in oldest_first]
     top = max((value for value in values if value is not None), default=1.0) or 1.0
@@ -105,7 +105,7 @@ def sparkline(probes: Sequence[ProbeResult], slots: int = RECENT) -> Drawing:
 
 
 def trend(name: str, values: Sequence[float | None]) -> Drawing:
-    """Bars of an engine signal, one for each reading, oldest first. An unknown value has no bar."""
+    """Bars of an engine signal, one per reading, oldest first. An unknown value has no bar."""
     top = max((value for value in values if value is not None), default=0.0) or 1.0
     bars = [
         f"M{slot * BAR_WIDTH + 1} {BAR_HEIGHT}v-{round(value / top * BAR_HEIGHT)}"
@@ -123,7 +123,7 @@ def _end_ns(t: Timeline) -> int:
 
 
 def _ticks(places: Sequence[int]) -> str:
-    """SVG path data of a stroke at each place."""
+    """SVG path data with one stroke per place."""
     path, last = f"M{places[0]} 4v8", places[0]
     for place in places[1:]:
         path += f"m{place - last}-8v8"
@@ -131,7 +131,7 @@ def _ticks(places: Sequence[int]) -> str:
     return path
 
 
-MAX_TEXT_CHARS = 300  # of a text from elsewhere, where it is one of many
+MAX_TEXT_CHARS = 300  # for a text of another program in a list
 
 
 def cut(text: str, limit: int = MAX_TEXT_CHARS) -> str:
@@ -145,7 +145,7 @@ def query_value(text: str) -> str:
 
 
 def target_link(key: str) -> str:
-    """Relative address of a target's page. All addresses are relative, so that they are valid under any prefix and behind any proxy."""
+    """Relative address of a target's page: relative addresses are valid under any prefix and behind any proxy."""
     return f"?target={query_value(key)}"
 
 
@@ -158,18 +158,18 @@ def page_link(page: PageView, /, **changed: str) -> str:
 
 
 def grafana_link(page: PageView, target: str = "") -> str:
-    """Address of the target's dashboard in Grafana, or without a target of the overview; "" without a Grafana."""
+    """Address in Grafana of the target's dashboard, or without a target of the overview; "" without a Grafana."""
     path = f"{UIDS['target']}?var-target={query_value(target)}" if target else UIDS["overview"]
     return page.grafana_url and f"{page.grafana_url}/d/{path}"
 
 
 def anchor(key: str) -> str:
-    """An HTML id for a key, which may contain any characters."""
+    """An HTML id for a key, which may have any characters."""
     return sha1(key.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()[:10]
 
 
 def probe_anchor(probe: ProbeResult) -> str:
-    """The HTML id of a probe, which is the same each time the page is made."""
+    """The HTML id of a probe, equal in all versions of the page."""
     return anchor(f"{probe.target} {probe.request_id} {probe.timeline.intended_ns}")
 
 
@@ -179,7 +179,7 @@ def iso_time(unix_s: float) -> str:
 
 
 def bound(seconds: float | None) -> str:
-    """A bound of a confidence interval as a duration without a line break; `?` if the samples give no bound."""
+    """A bound of a confidence interval as a duration without a line break; `?` if the samples are too few for a bound."""
     return "?" if seconds is None else format_duration(seconds).replace(" ", "\N{NO-BREAK SPACE}")
 
 

@@ -1,7 +1,7 @@
-"""Renders the pages for people: values in, HTML out.
+"""Renders the pages: values in, HTML out.
 
-Every value is escaped, and its unprintable characters are replaced, by the environment and not by the templates, so that no value
-can become markup by an omission. `ready_made` is the only place where ready markup passes.
+The environment, not the templates, escapes every value and replaces its unprintable characters, so no template can forget it.
+Only `ready_made` lets markup pass.
 """
 
 import re
@@ -26,30 +26,30 @@ CONSTANTS = {
     "no_drift_data": NO_DRIFT_DATA,
     "untrusted": UNTRUSTED,
     "connect_phases": PHASES,
-    "max_mistakes": 20,  # of a configuration, that are listed
-    "max_open_probes": 12,  # the others are folded away
+    "max_mistakes": 20,  # listed mistakes of the configuration
+    "max_open_probes": 12,  # further ones are folded
     "max_sweeps": 6,
     "shown_quantiles": (0.5, 0.9, 0.95, 0.99),
     "api_paths": ("metrics", *(f"api/v1/{name}" for name in ("targets", "probes", "events", "sweeps", "openapi.json"))),
 }
 REFRESH_S = 5
-NAMED = 8  # concerns that the fleet page lists
+NAMED = 8  # concerns listed on the fleet page
 _LAYOUT = re.compile(r"(?<=[>}])[ \t]*\n\s*|[ \t]*\n\s*(?=[<{])")
 
 
 class LineBreaksAreLayout(Extension):
     """Removes line breaks beside template tags, with their indentation, from the text of a template.
 
-    So templates can be indented without blank text nodes on the page. The break moves into a comment, so that errors name the line.
+    So templates can be indented without blank text nodes on the page. The break moves into a comment: errors name the right line.
     """
 
     def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
-        """The source of a template without such line breaks."""
+        """Remove such line breaks from the source of a template."""
         return _LAYOUT.sub(lambda match: "{#" + "\n" * match[0].count("\n") + "#}", source)
 
 
 def ready_made(html: str) -> Markup:
-    """HTML or SVG as markup that is not escaped: the prober made it from escaped parts."""
+    """Mark HTML or SVG that the prober made from escaped parts, so that it is not escaped again."""
     return Markup(printable(html))
 
 
@@ -72,7 +72,7 @@ def _environment() -> Environment:
     environment.filters.update(FILTERS)
     environment.globals.update(CONSTANTS)
     for name in environment.list_templates():
-        environment.get_template(name)  # compiled now, in the thread that imports
+        environment.get_template(name)  # compile now, in the importing thread
     return environment
 
 
@@ -84,7 +84,7 @@ def page(view: PageView, stamp: str, charts: Sequence[Figure] = ()) -> str:
 
     Args:
         view: values to show
-        stamp: changes with the style sheet and the script, so that browsers may cache both
+        stamp: changes with the style sheet and the script, so that browsers can cache both
         charts: charts of the target's last sweeps
     """
     values: dict[str, Any] = {"page": view, "events": view.events, "now": view.at_unix_s}
@@ -98,7 +98,7 @@ def page(view: PageView, stamp: str, charts: Sequence[Figure] = ()) -> str:
 
 
 def no_such(name: str, known: Sequence[str], stamp: str) -> str:
-    """The page for a target that does not exist. known: names of some targets that do"""
+    """The page for an unknown target. known: names of some existing targets"""
     title = "No such target – llm-slo-prober"
     return _rendered("no_such_target.html", title, stamp, live=False, name=name, known=known)
 

@@ -53,7 +53,7 @@ ALL = ProbeFilter()
 
 @dataclass(frozen=True, slots=True)
 class PageView:
-    """A page at one moment: all targets, or one of them in detail.
+    """A page at one moment: all targets, or one target in detail.
 
     targets: targets on this page, worst first
     concerns: the most important fact about each target, worst first
@@ -62,8 +62,8 @@ class PageView:
     filter_text: text of the filter for targets; chosen: requested target; probe_filter: filter for probes
     is_target_page: True if the first of `targets` is shown in detail
     page: number of this page, from 1, of `pages`
-    receive_delay: p99 of how much later than the kernel's stamp bytes were read, in seconds; None before the first read
-    reads: (stamped by the kernel, stamped by this process only) numbers of reads since the start
+    receive_delay: p99 of the time from the kernel's stamp until the bytes were read, in seconds; None before the first read
+    reads: numbers of reads since the start (stamped by the kernel, stamped only by this process)
     admin: actions are enabled
     shard: shard of this prober, such as 1/3; "" without shards
     configured: number of targets of all shards
@@ -93,7 +93,7 @@ class PageView:
 
     @property
     def total(self) -> int:
-        """Number of all targets, whether or not they are on this page."""
+        """Number of all targets, on this page or not."""
         return len(self.concerns)
 
     @property
