@@ -1,1 +1,1 @@
-"""Detection of checked answers that are wrong more often than before."""
+"""Detects that checked answers are wrong more often than before."""

@@ -1,12 +1,12 @@
-"""Detects that answers are wrong more often than before, for one check of one workload. Without I/O: `step` takes each answer.
+"""Detects that the answers to one check of one workload are wrong more often than before. Without I/O: `step` takes each answer.
 
-The baseline is a share of wrong answers with exact binomial bounds, computed for the effective number of independent answers. The test
-bets against the upper bound with the rivals of `statistics.sequential_test`, and sums each bet over all possible starts (Shiryaev and
-Roberts; Shin, Ramdas, Rinaldo, "E-detectors", New England Journal of Statistics in Data Science 2, 2023). While every answer is wrong
-with a chance up to the bound, whatever came before, the sum reaches `threshold` after at least `threshold` answers on average. Where
-wrong answers come together, bets are tempered by 1 ÷ dispersion; that is no proof, `bench/answers.py` measures it.
+The baseline is a share of wrong answers with exact binomial bounds, for the effective number of independent answers. The test
+bets against the upper bound with the rivals of `statistics.sequential_test` and sums each bet over all possible starts (Shiryaev and
+Roberts; Shin, Ramdas, Rinaldo, "E-detectors", New England Journal of Statistics in Data Science 2, 2023). As long as each answer is
+wrong with at most the bound's probability, given all before it, the sum needs at least `threshold` answers on average to reach
+`threshold`. If wrong answers cluster, bets are tempered by 1 ÷ dispersion; this has no proof, `bench/answers.py` measures it.
 
-A change must last. After the first evidence PAUSE_ANSWERS answers are skipped; then Wald's test with the best bet so far decides.
+A change must last. After the first evidence PAUSE_ANSWERS answers are skipped; then Wald's test decides with the best bet so far.
 """
 
 import math
@@ -19,24 +19,24 @@ from prober.statistics.sequential_test import ERROR, RIVALS_ABOVE, RIVALS_BELOW,
 from prober.storage.saved_rows import Moment
 
 Event = Literal["learnt", "alarm", "recovered", "improved", "accepted"]
-Cause = Literal["engine_change", "unknown"]  # engine_change: the rise began about when the engine changed
+Cause = Literal["engine_change", "unknown"]  # engine_change: the rise began near a change of the engine
 
-# Of the budget of false alarms half is for the test, and half for a baseline whose bound is wrong.
+# Half of the false alarm budget is for the test, half for a wrong bound of the baseline.
 FALSE_ALARM_MARGIN = 2.0
 MIN_ANSWERS, MIN_LEARNING_S, MAX_LEARNING_S = 200, 86_400.0, 7 * 86_400.0
-MIN_ANSWERS_BEFORE_CHANGE = 100  # make a baseline if the engine changes while it is learned
-PAUSE_ANSWERS = 20  # that a burst of wrong answers may last
-MAX_GROUPS, MIN_GROUPS = 1_024, 16  # of the baseline's answers: kept (an even number), and needed for a variance
-MAX_COUNTED_WRONG = 300  # in exact bounds, whose cost grows with it: their width is then a fifth of the share
-LOG_LIKELY = 3.0  # an engine's change begins the rise if its log likelihood is so near to that of the best start (95%)
+MIN_ANSWERS_BEFORE_CHANGE = 100  # enough for a baseline if the engine changes during learning
+PAUSE_ANSWERS = 20  # a burst of wrong answers may last this long
+MAX_GROUPS, MIN_GROUPS = 1_024, 16  # of the baseline's answers: stored (an even number), and needed for a variance
+MAX_COUNTED_WRONG = 300  # in exact bounds, which get slower: their width is then a fifth of the share
+LOG_LIKELY = 3.0  # a change of the engine can be the start if its log likelihood is this close to the best (95%)
 
 
 @dataclass(slots=True)
 class Answers:
-    """Numbers of right and wrong answers, in the order of time.
+    """Right and wrong answers, counted in the order of time.
 
     groups: number of wrong answers in each group of `size` successive answers; the last group may be smaller
-    adopted: number of answers when they last became the baseline; 0 if they have not yet
+    adopted: number of answers when they last became the baseline; 0 if they never did
     """
 
     begun: Moment
@@ -61,10 +61,10 @@ def _merged(groups: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The usual share of wrong answers.
+    """The normal share of wrong answers.
 
-    low, high: bounds of the share, each wrong with a chance of ERROR
-    dispersion: variance of the number of wrong answers in a group ÷ that of independent answers, at least 1
+    low, high: bounds of the share, each wrong with probability ERROR
+    dispersion: variance of wrong answers per group ÷ the variance of independent answers, at least 1
     """
 
     count: int
@@ -75,7 +75,7 @@ class Baseline:
 
 
 def baseline_of(answers: Answers) -> Baseline:
-    """The baseline that these answers give; they are at least one."""
+    """Compute the baseline from at least one answer."""
     count, wrong, size = answers.count, sum(answers.groups), answers.size
     share, dispersion, worst, groups = wrong / count, 1.0, 0.0, answers.groups[: count // size]
     while len(groups) >= MIN_GROUPS and 0 < share < 1:
@@ -91,10 +91,10 @@ def baseline_of(answers: Answers) -> Baseline:
 
 @dataclass(slots=True)
 class Bet:
-    """A bet on one higher share of wrong answers (a rival): its log evidence since the start that gives it most, at `since_unix_s`.
+    """A bet on one higher share of wrong answers (a rival): its log evidence since its best start, which was at `since_unix_s`.
 
-    count, wrong: answers since the best start
-    since_change: log evidence since the engine's last change; None if no change is known
+    count, wrong: answers since that start
+    since_change: log evidence since the engine's last change; None without a known change
     """
 
     log_evidence: float = 0.0
@@ -108,11 +108,11 @@ class Bet:
 class Rise:
     """A suspected or proved rise of the share of wrong answers.
 
-    logs: log evidence of each rival; the test uses the bet of the rival that has most
+    logs: log evidence of each rival; the test uses the bet of the strongest rival
     since_unix_s: estimated start; count, wrong: answers since then
-    change: the engine's change (Unix seconds, text) about when it began; None if there was none
+    change: the engine's change (Unix seconds, text) near the start; None if there was none
     paused: answers since the first evidence, up to PAUSE_ANSWERS
-    log_evidence: log evidence of the test that decides; during an alarm, log evidence that the rise is over
+    log_evidence: evidence of the deciding test; during an alarm, evidence that the rise is over
     raised: when the alarm began; None while the rise is only suspected
     """
 
@@ -128,11 +128,11 @@ class Rise:
 
 @dataclass(slots=True)
 class AnswerChange:
-    """State of one check.
+    """State of the detection for one check.
 
-    asked: digest of the questions and their check, for which alone a baseline is valid
+    asked: digest of the questions and their check; a baseline is valid only for these
     learning: answers collected for the next baseline; None once the baseline is final
-    better: for each rival, log evidence since the best start that fewer answers are wrong than in the baseline
+    better: for each rival, log evidence since its best start that fewer answers are wrong than in the baseline
     change: the engine's last change (Unix seconds, text)
     """
 
@@ -146,11 +146,11 @@ class AnswerChange:
 
     @property
     def alarm(self) -> Rise | None:
-        """The rise, if it raised an alarm; None if there is none or it is only suspected."""
+        """The rise that raised an alarm; None if there is none, or if it is only suspected."""
         return self.rise if self.rise is not None and self.rise.raised is not None else None
 
     def engine_changed(self, text: str, now: Moment, *, is_restart: bool) -> None:
-        """Record a change of the engine. The answers before it give the baseline, which is final then unless it was only a restart."""
+        """Record a change of the engine. Unless it is a restart, the answers before it make the final baseline."""
         self.change = (now.unix_s, text)
         for bet in self.bets:
             bet.since_change = 0.0
@@ -161,7 +161,7 @@ class AnswerChange:
         self.learning = Answers(now) if self.baseline is None else None
 
     def step(self, wrong: bool, now: Moment, threshold: float, accept_after_s: float) -> Event | None:
-        """Process an answer. threshold: lower bound of the mean number of answers between false suspicions"""
+        """Process an answer. threshold: smallest allowed mean number of answers between false suspicions"""
         if self.learning is None and self.baseline is None:
             self.learning = Answers(now)
         if (event := self._learn(wrong, now, accept_after_s)) is not None or self.baseline is None:
@@ -194,7 +194,7 @@ class AnswerChange:
         return None
 
     def _learn(self, wrong: bool, now: Moment, accept_after_s: float) -> Event | None:
-        """Collect an answer. The baseline is computed first after a day, again whenever the answers double, and last after a week."""
+        """Collect an answer. The baseline is computed after a day, each time the answers double, and finally after a week."""
         answers = self.learning
         if answers is None:
             return None
@@ -218,13 +218,13 @@ class AnswerChange:
         return event
 
     def _judge(self, rise: Rise, wrong: bool, logs: Sequence[float], now: Moment, threshold: float) -> Event | None:
-        """Decide if a suspected rise lasts, or if a rise that raised an alarm is over."""
+        """Decide whether a suspected rise lasts, or whether a rise with an alarm is over."""
         log = logs[rise.logs.index(max(rise.logs))]
         rise.logs = [before + more for before, more in zip(rise.logs, logs, strict=True)]
         rise.count, rise.wrong = rise.count + 1, rise.wrong + wrong
         if rise.raised is not None:
             rise.log_evidence = max(0.0, rise.log_evidence - log)
-            if rise.log_evidence < math.log(threshold / ERROR):  # so that false ends are as rare as false alarms
+            if rise.log_evidence < math.log(threshold / ERROR):  # makes false ends as rare as false alarms
                 return None
             self.rise = self.learning = None
             return "recovered"
@@ -245,17 +245,17 @@ class AnswerChange:
 
 
 def threshold(rate_per_s: float, false_alarms_per_s: float) -> float:
-    """Evidence that makes a rise suspected, so that false alarms are no more frequent. A share ERROR of suspicions becomes alarms."""
+    """Evidence that starts a suspicion, for a rate of false alarms. Of false suspicions, a share ERROR becomes alarms."""
     return max(1 / ERROR, FALSE_ALARM_MARGIN * ERROR * rate_per_s / false_alarms_per_s)
 
 
 def _logs(wrong: bool, rivals: Rivals, share: float, dispersion: float) -> list[float]:
-    """Log evidence of an answer for each rival against a share of wrong answers, divided by `dispersion`."""
+    """Log evidence of an answer for each rival against the share of wrong answers, divided by `dispersion`."""
     against = [math.log1p((odds - 1) * share) for odds, _ in rivals]
     of_wrong = [(math.log(odds) if odds else -math.inf) if wrong else 0.0 for odds, _ in rivals]
     return [(log - lost) / dispersion for log, lost in zip(of_wrong, against, strict=True)]
 
 
 def _mean(logs: Sequence[float], rivals: Rivals) -> float:
-    """Mean of the evidence of all rivals, by their weights. logs: log evidence of each"""
+    """Weighted mean of the evidence of all rivals. logs: log evidence of each"""
     return sum(weight * math.exp(log) for log, (_, weight) in zip(logs, rivals, strict=True))

@@ -1,4 +1,4 @@
-"""Watches the checked answers of all targets: takes probe results, exports series and events, and saves its state."""
+"""Watches the checked answers of all targets: takes probe results, exports series and events, saves the states."""
 
 import json
 import logging
@@ -23,18 +23,18 @@ from prober.storage.saved_rows import SavedRows, moment
 
 CheckKey = tuple[str, str]  # workload, check
 log = logging.getLogger(__name__)
-_READER = cache(partial(Reader, AnswerChange))  # of the states; takes 50 ms to build
+_READER = cache(partial(Reader, AnswerChange))  # reads states; takes 50 ms to build
 
 
 class AnswersMonitor(Monitor):
-    """The checked answers of all targets. saved: states that `states` returned in an earlier process, by name"""
+    """The checked answers of all targets. saved: states by name that `states` returned in an earlier process"""
 
     def __init__(self, registry: Registry, events: EventLog, spec: DriftSpec, saved: SavedRows) -> None:
         self.registry, self.events, self.spec, self.saved = registry, events, spec, saved
         self.targets: dict[str, TargetAnswers] = {}
 
     def observe(self, observed: ObservedTarget) -> "TargetAnswers":
-        """Watch one target. It continues the saved baselines."""
+        """Watch one target, continuing from its saved baselines."""
         observer = self.targets[observed.name] = TargetAnswers(self, observed)
         return observer
 
@@ -42,7 +42,7 @@ class AnswersMonitor(Monitor):
         self.spec = configuration.drift
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """(name, state) of every check, to be saved."""
+        """(name, state) of every check, to save."""
         for target in list(self.targets.values()):
             yield from target.states()
 
@@ -56,7 +56,7 @@ class TargetAnswers(TargetObserver):
 
         self.name, self.checks = observed.name, dict[CheckKey, AnswerChange]()
         self._monitor, self._observed = monitor, observed
-        self._rates: dict[CheckKey, float] = {}  # of the workload, answers per second
+        self._rates: dict[CheckKey, float] = {}  # answers per second of the workload
         for probe in observed.spec.probes:
             for workload, part, rate, _ in probe.judged():
                 asked = sha256(repr(part).encode()).hexdigest()[:16] if part.checks else ""
@@ -72,7 +72,7 @@ class TargetAnswers(TargetObserver):
                     self._show(key)
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """(name, state) of every check, to be saved."""
+        """(name, state) of every check, to save."""
         for key, state in list(self.checks.items()):
             yield json.dumps((self.name, *key)), dumps(state)
 
@@ -103,7 +103,7 @@ class TargetAnswers(TargetObserver):
         self._monitor.saved.put(self.states())
 
     def _show(self, key: CheckKey) -> None:
-        """Export the verdict. The start and the engine's change are exported only while an alarm is active."""
+        """Export the verdict; the start and the engine's change only during an alarm."""
         registry, labels = self._monitor.registry, (self.name, *key)
         state = self.checks.get(key) or AnswerChange()
         alarm, baseline = state.alarm, state.baseline
@@ -118,7 +118,7 @@ class TargetAnswers(TargetObserver):
 
 
 def _words(state: AnswerChange, event: Event) -> str:
-    """Sentence on an event, with the numbers of wrong answers."""
+    """Describe an event with the numbers of wrong answers."""
     baseline, alarm = state.baseline, state.alarm
     assert baseline is not None
     before = f"{baseline.wrong:,} of {baseline.count:,}"

@@ -1,4 +1,4 @@
-"""Series, alert and panel of the changes of checked answers."""
+"""Series, alerts and panel about changes of checked answers."""
 
 from typing import get_args
 
@@ -43,7 +43,7 @@ ANNOTATION = annotation(
 
 
 def right_answers() -> Panel:
-    """Panel of the share of right answers by check, beside that of the baseline."""
+    """Panel of the share of right answers by check, and of its baseline."""
     check = "target, workload, check"
     wrong, checked = (
         increase(counter, check, window=WINDOW)
@@ -73,7 +73,7 @@ def right_answers() -> Panel:
 
 
 def alerts() -> tuple[Alert, ...]:
-    """Alerts on wrong answers to checked prompts: many, and more than in their own baseline by the prober's sequential test."""
+    """Alerts on wrong answers to checked prompts: on many, and on more than the baseline by the sequential test."""
     return _degraded(), _changed()
 
 
@@ -83,7 +83,7 @@ def _degraded() -> Alert:
         "LLMQualityDegraded",
         "warning",
         of_present(
-            f"{wrong} / ({checks} > 0) > 0.05\nand\n{wrong} >= 2.5",  # more than two; increase() extrapolates
+            f"{wrong} / ({checks} > 0) > 0.05\nand\n{wrong} >= 2.5",  # three, as increase() extrapolates
             "llmslo_quality_checks_total",
         ),
         "5m",
@@ -97,7 +97,7 @@ def _degraded() -> Alert:
 def _changed() -> Alert:
     chosen = "target=%[1]q,workload=%[2]q,check=%[3]q"
     labels = "target", "workload", "check"
-    # Both in one query: the share since the change is the value without `is`.
+    # One query for both: the share since the change is the value without `is`.
     before, since_then = (
         f'max(llmslo_answers_wrong_ratio{{{chosen},period="{period}"}})' for period in ("baseline", "since")
     )

@@ -1,4 +1,4 @@
-"""Exports the remaining share of each budget, and saves the amounts spent, so that the next process knows them."""
+"""Exports what is left of each budget, and saves the amounts spent for the next process."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from prober.storage.saved_rows import SavedRows, moment, moment_of
 
 
 class TargetBudgets(TargetObserver):
-    """Exports the remaining share of each budget of one target."""
+    """Exports what is left of each budget of one target, as a share."""
 
     def __init__(self, registry: Registry, observed: ObservedTarget) -> None:
         self._registry, self._observed, self._name = registry, observed, observed.name
@@ -37,28 +37,28 @@ class TargetBudgets(TargetObserver):
             self._registry.show(series.BUDGET, budget.remaining_ratio(now_ns), self._name, kind)
 
 
-SAVE_INTERVAL_S = 1.0  # so that a kill loses little of what was spent
-MAX_CLOCK_ERROR_S = 3600.0  # between machines or boots: what was spent counts rather too long than too short
+SAVE_INTERVAL_S = 1.0  # a kill loses little of the amounts spent
+MAX_CLOCK_ERROR_S = 3600.0  # between machines or boots; amounts count for longer rather than shorter
 
 
 class Ledger(Monitor):
-    """The budgets of all targets. saved: rows that an earlier process stored, by key of the target"""
+    """The budgets of all targets. saved: rows by target key that an earlier process stored"""
 
     saving_task = "budgets"
 
     def __init__(self, saved: SavedRows | None = None) -> None:
         self._saved = saved or SavedRows()
         self._targets: dict[str, Target] = {}
-        self._amounts: dict[str, dict[str, dict[int, float]]] = {}  # as `changed_states` had them last
+        self._amounts: dict[str, dict[str, dict[int, float]]] = {}  # as last returned by `changed_states`
 
     def enter(self, target: Target) -> None:
-        """Add a target: restore what it spent earlier, in this process or another one."""
+        """Add a target, with what it spent before, in this process or another one."""
         self._restore(target, self._saved)
         if target.budgets:
             self._targets[target.spec.key] = target
 
     def leave(self, target: Target) -> None:
-        """Remove a target. If it returns within a day, its spent amounts still count."""
+        """Remove a target. Its spent amounts still count if it returns within a day."""
         key = target.spec.key
         self._targets.pop(key, None)
         self._amounts.pop(key, None)
@@ -66,12 +66,12 @@ class Ledger(Monitor):
             self._saved.put([(key, _row(target))])
 
     def merge(self, saved: SavedRows) -> None:
-        """Add what is in a store that could not be used before to the amounts spent so far."""
+        """Add the amounts in a store that could not be used earlier to those spent so far."""
         for target in self._targets.values():
             self._restore(target, saved)
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """(key, amounts spent) of each target that has a budget."""
+        """(key, amounts spent) of each target with a budget."""
         for key, target in list(self._targets.items()):
             yield key, _row(target)
 
@@ -79,7 +79,7 @@ class Ledger(Monitor):
         await asyncio.sleep(SAVE_INTERVAL_S)
 
     def changed_states(self) -> Iterator[tuple[str, bytes]]:
-        """Like `states`, of the targets that have spent since the last call."""
+        """Like `states`, for targets that have spent since the last call."""
         for key, target in list(self._targets.items()):
             amounts = {kind: dict(budget.hours) for kind, budget in target.budgets.items()}
             if self._amounts.get(key) != amounts:
@@ -91,7 +91,7 @@ class Ledger(Monitor):
         saved.pop(key, partial(self._recall, target), f"target={key}: its saved budgets cannot be read and start at 0")
 
     def _recall(self, target: Target, data: bytes) -> None:
-        """Restore the amounts that the target spent of its budgets from a stored row: those of all budgets, or of none."""
+        """Restore the amounts spent from a stored row: all budgets of the target, or none if a value is invalid."""
         now, row = moment(target.clock.now_ns(), target.clock.unix_s()), json.loads(data)
         at = moment_of(row)
         restored = {

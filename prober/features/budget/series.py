@@ -11,7 +11,7 @@ BUDGET = gauge("llmslo_budget_remaining_ratio", "Share of the 24-hour budget tha
 
 
 def alerts() -> tuple[Alert, ...]:
-    """Alert on probes that are not sent because the budget is used up."""
+    """Alert on probes that are not sent because a budget is used up."""
     refused = probe_increase("llmslo_probes_neutral_total", "15m", 'reason="over_budget"')
     return (
         Alert(
@@ -31,7 +31,7 @@ def alerts() -> tuple[Alert, ...]:
 
 
 def remaining(title: str, text: str, labels: tuple[str, ...], **more: Any) -> Panel:
-    """Panel of the remaining share of the 24-hour budgets by `labels`."""
+    """Panel of what is left of the 24-hour budgets, by `labels`."""
     least = f"min by ({', '.join(labels)}) ({BUDGET}{{{TARGET}}})"
     legend = " ".join(f"{{{{{label}}}}}" for label in labels)
     return series(title, text, "percentunit", Query(least, legend), high=1, **more)

@@ -1,4 +1,4 @@
-"""What the daemon, the rule files and the store must know of this feature."""
+"""Registers discovery with the daemon and the rule files."""
 
 from prober.features.discovery import series
 from prober.probing.feature import Feature, declared

@@ -1,6 +1,6 @@
-"""Desired targets: the configured ones and the discovered ones in one list, to which the fleet is reconciled.
+"""Desired targets: configured and discovered ones in one list, to which the fleet is reconciled.
 
-A burst of changes is applied once, and only what has changed is evaluated.
+Changes in quick succession are applied together, and only changed labels are evaluated.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from prober.features.discovery.discovered_targets import DiscoveredTargets, Sour
 from prober.measure.printable import shown_name
 from prober.probing.supervisor import Supervisor
 
-DEBOUNCE_S = 0.5  # after the first change; changes meanwhile are included
-MAX_EVALUATED = 100  # targets per turn of the event loop: thousands would stop it for a second
+DEBOUNCE_S = 0.5  # from the first change; further changes are included
+MAX_EVALUATED = 100  # targets per turn of the event loop: thousands would block it for a second
 MAX_LOGGED_REASONS = 10  # per update
 SERIES: tuple[AnySeries, ...] = (
     *(discovery_series.DISCOVERY_UP, discovery_series.DISCOVERY_TARGETS),
@@ -33,7 +33,7 @@ Key = tuple[str, str]  # scope and owner
 
 @dataclass(slots=True)
 class _Fit:
-    """Targets and problems that follow from the labels of one owner."""
+    """The targets made from one pod's (or file entry's) labels, and why others were not."""
 
     labels: TargetLabels
     specs: tuple[TargetSpec, ...]
@@ -42,7 +42,7 @@ class _Fit:
 
 @dataclass(slots=True)
 class _Group:
-    """A configured discovery and its targets. before: the previous configuration, which is used until the new source has been read"""
+    """A configured discovery and its targets. before: the previous configuration, in use until the new source has answered"""
 
     spec: DiscoverySpec
     discovered: DiscoveredTargets
@@ -54,14 +54,14 @@ class _Group:
     probed: frozenset[str] = frozenset()  # keys of its desired targets
 
     def current(self) -> "_Group":
-        """The group whose targets are used now: this one, or the one before."""
+        """The group whose targets are in use: this one or the previous one."""
         if self.before is None or self.discovered.complete:
             self.before = None
             return self
         return self.before.current()
 
     async def evaluate(self) -> tuple[list[TargetSpec], list[str]]:
-        """(valid targets sorted by name and URL, problems of the others). Only changed labels are evaluated."""
+        """(valid targets sorted by name and URL, problems of the others). Evaluates only changed labels."""
         fits: dict[Key, _Fit] = {}
         for index, (key, labels) in enumerate(list(self.discovered.items()), 1):
             fit = self.fits.get(key)
@@ -76,7 +76,7 @@ class _Group:
 class DesiredTargets:
     """Joins the configured and the discovered targets.
 
-    change: function that reconciles the fleet; it returns before removed targets have ended
+    change: reconciles the fleet; may return before removed targets have ended
     """
 
     def __init__(self, families: Registry, change: Callable[[list[TargetSpec]], Awaitable[None]]) -> None:
@@ -88,7 +88,7 @@ class DesiredTargets:
         self._configuring, self._changing = asyncio.Lock(), asyncio.Lock()
 
     async def configure(self, specs: Configuration) -> None:
-        """Apply a configuration together with the targets found so far."""
+        """Apply a configuration together with the targets discovered so far."""
         async with self._configuring:
             self._static = specs.targets
             for name in self._groups.keys() - {spec.name for spec in specs.discovery}:
@@ -100,7 +100,7 @@ class DesiredTargets:
 
     @property
     def is_applied(self) -> bool:
-        """True if every source has answered and the fleet has its targets."""
+        """True if every source has answered and the fleet probes its targets."""
         has_answered = all(group.before or group.discovered.complete for group in list(self._groups.values()))
         return has_answered and not (self._changed.is_set() or self._changing.locked())
 
@@ -139,7 +139,7 @@ class DesiredTargets:
         return group
 
     async def _joined(self) -> list[TargetSpec]:
-        """Configured targets, then those of each discovery in order, without duplicate names or URLs."""
+        """Configured targets, then those of each discovery in order, without repeated names or URLs."""
         desired = list(self._static)
         names = {spec.key for spec in desired}
         places = {(spec.url, spec.model) for spec in desired}
@@ -152,7 +152,7 @@ class DesiredTargets:
             for spec in specs:
                 if spec.key in names or (spec.url, spec.model) in places:
                     if fine and _order(fine[-1]) == _order(spec):
-                        continue  # the same target again, as in two endpoint slices of a service
+                        continue  # a repeated target, as in two endpoint slices of a service
                     refused["duplicate"] += 1
                     reasons.append(f"{spec.key} ({spec.url}): another target has this name or URL")
                     continue
@@ -160,7 +160,7 @@ class DesiredTargets:
                 places.add((spec.url, spec.model))
                 fine.append(spec)
             admitted = fine
-            if len(fine) > group.spec.limit:  # those that are probed already come first, then the alphabet decides
+            if len(fine) > group.spec.limit:  # targets already probed come first, then alphabetically
                 admitted = sorted(fine, key=lambda spec: (spec.key not in before, spec.key))[: group.spec.limit]
                 refused["limit"] = len(fine) - len(admitted)
                 reasons.append(f"{refused['limit']} targets exceed the limit of {group.spec.limit:,}; raise `limit`")
@@ -219,7 +219,7 @@ def _order(spec: TargetSpec) -> tuple[str, str, str]:
 
 
 def _source(spec: DiscoverySpec, discovered: DiscoveredTargets) -> Source:
-    """Create the source of a discovery; only the module of its kind is imported."""
+    """Create the source of a discovery; imports only the module of its kind."""
     match spec.source:
         case FileSpec() as source:
             from prober.features.discovery.lists import Files

@@ -1,4 +1,4 @@
-"""Targets that a source has discovered, and its failures. The last known targets are kept while the source fails."""
+"""Targets found by a source, and its failures. While the source fails, the last known targets stay."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -6,8 +6,8 @@ from typing import Protocol
 
 from prober.config.labels import Labels
 
-TargetLabels = tuple[Labels, ...]  # of all targets of one owner
-MAX_OWNERS = 100_000  # of a scope
+TargetLabels = tuple[Labels, ...]  # all targets of one owner
+MAX_OWNERS = 100_000  # per scope
 log = logging.getLogger(__name__)
 
 
@@ -19,9 +19,9 @@ class Source(Protocol):
 
 
 class DiscoveredTargets:
-    """Labels of the targets by scope (a file, a name, a namespace) and by owner in the scope (an object, an address).
+    """Labels of the targets by scope (a file, a name, a namespace) and owner within the scope (an object, an address).
 
-    Unchanged labels stay the same object, so that they need not be evaluated again.
+    Unchanged labels remain the same object, so they need no new evaluation.
 
     name: name of the discovery, for the log
     changed: called after a change, after the first answer for a scope, and after a failure
@@ -36,7 +36,7 @@ class DiscoveredTargets:
 
     @property
     def complete(self) -> bool:
-        """True if the source has answered for every scope, such as a namespace or file, that is expected."""
+        """True if the source has answered for every expected scope, such as a namespace or file."""
         return self._expected is not None and self._expected <= self._scopes.keys()
 
     @property
@@ -99,7 +99,7 @@ class DiscoveredTargets:
             self._changed()
 
     def failed(self, scope: str, problem: str) -> None:
-        """Record that the source failed for a scope. The targets of the scope are kept."""
+        """Record that the source failed for a scope. The targets of the scope stay."""
         self.failures += 1
         if self._problems.get(scope) != problem:
             log.warning("discovery=%s %s; its last known targets are kept", self._name, problem)

@@ -1,4 +1,4 @@
-"""Targets in DNS: SRV records, or addresses with a port. A name that does not exist has no targets; a missing answer is a failure."""
+"""Targets in DNS: SRV records, or addresses with a port. A name that does not exist means no targets; no answer is a failure."""
 
 import asyncio
 from collections.abc import Container
@@ -31,7 +31,7 @@ class Dns:
     async def refresh(self) -> None:
         """Query every name once."""
         try:
-            resolver = Resolver(configure=self._spec.server is None)  # /etc/resolv.conf as it is now
+            resolver = Resolver(configure=self._spec.server is None)  # reads /etc/resolv.conf now
         except (DNSException, OSError) as problem:
             for name in self._spec.names:
                 self._discovered.failed(name, f"no DNS server is known: {problem}")

@@ -1,8 +1,8 @@
-"""Targets in a cluster: one list, then a watch from its version, resumed after every end and failure.
+"""Targets in a Kubernetes cluster: one list, then a watch from its version, resumed after every end and failure.
 
-Known targets are kept while the server cannot be reached. A watch ends every minute, so that a connection that died silently is
-noticed. Objects are listed again only if the server no longer knows the version of the watch (410), or does not know it yet: after etcd
-was restored from a backup, it refuses the version (504), or sends nothing, not even a bookmark, until it has the version.
+While the server cannot be reached, known targets stay. A watch ends every minute, so that a connection that died silently is
+noticed. Objects are listed again only if the server does not know the watch's version any longer (410) or yet: after etcd was restored
+from a backup, the server refuses the version (504), or sends nothing, not even a bookmark, until it reaches the version.
 """
 
 import asyncio
@@ -17,17 +17,17 @@ from prober.features.discovery.objects import targets_of
 from prober.net.kubernetes import WATCH_S as WATCH_S
 from prober.net.kubernetes import Api, KubernetesApiError, Unreachable
 
-# Between two tries: doubled after each failure, with up to half of it random. Changes of targets are missed meanwhile, and a
-# prober that asks every few seconds is no load for an API server.
+# Between attempts: doubled after each failure, plus a random part of up to half. Until then changes of targets are missed; a prober
+# that asks every few seconds is no load for an API server.
 MIN_PAUSE_S, MAX_PAUSE_S = 0.5, 5.0
 MAX_SILENT_WATCHES = 5  # in a row without a bookmark
-MAX_ODD_OWNERS = 100  # whose odd objects are logged once
+MAX_ODD_OWNERS = 100  # with logged odd objects
 PATHS = {"pod": ("/api/v1", "pods"), "endpointslice": ("/apis/discovery.k8s.io/v1", "endpointslices")}
 log = logging.getLogger(__name__)
 
 
 class Kubernetes:
-    """Follows the objects of one kind in one or more namespaces. watch_s: duration of a watch; None for a minute"""
+    """Follows the objects of one kind in one or more namespaces. watch_s: duration of a watch; None: a minute"""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Kubernetes:
             await api.close()
 
     def _api(self) -> Api | None:
-        """The client; None if the prober is outside a cluster and no server is configured, which is permanent."""
+        """The client; None, permanently, outside a cluster without a configured server."""
         spec = self._spec
         try:
             if spec.api_server is None:
@@ -100,13 +100,13 @@ class Kubernetes:
                     retry_after_s = refusal.retry_after_s
             except Unreachable as problem:
                 self._discovered.failed(scope, str(problem))
-            if loop.time() - began < self._watch_s / 2:  # a longer watch ended normally
+            if loop.time() - began < self._watch_s / 2:  # a watch this long ended normally
                 pause = min(MAX_PAUSE_S, MIN_PAUSE_S * 2**tries)
                 tries = min(tries + 1, 10)
                 await asyncio.sleep(max(retry_after_s, pause * self._rng.uniform(0.5, 1.0)))
 
     async def _list(self, api: Api, scope: str) -> str:
-        """Read all objects of a scope; returns the version from which to watch."""
+        """List all objects of a scope; return the version from which to watch."""
         targets: dict[str, TargetLabels] = {}
 
         def take(item: dict[str, Any]) -> None:
@@ -119,7 +119,7 @@ class Kubernetes:
         return version
 
     def _targets_of(self, scope: str, owner: str, item: dict[str, Any]) -> TargetLabels:
-        """Targets of an object. An object with values of wrong types keeps its last targets and affects no other object."""
+        """Targets of an object. An object with values of wrong types keeps its last targets; others are not affected."""
         known = self._discovered.labels(scope, owner)
         try:
             return targets_of(item, self._spec, self._label_names, known)

@@ -24,13 +24,13 @@ _PARSERS: dict[Form, Callable[[str], Any]] = {"JSON": orjson.loads, "YAML": part
 
 
 class BadList(ValueError):
-    """Not a list of targets; the message names the place and the remedy."""
+    """The text is no list of targets; the message names the place and the remedy."""
 
 
 def read_targets(
     text: bytes, form: Form, extra: Mapping[str, str], label_names: Container[str]
 ) -> dict[str, TargetLabels]:
-    """Labels of each target in the text of a list, as of `targets_of`. Raises only BadList, for any text. Call it in a thread."""
+    """Parse a list and return the labels of each target, like `targets_of`. Call it in a thread. Raises only BadList, for any text."""
     try:
         document = _PARSERS[form](text.decode("utf-8-sig"))
         return targets_of(document, extra, label_names)
@@ -41,7 +41,7 @@ def read_targets(
 
 
 def targets_of(document: Any, extra: Mapping[str, str], label_names: Container[str]) -> dict[str, TargetLabels]:
-    """Labels of each target in a list, by address; a repeated address gets a number. Raises BadList.
+    """Labels of each target in a list, by address; repeated addresses get a number. Raises BadList.
 
     extra: labels of all targets
     label_names: the labels to keep
@@ -89,7 +89,7 @@ MAX_FILE_BYTES = 4 << 20
 class Files:
     """Checks the configured files at the interval, in a thread because the disk may be slow.
 
-    A missing file that is configured by name is a failure. If a file that matched a pattern is deleted, its targets are removed.
+    A missing file configured by name is a failure. If a file that matched a pattern is deleted, its targets are removed.
     """
 
     def __init__(self, spec: FileSpec, label_names: Container[str], discovered: DiscoveredTargets) -> None:
@@ -115,7 +115,7 @@ class Files:
                 except (OSError, BadList) as problem:
                     why = problem.strerror if isinstance(problem, OSError) else problem
                     self._discovered.failed(path, f"{path}: {why}")
-                    continue  # read again next time: it may be half written
+                    continue  # read again next time, as it may be incomplete
                 self._discovered.replace(path, targets)
             self._stamps[path] = now
         self._stamps = {path: self._stamps.get(path) for path in stamps}
@@ -139,9 +139,9 @@ MAX_MESSAGE_CHARS = 500
 
 
 class Http:
-    """Requests the list at the interval, ±10%, so that many probers do not ask at once.
+    """Requests the list at the interval, ±10%, so that many probers do not ask at the same time.
 
-    Messages contain neither the token nor the query of the URL, even if the server returns them.
+    Messages never contain the token or the query of the URL, even if the server repeats them.
     """
 
     def __init__(self, spec: HttpSpec, label_names: Container[str], discovered: DiscoveredTargets) -> None:

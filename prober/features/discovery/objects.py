@@ -14,11 +14,10 @@ _OTHER = re.compile(r"[^a-zA-Z0-9_]")
 
 
 def targets_of(item: Json, spec: KubernetesSpec, label_names: Container[str], known: TargetLabels = ()) -> TargetLabels:
-    """Labels of the targets of an object; empty if it is not ready yet, is being ended, or lacks the annotations.
+    """Labels of the targets of an object; none if it is not ready, is terminating, or lacks the annotations.
 
-    label_names: the labels to keep. known: labels of the object's targets so far. A known target that is no longer ready is kept until
-        it is ended, as it has a fault, or its node's kubelet cannot be reached. The labels have no `__address__` if the port is
-        ambiguous or missing.
+    label_names: the labels to keep. known: labels of the object's targets so far; a known target that is not ready stays until it
+    terminates, because it has a fault, or its kubelet is unreachable. There is no `__address__` if the port is ambiguous or missing.
     """
     metadata = item.get("metadata") or {}
     annotations = metadata.get("annotations") or {}
@@ -76,7 +75,7 @@ def _pod(
 
 
 def _pod_port(pod_spec: Json, annotated: str | None, port_or_name: int | str | None) -> tuple[str | None, Json | None]:
-    """(container, port) that the annotation, `port_or_name` or the only declared port names; None for what is not declared."""
+    """(container, port) that the annotation, `port_or_name` or the only declared port selects; None for an undeclared one."""
     if annotated:
         port_or_name = int(annotated) if _PORT_NUMBER.fullmatch(annotated) else annotated
     declared: list[tuple[str | None, Json]] = [
@@ -140,7 +139,7 @@ def _endpoint(
 
 
 def _metadata_labels(metadata: Json, prefix: str) -> Iterator[tuple[str, Any]]:
-    """Labels and annotations of the object, with characters that Prometheus forbids replaced by `_`."""
+    """Labels and annotations of the object; characters that Prometheus forbids become `_`."""
     for kind in ("labels", "annotations"):
         for name, value in (metadata.get(kind) or {}).items():
             yield f"{prefix}{kind[:-1]}_{_OTHER.sub('_', name)}", value

@@ -23,7 +23,7 @@ DISCOVERY_REFUSALS = ("duplicate", "limit", "unfit")
 
 
 def alerts() -> tuple[Alert, ...]:
-    """Alerts on sources that cannot be read and on targets that are not probed."""
+    """Alerts on unreadable sources and on discovered targets that are not probed."""
     return (
         Alert(
             "LLMDiscoveryDown",
@@ -47,7 +47,7 @@ def alerts() -> tuple[Alert, ...]:
 
 
 def panels() -> list[Panel]:
-    """Panels of the targets that were found, the targets that are not probed, and failed reads."""
+    """Panels of discovered targets, of those that are not probed, and of failed reads."""
     failures = queries.increase(DISCOVERY_FAILURES, "discovery", select=INSTANCE)
     refused = queries.gauge(DISCOVERY_REFUSED, "discovery, reason", select=INSTANCE)
     return [

@@ -1,1 +1,1 @@
-"""Metrics pages of engines, read into one set of signals."""
+"""Reads the metrics pages of all engines into one set of signals."""

@@ -1,8 +1,8 @@
-"""Reads the facts that an engine's JSON pages state about itself, once before a run.
+"""Reads facts about an engine from its JSON pages, once before a run.
 
-Every request is bounded in time and size and goes to the target's own server. Only the facts that the engine's module names are kept,
-as the documents may hold secrets. Facts of an unreadable document are unknown. Behind a balancer, facts are those of the replica that
-answered.
+Every request is bounded in time and size and goes only to the target's own server. Only the facts that the engine's module names are
+kept, because the documents may contain secrets. Facts of an unreadable document are unknown. Behind a balancer, the facts are those of
+the replica that answered.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from prober.net.scrape import UnreadablePage
 from prober.probing.target import Target
 from prober.results.facts import Fact
 
-TIMEOUT_S = 2.0  # of one document
-TOTAL_S = 5.0  # of all documents
+TIMEOUT_S = 2.0  # per document
+TOTAL_S = 5.0  # for all documents
 MAX_BYTES = 256 << 10
 _RANKS = {"tensor_parallel": "TP", "pipeline_parallel": "PP", "data_parallel": "DP"}
 
 
 async def read_context(target: Target) -> list[Fact]:
-    """Facts about the target's engine, with the path of their document as source. Raises nothing."""
+    """Read facts about the target's engine, with the path of the document as source. Raises nothing."""
     answers: dict[str, object] = {}
     try:
         async with asyncio.timeout(TOTAL_S):
@@ -35,7 +35,7 @@ async def read_context(target: Target) -> list[Fact]:
             if target.identity is not None:
                 await _read(target, CONTEXT_FACTS.get(target.identity.dialect.name, ()), answers)
     except TimeoutError:
-        pass  # facts of the documents that were read in time
+        pass  # keep the facts that were read in time
     if target.identity is None:
         return []
     context = context_facts(CONTEXT_FACTS.get(target.identity.dialect.name, ()), answers, target.identity.model)
@@ -43,14 +43,14 @@ async def read_context(target: Target) -> list[Fact]:
 
 
 def context_facts(wanted: Iterable[JsonFact], answers: Mapping[str, object], model: str) -> list[Fact]:
-    """Facts in the documents. answers: documents by path; model: name of the requested model."""
+    """Find the wanted facts. answers: documents by path; model: name of the requested model"""
     found = facts(wanted, answers, model)
     ranks = {label: found.pop(name) for name, label in _RANKS.items() if name in found}
     return [*found.values(), *_parallelism(ranks)]
 
 
 async def _read(target: Target, wanted: Iterable[JsonFact], answers: dict[str, object]) -> None:
-    """Read the documents one after the other. One is skipped if an earlier document that could be read should have all its facts."""
+    """Read the documents one after the other. Skip a document if one already read has all its facts."""
     names: dict[str, set[str]] = {}
     for fact in wanted:
         names.setdefault(fact.path, set()).add(fact.name)
@@ -62,12 +62,12 @@ async def _read(target: Target, wanted: Iterable[JsonFact], answers: dict[str, o
             fetched = await fetch_of(target, root_of(target) + path, TIMEOUT_S, MAX_BYTES)
             answers[path] = orjson.loads(fetched.body)
         except (UnreadablePage, OSError, ValueError):
-            continue  # not every server has every document
+            continue  # servers differ in which documents they have
         stated |= of_path
 
 
 def _parallelism(ranks: Mapping[str, Fact]) -> Iterator[Fact]:
-    """Parallelism as text, and the number of GPUs. With data parallelism no number is given, as engines count it in several ways."""
+    """Parallelism as text, and the number of GPUs; no number with data parallelism, which engines count in different ways."""
     if not ranks:
         return
     source = next(iter(ranks.values())).source

@@ -16,8 +16,8 @@ from prober.measure.engine_signals import (
 )
 
 _OF_PROCESS = ("ranks", "start_time_seconds", "uptime_seconds")
-STEADY_READINGS = 10  # readings of one process after which a refused page is accepted again
-START_TOLERANCE_S = 1.0  # between two start times of one process: some are computed from an uptime
+STEADY_READINGS = 10  # of one process, after which a refused page is accepted
+START_TOLERANCE_S = 1.0  # between start times of one process: some are computed from an uptime
 MAX_FALLS, FALL_WINDOW_READINGS = 3, 20  # with a reading every 5 s: three falls in 100 s are not restarts
 
 Amount = float | EngineHistogram
@@ -27,7 +27,7 @@ Amount = float | EngineHistogram
 class CounterState:
     """State of the counters of one page.
 
-    read: the last accepted reading, with only its counters and the fields that identify the process
+    read: the last accepted reading: its counters, and the fields that identify the process
     offsets: amounts to add to the counters of the page, by signal
     """
 
@@ -39,7 +39,7 @@ class CounterState:
 class ContinuousReading:
     """A reading with continuous totals.
 
-    signals: with counters and histograms that never fall; None while the page is refused.
+    signals: the reading with counters and histograms that never fall; None while the page is refused.
     restarted: whether the engine was restarted, confirmed by two readings.
     changes: since the last accepted reading.
     refused: why the page is refused; None while it is accepted.
@@ -52,13 +52,13 @@ class ContinuousReading:
 
 
 class EngineIdentity:
-    """The engine's identity as last read: engine, version, model, flags and driver. facts: can be saved"""
+    """The engine's identity as last read: engine, version, model, flags and driver. facts: the identity to save"""
 
     def __init__(self, before: Mapping[str, str] | None = None) -> None:
         self.facts = dict(before or {})
 
     def update(self, facts: Mapping[str, str]) -> tuple[EngineChange, ...]:
-        """Store facts and return the changes. A fact that is new or missing is not a change."""
+        """Store facts and return the changes. A fact that appears or disappears is no change."""
         changes = tuple(
             EngineChange(name, self.facts[name], new) for name, new in facts.items() if self.facts.get(name, new) != new
         )
@@ -75,17 +75,17 @@ class _Step(Enum):
 
 
 class Continuity:
-    """Continuous totals of one page. It depends on the order of readings only, not on their times.
+    """Continuous totals of one page. Only the order of readings matters, not their times.
 
-    A counter that falls means a restart, or another engine behind the same address. The reading at which it falls therefore adds
-    nothing. If the next reading continues from there, it was a restart, and the earlier total becomes an offset. If start times go back
-    or counters fall repeatedly, several engines answer in turn, and the page is refused until `STEADY_READINGS` readings belong to one
+    A counter that falls means a restart, or another engine behind the same address. That reading adds nothing to the totals. If the
+    next reading continues from it, it was a restart, and the earlier total becomes an offset. If start times go back or
+    counters fall repeatedly, several engines answer in turn, and the page is refused until `STEADY_READINGS` readings come from one
     process; then the totals continue from their last values.
 
     identity: facts known from an earlier process or an earlier reader of the page.
-    before: state of the same page that an earlier prober saved.
-    epoch: changes with each reading whose difference to the previous totals is not the engine's work in between: counters fell or
-        were held, ranks came or went, or the process may be another one.
+    before: state of the page that an earlier prober saved.
+    epoch: changes with each reading whose difference to the previous totals is not work of the engine: counters fell or were held,
+    ranks came or went, or another process may have answered.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class Continuity:
 
     @property
     def has_readings(self) -> bool:
-        """True if the page was read, by this process or by the one that saved its state."""
+        """True if this process, or the one that saved the state, has read the page."""
         return self._accepted is not None
 
     def state(self, shown: Collection[str]) -> CounterState | None:
-        """The counters, to be saved; None before the first reading. shown: names of the histograms to include"""
+        """The counters to save; None before the first reading. shown: names of the histograms to include"""
         if self._accepted is None:
             return None
         saved = {*COUNTER_SIGNALS, *shown}
@@ -121,34 +121,34 @@ class Continuity:
         return CounterState(EngineSignals(EngineInfo(self._accepted.info.engine), **process, **counters), offsets)
 
     def of_other_page(self) -> "Continuity":
-        """A copy for another page of the same target: its totals continue from the last values and not from that page's counters."""
+        """Copy for another page of the target: totals continue from their last values, whatever that page counts."""
         other = Continuity(self.identity, self.epoch + 1)
         other._totals = dict(self._totals)
         return other
 
     def gap(self) -> None:
-        """Record that readings are missing. The next reading continues the last one only if the start time of the engine is equal."""
+        """Record that readings are missing. The next one then continues the last one only with an equal start time."""
         self._gap = True
 
     def take(self, now: EngineSignals) -> ContinuousReading:
-        """Process the next reading of the page. Returns it with continuous totals."""
+        """Add the next reading of the page, and return it with continuous totals."""
         before = self._raw
         self._raw = now
         if before is None:
             self._keep_totals(now)
             return self._continue(now)
-        # The last values of counters that the page does not have now, as after a restart of a lazy engine.
+        # Counters that the page lacks now keep their last values, as after a restart of a lazy engine.
         present: dict[str, Any] = _counters(before) | _counters(now)
         self._raw = replace(now, **present)
         step = _step(before, now)
         gap, self._gap = self._gap, False
         may_be_other = gap and not _is_same_process(before, now)
-        # A rank that joins brings all its earlier counts.
+        # A joining rank brings its earlier counts.
         is_regrouped = (before.ranks, before.info.engine) != (now.ranks, now.info.engine)
         if may_be_other or self._has_fallen or step is not _Step.CONTINUED or is_regrouped:
             self.epoch += 1
         had_fallen, self._has_fallen = self._has_fallen, step is not _Step.CONTINUED
-        # A reading after a fall that continues the one before the fall: two engines, not a restart.
+        # A reading that continues the one before a fall proves two engines, not a restart.
         returned = (
             had_fallen
             and step is _Step.CONTINUED
@@ -186,7 +186,7 @@ class Continuity:
         return self._continue(now)
 
     def _keep_totals(self, now: EngineSignals) -> None:
-        """Set offsets so that the totals continue from their last values, as the reading is of another process with its own past."""
+        """Set offsets so that the totals continue from their last values, although another process counted this reading."""
         for name, raw in _counters(now).items():
             last = self._totals.get(name)
             if last is not None and _can_be_added(last, raw):
@@ -204,7 +204,7 @@ class Continuity:
             last = self._totals.get(name)
             total = _plus(self._offsets.get(name), raw)
             if last is not None and _level(total) < _level(last) and _can_be_added(total, last):
-                # One counter of many fell, or a rank left: its earlier counts stay in the total.
+                # One of several counters fell, or a rank left: the total keeps its earlier counts.
                 self._offsets[name] = _plus(last, raw, -1.0)
                 total = last
                 self.epoch += 1
@@ -240,13 +240,13 @@ def _plus(base: Amount | None, more: Amount, sign: float = 1.0) -> Amount:
 
 
 def _is_same_process(before: EngineSignals, now: EngineSignals) -> bool:
-    """True if both readings have the same start time. An uptime does not prove it."""
+    """True if both readings have the same start time. Equal uptimes prove nothing."""
     old, new = before.start_time_seconds, now.start_time_seconds
     return old is not None and new is not None and abs(new - old) <= START_TOLERANCE_S
 
 
 def _step(before: EngineSignals, now: EngineSignals) -> _Step:
-    """Change between two readings, by start time or uptime if the page has them, else by the counters."""
+    """Classify the change between two readings by start time or uptime, or by the counters if the page has neither."""
     old, new = before.start_time_seconds, now.start_time_seconds
     if old is not None and new is not None:
         if abs(new - old) <= START_TOLERANCE_S:
@@ -255,7 +255,7 @@ def _step(before: EngineSignals, now: EngineSignals) -> _Step:
     if before.uptime_seconds is not None and now.uptime_seconds is not None:
         return _Step.FELL if now.uptime_seconds < before.uptime_seconds else _Step.CONTINUED
     if (now.ranks or 0) < (before.ranks or 0):
-        return _Step.CONTINUED  # a rank or replica left with its counts
+        return _Step.CONTINUED  # a rank or replica left, with its counts
     levels = _counters(now)
     pairs = [(_level(value), _level(levels[name])) for name, value in _counters(before).items() if name in levels]
     positive = [(old_level, level) for old_level, level in pairs if old_level > 0.0]

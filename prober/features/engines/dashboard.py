@@ -67,7 +67,7 @@ def identity() -> list[Panel]:
 
 
 def context_length() -> Panel:
-    """Panel of the maximum number of tokens of prompt and answer together."""
+    """Panel of the maximum number of tokens in prompt and answer together."""
     return stat(
         "Context length",
         "Maximum tokens of prompt and answer together. Bad: less than users send.",
@@ -150,7 +150,7 @@ def panels() -> list[Panel]:
 
 
 def finish_reasons() -> Collapsed:
-    """Collapsed row on the reasons why requests ended, as the engine counts them."""
+    """Collapsed row with the reasons why requests ended, counted by the engine."""
 
     def finished(declared: AnySeries, by: str, more: str = "") -> str:
         return f"max by ({by}) (increase({declared}{{{TARGET}{more}}}[{STEP}]))"
@@ -176,7 +176,7 @@ def finish_reasons() -> Collapsed:
 
 
 def speculation() -> Collapsed:
-    """Collapsed row on speculative decoding: computed from counters, or else as the engine states it."""
+    """Collapsed row about speculative decoding: computed from counters, or reported by the engine."""
     drafts = rate(engines_series.ENGINE_DRAFTS)
     counted = (engines_series.ENGINE_DRAFT_TOKENS, engines_series.ENGINE_ACCEPTED_TOKENS)
     drafted, accepted = map(rate, counted)
@@ -226,7 +226,7 @@ def speculation() -> Collapsed:
 
 
 def kv_transfer() -> Collapsed:
-    """Collapsed row on transfers of KV caches from the engine that prefills to the one that decodes."""
+    """Collapsed row about KV cache transfers from the engine that prefills to the one that decodes."""
     times = engines_series.ENGINE_KV_TRANSFER
     panel = series(
         "KV transfer, and failed ones",
@@ -247,7 +247,7 @@ def kv_transfer() -> Collapsed:
 
 
 def by_prober() -> Collapsed:
-    """Collapsed row with the metrics of each prober separately. Sidecars share one target, but each reads its own engine's page."""
+    """Collapsed row with each prober's metrics: sidecars share a target, but each reads its own engine's page."""
     up = engines_series.ENGINE_UP
     identity = gauge(engines_series.ENGINE_INFO, "instance, engine, version, model")
     columns = [

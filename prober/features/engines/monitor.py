@@ -1,5 +1,5 @@
-"""Reads the metrics page of each target's engine while the target is probed, exports its signals as series, and detects changes of the
-model that the answers name.
+"""Reads the metrics page of each target's engine while the target is probed, exports its signals as series, and detects when answers
+name another model.
 """
 
 import asyncio
@@ -27,22 +27,22 @@ from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.probing.supervisor import Supervisor
 from prober.storage.saved_rows import SavedRows
 
-SETTLING_ANSWERS = 3  # in a row, after which another model has replaced the one before
-ALONE_S = 3600.0  # for so long one of several models must be the only one, to be the only one again
-MAX_CHANGES = 3  # from one model to another within ALONE_S; at the next one they answer in turn
+SETTLING_ANSWERS = 3  # in a row by another model, which then replaces the previous one
+ALONE_S = 3600.0  # after several models answered in turn, one must answer alone for this long to count as the only one
+MAX_CHANGES = 3  # of the model within ALONE_S; at the next change, the models count as answering in turn
 MAX_NAMES = 4  # of models that answer in turn
-MAX_IDENTITIES = 50  # of one target and process
-UNREADABLE_S = 60.0  # that a page cannot be read until it is an event: a restart of the engine is one of its own
+MAX_IDENTITIES = 50  # exported per target and process
+UNREADABLE_S = 60.0  # without a readable page until this is an event: a restart of the engine has its own event
 OTHER = "other"
 _TOO_MANY = f"its engine has had more than {MAX_IDENTITIES} versions and names of models since the start"
 log = logging.getLogger(__name__)
 
 
 class AnsweringModel:
-    """Finds changes of the model that successive answers name. There are at most `MAX_CHANGES` + 2 changes within `ALONE_S`.
+    """Detects changes of the model named by successive answers: at most `MAX_CHANGES` + 2 within `ALONE_S`.
 
     Three answers in a row by another model are a change of the model. If the previous one answers again sooner, or the model changes
-    too often, as behind a gateway that falls back or balances, several models answer in turn. That is one change; the next one is
+    too often, as behind a gateway that falls back or balances, several models answer in turn. That is one change; the next one comes
     when one of them has been the only one for `ALONE_S`.
 
     model: the only model, or the last one before several answered in turn; "" before the first answer
@@ -51,21 +51,21 @@ class AnsweringModel:
     def __init__(self, model: str = "") -> None:
         self.model = model
         self._in_turn: tuple[str, ...] = ()
-        self._beside = ""  # another model that has answered less than SETTLING_ANSWERS times
+        self._beside = ""  # another model, with fewer than SETTLING_ANSWERS answers
         self._last, self._run, self._since_s = "", 0, 0.0  # answers in a row by one model
         self._sent_s = 0.0
         self._changed_s: deque[float] = deque(maxlen=MAX_CHANGES)
 
     @property
     def text(self) -> str:
-        """The name of the model; if several answer in turn, their names joined by `|`, with `…` for those beyond `MAX_NAMES`."""
+        """The name of the model; several that answer in turn are joined by `|`, with `…` for those beyond `MAX_NAMES`."""
         names = self._in_turn[:MAX_NAMES] + ("…",) * (len(self._in_turn) > MAX_NAMES)
         return "|".join(names) or self.model
 
     def take(self, model: str, sent_s: float) -> EngineChange | None:
-        """Process an answer that names `model`, to a request sent at `sent_s`. The first model is no change.
+        """Process an answer by `model` to a request sent at `sent_s`; return a change, if any. The first model is none.
 
-        An answer is ignored if its request was sent before that of the last processed answer, so that a late one changes nothing.
+        A late answer changes nothing: it is ignored if its request was sent before that of the last processed answer.
         """
         if sent_s < self._sent_s:
             return None
@@ -79,7 +79,7 @@ class AnsweringModel:
         return EngineChange("model", before, self.text) if is_changed else None
 
     def _is_alone_again(self, model: str) -> bool:
-        """True if, of several models that answered in turn, this one has been the only one for long enough."""
+        """True if this model, one of several that answered in turn, has now been the only one for long enough."""
         if model not in self._in_turn and len(self._in_turn) <= MAX_NAMES:
             self._in_turn += (model,)
         if self._run < SETTLING_ANSWERS or self._sent_s - self._since_s < ALONE_S:
@@ -88,7 +88,7 @@ class AnsweringModel:
         return True
 
     def _is_replaced(self, model: str) -> bool:
-        """True if another model answers from now on, or if several answer in turn."""
+        """True if another model has replaced the last one, or if several answer in turn."""
         beside, self._beside = self._beside, ""
         if model == self.model:
             if beside:
@@ -108,7 +108,7 @@ class AnsweringModel:
 
 
 class EngineMonitor(Monitor):
-    """Engines of all targets. saved: state of each engine, by name of the target, that `states` returned in an earlier process"""
+    """Engines of all targets. saved: states by target name that `states` returned in an earlier process"""
 
     def __init__(self, registry: Registry, events: EventLog, saved: SavedRows) -> None:
         self.registry, self.events, self.supervisor = registry, events, Supervisor(registry)
@@ -116,7 +116,7 @@ class EngineMonitor(Monitor):
         self._targets: dict[str, TargetEngine] = {}
 
     def observe(self, observed: ObservedTarget) -> "TargetEngine":
-        """Observe the engine of one target. It continues the saved state."""
+        """Observe the engine of one target, continuing from its saved state."""
         name = observed.name
         consequence = f"target={name}: the saved facts of its engine cannot be read"
         saved = self._saved.pop(name, partial(_restored, observed.spec), consequence)
@@ -125,20 +125,20 @@ class EngineMonitor(Monitor):
         return observer
 
     def forget(self, target: "TargetEngine") -> None:
-        """Remove a target, and keep the state of its engine for its return."""
+        """Remove a target. Its engine's state is kept in case it returns."""
         del self._targets[target.name]
         self._saved.put(target.state())
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """(name of the target, state of its engine), to be saved, so that changes are found and counters continue after a restart."""
+        """(target name, engine state) to save, so that changes are found and counters continue after a restart."""
         for target in list(self._targets.values()):
             yield from target.state()
 
 
 class _SavedEngine(BaseModel):
-    """State of an engine as it is saved.
+    """Saved state of an engine.
 
-    asked: digest of the URL and the model for which `answered_model` answered; page: of the address of the page with the counters
+    asked: digest of the URL and the model to which `answered_model` belongs; page: digest of the page's address
     """
 
     model_config = ConfigDict(allow_inf_nan=False)
@@ -150,7 +150,7 @@ class _SavedEngine(BaseModel):
 
 
 def _restored(spec: TargetSpec, data: bytes) -> tuple[Continuity, AnsweringModel]:
-    """The saved state of an engine, as far as it is that of this configuration of the target. Raises ValueError."""
+    """Read the part of a saved engine state that fits the target's present configuration. Raises ValueError."""
     try:
         saved = _SavedEngine.model_validate_json(data)
     except ValidationError:
@@ -161,9 +161,9 @@ def _restored(spec: TargetSpec, data: bytes) -> tuple[Continuity, AnsweringModel
 
 
 class TargetEngine(TargetObserver):
-    """Engine of one target. A signal that is missing from its metrics page has no series.
+    """Engine of one target. Signals that its metrics page lacks have no series.
 
-    page_problem: why its metrics page has not been readable for UNREADABLE_S; "" if it is, or if the engine need not have one
+    page_problem: why the page has been unreadable for UNREADABLE_S; "" if it is readable, or the engine need not have one
     """
 
     page_problem = ""
@@ -178,16 +178,16 @@ class TargetEngine(TargetObserver):
         self._reading: asyncio.Task[None] | None = None
         self._missed_since_s: float | None = None
         self._page_info: EngineInfo | None = None
-        self._requested_model = self._engine = ""  # of the last answer that named a model
-        self._changed_to = ""  # model of the last change
-        self._misnamed: set[str] = set()  # adapters with an answer that named another model
-        self._identities: set[tuple[str, str, str]] = set()  # that were exported
+        self._requested_model = self._engine = ""  # from the last answer that named a model
+        self._changed_to = ""  # new model of the last change
+        self._misnamed: set[str] = set()  # adapters with an answer that names another model
+        self._identities: set[tuple[str, str, str]] = set()  # exported so far
         self._is_told_of_identities = False
         self._declare()
 
     @property
     def other_model(self) -> str:
-        """The models that the answers name, if they are not only the requested one; else ""."""
+        """Models named by the answers, if any differs from the requested one; else ""."""
         answered = self.answering.text
         return answered if self._requested_model not in ("", answered) else ""
 
@@ -195,7 +195,7 @@ class TargetEngine(TargetObserver):
         return {"other_model": self.other_model, "page_problem": self.page_problem}
 
     def state(self) -> Iterator[tuple[str, bytes]]:
-        """(name of the target, state of its engine), to be saved; nothing while nothing is known of it."""
+        """(target name, engine state) to save; nothing before the first fact."""
         facts, model = self.continuity.identity.facts, self.answering.model
         counters = self.continuity.state(series.SIGNALS)
         if facts or model or counters:
@@ -247,7 +247,7 @@ class TargetEngine(TargetObserver):
         self._show_info()
 
     def _page_missed(self) -> None:
-        """Record an event once the page has not been readable for UNREADABLE_S."""
+        """Record an event once the page has been unreadable for UNREADABLE_S."""
         now_s = self._observed.target.clock.now_ns() / 1e9
         self._missed_since_s = now_s if self._missed_since_s is None else self._missed_since_s
         if not self.page_problem and now_s - self._missed_since_s >= UNREADABLE_S:
@@ -269,7 +269,7 @@ class TargetEngine(TargetObserver):
         is_first, before = not self.answering.model, (self._requested_model, self._engine, self.answering.text)
         self._requested_model, self._engine = result.model, result.engine
         change = self.answering.take(answered, sent_ns / 1e9)
-        if change is not None and change.new != self._changed_to:  # else the page has reported it
+        if change is not None and change.new != self._changed_to:  # otherwise the page has reported the change
             self._observed.engine_changed(change)
         if is_first and answered != result.model:
             self._record(f"answers name the model {answered}, requested is {result.model}")
@@ -295,7 +295,7 @@ class TargetEngine(TargetObserver):
         self._monitor.events.append(TargetEvent(unix_s, self.name, "engine", text))
 
     def _show_info(self) -> None:
-        """Export the identity from the metrics page, with the model that the answers name if that is not the requested one."""
+        """Export the identity on the metrics page, with the answering model if it is not the requested one."""
         info, answered = self._page_info, self.answering.text
         if info is None and answered:
             info = EngineInfo(self._engine, model=answered)
@@ -306,7 +306,7 @@ class TargetEngine(TargetObserver):
             self._registry.show(series.ENGINE_INFO, 1.0, *labels)
 
     def _bounded(self, *identity: *tuple[str, str, str]) -> tuple[str, str, str]:
-        """The identity as label values: after MAX_IDENTITIES of a target, new ones become `other`, as each creates a series."""
+        """The identity as label values: beyond MAX_IDENTITIES it becomes `other`, because each creates a series."""
         if identity not in self._identities and len(self._identities) >= MAX_IDENTITIES:
             if not self._is_told_of_identities:
                 self._is_told_of_identities = True
@@ -323,9 +323,9 @@ class TargetEngine(TargetObserver):
 
 
 def _page(spec: TargetSpec) -> str:
-    """Identity of a target's metrics page: a digest of its address, or of the target's URL and engine; "" if no page is read.
+    """Digest of the address of a target's metrics page, or of its URL and engine; "" if no page is read.
 
-    A digest is used because addresses may hold secrets.
+    The address itself is not used, as it may contain secrets.
     """
     if spec.metrics is None:
         return ""
@@ -333,7 +333,7 @@ def _page(spec: TargetSpec) -> str:
 
 
 def _asked(spec: TargetSpec) -> str:
-    """Identity of what requests ask: a digest of the target's URL and model."""
+    """Digest of the target's URL and model."""
     return _digest(f"{spec.url} {spec.model or ''}")
 
 

@@ -1,7 +1,7 @@
-"""Reads the metrics page of an engine on its own schedule.
+"""Reads the metrics page of an engine at an interval of its own.
 
-A page is parsed in a thread, as one of the largest size takes half a second. After a few failed readings it is reported as unreadable,
-so that old values are not shown as current.
+A page is parsed in a thread, because the largest takes half a second. After several failures the page is reported as unreadable, so
+that old values are not shown as current.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from prober.probing.target import Target
 
 FACTS_EVERY_NS, FACTS_RETRY_NS = 600 * 10**9, 30 * 10**9
 STALE_READINGS = 3
-GAP_INTERVALS = 1.5  # between two readings, from which one is missing
-MAX_LOGGED_TEXTS = 100  # of one reader: a page may have another mistake at each reading
-MAX_FACTS_BYTES = 64 << 10  # of one document
+GAP_INTERVALS = 1.5  # between two readings: if longer, one is missing
+MAX_LOGGED_TEXTS = 100  # per reader: a page may have a new mistake at each reading
+MAX_FACTS_BYTES = 64 << 10  # per document
 _SMALLER = "let `metrics.url` name the page of this engine alone, or have it write fewer series"
 log = logging.getLogger(__name__)
 
@@ -38,8 +38,8 @@ class PageReader:
 
     spec: configured address and interval.
     name: returns the label of the target, for the log.
-    continuity: state after earlier readings of the same page; None if there are none.
-    problem: why the last reading failed; "" if it did not
+    continuity: state after earlier readings of this page; None without any.
+    problem: why the last reading failed; "" if it succeeded
     """
 
     problem = ""
@@ -55,7 +55,7 @@ class PageReader:
     ) -> None:
         self._target, self._spec, self._clock, self._listener, self._name = target, spec, clock, listener, name
         self._timeout_s = min(4.0, spec.interval)
-        self._parser = Parser()  # all names until the engine is known
+        self._parser = Parser()  # parses all names until the engine is known
         self._table: EngineTable | None = None
         self._tries, self._has_page = 0, False
         self._continuity = continuity or Continuity()
@@ -81,7 +81,7 @@ class PageReader:
                 return False
         except UnreadablePage as error:
             if self._clock.stood_still(begun_ns):
-                return True  # the prober was stopped meanwhile: not a fault of the page
+                return True  # the prober stopped: the page is not at fault
             self._tries += 1
             self.problem = one_line(self._target.endpoint.redactor.redact(str(error)))
             if self._has_page or is_expected(self._spec, self._continuity):
@@ -95,7 +95,7 @@ class PageReader:
         return True
 
     async def _once(self) -> bool:
-        """Read the page once. Returns False if the engine has no page. Raises UnreadablePage."""
+        """Read the page. Returns False if the engine has no page. Raises UnreadablePage."""
         if self._spec.url is None and self._target.identity is None and self._target.spec.engine is None:
             return True  # the address of the page depends on the engine
         identity = self._target.identity
@@ -143,7 +143,7 @@ class PageReader:
         return True
 
     def _recognise(self, page: Page, candidates: tuple[EngineTable, ...]) -> EngineTable:
-        """The engine table that fits the page, chosen at each reading because an upgrade may change names. Raises UnreadablePage."""
+        """Choose the engine table that fits the page. Done for each reading, as an upgrade may change names. Raises UnreadablePage."""
         if self._table is not None:
             candidates = tables(self._table.engine)
         table = recognise(page, candidates) or (recognise(page, TABLES) if self._table is None else None)
@@ -177,7 +177,7 @@ class PageReader:
         self._listener.page_read(PageReading(at_ns, self._continuity.epoch, continued.signals))
 
     def _url(self, candidates: tuple[EngineTable, ...]) -> str:
-        """The configured address of the page, or else the next address where this engine may have it."""
+        """The configured address of the page, or the next one to try for this engine."""
         if self._spec.url is not None:
             return self._spec.url
         table = self._table or next((table for table in candidates if table.paths), None)
@@ -186,9 +186,9 @@ class PageReader:
         return root_of(self._target, table.port) + table.paths[self._tries % len(table.paths)]
 
     async def _read_facts(self, table: EngineTable, now_ns: int) -> None:
-        """Read version, model and other facts from the engine's JSON endpoints, every FACTS_EVERY_NS.
+        """Read version, model and other facts from the engine's JSON endpoints every FACTS_EVERY_NS.
 
-        If an endpoint does not answer, its known facts are kept, and all endpoints are read again after FACTS_RETRY_NS.
+        If an endpoint does not answer, its facts stay, and all endpoints are read again after FACTS_RETRY_NS.
         """
         if self._facts_ns is not None and now_ns - self._facts_ns < FACTS_EVERY_NS:
             return
@@ -207,11 +207,11 @@ class PageReader:
             except NotAnswered:
                 self._facts_ns, earlier = now_ns - FACTS_EVERY_NS + FACTS_RETRY_NS, self._facts
             except (UnreadablePage, ValueError):
-                continue  # not every server has every endpoint
+                continue  # servers differ in their endpoints
         self._facts = earlier | {name: fact.value for name, fact in facts(table.facts, answers).items()}
 
     def _log_once(self, text: str) -> None:
-        """Log a message, unless it was logged before."""
+        """Log a message unless it was logged before."""
         text = one_line(self._target.endpoint.redactor.redact(text))
         if text not in self._logged and len(self._logged) < MAX_LOGGED_TEXTS:
             self._logged.add(text)
@@ -220,19 +220,19 @@ class PageReader:
 
 
 def is_expected(spec: MetricsSpec | None, continuity: Continuity) -> bool:
-    """True if the engine must have a readable page: one that is configured, or was read before. Many servers have none."""
+    """True if a readable page is expected: it is configured, or was read before. Many servers have no page."""
     return spec is not None and (spec.url is not None or continuity.has_readings)
 
 
 def root_of(target: Target, port: int | None = None) -> str:
-    """URL of the target's server without path and `/v1`. port: replaces the port of the URL"""
+    """Base URL of the target's server, without path and `/v1`. port: replaces the port of the URL"""
     endpoint = target.endpoint
     host = endpoint.authority if port is None else f"{endpoint.host}:{port}"
     return f"{endpoint.scheme}://{host}{endpoint.base_path.removesuffix('/v1')}"
 
 
 async def fetch_of(target: Target, url: str, timeout_s: float, limit: int = MAX_BODY_BYTES) -> Fetched:
-    """GET a page of the target's engine: headers go to the target's host only, the token to its scheme, host and port only.
+    """GET a page of the target's engine. Headers go only to the target's host, the token only to its scheme, host and port.
 
     Raises UnreadablePage, PageTooLong.
     """

@@ -1,4 +1,4 @@
-"""Signals of a parsed metrics page, by the table of its engine."""
+"""Reads the signals of a parsed metrics page, with the table of its engine."""
 
 import hashlib
 import math
@@ -26,15 +26,15 @@ from prober.measure.engine_signals import (
 from prober.measure.printable import shown_name
 from prober.results.facts import Fact
 
-MAX_DIGITS = 18  # of a number in a version or label; int() is slow for longer ones and refuses 4,300
-MAX_VALUE = 1e21  # of a signal: more than all tokens, bytes or nanoseconds that there were
-MAX_BUCKETS = 200  # of one histogram
-_UNDECIDED = {"", "auto", "none", "unknown"}  # values that name no fact
+MAX_DIGITS = 18  # of a number in a version or label; int() is slow beyond, and refuses 4,300
+MAX_VALUE = 1e21  # of a signal: more than any real count of tokens, bytes or nanoseconds
+MAX_BUCKETS = 200  # per histogram
+_UNDECIDED = {"", "auto", "none", "unknown"}  # values that state nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A signal that the page should have in this release, and lacks. names: series that would give the signal"""
+    """An expected signal that the page of this release lacks. names: series that would provide it"""
 
     signal: str
     names: tuple[str, ...]
@@ -49,15 +49,15 @@ class Reading:
 
 
 def recognise(page: Page, tables: Iterable[EngineTable]) -> EngineTable | None:
-    """First of `tables` whose shape fits the page; None if none fits.
+    """The first of `tables` whose shape fits the page; None if none fits.
 
-    The page must have been parsed with all names, or at least with those of `wanted(tables)`.
+    The page must be parsed with all names, or at least those of `needed_metrics(tables)`.
     """
     return next((table for table in tables if _fits(page, table)), None)
 
 
 def needed_metrics(tables: Iterable[EngineTable]) -> frozenset[str]:
-    """Sample names that are needed to read these tables and to recognise them."""
+    """Names of the samples by which these tables are recognised and read."""
     names: set[str] = set()
     for table in tables:
         names |= {metric for metric, _ in table.flags}
@@ -69,7 +69,7 @@ def needed_metrics(tables: Iterable[EngineTable]) -> frozenset[str]:
 
 
 def metrics(signal: str, source: AnySource) -> tuple[str, ...]:
-    """Names of the samples from which a source gives a signal."""
+    """Names of the samples that a source reads."""
     if isinstance(source, Computed):
         return tuple(part.metric for part in source.parts)
     if signal in HISTOGRAM_SIGNALS:
@@ -87,15 +87,15 @@ def read_signals(
 ) -> Reading:
     """Signals of a page.
 
-    version: version of the engine; if it is None every name is tried, and only signals of all releases can be missing.
-    model: if series of the page have this model as a label, series of other models are left out.
-    start_time_seconds: start time of the process from a response header, used if the page has none.
+    version: version of the engine; None: every name is tried, and only signals that all releases have count as missing. model: if
+    series of the page have this model as a label, those of other models are ignored.
+    start_time_seconds: process start time from a response header, used if the page has none.
     """
     view = _View(page.samples, table, model)
     release = release_of(version)
     values: dict[str, Any] = {}
     for signal, sources in table.signals.items():
-        # Sources of this release first, then the others, because a build may differ from its number.
+        # This release's sources first, then the others: a build may differ from its version.
         for source in sorted(sources, key=lambda source: not _applies(source, release)):
             value = _evaluate(view, signal, source)
             if isinstance(value, EngineHistogram) or _plausible(value) is not None:
@@ -109,7 +109,7 @@ def read_signals(
 
 
 def facts(wanted: Iterable[JsonFact], answers: Mapping[str, object], model: str = "") -> dict[str, Fact]:
-    """Facts by name (`version`, `model`, …), each of the first document that has it, with the path of that as its source.
+    """Facts by name (`version`, `model`, …), each from the first document that has it, with the document's path as source.
 
     answers: documents by path; model: name of the requested model
     """
@@ -121,9 +121,9 @@ def facts(wanted: Iterable[JsonFact], answers: Mapping[str, object], model: str 
 
 
 def release_of(version: str | None) -> tuple[int, ...] | None:
-    """The numbers of a release, to compare it: `v0.8.5.post1` is (0, 8, 5), `b10488-1a2b3c4` is (10488,).
+    """Numbers of a release, to compare it: `v0.8.5.post1` is (0, 8, 5), `b10488-1a2b3c4` is (10488,).
 
-    None for a version that is no release, such as `0.1.dev1+gabc`, or that has a number of more than MAX_DIGITS digits.
+    None if the version is no release, such as `0.1.dev1+gabc`, or has a number of more than MAX_DIGITS digits.
     """
     match = re.match(r"[vb]?([0-9]+(?:\.[0-9]+)*)", version or "")
     parts = match[1].split(".") if match is not None else []
@@ -133,7 +133,7 @@ def release_of(version: str | None) -> tuple[int, ...] | None:
 
 
 def _json_value(fact: JsonFact, answers: Mapping[str, object], model: str) -> str | None:
-    """The value of a fact as text; None if the documents do not have it."""
+    """The value of a fact as text; None if no document has it."""
     value, name = answers.get(fact.path), fact.json_path[-1]
     for key in fact.json_path[:-1]:
         match value, key:
@@ -177,7 +177,7 @@ def _fits(page: Page, table: EngineTable) -> bool:
 
 
 def _applies(source: AnySource, release: tuple[int, ...] | None) -> bool:
-    """True if pages of this release have the source. For an unknown release, True if no release removed it."""
+    """True if the pages of this release have the source. For an unknown release, True if no release removed it."""
     if release is None:
         return source.until is None
     since, until = release_of(source.since), release_of(source.until)
@@ -191,9 +191,9 @@ def _padded(release: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _missing(table: EngineTable, values: Mapping[str, Any], release: tuple[int, ...] | None) -> Iterator[Missing]:
-    """Expected signals without a value. An engine with a lazy page has counters and histograms only after its first request.
+    """Expected signals without a value. Before its first request, an engine with a lazy page lacks counters and histograms.
 
-    For an unknown release, only signals that every release has are expected.
+    For an unknown release, only signals that all releases have are expected.
     """
     worked = any(values.get(counter, 0.0) > 0.0 for counter in COUNTER_SIGNALS)
     for signal, sources in table.signals.items():
@@ -217,7 +217,7 @@ def _source_name(signal: str, source: AnySource) -> str:
 
 
 class _View:
-    """The series of a page that belong to one model, without duplicates."""
+    """Series of a page that belong to one model, without duplicates."""
 
     def __init__(self, samples: Mapping[str, Sequence[Sample]], table: EngineTable, model: str | None) -> None:
         self._samples = samples
@@ -250,7 +250,7 @@ class _View:
         return None
 
     def model_name(self, requested: str | None) -> str | None:
-        """Name of the model on the page if it has exactly one, else `requested`."""
+        """Name of the only model on the page; `requested` if there is no model or there are several."""
         names = self._models - {"", "undefined", "None"}
         return next(iter(names)) if len(names) == 1 else requested
 
@@ -264,7 +264,7 @@ class _View:
         return {label: "|".join(sorted(values)) for label, values in values_by_label.items()}
 
     def _find_models(self, wanted_model: str | None) -> None:
-        """Find the models on the page and, if the wanted one is among them, the series of the other models."""
+        """Find the models on the page, and if it has the wanted one, the series of the others."""
         by_mapping: dict[int, set[str]] = {}
         labels = self._table.model_labels
         for metric in needed_metrics((self._table,)) & self._samples.keys():
@@ -274,7 +274,7 @@ class _View:
                     by_mapping[id(sample.labels)] = named
                     self._models |= named
         folded = {at: {name.casefold() for name in named} for at, named in by_mapping.items()}
-        if any(wanted_model in named for named in folded.values()):  # Dynamo writes it in lower case on some series
+        if any(wanted_model in named for named in folded.values()):  # some series of Dynamo have it in lower case
             self._other_models = {at for at, named in folded.items() if named and wanted_model not in named}
 
 
@@ -298,12 +298,12 @@ def _evaluate(view: _View, signal: str, source: AnySource) -> float | EngineHist
 
 
 def _plausible(value: float | None) -> float | None:
-    """The value; None if it is NaN or so large (MAX_VALUE) that sums would overflow."""
+    """The value; None if it is NaN or so large (above MAX_VALUE) that sums could overflow."""
     return value if value is not None and abs(value) <= MAX_VALUE else None
 
 
 def _sum(values: Iterable[float]) -> float:
-    """The sum, infinite if it overflows."""
+    """The sum; infinite if it overflows."""
     try:
         return math.fsum(values)
     except OverflowError:
@@ -317,7 +317,7 @@ def _value(view: _View, source: Source, usual: Aggregation | None = None) -> flo
         if source.labels:
             try:
                 value = math.prod(float(sample.labels[label]) for label in source.labels)
-            except (KeyError, ValueError):  # vLLM writes None for unknown values
+            except (KeyError, ValueError):  # vLLM writes None for an unknown value
                 return None
         if math.isfinite(value):
             values.append(value)
@@ -342,14 +342,14 @@ def _aggregate(values: Sequence[float], aggregation: Aggregation) -> float | Non
 
 
 def _histogram(view: _View, source: Source) -> EngineHistogram | None:
-    """Histogram of a source, summed over ranks. Bounds that not all ranks have are left out."""
+    """Histogram of a source, summed over ranks. Bounds that some rank lacks are left out."""
     buckets: dict[float, list[float]] = {}
     for sample in view.series(f"{source.metric}_bucket", source.where):
         try:
             bound = float(sample.labels["le"])
         except (KeyError, ValueError):
             continue
-        if _plausible(sample.value) is not None and bound > -math.inf:  # no NaN either
+        if _plausible(sample.value) is not None and bound > -math.inf:  # excludes NaN too
             buckets.setdefault(bound, []).append(sample.value)
     ranks = len(buckets.get(math.inf, ()))
     if not ranks:
@@ -359,7 +359,7 @@ def _histogram(view: _View, source: Source) -> EngineHistogram | None:
         return None
     counts: list[float] = []
     for bound in bounds:
-        counts.append(max(_sum(buckets[bound]), counts[-1] if counts else 0.0))  # written while it counts
+        counts.append(max(_sum(buckets[bound]), counts[-1] if counts else 0.0))  # the page was written during counting
     if _plausible(counts[-1]) is None or _plausible(bounds[-2] * source.scale if bounds[1:] else 0.0) is None:
         return None
     total = _value(view, Source(f"{source.metric}_sum", where=source.where, scale=source.scale))

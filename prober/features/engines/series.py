@@ -1,11 +1,11 @@
-"""Series and alerts of the metrics that engines report."""
+"""Series and alerts of the engines' metrics."""
 
 from collections.abc import Callable
 
 from prober.exposition.alerting import Alert, Link, of_present
 from prober.exposition.families import Series, counter, gauge, histogram
 
-SIGNALS: dict[str, Series[str]] = {}  # by the field of EngineSignals that they show
+SIGNALS: dict[str, Series[str]] = {}  # by field of EngineSignals
 
 
 def _signal(field: str, kind: Callable[[str, str, str], Series[str]], name: str, text: str) -> Series[str]:
@@ -123,7 +123,7 @@ ENGINE_CHANGE_KINDS = ("engine", "version", "model", "flags", "driver", "restart
 
 
 def alerts() -> tuple[Alert, ...]:
-    """Alerts on a full KV cache, which Alertmanager inhibits while an SLO's budget burns, and on a lost page."""
+    """Alerts on a full KV cache (inhibited while an SLO's budget burns) and on a lost metrics page."""
     usage = "llmslo_engine_kv_cache_usage_ratio"
     full = (
         f"max by (target) (quantile_over_time(0.9, {usage}[10m])) > 0.9\nand\n"
@@ -142,7 +142,7 @@ def alerts() -> tuple[Alert, ...]:
         Alert(
             "LLMEnginePageUnreadable",
             "warning",
-            # Of a target that does not answer nothing else is to be said.
+            # A target that does not answer has its own alert.
             "max by (target) (llmslo_engine_up) == 0\nand on (target)\n"
             'max by (target) (llmslo_target_state{state="ready"}) == 1\n',
             "15m",

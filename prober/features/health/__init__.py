@@ -1,1 +1,1 @@
-"""Answers of `/health/TARGET`, which tell load balancers, gateways and kubelets if a target generates."""
+"""`/health/TARGET`: tells load balancers, gateways and kubelets whether a target generates."""

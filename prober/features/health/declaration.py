@@ -1,4 +1,4 @@
-"""What the daemon, the rule files and the store must know of this feature."""
+"""Registers the health of targets with the daemon."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -1,5 +1,5 @@
-"""Health of a target, that is, if it generates: by the results of scheduled probes, and by the state that its engine reports. Times are
-of one monotonic clock.
+"""Health of a target: whether it generates, by scheduled probes and the state that its engine reports. Times are of one monotonic
+clock.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, SILENT_STATES, TargetState
 
-BURN_RATE = 14.4  # of the workbook's fastest pair (`prober.measure.objective`)
+BURN_RATE = 14.4  # fastest pair of the SRE workbook (`prober.measure.objective`)
 
 
 class Health(StrEnum):
@@ -27,7 +27,7 @@ class Health(StrEnum):
 class HealthVerdict:
     """The health of a target, and its reason.
 
-    evidence_ns: when the last probe that counts ended, or the engine last reported that it loads or ends; None before
+    evidence_ns: when the last counted probe ended, or the engine last reported that it loads or ends; None before
     """
 
     state: Health
@@ -41,33 +41,33 @@ NO_VERDICT = HealthVerdict(Health.UNKNOWN, "no probe has counted yet")
 
 @dataclass(slots=True)
 class HealthState:
-    """Health of a target, updated in the order of time.
+    """Health of a target; call its methods in the order of time.
 
-    A target becomes unhealthy with `failures` failed probes among the last `of`, with a burning SLO, or while its engine loads or ends.
-    It stays so until `successes` probes in a row were answered. Earlier failures are forgotten then, also those of a probe that was due
-    earlier and times out later.
+    A target becomes unhealthy with `failures` failed probes among the last `of`, with a burning SLO, or while its engine loads or
+    ends. It becomes healthy with `successes` answered probes in a row. Earlier failures are then forgotten, also of a probe due
+    before that times out later.
 
-    max_age_s: age of the evidence above which there is no verdict
-    verdict: by all evidence, whatever its age.
-    uncounted: how the last probe ended, if it does not count; else ""
+    max_age_s: maximum age of the evidence for a verdict
+    verdict: the verdict, whatever the age of its evidence
+    uncounted: how the last probe ended if it is not counted; else ""
     """
 
     spec: HealthSpec
     max_age_s: float
     verdict: HealthVerdict = NO_VERDICT
     uncounted: str = ""
-    _failed: deque[bool] = field(init=False)  # of the last probes that count
-    _recent: deque[ProbeResult] = field(default_factory=lambda: deque(maxlen=BURN_PROBES))  # where SLOs are judged
+    _failed: deque[bool] = field(init=False)  # of the last counted probes
+    _recent: deque[ProbeResult] = field(default_factory=lambda: deque(maxlen=BURN_PROBES))  # to judge SLOs
     _successes: int = 0  # in a row
-    _forgotten_ns: int = -1  # failed probes that were due before this time do not count
-    _cause: str = ""  # why it is unhealthy, "" while it is not
+    _forgotten_ns: int = -1  # failed probes due before this time are not counted
+    _cause: str = ""  # why it is unhealthy; "" while it is not
     _silent: TargetState | None = None
 
     def __post_init__(self) -> None:
         self._failed = deque(maxlen=self.spec.of)
 
     def probe_ended(self, result: ProbeResult, now_ns: int) -> None:
-        """Use the result of a scheduled probe, which may not have been sent."""
+        """Take the result of a scheduled probe, sent or not."""
         spec, has_failed = self.spec, result.outcome in BAD
         if result.outcome in (*NEUTRAL, *BUSY):
             self.uncounted = result.reason
@@ -93,7 +93,7 @@ class HealthState:
         self._judge(now_ns)
 
     def state_seen(self, state: TargetState, reason: str, now_ns: int) -> None:
-        """Use the present state of the target and its reason."""
+        """Take the present state of the target and its reason."""
         if state in SILENT_STATES:
             self._forget()
             self._cause, self._silent, self._forgotten_ns = f"{state}: {reason}", state, now_ns
@@ -104,7 +104,7 @@ class HealthState:
         self._judge(now_ns)
 
     def at(self, now_ns: int, state: TargetState, reason: str, *, is_paused: bool) -> HealthVerdict:
-        """The verdict at this time. state, reason: of the target"""
+        """The verdict at this time. state, reason: state of the target"""
         verdict, uncounted = self.verdict, self.uncounted
         if is_paused:
             return HealthVerdict(Health.UNKNOWN, "paused: no probe is sent until the target is resumed")

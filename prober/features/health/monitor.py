@@ -1,4 +1,4 @@
-"""Feeds the health of a target with its probe results and states, and exports it as a series."""
+"""Passes probe results and states to the health of a target, and exports it as a series."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,7 +10,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState, WorkloadState
 from prober.probing.observer import ObservedTarget, TargetObserver
 
-MAX_AGE_GAPS = 10  # of a Poisson schedule: none is as long with probability 1 - e^-10
+MAX_AGE_GAPS = 10  # no gap of a Poisson schedule is as long, with probability 1 - e^-10
 
 
 class TargetHealth(TargetObserver):

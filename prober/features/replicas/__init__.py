@@ -1,1 +1,1 @@
-"""Shards and leases: several probers that share targets and do some work only once."""
+"""Shards and leases: several probers share the targets, and do some work only once."""

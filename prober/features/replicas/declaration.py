@@ -1,4 +1,4 @@
-"""What the daemon, the rule files and the store must know of this feature."""
+"""Registers shards and leases with the daemon."""
 
 from prober.features.replicas import series
 from prober.probing.feature import Feature, declared

@@ -1,4 +1,4 @@
-"""Leadership: only one replica of a shard may sweep and write to Grafana; its record is a Kubernetes Lease."""
+"""Leadership: only one replica of a shard may sweep and write to Grafana. A Kubernetes Lease records which one."""
 
 import asyncio
 import json
@@ -19,25 +19,25 @@ from prober.features.replicas.series import LEASE_FAILURES, LEASE_HELD, LEASE_TR
 from prober.net.kubernetes import Api, Json, KubernetesApiError, Unreachable
 from prober.probing.replicas import Leadership, Listener, Shard
 
-CLAIMS_ANNOTATION = "llm-slo-prober/swept"  # a JSON object
-LABELS = {"app.kubernetes.io/name": "llm-slo-prober"}  # by which an uninstall finds the Leases
+CLAIMS_ANNOTATION = "llm-slo-prober/swept"  # value: a JSON object
+LABELS = {"app.kubernetes.io/name": "llm-slo-prober"}  # an uninstall finds the Leases by them
 MAX_HOLDER_LENGTH = 500
 _MICRO_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 class Conflict(Exception):
-    """The record on the server has another version than the one to replace."""
+    """The record on the server no longer has the version that was to be replaced."""
 
 
 TIMER_MARGIN_S = 0.001  # a timer may fire this early
 MIN_DURATION_S = 3.0  # a busy machine would lose a shorter lease
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-RELEASE_TRIES = 3  # then others wait until the lease expires
+RELEASE_TRIES = 3  # afterwards others wait until the lease expires
 log = logging.getLogger(__name__)
 
 
 class KubernetesLease:
-    """A Lease of coordination.k8s.io/v1. Labels, annotations and fields of other writers are preserved."""
+    """A Lease of coordination.k8s.io/v1. Labels, annotations and fields of other writers stay."""
 
     def __init__(self, api: Api, namespace: str, name: str) -> None:
         self._api, self._namespace, self._name = api, namespace, name
@@ -73,7 +73,7 @@ class KubernetesLease:
         return self._record().version
 
     def _record(self) -> Record:
-        """The last answer as a record, without tokens. Raises Unreachable."""
+        """Convert the last answer to a record, without tokens. Raises Unreachable."""
         redactor = self._api.redactor
         try:
             record = record_of(self._last)
@@ -87,7 +87,7 @@ class KubernetesLease:
 
 
 def record_of(body: Json) -> Record:
-    """The record in a Lease. Raises Unreachable if `body` is no Lease."""
+    """Read the record from a Lease. Raises Unreachable if `body` is no Lease."""
     spec, metadata = body.get("spec") or {}, body.get("metadata") or {}
     try:
         return Record(
@@ -102,7 +102,7 @@ def record_of(body: Json) -> Record:
 
 
 def _claims(text: str | None) -> Mapping[str, float]:
-    """The claims in an annotation: {key: number}; empty if the text is not a JSON object of numbers."""
+    """Read the claims in an annotation: {key: number}; empty if the text is no JSON object of numbers."""
     try:
         return {str(key): float(number) for key, number in json.loads(text or "{}").items()}
     except (AttributeError, TypeError, ValueError):
@@ -121,10 +121,10 @@ def _body(last: Json, name: str, write: Write, now: datetime) -> Json:
     claims = json.dumps(dict(record.claims), separators=(",", ":"))
     metadata["annotations"] = {**(metadata.get("annotations") or {}), CLAIMS_ANNOTATION: claims}
     at = now.strftime(_MICRO_TIME)
-    if at == spec.get("renewTime"):  # a write that changes nothing has no new version
+    if at == spec.get("renewTime"):  # an unchanged object gets no new version
         at = (now + timedelta(microseconds=1)).strftime(_MICRO_TIME)
     spec |= {
-        "holderIdentity": record.holder or None,  # an empty one is refused
+        "holderIdentity": record.holder or None,  # Kubernetes refuses ""
         "leaseDurationSeconds": max(1, round(record.lease_s)),
         "leaseTransitions": record.transitions,
         "renewTime": at,
@@ -135,7 +135,7 @@ def _body(last: Json, name: str, write: Write, now: datetime) -> Json:
 
 
 def now_s() -> float:
-    """Seconds of a clock that never goes back and, unlike the monotonic one, counts while the machine sleeps."""
+    """Seconds of a clock that never goes back and, unlike the monotonic clock, runs while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -143,8 +143,8 @@ def now_s() -> float:
 class LeaseOptions:
     """Options `--lease.*`.
 
-    name: name of the lease; if None, no lease is used
-    namespace, api_server: if None, those of the pod
+    name: name of the lease; None: no lease is used
+    namespace, api_server: None: those of the pod
     token_file, ca_file: token and certificate authorities for `api_server`
     """
 
@@ -157,7 +157,7 @@ class LeaseOptions:
 
 
 def leadership(options: LeaseOptions, shard: Shard, instance: str, families: Registry) -> Leadership:
-    """Leadership for the replicas of a shard. Raises ConfigError."""
+    """Create the leadership for the replicas of a shard. Raises ConfigError."""
     if options.duration_s < MIN_DURATION_S or options.duration_s % 1:
         raise ConfigError(
             f"--lease.duration {options.duration_s:g}s: whole seconds, {MIN_DURATION_S:g}s at least; write 15s"
@@ -282,7 +282,7 @@ class KubernetesLeadership(Leadership):
             log.info("lease %s: the API server answers again", self.where)
 
     def _publish(self) -> None:
-        """Export if the lease is held, call the listeners if that changed, and set a timer for the end of the lease."""
+        """Export whether the lease is held, call the listeners on a change, and set a timer for the end of the lease."""
         now, candidate = self._clock(), self._candidate
         fence = candidate.held(now)
         if self._alarm is not None:

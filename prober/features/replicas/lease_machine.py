@@ -1,21 +1,21 @@
 """A lease that at most one of several processes holds, as a state machine without clock and sockets.
 
-The lease is a record on a server. The server replaces it only for a writer that knows its current version (Kubernetes: a Lease
+The lease is a record on a server. The server replaces it only if the writer knows its current version (Kubernetes: a Lease
 and its resourceVersion). Drive it by
 
     match candidate.next(now_s):
         case Read():  candidate.record_read(record or None, now_s), or .failed(now_s) without an answer
         case Write(): candidate.record_written(version, now_s), .conflicted(now_s) if the version is outdated, or .failed(now_s)
-        case Wait():  nothing until then, or until `claim` or `leave` is called
+        case Wait():  do nothing until then, or until `claim` or `leave` is called
 
-`now_s` is a clock of this process that never goes back and counts while the machine sleeps. Times of other processes are never
-read: as in client-go, a record may be taken if it has not changed for its duration *since this process first read it*.
+`now_s` is a clock of this process that never goes back and runs while the machine sleeps. Times of other processes are never
+used: as in client-go, a record may be taken if it has not changed for its duration *since this process first read it*.
 
 Two processes never hold the lease at the same time. The holder keeps it until `renew_s` after it *sent* the last answered renewal.
 Other processes read that renewal only after it was sent, wait at least `lease_s` after reading it, and replace exactly that version.
-This fails only if one clock runs faster than another by more than lease_s ÷ renew_s = 1.5. Different times on clocks, and delayed or
-lost messages, do no harm. A process that was stopped learns of the loss from its clock, so call `held` before each action. An action
-that had already begun is protected only by the fencing number.
+This fails only if one clock runs faster than another by more than lease_s ÷ renew_s = 1.5. Wrong clocks and delayed or
+lost messages do no harm. A process that was stopped learns of the loss from its clock, so call `held` before each action. An action
+that has already begun is protected only by the fencing number.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from random import Random
 
-MAX_CLAIMS = 2_000  # about 60 kB of an annotation; Kubernetes allows 256 kB
+MAX_CLAIMS = 2_000  # about 60 kB in an annotation; Kubernetes allows 256 kB
 MIN_LEASE_S = 1.0  # a Lease has whole seconds above 0
 JITTER_RATIO = 0.5
 
@@ -36,17 +36,17 @@ class Timing:
 
     @property
     def renew_s(self) -> float:
-        """Seconds from sending the last answered renewal until the holder stops, which is before others may take the lease."""
+        """Seconds from sending the last answered renewal until the holder stops; others can take the lease only later."""
         return self.lease_s * 2 / 3
 
     @property
     def retry_s(self) -> float:
-        """Seconds between two tries, without jitter."""
+        """Seconds between two attempts, without jitter."""
         return self.lease_s * 2 / 15
 
     @property
     def request_timeout_s(self) -> float:
-        """Timeout of one request in seconds; two unanswered tries fit into `renew_s`."""
+        """Timeout of one request in seconds; two attempts without answer fit into `renew_s`."""
         return self.lease_s / 5
 
 
@@ -58,7 +58,7 @@ class Record:
     lease_s: seconds without renewal after which others may take the lease
     transitions: number of times the lease was taken
     version: set by the server
-    claims: {key: number} that a holder notes for later holders
+    claims: {key: number} that a holder leaves for later holders
     """
 
     holder: str
@@ -75,7 +75,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Replace the record of the same version; without a version, create it. begins: the lease is taken, not renewed"""
+    """Replace the record with the same version; without a version, create it. begins: the lease is taken, not renewed"""
 
     record: Record
     begins: bool
@@ -94,12 +94,12 @@ class Candidate:
     def __init__(self, identity: str, timing: Timing, rng: Random) -> None:
         self.identity, self.timing, self._rng = identity, timing, rng
         self.record: Record | None = None  # as last read
-        self._first_read_s = -inf  # of its version
-        self._current = False  # it was read, and nothing was written since
+        self._first_read_s = -inf  # first read of its version
+        self._current = False  # it was read, and nothing has been written since
         self._due_s = -inf
         self._pending: Write | None = None
         self._sent_s = -inf
-        self.until_s = -inf  # then this process loses the lease if no further renewal is answered
+        self.until_s = -inf  # then this process loses the lease, unless a further renewal is answered
         self._claims: dict[str, float] = {}
         self._leaving = False
 
@@ -110,7 +110,7 @@ class Candidate:
     # --- actions
 
     def next(self, now_s: float) -> Read | Write | Wait:
-        """The next action. A Write counts as sent at this moment."""
+        """Return the next action. A Write counts as sent now."""
         if self._leaving:
             return self._leave()
         if self.held(now_s) is None:
@@ -129,30 +129,30 @@ class Candidate:
         return Wait(self._due_s)
 
     def claim(self, key: str, number: float) -> None:
-        """Write the claim at once, if this process holds the lease; otherwise the claim is dropped."""
+        """Write the claim at once if this process holds the lease; otherwise drop it."""
         self._claims[key] = number
         self._due_s = -inf
 
     def leave(self) -> None:
-        """Give the lease up and release it on the server, so that others need not wait."""
+        """Give up the lease and release it on the server, so that others need not wait."""
         self._leaving, self.until_s = True, -inf
 
     # --- events
 
     def record_read(self, record: Record | None, now_s: float) -> None:
-        """The answer to a Read; None if the server has no record."""
+        """Process the answer to a Read; None if the server has no record."""
         if record is None or record.holder != self.identity:
             self.until_s = -inf  # another writer took it by force
         if record is None or self.record is None or record.version != self.record.version:
             self._first_read_s = now_s
         if record is not None or self.record is None:
             self.record = record
-        else:  # it was deleted: the transitions of its successor must not start at 0
+        else:  # the record was deleted; its successor's transitions must not start at 0
             self.record = replace(self.record, holder="", version="")
         self._current = True
 
     def record_written(self, version: str, now_s: float) -> None:
-        """The last Write succeeded. version: new version of the record"""
+        """Process the success of the last Write. version: new version of the record"""
         if self._pending is None:
             return
         if version == self._pending.record.version:  # nothing changed, so others cannot see the renewal
@@ -167,19 +167,19 @@ class Candidate:
         self._retry(-inf if self._claims else now_s)
 
     def conflicted(self, now_s: float) -> None:
-        """The last Write was refused as the record has another version.
+        """Process the refusal of the last Write, because the record has another version.
 
-        It is read again after a short random delay, so that replicas do not all read at once.
+        Reading it again is delayed at random, so that replicas do not all read at once.
         """
         self._pending, self._current = None, False
         self._due_s = now_s + self._rng.random() * self.timing.retry_s / 4
 
     def failed(self, now_s: float, wait_s: float = 0.0) -> None:
-        """The last action had no answer and may have succeeded. wait_s: pause that the server asks for."""
+        """Process a missing answer: the action may have succeeded. wait_s: pause that the server asks for."""
         self._pending, self._current = None, False
         self._retry(now_s + wait_s)
         if self.held(now_s) is not None and not wait_s:
-            self._due_s = now_s + (self._due_s - now_s) / 4  # before the lease is lost
+            self._due_s = now_s + (self._due_s - now_s) / 4  # in time before the lease is lost
 
     # ---
 
@@ -187,7 +187,7 @@ class Candidate:
         self._due_s = now_s + self.timing.retry_s * (1 + JITTER_RATIO * self._rng.random())
 
     def _is_free(self, record: Record, now_s: float) -> bool:
-        """True if the lease has no holder, is taken by an unanswered write of this process, or has not changed for its duration."""
+        """True if the lease has no holder, was taken by an unanswered write of this process, or is unchanged for its duration."""
         if record.holder in ("", self.identity):
             return True
         return now_s >= self._first_read_s + max(record.lease_s, self.timing.lease_s)

@@ -22,7 +22,7 @@ SHARDS = gauge("llmslo_shards", "Number of shards, as known to this replica.")
 
 
 def panels() -> list[Panel]:
-    """Panels of the shards, and of the holder, transitions and failures of the lease."""
+    """Panels of the shards, and of the lease's holder, transitions and failures."""
     transitions = f"max by (instance) (changes({LEASE_TRANSITIONS}{{{INSTANCE}}}[{STEP}]))"
     return [
         stat(

@@ -1,6 +1,6 @@
-"""Compliance of a window with an SLO: met or missed by the share of bad events, or no_data if there are too few events.
+"""Compliance with an SLO over its window: met or missed by the share of bad events, or no_data with too few events.
 
-Page, API, `watch` and the exported series judge the events of one prober. Missing data is never met.
+Page, API, `watch` and the exported series judge the events of one prober. Without data an SLO is never met.
 """
 
 import math
@@ -13,15 +13,15 @@ from prober.measure.objective import JudgedStream, Slo, mean_events_per_probe
 
 Compliance = Literal["met", "missed", "no_data"]
 MIN_PERCENTILE_EVENTS = 1_000
-SILENCE_PROBES = 10  # a Poisson schedule has none in the time of ten with probability e^-10
+SILENCE_PROBES = 10  # a Poisson schedule has no such gap, with probability 1 - e^-10
 MIN_SILENCE_S = 600
 UNTRUSTED = "the prober sent or timed fewer than half of the probes of the last 10 minutes, for lack of CPU time"
 
 
 def percentile_events(slo: Slo) -> int:
-    """Minimum number of SLO events to judge a percentile: the larger of 1,000 and 10 ÷ budget (above p99: 100 ÷ budget).
+    """Number of events needed to judge a percentile: the larger of 1,000 and 10 ÷ budget (above p99: 100 ÷ budget).
 
-    That is 1,000 for p99 and 100,000 for p99.9, the same as for every exported quantile.
+    That is 1,000 for p99 and 100,000 for p99.9, as for every exported quantile.
     """
     return max(
         MIN_PERCENTILE_EVENTS, math.ceil((10 if slo.objective <= Decimal("0.99") else 100) / slo.error_budget_ratio)
@@ -29,23 +29,23 @@ def percentile_events(slo: Slo) -> int:
 
 
 def min_events(slo: Slo, uses: Sequence[JudgedStream]) -> int:
-    """Minimum number of events as of `percentile_events`; all gaps of a probe count as one event, as they are not independent."""
+    """Number of events needed: as in `percentile_events`, but all gaps of a probe count as one event, as they are dependent."""
     return math.ceil(percentile_events(slo) * min(mean_events_per_probe(slo, use.mean_tokens) for use in uses))
 
 
 def silence_s(uses: Sequence[JudgedStream]) -> int:
-    """Seconds without an event after which an SLO has no data; whole minutes."""
+    """Seconds without an event, in whole minutes, after which an SLO has no data."""
     slowest = min(use.rate_per_s for use in uses)
     return max(MIN_SILENCE_S, 60 * math.ceil(SILENCE_PROBES / slowest / 60))
 
 
 @dataclass(frozen=True, slots=True)
 class Burn:
-    """Whether the budget of an SLO burns now, and the events of the last minutes.
+    """Whether the budget of an SLO burns now, with the latest events.
 
-    span_s: the last minutes in which the events are counted: at most those of the present burn, or those since the latest one
-    since_unix_s: begin of the present burn, None if the budget does not burn
-    until_unix_s: last bad event of the latest burn, None if none is known
+    span_s: the last seconds in which events are counted: at most since the present burn began, or since the last one ended
+    since_unix_s: start of the present burn; None if the budget does not burn
+    until_unix_s: last bad event of the latest burn; None if unknown
     """
 
     events: int = 0
@@ -59,9 +59,9 @@ class Burn:
 class SloStatus:
     """Status of one SLO.
 
-    since_unix_s: start of the counted events: a window ago, or later if the prober has not known the SLO for so long
-    why: the reason for no_data, else empty
-    of_answered: failed requests are no events, as another SLO counts them
+    since_unix_s: start of the counted events: a window ago, or later if the prober has known the SLO for less
+    why: reason for no_data, else empty
+    of_answered: only answered requests are events, because another SLO counts failures
     """
 
     slo: Slo
@@ -88,9 +88,9 @@ def compliance(
     """Judge `bad` of `events` in the window of the SLO. Returns (compliance, the reason for no_data).
 
     quiet_s: seconds since the last event, None if unknown
-    why_no_event: why the last probe was no event, "" if it was one or the reason is unknown
+    why_no_event: why the last probe was no event; "" if it was one, or if the reason is unknown
 
-    An SLO can be missed before there are enough events for met: as soon as the bad events exceed the budget of the minimum number of
+    An SLO can be missed with fewer events than met needs: once its bad events exceed the budget for that number of
     events. While most probes could not be sent or timed (`trusted` is False) no latency SLO is met; a missed one stays missed.
     """
     needed = min_events(slo, [use])

@@ -1,4 +1,4 @@
-"""Error budget dashboard: remaining budget, burn rates, and where bad events come from."""
+"""Error budget dashboard: what is left, burn rates, and where bad events come from."""
 
 from prober.exposition.dashboards.board import (
     BUDGET_STEPS,
@@ -77,7 +77,7 @@ def board() -> Board:
                     "axisSoftMin": 0,
                     "axisSoftMax": 20,
                 },
-                empty="",  # else its axis shows that for ticks without a label
+                empty="",  # otherwise the axis shows it for ticks without a label
                 repeat="slo",
                 width=24,
                 height=9,
@@ -93,7 +93,7 @@ def board() -> Board:
 
 
 def _burn_rate(window_s: int) -> str:
-    """PromQL: the burn rate of each SLO over a window of the alerts."""
+    """PromQL: burn rate of each SLO over a window of the alerts."""
     return f"{BAD_RATIO}{promql(window_s)}{{{SLOS}}} / {BUDGET_RATIO}{{{SLOS}}}"
 
 
@@ -251,7 +251,7 @@ def _shares() -> Panel:
 
 
 def _users() -> Collapsed:
-    """Collapsed row that compares SLOs on the probes with the same SLOs on all requests of the engine (`metrics.slos`)."""
+    """Collapsed row that compares SLOs on probes with the same SLOs on all requests of the engine (`metrics.slos`)."""
 
     def share(bad: AnySeries, events: AnySeries, select: str) -> str:
         above, of = (increase(declared, TRAFFIC_LEVEL, select=select, window="$window") for declared in (bad, events))

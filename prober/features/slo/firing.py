@@ -1,4 +1,4 @@
-"""Events that a burn alert needs, and checks from the configured probe rate that each can fire and that one bad probe cannot."""
+"""Checks by the configured probe rate that each burn alert can fire, and that one bad probe cannot fire it."""
 
 import math
 from collections.abc import Sequence
@@ -19,21 +19,21 @@ from prober.measure.objective import (
 # `increase()` extrapolates to the ends of its window and may return a few more events than occurred.
 EXTRAPOLATION_FACTOR = 1.1
 CHANCE_Z = (
-    2.33  # 99%, one-sided: by so many standard errors a ticket's share exceeds its burn rate, which is near the budget
+    2.33  # 99%, one-sided: standard errors by which a ticket's share exceeds its burn rate, which is near the budget
 )
 
 
 def needed_events(pair: Pair) -> float:
-    """Events that the long window must hold, as a multiple of those of which the budget allows one bad probe.
+    """Number of events that the long window needs, as a multiple of the events whose budget is one bad probe.
 
-    With fewer, all events of one bad probe alone would exceed the share that fires.
+    With fewer events, a single bad probe could exceed the share that fires.
     """
     return EXTRAPOLATION_FACTOR / float(pair.burn)
 
 
 @dataclass(frozen=True, slots=True)
 class FiringCheck:
-    """Result of the check of one burn alert: for one pair of windows and one judged stream.
+    """Result of the check of one burn alert, for one pair of windows and one judged stream.
 
     probes_short, probes_long: expected probes in each window.
     bad_short, bad_long: bad probes in each window at which the alert fires.
@@ -51,7 +51,7 @@ class FiringCheck:
 
     @property
     def place(self) -> str:
-        """Configuration path to change: the SLO's objective if no probe rate can solve the problem, else the SLO."""
+        """Configuration path to change: the SLO's objective if no probe rate solves the problem, else the SLO."""
         return f"slos.{self.slo.name}" + (".objective" if self.pair.burn * self.slo.error_budget_ratio >= 1 else "")
 
 
@@ -67,7 +67,7 @@ def _check(slo: Slo, use: JudgedStream, pair: Pair) -> FiringCheck:
     events = needed_events(pair) * max_events_per_probe(slo, use.max_tokens) / budget
     min_probes = math.floor(events / mean_events_per_probe(slo, use.mean_tokens)) + 1
     above = CHANCE_Z * math.sqrt(float(share) / probes[1]) if pair.severity == "warning" else 0.0
-    # More than this share of all probes; at least two, since the needed events exclude a single one.
+    # More than this share of all probes; at least two, as the needed events exclude a single one.
     bad_short, bad_long = (
         max(least, math.floor((float(share) + more) * expected) + 1)
         for expected, more, least in zip(probes, (0.0, above), (1, 2), strict=True)

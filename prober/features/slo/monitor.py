@@ -1,4 +1,4 @@
-"""Counts the good and bad events of every SLO: for its series, and over its window for the page."""
+"""Counts the good and bad events of every SLO, for its series and, over its window, for the page."""
 
 import asyncio
 import json
@@ -37,23 +37,23 @@ from prober.probing.observer import NamedSpec, TargetObserver
 from prober.storage.saved_rows import Moment, SavedRows, moment_now, moment_of
 
 SHOW_EVERY_S = 15.0
-SPANS = 60  # of a window: what is counted is up to a 60th shorter than it
-# What is bad now: the last five minutes, more where they have few probes; a burn begins and ends by the last 50 s of them.
+SPANS = 60  # per window, which may be counted up to a 60th too short
+# Present state: the last five minutes, or more with few probes; a burn begins and ends by the last 50 s of them.
 RECENT_S, RECENT_PROBES, LATEST_SPANS = 300.0, 30, SPANS // 6
-# Burn rates in the latest events and in those of minutes by which a burn begins: those of the workbook's second and third pair.
+# Burn rates of the workbook's second and third pair: for the latest events, and for minutes, by which a burn begins.
 BEGINS, SLOW_BEGINS = 6, 3
 MAX_QUIET_SPANS = (
     2 * LATEST_SPANS
-)  # within a burn; at 0.2/s, one bad answer in five leaves a longer pause once in a hundred
+)  # within a burn; at 0.2/s and one bad answer in five, one pause in a hundred is longer
 log = logging.getLogger(__name__)
 
 
 class WindowCount:
-    """Events and bad events of the last window, counted in 60 spans of equal length. All times are of one monotonic clock.
+    """Events and bad events in the last window, counted in 60 equal spans. All times are of one monotonic clock.
 
-    begun_ns: when counting began; negative if that was before the machine started
-    last_ns: the last event; None if there was none
-    burned_ns: the last bad event while the budget burned; None if none is known
+    begun_ns: start of counting; negative if before the start of the machine
+    last_ns: the last event; None before the first
+    burned_ns: the last bad event during a burn; None if unknown
     """
 
     def __init__(self, window_s: float, begun_ns: int) -> None:
@@ -73,7 +73,7 @@ class WindowCount:
         self.last_ns = now_ns
 
     def total(self, now_ns: int, spans: int = SPANS) -> tuple[int, int]:
-        """(events, bad events) of the window that ends now, or of its latest spans."""
+        """Return (events, bad events) of the window that ends now, or of its latest spans."""
         self._move(now_ns)
         if spans == SPANS:
             return sum(self._events), sum(self._bad)
@@ -81,7 +81,7 @@ class WindowCount:
         return sum(map(self._events.__getitem__, latest)), sum(map(self._bad.__getitem__, latest))
 
     def oldest_bad_ns(self, spans: int) -> int:
-        """Start of the oldest of the latest spans that has a bad event."""
+        """Start of the oldest span with a bad event among the latest `spans`."""
         ages = (age for age in range(spans) if self._bad[(self._newest - age) % SPANS])
         return self.begun_ns + (self._newest - max(ages, default=0)) * self.span_ns
 
@@ -91,7 +91,7 @@ class WindowCount:
         return self.begun_ns + max(0, self._newest - SPANS + 1) * self.span_ns
 
     def saved(self, now_ns: int) -> dict[str, Any]:
-        """The counts as a JSON value, which `restored` reads; times are stored as ages."""
+        """The counts as JSON for `restored`; times are stored as ages."""
         self._move(now_ns)
         return {
             "age_ns": now_ns - self.begun_ns,
@@ -103,7 +103,7 @@ class WindowCount:
 
     @classmethod
     def restored(cls, window_s: float, saved_ns: int, saved: Any) -> "WindowCount":
-        """The counts that an earlier process saved. saved_ns: time of saving, on this process's clock. Raises ValueError."""
+        """Restore saved counts of an earlier process. saved_ns: time of saving, on this process's clock. Raises ValueError."""
         try:
             age_ns, quiet_ns, burned_ns = int(saved["age_ns"]), saved["quiet_ns"], saved["burned_ns"]
             count = cls(window_s, saved_ns - age_ns)
@@ -126,7 +126,7 @@ class WindowCount:
         return count
 
     def _move(self, now_ns: int) -> None:
-        """Set the spans that are older than the window to 0."""
+        """Clear the spans that are older than the window."""
         now = (now_ns - self.begun_ns) // self.span_ns
         for span in range(self._newest + 1, min(now, self._newest + SPANS) + 1):
             self._events[span % SPANS] = self._bad[span % SPANS] = 0
@@ -134,11 +134,11 @@ class WindowCount:
 
 
 class SloMonitor(Monitor):
-    """The SLOs of all targets. Windows are measured on the monotonic clock; the wall clock only labels them.
+    """The SLOs of all targets. Windows are measured on the monotonic clock; wall time is only shown.
 
     now: returns the present moment
     saved: counts by target name that `states` returned in an earlier process
-    is_trusted: whether the latencies of a target are judged
+    is_trusted: returns whether the latencies of a target are judged
     """
 
     task = "slos"
@@ -153,11 +153,11 @@ class SloMonitor(Monitor):
     ) -> None:
         self.registry, self.now, self.is_trusted = registry, now, is_trusted
         self._saved, self._events = saved or SavedRows(), events or EventLog()
-        self.changes: dict[tuple[Slo, Slo], set[str]] = {}  # names of the targets by old and new definition
+        self.changes: dict[tuple[Slo, Slo], set[str]] = {}  # target names by (old, new) definition
         self._targets: dict[str, TargetSlos] = {}
 
     def observe(self, observed: NamedSpec) -> "TargetSlos":
-        """Observe the SLOs of one target. It continues the saved counts."""
+        """Observe the SLOs of one target, continuing from the saved counts."""
         consequence = (
             f"target={observed.name}: the saved events of its SLOs cannot be read, and are counted from now on"
         )
@@ -166,12 +166,12 @@ class SloMonitor(Monitor):
         return observer
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """(target name, counts of its SLOs), to be saved, so that they survive a restart of the prober."""
+        """(target name, counts of its SLOs) to save, so that they survive a restart."""
         for target in list(self._targets.values()):
             yield from target.state()
 
     async def run(self) -> None:
-        """Export the standing of all SLOs every SHOW_EVERY_S until cancelled."""
+        """Export the status of all SLOs every SHOW_EVERY_S until cancelled."""
         while True:
             await asyncio.sleep(SHOW_EVERY_S)
             self.report_changes()
@@ -179,7 +179,7 @@ class SloMonitor(Monitor):
                 target.show_standing()
 
     def report_changes(self) -> None:
-        """Log and record as events the counts that restarted because the definition of their SLO has changed."""
+        """Log, and record as events, which counts restarted because their SLO was redefined."""
         for (before, slo), names in self.changes.items():
             now, was = _definition(slo), _definition(before)
             changes = ", ".join(f"{key} {now[key]}, was {was[key]}" for key in now if now[key] != was[key])
@@ -192,7 +192,7 @@ class SloMonitor(Monitor):
         self.changes.clear()
 
     def forget(self, target: "TargetSlos") -> None:
-        """Remove a target, and keep its counts for its return."""
+        """Remove a target. Its counts are kept in case it returns."""
         del self._targets[target.name]
         self._saved.put(target.state())
 
@@ -212,7 +212,7 @@ SavedCounts = Mapping[tuple[str, Slo], tuple[int, Any]]
 
 
 def _saved_counts(now: Moment, data: bytes) -> SavedCounts:
-    """{(workload, SLO): (time of saving on this process's monotonic clock, counts)} from a saved row."""
+    """Read a saved row: {(workload, SLO): (time of saving on this process's monotonic clock, counts)}."""
     row = json.loads(data)
     saved_ns = now.monotonic_ns - moment_of(row["at"]).age_ns(now)
     return {_slo_of(key): (saved_ns, counts) for key, counts in row["counts"].items()}
@@ -220,11 +220,11 @@ def _saved_counts(now: Moment, data: bytes) -> SavedCounts:
 
 @dataclass(slots=True)
 class _Count:
-    """Count of the events of one SLO in one workload.
+    """Counts the events of one SLO in one workload.
 
     recent: events of the last minutes
-    why_no_event: why the last probe or its answer was no event, "" if it was one or the reason is unknown
-    since_ns: begin of the latest burn that this process saw
+    why_no_event: why the last probe or its answer was no event; "" if it was one, or if the reason is unknown
+    since_ns: start of the latest burn seen by this process
     """
 
     slo: Slo
@@ -242,18 +242,18 @@ class _Count:
             self.since_ns, self.window.burned_ns = self._begin_ns(now_ns), now_ns
 
     def _quiet_spans(self, now_ns: int) -> int:
-        """Number of the latest spans without a bad event of the latest burn."""
+        """Number of latest spans without a bad event of the latest burn."""
         last_ns = self.window.burned_ns
         return SPANS if last_ns is None else min(SPANS, (now_ns - last_ns) // self.recent.span_ns)
 
     def _begin_ns(self, now_ns: int) -> int:
-        """Begin of the present burn."""
+        """Start of the present burn."""
         if self.since_ns is not None and self._quiet_spans(now_ns) <= MAX_QUIET_SPANS:
             return self.since_ns
         return self.recent.oldest_bad_ns(LATEST_SPANS)
 
     def is_burning(self, now_ns: int) -> bool:
-        """True if the budget burns now. A burn begins fast, or by minutes, and ends when the budget allows the latest events."""
+        """True if the budget burns now: it started in seconds or over minutes, and the latest events exceed the budget."""
         quiet_spans = self._quiet_spans(now_ns)
         is_under_way = quiet_spans <= MAX_QUIET_SPANS
         events, bad = self.recent.total(now_ns, SPANS if is_under_way else quiet_spans)
@@ -286,11 +286,11 @@ class TargetSlos(TargetObserver):
         self.name = observed.name
         self._monitor = monitor
         self._counts: dict[tuple[str, str], _Count] = {}
-        self._traffic = {slo.name: slo for slo in observed.spec.traffic_slos}  # that judge all requests of the engine
+        self._traffic = {slo.name: slo for slo in observed.spec.traffic_slos}  # those on all requests of the engine
         now_ns = self._now_ns()
         self._traffic_windows = {slo: WindowCount(slo.window_s, now_ns) for slo in self._traffic.values()}
         self._page: PageReading | None = None  # the last one
-        self._bound_texts: set[str] = set()  # that were logged
+        self._bound_texts: set[str] = set()  # already logged
         former = {(workload, slo.name): slo for workload, slo in saved}
         for slo, stream in observed.spec.uses():
             key = stream.workload, slo.name
@@ -298,12 +298,12 @@ class TargetSlos(TargetObserver):
             self._counts[key] = _Count(slo, stream, self._window(slo, saved.get((stream.workload, slo))), recent)
             if former.get(key, slo) != slo:
                 monitor.changes.setdefault((former[key], slo), set()).add(self.name)
-        # Where an SLO on success counts failures, those on latencies judge answered requests only.
+        # If an SLO on success counts failures, latency SLOs judge only answered requests.
         self._counting_failures = {key[0] for key, count in self._counts.items() if count.slo.signal == "success"}
         self._declare()
 
     def state(self) -> Iterator[tuple[str, bytes]]:
-        """(target name, counts of its SLOs, each with the definition of its SLO), to be saved; nothing without SLOs."""
+        """(target name, counts of its SLOs with their definitions) to save; nothing without SLOs."""
         now = self._monitor.now()
         counts = {
             _key(count.slo, count.stream): count.window.saved(now.monotonic_ns) for count in self._counts.values()
@@ -312,7 +312,7 @@ class TargetSlos(TargetObserver):
             yield self.name, json.dumps({"at": now.as_json(), "counts": counts}, separators=(",", ":")).encode()
 
     def _window(self, slo: Slo, saved: tuple[int, Any] | None) -> WindowCount:
-        """The saved counts of an SLO of this definition; new ones if there are none."""
+        """The saved counts of an SLO with the same definition, or new ones."""
         if saved is not None:
             try:
                 return WindowCount.restored(slo.window_s, *saved)
@@ -326,7 +326,7 @@ class TargetSlos(TargetObserver):
                 continue
             events, bad = count_events(count.slo, result)
             if result.outcome in BAD and count.slo.threshold_s is not None and workload in self._counting_failures:
-                events = bad = 0  # one failure is told once
+                events = bad = 0  # the failure was counted before
             if result.outcome in ANSWERED:
                 timeline = result.timeline
                 whys = {"ttft": timeline.why_no_ttft, "ttft_answer": timeline.why_no_ttft_answer}
@@ -342,7 +342,7 @@ class TargetSlos(TargetObserver):
                 self._monitor.registry.value(series.SLO_BAD_EVENTS, self.name, workload, slo_name).inc(bad)
 
     def page_read(self, reading: PageReading | None) -> None:
-        """Count what the engine's histograms gained since the last reading, unless they belong to another process."""
+        """Count what the engine's histograms gained since the last reading, unless another process counted it."""
         before, self._page = self._page, reading
         registry = self._monitor.registry
         for slo in self._traffic.values():
@@ -384,7 +384,7 @@ class TargetSlos(TargetObserver):
             yield SloStatus(slo, workload, events, bad, since_unix_s, state, why, count.burn(now), of_answered)
 
     def show_standing(self) -> None:
-        """Export the compliance, the rest of the budget and silence of each SLO."""
+        """Export the compliance, remaining budget and silence of each SLO."""
         registry, now_ns = self._monitor.registry, self._monitor.now().monotonic_ns
         for status, count in zip(self.statuses(), self._counts.values(), strict=True):
             labels = self.name, status.workload, status.slo.name
@@ -403,7 +403,7 @@ class TargetSlos(TargetObserver):
         return self._monitor.now().monotonic_ns
 
     def _declare(self) -> None:
-        """Export objective and threshold as configured, and the counters."""
+        """Export the configured objective and threshold, and the counters."""
         registry, name = self._monitor.registry, self.name
         for (workload, slo_name), count in self._counts.items():
             labels = name, workload, slo_name
@@ -426,16 +426,16 @@ class TargetSlos(TargetObserver):
 
 
 def _left(slo: Slo, events: int, bad: int) -> float | None:
-    """Share of the error budget that is left, None without events."""
+    """Remaining share of the error budget; None without events."""
     return 1 - bad / events / float(slo.error_budget_ratio) if events else None
 
 
 def _key(slo: Slo, stream: JudgedStream) -> str:
-    """Key of the counts of an SLO in a workload. It contains the definition, as counts of different definitions must not be added."""
+    """Key of the counts of an SLO in a workload. Includes the definition: counts of different definitions must not be added."""
     return json.dumps([stream.workload, slo.name, slo.signal, slo.threshold_s, str(slo.objective), slo.window_s])
 
 
 def _slo_of(key: str) -> tuple[str, Slo]:
-    """(workload, SLO) of a `_key`."""
+    """Read (workload, SLO) from a `_key`."""
     workload, name, signal, threshold_s, objective, window_s = json.loads(key)
     return workload, Slo(name, signal, threshold_s, Decimal(objective), window_s)

@@ -1,11 +1,11 @@
-"""Recording rules and alerts of the SLOs. They read the declared objectives, so that one set serves every SLO of every prober.
+"""Recording rules and alerts of the SLOs. They use the exported objectives, so that one set serves every SLO of every prober.
 
-For the events of the probes, and for those of all requests of the engine (`metrics.slos`), the rules record the share of bad events of
-seven windows, each under a name of its own. Events are summed over all replicas of the prober before they are divided: no mean of
+For the events of the probes, and for all requests of the engine (`metrics.slos`), the rules record the share of bad events in
+seven windows, each under its own name. Events are summed over all replicas of the prober before the division: no mean of
 ratios. Two alerts compare the shares of two windows with a multiple of the error budget (`prober.measure.objective`). A second copy of
 the rules in a Prometheus changes no figure.
 
-No rule reads alerts: Alertmanager decides which of two alerts about one trouble is sent (deploy/alertmanager).
+No rule reads alerts: Alertmanager decides which of two alerts about the same trouble is sent (deploy/alertmanager).
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,15 +16,13 @@ from prober.exposition.dashboards.queries import BAD_RATIO, BUDGET_RATIO, RECORD
 from prober.features.slo.firing import CHANCE_Z, needed_events
 from prober.measure.objective import PAIRS, Pair, promql
 
-ALLOWING_ONE = f"{RECORDED}_events:per_bad"  # events of which the budget allows one bad probe
-MAX_COUNTED_S = (
-    3_600  # longer windows are sums of tiles, the events of a few minutes, as every sample of days costs too much
-)
-# Without a bad event among so many of ALLOWING_ONE, a burn of six times the budget has ended: 0.94 ** 50 is 5%.
+ALLOWING_ONE = f"{RECORDED}_events:per_bad"  # number of events whose budget is one bad probe
+MAX_COUNTED_S = 3_600  # longer windows are sums of tiles (events of a few minutes): every sample of days costs too much
+# A burn of six times the budget is over after this multiple of ALLOWING_ONE without a bad event: 0.94 ** 50 is 5%.
 ENDED = 0.5
-MIN_FLIPS = 4  # changes of "fails every probe" in 15 minutes; an outage has two
+MIN_FLIPS = 4  # of "fails every probe" in 15 minutes; an outage has two
 PAGING, TICKETS = ([pair for pair in PAIRS if pair.severity == severity] for severity in ("critical", "warning"))
-# LLMTargetFailing tells the failures of the last minutes, unless it comes and goes because the target answers now and then.
+# LLMTargetFailing reports failures of the last minutes, unless it flaps because the target answers now and then.
 UNLESS_FAILING = (
     'unless on (target) (avg by (target) (max_over_time(llmslo_target_state{state="failing"}[5m])) > 0.5\n'
     f'  unless max by (target) (changes(llmslo_target_state{{state="failing"}}[15m])) >= {MIN_FLIPS})\n'
@@ -33,9 +31,9 @@ UNLESS_FAILING = (
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """The events that a set of rules is about: those of probes, or of all requests of an engine.
+    """Kind of events for a set of rules: probes, or all requests of an engine.
 
-    exported: prefix of their counters; by: labels of those; alert: name of their alerts
+    exported: prefix of the counters; by: their labels; alert: prefix of the alerts
     """
 
     exported: str
@@ -48,11 +46,11 @@ class _Kind:
         return of_traffic(name) if self.is_traffic else name
 
     def ratio(self, window_s: int) -> str:
-        """Name of the share of bad events of a window."""
+        """Name of the recorded share of bad events in a window."""
         return self.recorded(f"{BAD_RATIO}{promql(window_s)}")
 
     def increase(self, name: str, window: str, matchers: str = "") -> str:
-        """PromQL: events, or bad events, of a window. name: `events` or `bad_events`"""
+        """PromQL: number of events or bad events in a window. name: `events` or `bad_events`"""
         return f"sum by ({self.by}) (increase({self.exported}_{name}_total{matchers}[{window}]))"
 
 
@@ -61,12 +59,12 @@ TRAFFIC = _Kind("llmslo_slo_traffic", "target, slo", "LLMErrorBudgetBurnOfTraffi
 
 
 def groups(options: RuleOptions, *, has_traffic: bool) -> list[Rule]:
-    """Two rule groups of the probes' SLOs, two more if SLOs judge all requests of an engine; in the format of rule files."""
+    """Rule groups in the format of rule files: two for the probes, and two more if SLOs judge all requests of an engine."""
     return [group for kind in (PROBES, TRAFFIC)[: 1 + has_traffic] for group in _groups(kind, options)]
 
 
 def _groups(kind: _Kind, options: RuleOptions) -> Iterator[Rule]:
-    """One group that is evaluated often, and one of long windows, which cost much (`bench.rule_cost`) and can wait."""
+    """Two groups: a frequent one, and one for long windows, which are expensive (`bench.rule_cost`) but can wait."""
     windows = sorted({window_s for pair in PAIRS for window_s in (pair.short_s, pair.long_s)})
     tile = options.slow
     records = list(_declared(kind)), list(_tiles(kind, tile))
@@ -82,10 +80,10 @@ def _groups(kind: _Kind, options: RuleOptions) -> Iterator[Rule]:
 
 
 def _declared(kind: _Kind) -> Iterator[Rule]:
-    """Rules for the budget as a share of events, and for the events of which it allows one bad probe.
+    """Rules for the budget as a share of events, and for the number of events that allows one bad probe.
 
-    A declaration counts for 5 minutes after the last scrape of its prober, so that a restart resolves no alert. It ends at once if it
-    disappears while its prober is scraped.
+    A declaration counts for 5 minutes after its prober's last scrape, so that a restart resolves no alert. If it
+    disappears while its prober is scraped, it ends at once.
     """
     objective, budget = f"{kind.exported}_objective_ratio", kind.recorded(BUDGET_RATIO)
     alive = f"{objective} or (last_over_time({objective}[5m]) unless on (job, instance) up == 1)"
@@ -100,11 +98,11 @@ def _tiles(kind: _Kind, tile: str) -> Iterator[Rule]:
 
 
 def _ratio(kind: _Kind, window_s: int, tile: str) -> Rule:
-    """Rule for the share of bad events of a window. That of the long window of a pair exists only with enough events."""
+    """Rule for the share of bad events in a window. For the long window of a pair it needs enough events."""
     window = promql(window_s)
     needed = next((needed_events(pair) for pair in PAIRS if pair.long_s == window_s), 0.0)
     least = f"{needed:.3g} * {kind.recorded(ALLOWING_ONE)}" if needed else "0"
-    # The steps of the subquery count a tile once, also where two copies of the rules record it.
+    # The subquery's steps count a tile once, even if two copies of the rules record it.
     bad, events = (
         kind.increase(name, window)
         if window_s <= MAX_COUNTED_S
@@ -115,9 +113,9 @@ def _ratio(kind: _Kind, window_s: int, tile: str) -> Rule:
 
 
 def _burning(kind: _Kind, pairs: Sequence[Pair], tile: str = "") -> str:
-    """PromQL: the latest share of bad events where both windows of a pair burn the budget faster than its rate.
+    """PromQL: latest share of bad events where both windows of a pair burn the budget faster than the pair's rate.
 
-    tile: of a ticket, whose burn rates are near the budget: the long window must exceed them by more than chance
+    tile: for a ticket, whose burn rates are near the budget: the long window must exceed them by more than chance
     """
 
     def above(pair: Pair) -> str:
@@ -136,7 +134,7 @@ def _page(kind: _Kind, options: RuleOptions) -> Alert:
     expr = f"{_burning(kind, PAGING)}unless ({kind.ratio(short_s)} == 0 and {enough})\n{UNLESS_FAILING}"
     if options.has_several_probers and not kind.is_traffic:
         expr += f"unless ({_seen_from()} <= 0.5)\n"
-    # That of all requests comes after that of the probes, which inhibits it if both see the trouble.
+    # The alert on all requests fires later than that on probes, which inhibits it if both see the trouble.
     return _burn(kind, PAGING, expr, "5m" if kind.is_traffic else "3m")
 
 
@@ -168,7 +166,7 @@ def _burn(kind: _Kind, pairs: Sequence[Pair], expr: str, wait_for: str) -> Alert
 
 
 def _seen_from() -> str:
-    """PromQL: the share of places (vantages) that see a burn; of a place with several probers, most of them must see it."""
+    """PromQL: share of places (vantages) that see a burn; in a place with several probers, most of them must see it."""
     by, slow = PROBES.by, PAGING[-1]
     bad, events = (f"increase(llmslo_slo_{name}_total[{promql(slow.short_s)}])" for name in ("bad_events", "events"))
     burns = f"{bad} / ({events} > 0) > bool on ({by}) group_left () ({slow.burn} * {BUDGET_RATIO})"
@@ -176,7 +174,7 @@ def _seen_from() -> str:
 
 
 def _from_vantage() -> Alert:
-    """Warning where a vantage sees the budget burn, and there is no page: all together do not, or most vantages do not."""
+    """Warning if a vantage sees a burn without a page: neither all vantages together nor most of them see it."""
     pair = PAGING[0]
     kind = _Kind("llmslo_slo", f"{PROBES.by}, vantage", "", is_traffic=False)
     on, least = f"on ({PROBES.by}) group_left ()", f"{needed_events(pair):.3g} * {ALLOWING_ONE}"
@@ -191,7 +189,7 @@ def _from_vantage() -> Alert:
         f"and\n{bad[0]} / ({events[0]} > {on} ({least})) > {on} ({pair.burn} * {BUDGET_RATIO})\n"
         f"unless on ({PROBES.by})\n"
         f"({PROBES.ratio(pair.short_s)} > {pair.burn} * {BUDGET_RATIO} and {_seen_from()} > 0.5)\n",
-        "5m",  # an outage is not noticed at the same time everywhere, and is a page
+        "5m",  # an outage is a page, but not noticed everywhere at once
         "{{ $labels.target }}: {{ $value | humanizePercentage }} of the events of workload {{ $labels.workload }} are bad for SLO "
         "{{ $labels.slo }} from vantage {{ $labels.vantage }}",
         "All vantages together do not page: look at the way from this one first.",

@@ -1,7 +1,7 @@
-"""Events of an SLO among all requests of an engine, from the histogram on its metrics page.
+"""Events of an SLO among all requests of an engine, read from the histogram on its metrics page.
 
-A histogram counts the observations up to each of its bounds, and tells nothing between two bounds. So the nearest bound is used in
-place of the threshold: the count is exact for that bound, and nothing is interpolated.
+A histogram counts observations up to each bound, and nothing between two bounds. So the nearest bound replaces the threshold:
+the count is exact for that bound, and nothing is interpolated.
 """
 
 import math
@@ -10,8 +10,8 @@ from prober.config.units import duration_text
 from prober.measure.engine_signals import EngineHistogram, EngineSignals
 from prober.measure.objective import JudgedStream, Slo
 
-MAX_DISTANCE = 1.6  # between threshold and bound, as a factor; the bounds of engines are mostly up to 2.5 apart
-# How long users' answers are is not known. These are mean and longest of the built-in workload `chat`; they matter for ITL only.
+MAX_DISTANCE = 1.6  # between threshold and bound; bounds of engines are up to 2.5 apart
+# The lengths of users' answers are unknown. These are mean and maximum of the built-in workload `chat`; only ITL needs them.
 STREAM = JudgedStream(target="", workload="", rate_per_s=0.0, mean_tokens=274.0, max_tokens=2_000)
 
 
@@ -22,7 +22,7 @@ def histogram_of(slo: Slo, signals: EngineSignals) -> EngineHistogram | None:
 
 
 def nearest_bound(slo: Slo, histogram: EngineHistogram) -> int | None:
-    """Index of the bound whose ratio to the threshold is nearest to 1 (of two, the greater); None if all are too far away."""
+    """Index of the bound nearest to the threshold by ratio (of two, the greater); None if all are too far away."""
     assert slo.threshold_s is not None
     ratios = [abs(math.log(bound / slo.threshold_s)) if bound > 0 else math.inf for bound in histogram.bounds]
     index = min(range(len(ratios)), key=lambda index: (round(ratios[index], 9), -index), default=None)
@@ -30,7 +30,7 @@ def nearest_bound(slo: Slo, histogram: EngineHistogram) -> int | None:
 
 
 def bound_text(slo: Slo, histogram: EngineHistogram | None) -> str:
-    """Sentence on the histogram bound by which all requests are judged."""
+    """Sentence about the histogram bound by which all requests are judged."""
     threshold_s = slo.threshold_s
     assert threshold_s is not None
     if histogram is None:
