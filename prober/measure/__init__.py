@@ -1,1 +1,1 @@
-"""Measurement of one request: timestamped bytes become a timeline, an outcome and SLO events. Pure, no I/O."""
+"""Measures one request: from timestamped bytes to a timeline, an outcome and SLO events. No I/O."""

@@ -1,4 +1,4 @@
-"""One answer as it was received: text, reasoning, tool calls and tokens, put together from its chunks in bounded memory."""
+"""One answer: its text, reasoning, tool calls and tokens, assembled from its chunks in bounded memory."""
 
 from dataclasses import dataclass, field
 
@@ -23,15 +23,15 @@ MAX_CHARACTER_BYTES = 4
 
 @dataclass(slots=True)
 class Answer:
-    """What an answer consists of. Call `add` with each chunk. Of several choices the first with index 0 is recorded.
+    """The content of an answer. Call `add` with each chunk. If there are several choices, only one is recorded: index 0, if it comes.
 
     tokens: requested length
     keeps_prose: collect the text without reasoning and tool calls, for `prose`
     request_bytes: size of the request, which bounds the tokens of its prompt
     chunks: number of chunks with content
-    prose_chunk: number of the first chunk with content that is not reasoning; None before
+    prose_chunk: number of the first content chunk that is not reasoning; None before it
     streams_reasoning: reasoning was received, in its own fields or between marks
-    choices: number of choices; the usage counts the tokens of all
+    choices: number of choices; the usage counts the tokens of all of them
     """
 
     tokens: int
@@ -46,7 +46,7 @@ class Answer:
     _choice: int | None = None
     _reported: Usage | None = None
     _marks: ReasoningMarks = field(default_factory=ReasoningMarks)
-    # By the blocks of the answer; the last block of reasoning hides its own tokens until its text comes.
+    # Hidden tokens so far, and before the last block: a block of reasoning counts as hidden until its text arrives.
     _hidden_tokens: HiddenTokens = ""
     _hidden_before_block: HiddenTokens = ""
     _calls: ToolCalls = field(default_factory=ToolCalls)
@@ -69,11 +69,11 @@ class Answer:
             if chunk.choice != self._choice:
                 return False
         for piece in chunk.calls:
-            if self._calls.add(at_ns, piece) and not has_content:  # the call came whole, at its end
+            if self._calls.add(at_ns, piece) and not has_content:  # the call arrived complete, at its end
                 called, has_content = piece.name + (piece.rest or ""), True
         if has_content:
             self._add_content(chunk, called)
-        # Ollama sends zeros in each chunk.
+        # Ollama sends a usage of zeros in each chunk.
         if (usage := chunk.usage) is not None and not (self._reported and usage[:2] == (0, 0)):
             self._reported = usage if self._reported is None else usage.over(self._reported)
         if chunk.finish_reason is not None:
@@ -86,15 +86,15 @@ class Answer:
 
     @property
     def usage(self) -> Usage | None:
-        """The tokens that the server counted; None if it reported none, or if they are unusable."""
+        """Token counts of the server; None if it reported none, or if they are unusable."""
         return None if self.unusable_usage else self._reported
 
     @property
     def unusable_usage(self) -> str:
-        """Why the server's usage is not used: one of its counts is impossible. "" if all can be right.
+        """Why the server's usage is not used: one of its counts is impossible. "" if all are possible.
 
-        Bounds of the answer: each received token has at least one byte, and others (special tokens, hidden reasoning) are limited by
-        the requested length. Bound of the prompt: the bytes of the request, and a margin for what the server adds.
+        Limit for the answer: each received token has at least one byte; unseen ones (special tokens, hidden reasoning) are limited by
+        the requested length. Limit for the prompt: the bytes of the request, and a margin for what the server adds.
         """
         if self._reported is None:
             return ""
@@ -116,7 +116,7 @@ class Answer:
 
     @property
     def max_received_tokens(self) -> int:
-        """Upper bound of the tokens received so far: each has a byte at least."""
+        """Upper bound of the tokens received so far: each has at least one byte."""
         return max(self.chunks, self._generated_bytes)
 
     @property
@@ -126,7 +126,7 @@ class Answer:
 
     @property
     def prose(self) -> str:
-        """The text without reasoning and tool calls, up to the length that is checked; collected only if `keeps_prose` is set."""
+        """The text without reasoning and tool calls, up to the checked length; collected only if `keeps_prose` is set."""
         return joined_surrogates("".join(self._prose))[: self._max_prose_chars]
 
     @property
@@ -136,12 +136,12 @@ class Answer:
 
     @property
     def call_count(self) -> int:
-        """The number of tool calls, also of those that are not stored."""
+        """Number of tool calls, including those that are not stored."""
         return self._calls.count
 
     @property
     def length_problem(self) -> str:
-        """Why the answer is not checked: it is far longer than requested. "" if it can be checked."""
+        """Why the answer cannot be checked: it is far longer than requested. "" if it can."""
         if self._prose_chars <= self._max_prose_chars:
             return ""
         return (
@@ -151,7 +151,7 @@ class Answer:
 
     @property
     def call_problem(self) -> str:
-        """Fault of an answer that ends as one with a tool call, and has none; "" for all others."""
+        """The fault of an answer whose finish reason announces a tool call that is missing; "" without this fault."""
         is_announced = reason_word(self.finish_reason) in CALL_REASONS
         return (
             f"finish reason {self.finish_reason!r}, but no tool is called"
@@ -161,9 +161,9 @@ class Answer:
 
     @property
     def message(self) -> AssistantMessage | None:
-        """The answer as a message of a later request; None if it is far longer than requested, or its tool calls cannot be sent again.
+        """The answer as a message of a later request; None if it is far too long, or if its tool calls cannot be sent again.
 
-        The APIs, and the chat templates of engines, refuse calls whose arguments are no JSON object.
+        APIs and chat templates refuse calls whose arguments are no JSON object.
         """
         tools = []
         for call in self.calls:
@@ -182,17 +182,17 @@ class Answer:
 
     @property
     def hides_reasoning(self) -> bool:
-        """True if the model generated reasoning that was not sent: a block without text, or reasoning that only the usage counts."""
+        """True if the model generated reasoning that was not sent: a block without text, or reasoning only in the usage."""
         return self._hidden_tokens != "" or self._only_counts_reasoning
 
     @property
     def shows_prose(self) -> bool:
-        """True if the stream shows where the reasoning ends, or has none."""
+        """True if the stream marks the end of reasoning, or has no reasoning."""
         return self._hidden_tokens != "" or not self._only_counts_reasoning
 
     @property
     def hidden_tokens(self) -> HiddenTokens:
-        """Place of the tokens that the server counted but did not stream; see `Timeline`."""
+        """Place of tokens that the server counted but did not stream; see `Timeline`."""
         if self.choices > 1:
             return "choices"
         if self.hides_reasoning:
@@ -210,12 +210,12 @@ class Answer:
         return min(MAX_ANSWER_CHARS, max(MIN_CHECKED_CHARS, CHECKED_CHARS_PER_TOKEN * self.tokens))
 
     def _begin_again(self) -> None:
-        """Record choice 0 instead of the one that came first."""
+        """Discard the recorded choice and record choice 0."""
         self._choice, self.finish_reason, self._calls, self._marks = 0, None, ToolCalls(), ReasoningMarks()
         self._texts, self._text_chars, self._prose, self._prose_chars = [], 0, [], 0
 
     def _note_hidden(self, *, begins_block: bool) -> None:
-        """Note reasoning that is perhaps not sent: a block of which no text has come yet, or a sign of it."""
+        """Note that reasoning may be unsent: a block that has no text yet, or another sign of it."""
         if not begins_block:
             self._hidden_tokens = self._hidden_before_block = self._hidden_tokens or "before"
             return

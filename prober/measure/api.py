@@ -17,9 +17,9 @@ class Api:
     path: URL path below the base path
     parse_event: parses the name and the data of an event; raises Malformed
     parse_answer: parses the body of an answer that is not streamed; raises Malformed
-    end_event: name of the event that ends the answer, whether or not the engine sends `[DONE]`; "" if the API has none
-    can_force_length: the API can force the length of an answer, where the engine supports that
-    headers: (name in lower case, value) of the headers that every request needs, including the look-up of models
+    end_event: name of the event that ends the answer, with or without `[DONE]`; "" if the API has none
+    can_force_length: the API can force the length of an answer if the engine supports it
+    headers: (name in lower case, value) for every request, including the look-up of models
     """
 
     name: str

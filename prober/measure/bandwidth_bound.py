@@ -1,4 +1,4 @@
-"""Upper bound that memory bandwidth sets on the decode speed of a model on a GPU.
+"""Upper bound of a model's decode speed on a GPU, set by the memory bandwidth.
 
 A decode step reads every active weight once and the KV cache of every sequence in the batch, so a stream gets at most
 
@@ -72,9 +72,9 @@ class UnknownFigure(ValueError):
 class DecodeModel:
     """The data that a decode step reads.
 
-    active_parameters: weights read per token; of a mixture of experts only those that a token is routed to; without embeddings
+    active_parameters: weights read per token, without embeddings; in a mixture of experts only the experts that a token uses
     kv_bytes_per_token: per token of context, in all layers
-    window_tokens: context that is read at most; None: all context is read
+    window_tokens: maximum context that is read; None: all of it
     """
 
     active_parameters: float
@@ -158,12 +158,12 @@ def decode_bound_tokens_per_s(
 
 
 def _active_parameters(config: Mapping[str, Any]) -> float:
-    """Returns the number of weights of attention, of the MLP or the routed experts, and of the output matrix."""
+    """Number of weights in attention, in the MLP or the routed experts, and in the output matrix."""
     return float(sum(_active_weights(config)))
 
 
 def _active_weights(config: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns the numbers of active weights (that quantisation may shrink, that it leaves alone: output matrix and routers)."""
+    """Numbers of active weights: (those that quantisation may shrink, those that it does not: output matrix and routers)."""
     kind = config.get("model_type")
     if kind in LATENT_MODEL_TYPES:
         return _latent_weights(config)
@@ -183,7 +183,7 @@ def _active_weights(config: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _latent_weights(config: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns what `_active_weights` does, for multi-head latent attention with shared and routed experts.
+    """Like `_active_weights`, for multi-head latent attention with shared and routed experts.
 
     Source: DeepSeek-V2 (arXiv:2405.04434), section 2.1.2 and appendix C; the first layers have no experts.
     """
@@ -223,7 +223,7 @@ def _attention(config: Mapping[str, Any]) -> tuple[int, int, int]:
 
 
 def _bytes_per_weight(config: Mapping[str, Any]) -> float:
-    """Returns the mean over all active weights."""
+    """Mean bytes per weight over all active weights."""
     dtype = config.get("dtype") or config.get("torch_dtype")
     if dtype not in _DTYPES_16_BIT:
         raise UnknownFigure(f"an engine may load {dtype!r} weights as another type: configure the bytes per weight")
@@ -235,7 +235,7 @@ def _bytes_per_weight(config: Mapping[str, Any]) -> float:
 
 
 def _quantised_bytes(quantisation: Any) -> float:
-    """Returns the bytes of a weight that is quantised, with its share of the scales and zero points of its group."""
+    """Bytes of a quantised weight, with its share of its group's scales and zero points."""
     unknown = UnknownFigure("how this checkpoint is quantised is unknown: configure the bytes per weight")
     if not isinstance(quantisation, Mapping):
         raise unknown
@@ -252,7 +252,7 @@ def _quantised_bytes(quantisation: Any) -> float:
 
 
 def _kv_bytes_per_token(config: Mapping[str, Any]) -> float:
-    """Returns the bytes of one key and one value, or of their latent vector, in all layers and KV heads, over all GPUs together."""
+    """Bytes of one key and one value, or their latent vector, in all layers and KV heads, over all GPUs together."""
     kind = config.get("model_type")
     if (config.get("dtype") or config.get("torch_dtype")) not in _DTYPES_16_BIT:
         raise UnknownFigure("the KV cache type is unknown: configure it")
@@ -266,13 +266,13 @@ def _kv_bytes_per_token(config: Mapping[str, Any]) -> float:
 
 
 def _window_tokens(config: Mapping[str, Any]) -> int | None:
-    """Returns the sliding window in tokens, None without one. A window of only some layers is applied to all: the bound stays valid."""
+    """The sliding window in tokens; None without one. If only some layers have one it is used for all: the bound stays valid."""
     window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
     return window if isinstance(window, int) and window > 0 else None
 
 
 def _sizes(config: Mapping[str, Any], *names: str) -> tuple[int, ...]:
-    """Returns the entries `names` of the configuration. Raises UnknownFigure unless each is an integer above 0."""
+    """Read the entries `names` of the configuration. Raises UnknownFigure unless each is an integer above 0."""
     sizes = [config.get(name) for name in names]
     invalid = [name for name, size in zip(names, sizes, strict=True) if type(size) is not int or size < 1]
     if invalid:

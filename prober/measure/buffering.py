@@ -1,7 +1,7 @@
-"""Buffering: whether the answers of a target arrive held back, all at once or several tokens at a time.
+"""Buffering: do a target's answers arrive held back, all at once or several tokens at a time?
 
-One answer proves little, because a busy prober or kernel now and then delivers several chunks in one read. `Buffering.after` judges the
-last answers together, and changes its verdict only when most of them contradict it:
+One answer proves little, because a busy prober or kernel sometimes delivers several chunks in one read. `Buffering.after` judges the
+last answers together, and changes its verdict only if most of them contradict it:
 
     buffering = Buffering()
     for timeline in timelines:
@@ -14,25 +14,25 @@ from itertools import pairwise
 
 from prober.measure.timeline import Timeline
 
-MIN_CHUNKS = 4  # in a flush. Speculative decoding may write the two or three tokens of a step as events of their own
-# A busy machine stops prober or server for up to 20 ms at a time (`bench/buffering.py`), which releases tokens together too.
+MIN_CHUNKS = 4  # in a flush; speculative decoding may write the two or three tokens of a step as separate events
+# A busy machine stops prober or server for up to 20 ms at a time (`bench/buffering.py`), which also releases tokens together.
 MIN_FLUSH_GAP_NS = 30_000_000
-# Of an answer that came at once; an engine takes longer for them than such a stop, unless it is very fast.
+# In an answer that came at once; generating them takes longer than such a stop, unless the engine is very fast.
 MIN_TOKENS_AT_ONCE = 12
 WINDOW = 10  # answers
 MIN_ANSWERS = 5
 CONSEQUENCE = (
     "something on the way, such as a gateway, holds tokens back: TTFT includes the wait, ITL is not the engine's"
 )
-BUFFERED_SHARE, STREAMED_SHARE = 0.8, 0.2  # of the held-back answers in the window; in between, the verdict stays
+BUFFERED_SHARE, STREAMED_SHARE = 0.8, 0.2  # share of held-back answers in the window; in between, the verdict stays
 
 
 def is_held_back(timeline: Timeline) -> bool | None:
-    """True if an answer was held back: all of its content came at once, or its median flush has at least MIN_CHUNKS chunks.
+    """True if an answer was held back: all content came at once, or its median flush has at least MIN_CHUNKS chunks.
 
-    The median is used because a reader that is late now and then makes a few large flushes among many small ones. Chunks are counted,
-    not tokens: an engine that puts several tokens into a chunk holds nothing back. None if undecidable: the prober itself was late, or
-    a busy machine can have caused it, as too few tokens came at once or the flushes are less than MIN_FLUSH_GAP_NS apart.
+    The median is used because a reader that is sometimes late makes a few large flushes among many small ones. Chunks are counted,
+    not tokens: several tokens in one chunk are not held back. None if undecidable: the prober was late, or a busy
+    machine may be the cause, because few tokens came at once or the flushes are less than MIN_FLUSH_GAP_NS apart.
     """
     stamps = timeline.content_ns
     starts = timeline.flush_starts
@@ -49,10 +49,10 @@ def is_held_back(timeline: Timeline) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Buffering:
-    """The verdict on whether a target's answers arrive held back.
+    """Verdict on whether a target's answers arrive held back.
 
-    held_back: result of `is_held_back` for each of the last answers that can be judged, up to WINDOW
-    is_buffered: the verdict; None before MIN_ANSWERS can be judged, or if these disagree
+    held_back: result of `is_held_back` for the last answers that can be judged, at most WINDOW
+    is_buffered: the verdict; None before MIN_ANSWERS can be judged, or if they disagree
     """
 
     held_back: tuple[bool, ...] = ()
@@ -67,11 +67,11 @@ class Buffering:
 
     @property
     def sentence(self) -> str:
-        """`text` and the consequence of buffering. Only for a target whose answers are buffered."""
+        """`text` and the consequence of buffering. Call it only if the answers are buffered."""
         return f"{self.text}; {CONSEQUENCE}"
 
     def after(self, timeline: Timeline) -> "Buffering":
-        """Returns the verdict with one more answer."""
+        """The verdict after one more answer."""
         held_back = is_held_back(timeline)
         if held_back is None:
             return self

@@ -1,6 +1,6 @@
-"""Chat and text completions of OpenAI's API: request bodies per engine dialect, and a parser for the chunks of an answer.
+"""OpenAI's chat and text completions: request bodies per engine dialect, and a parser for the chunks of an answer.
 
-One tolerant parser serves all engines. Only the request and the proper end of a stream depend on the `Dialect`.
+One tolerant parser serves all engines. Only the request and the regular end of a stream depend on the `Dialect`.
 """
 
 import re
@@ -16,17 +16,17 @@ from prober.measure.printable import shown_name
 from prober.measure.request import AssistantMessage, Message, Request
 from prober.measure.tool_calls import CallPiece, argument_text
 
-MAX_CHOICES = 128  # of an answer that are read; OpenAI's API makes no more
-USER = "llm-slo-prober"  # field `user` of requests
-OPTIONAL_FIELDS = ("user", "stream_options", "metadata", "store")  # of requests; `sampling` can leave them out
+MAX_CHOICES = 128  # read per answer; OpenAI's API allows no more
+USER = "llm-slo-prober"  # field `user` in requests
+OPTIONAL_FIELDS = ("user", "stream_options", "metadata", "store")  # in requests; `sampling` can remove them
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Differences of one engine's OpenAI endpoint from the specification, as data.
+    """How an engine's OpenAI endpoint differs from the specification, as data.
 
     owned_by: value of `owned_by` in `/v1/models`
-    header: a response header that only this engine sends
+    header: a response header that identifies the engine
     sends_done: the stream ends with `data: [DONE]`
     force_length: request fields that force an answer of exactly N tokens (`Dialect.TOKENS` stands for N); empty: not possible
     cache_bypass: request fields that keep a prompt out of the prefix cache (`Dialect.SALT` stands for a unique text)
@@ -53,9 +53,9 @@ class Dialect:
 
 
 def request_body(dialect: Dialect, request: Request, model: str, stream: bool, *, is_chat: bool) -> bytes:
-    """Returns the JSON body of a request. If `sampling` sets `max_tokens` to null, a chat request has `max_completion_tokens` instead.
+    """The JSON body of a request. If `sampling` sets `max_tokens` to null, a chat request has `max_completion_tokens` instead.
 
-    A `seed` is never sent: with a temperature and a long prompt it has crashed a real engine.
+    `seed` is never sent: with a temperature and a long prompt it has crashed a real engine.
     """
     max_tokens = request.output_tokens
     is_renamed = is_chat and request.sampling.get("max_tokens", max_tokens) is None
@@ -94,20 +94,20 @@ def _messages(message: Message | AssistantMessage) -> list[dict[str, Any]]:
 
 
 def encoded(request: Request, model: str, needed: Mapping[str, Any], optional: Mapping[str, Any]) -> bytes:
-    """Returns the JSON of a request. Its `sampling` replaces fields in `optional`, but not those in `needed`."""
+    """The JSON of a request. Its `sampling` replaces fields in `optional`, but not in `needed`."""
     chosen = {name: value for name, value in {**optional, **request.sampling}.items() if value is not None}
     return orjson.dumps({"model": model, **chosen, **needed})
 
 
-# Words with which OpenAI and others refuse `max_tokens` to models that reason.
+# Words in OpenAI's and others' refusals of `max_tokens` for reasoning models.
 OTHER_LIMIT = re.compile(r"\buse\b.{0,30}\bmax_completion_tokens\b", re.IGNORECASE)
 
 
 def parse_event(event_name: bytes, payload: bytes) -> Chunk:
-    """Parses one event of a stream, except `[DONE]`. Raises Malformed.
+    """Parse one event of a stream, except `[DONE]`. Raises Malformed.
 
-    Events have no name in this API. The data of a named event are read too, as OpenAI's SDKs do; if they are not a chunk, such as
-    SGLang's `sglext_ids`, the event is not part of the answer.
+    Events have no name in this API. Data of named events is parsed too, as OpenAI's SDKs do; if it is no chunk, such as
+    SGLang's `sglext_ids`, it is not part of the answer.
     """
     if event_name in (b"", b"message"):
         return _chunk(json_object(payload))
@@ -122,7 +122,7 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
 
 
 def _chunk(document: dict[str, Any]) -> Chunk:
-    """Returns the chunk of a JSON document. Of several choices, that with index 0 is read, else the first; `has_content` covers all."""
+    """Convert a JSON document to a chunk: the choice with index 0, or else the first; `has_content` covers all choices."""
     choices = document.get("choices")
     if (not choices or "error" in document) and (error := error_of(document)) is not None:
         return Chunk(error=error)
@@ -170,7 +170,7 @@ def _chunk_of_several(document: dict[str, Any], choices: list[Any]) -> Chunk:
 
 
 def parse_answer(payload: bytes) -> Chunk:
-    """Parses a complete answer to a request with `stream: false`. Raises Malformed."""
+    """Parse a complete answer to a request with `stream: false`. Raises Malformed."""
     document = json_object(payload)
     chunk = _chunk(document)
     is_answer = any(isinstance(part, dict) for part in document.get("choices") or ())
@@ -178,7 +178,7 @@ def parse_answer(payload: bytes) -> Chunk:
 
 
 def _call_pieces(message: dict[str, Any], *, is_complete: bool) -> Iterator[CallPiece]:
-    """Yields the pieces of the tool calls in a delta, or the calls in a complete message."""
+    """Yield the pieces of tool calls in a delta, or the calls in a complete message."""
     calls = message.get("tool_calls") or [{"function": message.get("function_call")}]
     for number, call in enumerate(calls if isinstance(calls, list) else ()):
         function = call.get("function") if isinstance(call, dict) else None
@@ -193,7 +193,7 @@ def _call_pieces(message: dict[str, Any], *, is_complete: bool) -> Iterator[Call
 
 
 def _content(message: dict[str, Any]) -> tuple[str, str]:
-    """Returns (answer text, reasoning text) of a message or delta. Refusals and audio count as answer."""
+    """(answer text, reasoning text) of a message or delta. Refusals and audio count as answer."""
     answer = message.get("content")
     if type(answer) is str and answer:
         return answer, ""
@@ -216,7 +216,7 @@ def _content(message: dict[str, Any]) -> tuple[str, str]:
 
 
 def _reasoning_details(message: dict[str, Any]) -> list[Any]:
-    """OpenRouter's details of reasoning, or LiteLLM's blocks."""
+    """OpenRouter's reasoning details, or LiteLLM's blocks."""
     details = message.get("reasoning_details") or message.get("thinking_blocks")
     return [detail for detail in details if isinstance(detail, dict)] if type(details) is list else []
 
@@ -227,7 +227,7 @@ def _hides_reasoning(message: dict[str, Any]) -> bool:
 
 
 def _parts(parts: list[Any]) -> tuple[str, str]:
-    """Returns (answer text, reasoning text) of content in parts, as Mistral sends it."""
+    """(answer text, reasoning text) of content in parts, as Mistral sends it."""
     texts: tuple[list[str], list[str]] = ([], [])
     for part in parts:
         if isinstance(part, str):
@@ -240,13 +240,13 @@ def _parts(parts: list[Any]) -> tuple[str, str]:
     return "".join(texts[0]), "".join(texts[1])
 
 
-# Keys of tool calls and parts that identify them and are no generated text.
+# Keys that identify tool calls and parts, and are not generated text.
 _IDENTIFIERS = frozenset({"id", "type", "index", "object", "expires_at", "format"})
 _HIDDEN = frozenset({"reasoning.summary", "reasoning.encrypted", "redacted_thinking"})
 
 
 def _texts(value: Any, depth: int = 0) -> str:
-    """The generated texts inside a tool call, a function call or a part, joined."""
+    """Join the generated texts inside a tool call, a function call or a part."""
     if isinstance(value, str):
         return value
     if depth < 6 and isinstance(value, list):
@@ -257,11 +257,11 @@ def _texts(value: Any, depth: int = 0) -> str:
 
 
 def _usage(document: dict[str, Any], choice: Mapping[str, Any]) -> Usage | None:
-    """Returns `usage`, also Groq's or that in Moonshot's choice, else llama.cpp's `timings`, else None."""
+    """Read `usage` (also Groq's, or the one in Moonshot's choice), or llama.cpp's `timings`; None without either."""
     groq, timings = document.get("x_groq"), document.get("timings")
     usage = document.get("usage") or choice.get("usage") or (isinstance(groq, dict) and groq.get("usage"))
     if usage or not isinstance(timings, dict):
         return read_usage(usage, "prompt", "completion")
     processed, cached = reported_count(timings, "prompt_n"), reported_count(timings, "cache_n")
-    # llama.cpp's `prompt_n` excludes the prompt tokens found in its cache.
+    # llama.cpp's `prompt_n` excludes prompt tokens found in its cache.
     return Usage(total(processed, cached), reported_count(timings, "predicted_n"), cached)

@@ -1,4 +1,4 @@
-"""What one event of an answer tells, in the terms of all APIs: text, reasoning, tool calls, tokens, and how the answer ends."""
+"""Content of one event of an answer, in the terms of all APIs: text, reasoning, tool calls, tokens, and the end of the answer."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 from prober.measure.payload import Malformed, count, error_of, excerpt
 from prober.measure.tool_calls import CallPiece
 
-NO_COUNT = -1  # for a number of tokens that is none, so that the usage is unusable (`Answer.unusable_usage`)
+NO_COUNT = -1  # stands for an impossible number of tokens, which makes the usage unusable (`Answer.unusable_usage`)
 
 
 class Usage(NamedTuple):
@@ -18,9 +18,9 @@ class Usage(NamedTuple):
     reasoning_tokens: int | None = None
 
     def over(self, earlier: "Usage") -> "Usage":
-        """Returns these counts; those that are missing are taken from an earlier report of the same answer."""
+        """These counts; a missing one is taken from an earlier report of the same answer."""
         if earlier[2] is None and earlier[3] is None and self[0] is not None and self[1] is not None:
-            return self  # as usual: every report has the same counts
+            return self  # the usual case: every report has the same counts
         return Usage(*(old if new is None else new for new, old in zip(self, earlier, strict=True)))
 
 
@@ -29,17 +29,17 @@ class Chunk(NamedTuple):
 
     answer: generated text that is neither reasoning nor a tool call
     called: generated text of tool calls: their names and arguments
-    finish_reason: None while the answer goes on
-    error: message of an error object, None if none
+    finish_reason: None until the answer ends
+    error: message of an error object; None without one
     model: id of the model that generates the answer, as the server wrote it, "" if not reported
     calls: pieces of tool calls
     choice: index of the choice that the chunk belongs to
-    choices: number of choices of which the event has a part
-    other: kind of the content of the other choices, "" if they have none
-    is_end: the API ends its answers with this event
-    is_whole: the event repeats the whole answer, which the stream has sent in pieces
-    begins_reasoning: a block of reasoning begins, whose text may never be sent
-    hides_reasoning: reports reasoning whose full text is perhaps not sent: it is encrypted, redacted, summarised or signed
+    choices: number of choices in the event
+    other: kind of content in the other choices; "" for none
+    is_end: the API ends answers with this event
+    is_whole: the event repeats the whole answer, which was streamed in pieces before
+    begins_reasoning: begins a block of reasoning, whose text may never be sent
+    hides_reasoning: reports reasoning whose full text may not be sent: encrypted, redacted, summarised or signed
     """
 
     answer: str = ""
@@ -60,17 +60,17 @@ class Chunk(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Generated text of any kind; reasoning only if there is no other."""
+        """Generated text of any kind; reasoning only if there is nothing else."""
         return self.answer + self.called or self.reasoning
 
     @property
     def has_content(self) -> bool:
-        """True if the event carries text, reasoning or a tool call, of any choice."""
+        """True if the event has text, reasoning or a tool call, in any choice."""
         return (self.answer or self.reasoning or self.called or self.other) != ""
 
 
 def whole(parts: Iterable[Chunk]) -> Chunk:
-    """Returns the chunk of a whole answer from those of its parts, in order."""
+    """Combine the chunks of an answer's parts, in order, into the chunk of the whole answer."""
     texts, calls, begins_reasoning = (list[str](), list[str](), list[str]()), list[CallPiece](), False
     for part in parts:
         for of_kind, text in zip(texts, part[:3], strict=True):
@@ -83,7 +83,7 @@ def whole(parts: Iterable[Chunk]) -> Chunk:
 
 
 def other_event(document: Mapping[str, Any], kind: str, api: str, *, is_known: bool) -> Chunk:
-    """Returns the chunk of an event without a part of the answer: an error, or nothing. is_known: the API has events of this kind
+    """The chunk of an event that is no part of an answer: an error, or empty. is_known: the API defines events of this kind
 
     Raises Malformed for a chunk of the chat API.
     """
@@ -95,14 +95,14 @@ def other_event(document: Mapping[str, Any], kind: str, api: str, *, is_known: b
 
 
 def no_answer(document: Mapping[str, Any], key: str, payload: bytes) -> Chunk:
-    """Returns the error that came in place of a whole answer. Raises Malformed if there is none. key: that every answer has"""
+    """The chunk of an error sent instead of a whole answer. Raises Malformed without an error. key: every answer has it"""
     if (error := error_of(document)) is not None:
         return Chunk(error=error)
     raise Malformed(f"the answer has no `{key}`: {excerpt(payload)}")
 
 
 def read_usage(usage: Any, prompt: str, answer: str) -> Usage | None:
-    """The counts of a usage, whose keys begin with `prompt` and `answer`; None if it is empty."""
+    """Read the counts of a usage whose keys begin with `prompt` and `answer`; None if it is empty."""
     if not usage:
         return None
     if not isinstance(usage, dict):
@@ -111,12 +111,12 @@ def read_usage(usage: Any, prompt: str, answer: str) -> Usage | None:
     cached = reported_count(usage, f"{prompt}_tokens_details", "cached_tokens")
     reasoning = reported_count(usage, f"{answer}_tokens_details", "reasoning_tokens")
     if reasoning and count(usage, "total_tokens") == (asked or 0) + (completion or 0) + reasoning:
-        completion = (completion or 0) + reasoning  # xAI counts reasoning beside the completion, all others in it
+        completion = (completion or 0) + reasoning  # xAI does not count reasoning in the completion, all others do
     return Usage(asked, completion, cached, reasoning)
 
 
 def reported_count(table: Any, *path: str) -> int | None:
-    """The number of tokens at `path` in a usage; None if it is not reported, NO_COUNT if it cannot be a number of tokens."""
+    """Number of tokens at `path` in a usage; None if not reported, NO_COUNT if impossible."""
     for key in path[:-1]:
         table = table.get(key) if isinstance(table, dict) else None
     if not isinstance(table, dict) or table.get(path[-1]) is None:
@@ -126,7 +126,7 @@ def reported_count(table: Any, *path: str) -> int | None:
 
 
 def total(first: int | None, *more: int | None) -> int | None:
-    """The sum of the numbers of tokens that are reported; None without the first, NO_COUNT if one is none."""
+    """Sum of the reported numbers of tokens; None without the first, NO_COUNT if one is impossible."""
     if first is None:
         return None
     parts = [first, *(number for number in more if number is not None)]

@@ -1,6 +1,6 @@
-"""Engine metrics in one vocabulary for all engines, and the tables that map the metrics page of an engine to it.
+"""One vocabulary for the metrics of all engines, and the tables that map an engine's metrics page to it.
 
-A table is data: for each field of `EngineSignals` the sources to try in order. A missing value is None, never 0.
+A table is data: for each field of `EngineSignals`, the sources to try in order. A missing value is None, never 0.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from prober.measure.printable import shown_name
 
 
 class EngineChange(NamedTuple):
-    """A restart or change of the engine. kind: `restart`, `engine`, `version`, `model`, `driver`, or the name of a flag."""
+    """A restart or change of the engine. kind: `restart`, `engine`, `version`, `model`, `driver`, or a flag's name"""
 
     kind: str
     old: str = ""
@@ -25,10 +25,10 @@ class EngineChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EngineHistogram:
-    """A histogram that the engine exports, with the engine's own buckets.
+    """A histogram exported by the engine, with the engine's own buckets.
 
     bounds: finite and ascending, in the unit of the signal
-    counts: cumulative observations up to each bound, then all of them
+    counts: cumulative observations up to each bound, then the total
     sum: None if the page has no `_sum`
     """
 
@@ -39,9 +39,9 @@ class EngineHistogram:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """Identity of an engine. Each text is one printable line, and shortened.
+    """Identity of an engine. Each text is one printable line of limited length.
 
-    flags: settings from info series, by the engine's own names; values that differ between ranks are joined by `|`
+    flags: settings in info series, by the engine's own names; values that differ between ranks are joined by `|`
     """
 
     engine: str
@@ -55,19 +55,19 @@ class EngineInfo:
         object.__setattr__(self, "flags", {name: shown_name(text) for name, text in self.flags.items()})
 
     def redacted(self, redact: Callable[[str], str]) -> "EngineInfo":
-        """Returns the identity with each text as `redact` returns it, without secrets."""
+        """The identity with `redact` applied to each text."""
         version, model = (None if text is None else redact(text) for text in (self.version, self.model))
         return EngineInfo(self.engine, version, model, {name: redact(text) for name, text in self.flags.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSignals:
-    """Values of one engine: all ranks and servers on one metrics page combined. None: the engine does not report the value.
+    """Signals of one engine: all ranks and servers on one metrics page combined. None: the engine does not report the value.
 
-    ranks: number of series of running requests, that is of ranks or replicas
+    ranks: number of ranks or replicas, counted by the series of running requests
     context_tokens: maximum length of prompt and answer together
     requests_waiting: all waiting requests
-    kv_cache_usage_ratio_*: 0 to 1, of the fullest rank and on average
+    kv_cache_usage_ratio_*: 0 to 1; maximum and mean over the ranks
     kv_cache_capacity_tokens: of all ranks together
     prefix_cache_*: prompt tokens looked up, and prompt tokens found
     prompt_tokens_total: includes cached tokens
@@ -75,14 +75,14 @@ class EngineSignals:
     finished_*_total: by reason; `length`: a length limit was reached; `abort`: aborted by the client or a timeout
     speculation_drafts_total: drafts that the model verified, each of several tokens
     speculation_draft_tokens_total, speculation_accepted_tokens_total: tokens of these drafts, and those that the model accepted
-    speculation_acceptance_ratio, speculation_length_tokens: accepted share of the draft tokens, and tokens per draft with the one that
-        the model adds; as the engine computes them, the highest of all ranks
+    speculation_acceptance_ratio, speculation_length_tokens: accepted share of draft tokens, and tokens per draft including the one that
+    the model adds; computed by the engine, maximum over the ranks
     ttft_seconds … e2e_seconds: the engine's own histograms; itl has one observation per step or token, tpot one per request
     prompt_tokens, output_tokens: histograms of the lengths of finished requests
-    kv_transfer_seconds: times of KV caches on their way from the engine that prefills to the one that decodes; one observation per
-        transfer, of which ranks make several for a request
+    kv_transfer_seconds: time to transfer a KV cache from the engine that prefills to the one that decodes; one observation per
+    transfer, several per request if there are several ranks
     kv_transfer_failures_total: transfers that failed
-    start_time_seconds: of the process, Unix time
+    start_time_seconds: start of the process, Unix time
     uptime_seconds: set only if the engine reports no start time
     """
 
@@ -124,17 +124,17 @@ class EngineSignals:
 
     @property
     def requests_arrived_total(self) -> float | None:
-        """Requests that have arrived at the engine: finished, running and waiting."""
+        """Requests that have arrived: finished, running and waiting ones."""
         if self.requests_finished_total is None or self.requests_running is None:
             return None
         return self.requests_finished_total + self.requests_running + (self.requests_waiting or 0.0)
 
 
 class PageReading(NamedTuple):
-    """A reading of an engine's metrics page as part of a continuous record.
+    """One reading of an engine's metrics page within a continuous record.
 
     at_ns: nanoseconds of the monotonic clock
-    epoch: changes when counters fall or ranks come or go: totals of different epochs must not be subtracted
+    epoch: changes if counters fall or ranks come or go: never subtract totals of different epochs
     signals: its totals never fall within an epoch
     """
 
@@ -149,7 +149,7 @@ HISTOGRAM_SIGNALS = tuple(signal.name for signal in fields(EngineSignals) if sig
 
 
 def without_buckets(signals: EngineSignals) -> EngineSignals:
-    """Returns `signals` with count and sum of each histogram only, which saves memory if many readings are stored."""
+    """The signals with only count and sum of each histogram, to store many readings in less memory."""
     histograms = ((name, getattr(signals, name)) for name in HISTOGRAM_SIGNALS)
     totals: dict[str, Any] = {
         name: EngineHistogram((), histogram.counts[-1:], histogram.sum)
@@ -160,7 +160,7 @@ def without_buckets(signals: EngineSignals) -> EngineSignals:
 
 
 class Aggregation(Enum):
-    """Combination of the series of several ranks, servers or models into one value."""
+    """How the series of several ranks, servers or models combine into one value."""
 
     SUM = "sum"
     MAX = "max"
@@ -170,14 +170,14 @@ class Aggregation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A metric from which a signal is read: value × scale + offset of its samples, at least 0, or its histogram if the signal is one.
+    """A metric from which a signal is read: value × scale + offset of its samples, at least 0; or its histogram for a histogram signal.
 
-    metric: name of the samples; of a histogram without `_bucket`, `_sum`, `_count`
-    aggregation: None: that of the signal in AGGREGATIONS, else a sum
+    metric: name of the samples; for a histogram without `_bucket`, `_sum`, `_count`
+    aggregation: None: as in AGGREGATIONS for the signal, else a sum
     where: allowed values per label; a series without the label is included
-    labels: numeric labels of an info series, whose product is the value; missing if one of them is not a number
+    labels: numeric labels of an info series whose product is the value; missing unless all are numbers
     scale: converts the unit of the value, or of the bounds of the histogram
-    since, until: releases that have it, from `since` on and before `until`
+    since, until: releases with the metric: from `since`, before `until`
     expected: these releases export it by default, so its absence is reported
     """
 
@@ -192,13 +192,13 @@ class Source:
     expected: bool = True
 
     def renamed(self, old: str, new: str) -> "Source":
-        """The same in an engine that has another prefix."""
+        """The same source in an engine with another prefix."""
         return replace(self, metric=self.metric.replace(old, new, 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A value of several metrics. A sum needs the first of them only; a product, and a ratio of two, need all.
+    """A value computed from several metrics. A sum needs only the first of them; a product and a ratio (of two) need all.
 
     A ratio is missing if the second value is 0. since, until, expected: as in `Source`
     """
@@ -210,7 +210,7 @@ class Computed:
     expected: bool = True
 
     def renamed(self, old: str, new: str) -> "Computed":
-        """The same in an engine that has another prefix."""
+        """The same source in an engine with another prefix."""
         return replace(self, parts=tuple(part.renamed(old, new) for part in self.parts))
 
 
@@ -222,7 +222,7 @@ def optional(metric: str) -> Source:
     return Source(metric, expected=False)
 
 
-AGGREGATIONS: Mapping[str, Aggregation] = {  # of the signals that are not the sum over all ranks and servers
+AGGREGATIONS: Mapping[str, Aggregation] = {  # for signals that are not summed over ranks and servers
     "kv_cache_usage_ratio_max": Aggregation.MAX,
     "kv_cache_usage_ratio_mean": Aggregation.MEAN,
     "speculation_acceptance_ratio": Aggregation.MAX,
@@ -233,7 +233,7 @@ AGGREGATIONS: Mapping[str, Aggregation] = {  # of the signals that are not the s
 
 
 def signals(**places: str | AnySource | tuple[str | AnySource, ...]) -> dict[str, tuple[AnySource, ...]]:
-    """Returns the sources of each signal, to try in order. A text stands for the metric of that name.
+    """Build {signal: sources in the order to try}. A text is the name of a metric.
 
     `kv_cache_usage_ratio` sets kv_cache_usage_ratio_max and kv_cache_usage_ratio_mean.
     """
@@ -248,10 +248,10 @@ def signals(**places: str | AnySource | tuple[str | AnySource, ...]) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class PageShape:
-    """Criteria that identify a metrics page: a metric with one of `prefixes`, or all of `names`.
+    """How to recognise a metrics page: it has a metric with one of `prefixes`, or all of `names`.
 
-    with_label, without_label: a label that at least one of the prefixed series has, or that none has
-    without_names: metrics of which the page has none
+    with_label, without_label: label of at least one of the prefixed series; label of none of them
+    without_names: metrics that the page must lack
     openmetrics: the page ends with `# EOF`; None: not checked
     """
 
@@ -278,8 +278,8 @@ class JsonFact:
         engine_version, or tensor_parallel, pipeline_parallel and data_parallel, which form `parallelism`
     path: URL path of the JSON document, with its query
     json_path: keys and indexes of the value
-    absent: the fact if the value is null; without it the fact is then unknown
-    is_text: a long text, of which the result holds a digest
+    absent: the fact if the value is null; None: the fact is then unknown
+    is_text: a long text; the result stores a digest of it
     """
 
     name: str
@@ -292,16 +292,16 @@ class JsonFact:
 @dataclass(frozen=True, slots=True)
 class EngineTable:
     """The metrics page of one generation of an engine, as data.
-
-    engine: name of the engine; equal to the name of its dialect, if it has one
-    paths: URL paths of the metrics page, to try in order; empty: the engine has none, and `note` says so
-    port: port of the metrics page; None: that of the API
-    model_labels: labels that contain the model name
-    duplicate_labels: series that differ only in these labels are copies of each other
-    flags: info series, and which of their labels are settings
-    lazy: counters and histograms appear only after the first request
-    needs: how to enable the metrics page
-    note: other information for the operator
+    engine: name of the engine, and of its dialect, if it has one
+        engine: name of the engine; equal to the name of its dialect, if it has one
+        paths: URL paths of the metrics page, to try in order; empty: the engine has none, and `note` says so
+        port: port of the metrics page; None: that of the API
+        model_labels: labels that contain the model name
+        duplicate_labels: series that differ only in these labels are copies
+        flags: (info series, its labels that are settings)
+        lazy: counters and histograms appear only after the first request
+        needs: how to enable the metrics page
+        note: other information for the operator
     """
 
     engine: str
@@ -320,7 +320,7 @@ class EngineTable:
 
 
 def with_renamed_metrics(table: EngineTable, *, engine: str, old: str, new: str, shape: PageShape) -> EngineTable:
-    """Returns the table of an engine that exports the metrics of another engine under its own prefix."""
+    """The table of an engine that exports another engine's metrics under its own prefix."""
     signals = {
         signal: tuple(source.renamed(old, new) for source in sources) for signal, sources in table.signals.items()
     }
@@ -329,7 +329,7 @@ def with_renamed_metrics(table: EngineTable, *, engine: str, old: str, new: str,
 
 
 def latest_release(table: EngineTable) -> EngineTable:
-    """Returns the table with only the sources of the newest release, for an engine with these metrics but its own version numbers."""
+    """The table with only the newest release's sources, for an engine with these metrics but its own version numbers."""
     signals = {
         signal: tuple(replace(source, since=None) for source in sources if source.until is None)
         for signal, sources in table.signals.items()

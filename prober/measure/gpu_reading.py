@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class ThrottleReason(StrEnum):
-    """Reasons for a clock below the maximum. Idle is not one: no work is slowed down."""
+    """Reasons for a clock below the maximum. Idleness is not one, as it slows down no work."""
 
     POWER_CAP = "power_cap"  # the driver enforces the power limit
     POWER_BRAKE = "power_brake"  # the board or the power supply demands an immediate reduction
@@ -25,7 +25,7 @@ class GpuReading:
     reset; a decrease is a counter reset. `sent` means from the device, `received` to the device.
     """
 
-    index: int  # of the device on this machine; a partition has the index of its device
+    index: int  # index of the device on this machine; a partition has the index of its device
     uuid: str
     name: str
     partition: int | None = None  # index of the partition within its device; None for an entire device
@@ -48,12 +48,12 @@ class GpuReading:
     pcie_received_bytes: int | None = None
     nvlink_sent_bytes: int | None = None
     nvlink_received_bytes: int | None = None
-    # Memory in bytes by process id, None where the driver does not tell it. In a container the driver may show no process of others.
+    # {process id: memory in bytes}, None if the driver does not report it. In a container the driver may hide other processes.
     processes: Mapping[int, int | None] | None = None
 
     @property
     def device_id(self) -> str:
-        """`0` for a device, `0:2` for a partition, as the vendor's tools write it."""
+        """`0` for a device, `0:2` for a partition, as in the vendor's tools."""
         return str(self.index) if self.partition is None else f"{self.index}:{self.partition}"
 
 
@@ -63,6 +63,6 @@ def serves(device: GpuReading, chosen: tuple[int | str, ...]) -> bool:
 
 
 def without_parts(devices: Sequence[GpuReading]) -> list[GpuReading]:
-    """Returns the devices without the partitions of a listed device, so that nothing is counted twice."""
+    """The devices without partitions of a listed device, so that nothing is counted twice."""
     entire = {device.uuid for device in devices if device.partition is None}
     return [device for device in devices if device.parent not in entire]

@@ -19,7 +19,7 @@ HEADERS = (("anthropic-version", "2023-06-01"),)
 
 
 def request_body(dialect: Dialect, request: Request, model: str, stream: bool) -> bytes:
-    """Returns the JSON body of a request. System messages go to their own field."""
+    """The JSON body of a request. System messages go to their own field."""
     needed: dict[str, Any] = {
         "messages": [part for message in request.messages for part in _messages(message)],
         "max_tokens": request.output_tokens,
@@ -45,7 +45,7 @@ def _messages(message: Message | AssistantMessage) -> list[dict[str, Any]]:
 
 
 def parse_event(event_name: bytes, payload: bytes) -> Chunk:
-    """Parses one event of a stream. Raises Malformed. Its type is that in the data, else the name of the event."""
+    """Parse one event of a stream; its type is in the data, or else the event's name. Raises Malformed."""
     document = json_object(payload)
     kind = event_type(document, event_name)
     match kind:
@@ -71,13 +71,13 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
 
 
 def parse_answer(payload: bytes) -> Chunk:
-    """Parses a complete answer to a request with `stream: false`. Raises Malformed."""
+    """Parse a complete answer to a request with `stream: false`. Raises Malformed."""
     message = json_object(payload)
     return _message(message) if isinstance(message.get("content"), list) else no_answer(message, "content", payload)
 
 
 def _message(message: dict[str, Any]) -> Chunk:
-    """Returns the chunk of a message with all its blocks. The message that begins a stream has no blocks yet."""
+    """Convert a message with all its blocks to a chunk. The message that begins a stream has no blocks yet."""
     blocks = message["content"] if isinstance(message.get("content"), list) else []
     return whole(_content(block, number, is_complete=True) for number, block in enumerate(blocks))._replace(
         finish_reason=finish_reason(message.get("stop_reason")),
@@ -92,16 +92,16 @@ def _index(document: dict[str, Any]) -> int | None:
 
 
 def _content(block: Any, index: int | None, *, is_complete: bool = False) -> Chunk:
-    """Returns the content of a block or its delta: text, thinking, or a tool's name and input, but no signatures or citations.
+    """Convert a block or its delta to a chunk: text, thinking, or a tool's name and input, without signatures and citations.
 
-    Deltas may bring the input of a tool. Calls by the server have another type than `tool_use`.
+    A tool's input may come in deltas. Calls made by the server have another type than `tool_use`.
     """
     if not isinstance(block, dict):
         raise Malformed("a content block is not an object")
     kind, thinking, name = str(block.get("type")), block.get("thinking"), block.get("name")
     if isinstance(thinking, str) and thinking:
         return Chunk(reasoning=thinking)
-    if kind in ("thinking", "redacted_thinking"):  # redacted, or its display is omitted
+    if kind in ("thinking", "redacted_thinking"):  # redacted_thinking, or thinking whose text is omitted
         return Chunk(begins_reasoning=True)
     if kind == "tool_use":
         text = text_of(block["input"]) if block.get("input") or (is_complete and "input" in block) else ""
@@ -110,13 +110,13 @@ def _content(block: Any, index: int | None, *, is_complete: bool = False) -> Chu
     if isinstance(partial := block.get("partial_json"), str) and partial:
         return Chunk(called=partial, calls=(CallPiece(index, arguments=partial),))
     content = block.get("text") or (name if kind.endswith("tool_use") else "")
-    # The text of Claude 4's thinking is a summary, which its signature does not tell from that of Claude 3.7.
+    # Claude 4's thinking text is a summary; its signature looks like that of Claude 3.7's full text.
     is_signature = kind == "signature_delta" and bool(block.get("signature"))
     return Chunk(content if isinstance(content, str) else "", hides_reasoning=is_signature)
 
 
 def _usage(holder: dict[str, Any], *, is_start: bool = False) -> Usage | None:
-    """Returns the tokens of the prompt, including those read from and written to the cache, and the tokens of the answer so far."""
+    """Tokens of the prompt, with those read from and written to the cache, and tokens of the answer so far."""
     usage = holder.get("usage")
     if (used := read_usage(usage, "input", "output")) is None:
         return None

@@ -1,17 +1,17 @@
-"""Declared service level objectives, the streams of probes that they evaluate, and the events that a probe contributes to one.
+"""Service level objectives, the streams of probes that they judge, and the events that a probe adds to one.
 
 `success`, `ttft`, `e2e`: one event per probe; a bad outcome is a bad event.
-`tpot`: one event if the answer ended properly and it was measured, see `Timeline.tpot_s`.
+`tpot`: one event if the answer ended properly and has a TPOT, see `Timeline.tpot_s`.
 `itl`: one event per ITL, up to the requested number of tokens, plus one bad event if the stream died after its first token.
 `quality`: one event per checked answer.
 
-Neutral outcomes contribute nothing. Some successes contribute to `success` and `quality` only, as a user would not see their latency:
-those during warm-up, and those whose cold prompt was in the prefix cache. A latency that is only known to lie between two bounds is an
+Neutral outcomes are no events. Two kinds of success are events only for `success` and `quality`, as users do not see their latency:
+those during warm-up, and those whose cold prompt was in the prefix cache. A latency known only to lie between two bounds is an
 event unless the threshold lies between them.
 
 Window pairs and burn rates are those of the Google SRE workbook, chapter 5, table 5-8, https://sre.google/workbook/alerting-on-slos/,
-whatever the window of the SLO: an alert fires when a long window and a short one of a twelfth of it both burn the budget faster than
-`burn`. The long window makes sure that the burn matters, the short one ends the alert soon after its cause.
+for any window of the SLO: an alert fires while a long window and a short one (a twelfth) both burn the budget faster than
+`burn`. The long window makes sure that the burn matters; the short one ends the alert soon after its cause.
 """
 
 import math
@@ -27,17 +27,17 @@ from prober.measure.timeline import BoundedSignal
 Signal = Literal["ttft", "ttft_answer", "tpot", "itl", "e2e", "success", "quality"]
 SIGNALS: tuple[Signal, ...] = get_args(Signal)
 SIGNALS_WITHOUT_THRESHOLD: tuple[Signal, ...] = ("success", "quality")
-TRAFFIC_SIGNALS: tuple[Signal, ...] = ("ttft", "itl", "tpot", "e2e")  # that engines export as histograms
+TRAFFIC_SIGNALS: tuple[Signal, ...] = ("ttft", "itl", "tpot", "e2e")  # exported by engines as histograms
 BOUNDED_SIGNALS: tuple[BoundedSignal, ...] = get_args(BoundedSignal)
 SIGNALS_WITHOUT_STREAM: tuple[Signal, ...] = ("e2e", "success", "quality")
 
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """A service level objective: at least the ratio `objective` of the `signal` events in any window of `window_s` is good.
+    """A service level objective: at least a share `objective` of the `signal` events is good in any window of `window_s`.
 
     threshold_s: an event is good up to this many seconds; None for `success` and `quality`
-    objective: exact ratio of good events, 0 to 1
+    objective: exact share of good events, 0 to 1
     """
 
     name: str
@@ -48,7 +48,7 @@ class Slo:
 
     @property
     def error_budget_ratio(self) -> Decimal:
-        """The ratio of events that may be bad."""
+        """The share of events that may be bad."""
         return 1 - self.objective
 
     @property
@@ -60,7 +60,7 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class JudgedStream:
-    """A stream of probes that an SLO evaluates.
+    """A stream of probes that an SLO judges.
 
     mean_tokens, max_tokens: requested output tokens per probe
     """
@@ -73,12 +73,12 @@ class JudgedStream:
 
 
 def format_percent(ratio: float | Decimal) -> str:
-    """Formats a ratio as a percentage without trailing zeros, such as 99.9%."""
+    """Format a ratio as a percentage without trailing zeros, such as 99.9%."""
     return f"{float(ratio) * 100:g}%"
 
 
 def format_rate(per_s: float) -> str:
-    """Formats a rate as in the configuration, such as 0.2/s, rounded up."""
+    """Format a rate as in the configuration, such as 0.2/s, rounded up."""
     for unit, size in (("s", 1), ("min", 60), ("h", 3_600)):
         if per_s * size >= 0.1 or unit == "h":
             return f"{math.ceil(per_s * size * 100) / 100:g}/{unit}"
@@ -91,9 +91,9 @@ MIN_SLO_WINDOW_S = 6 * DAY_S  # twice the longest window of the alerts
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A long and a short window, and the burn rate in both at which an alert fires.
+    """A long and a short window, and the burn rate that both must exceed for an alert.
 
-    burn: burn rate, a multiple of the rate that just uses up the budget
+    burn: multiple of the rate that just uses up the budget
     """
 
     severity: Literal["critical", "warning"]
@@ -111,7 +111,7 @@ PAIRS = (
 
 
 def promql(seconds: float) -> str:
-    """A duration in PromQL syntax: 1h, 1h24m, 4m40s."""
+    """Format a duration for PromQL: 1h, 1h24m, 4m40s."""
     remaining, out = round(seconds), ""
     for unit, size in (("d", DAY_S), ("h", 3_600), ("m", 60), ("s", 1)):
         count, remaining = divmod(remaining, size)
@@ -125,7 +125,7 @@ BAD_EVENT = (1, 1)
 
 
 def count_events(slo: Slo, result: ProbeResult) -> tuple[int, int]:
-    """Returns (events, bad events) that `result` contributes to `slo`."""
+    """Count the (events, bad events) that `result` adds to `slo`."""
     if result.outcome in NEUTRAL:
         return NO_EVENT
     failed = result.outcome in BAD
@@ -149,36 +149,36 @@ def count_events(slo: Slo, result: ProbeResult) -> tuple[int, int]:
 
 
 def is_undecided(slo: Slo, result: ProbeResult) -> bool:
-    """True if the latency of an answer is only known to lie between two bounds, and the threshold of the SLO lies between them."""
+    """True if the threshold of the SLO lies between the two bounds of an inexact latency."""
     if slo.signal not in BOUNDED_SIGNALS or slo.threshold_s is None or result.outcome not in ANSWERED:
         return False
     bounds = result.timeline.bounds_s(slo.signal)
     return bounds is not None and bounds[0] <= slo.threshold_s < bounds[1]
 
 
-BURN_PROBES = 20  # the last ones, by which a burn rate is judged at once
+BURN_PROBES = 20  # latest probes whose burn rate is judged at once
 MIN_BAD_EVENTS = 3  # fewer are not judged
 _MAX_BAD_RATIO = 0.8  # limit for loose objectives, whose burn rate cannot exceed 1 / budget
 
 
 def burns(probes: Sequence[ProbeResult], slo: Slo, rate: float) -> bool:
-    """True if these probes burn the budget of the SLO faster than `rate`, with at least three bad events."""
+    """True if these probes burn the SLO's budget faster than `rate`, with at least three bad events."""
     counts = [count_events(slo, probe) for probe in probes]
     return is_burn(slo, sum(events for events, _ in counts), sum(bad for _, bad in counts), rate)
 
 
 def is_burn(slo: Slo, events: int, bad: int, rate: float) -> bool:
-    """The same of `bad` of `events`."""
+    """True if `bad` of `events` burn the SLO's budget faster than `rate`, with at least three bad events."""
     return bad >= MIN_BAD_EVENTS and bad > min(rate * float(slo.error_budget_ratio), _MAX_BAD_RATIO) * events
 
 
 def max_events_per_probe(slo: Slo, output_tokens: int) -> int:
-    """Upper bound of the events of one probe that requests `output_tokens`, however long its answer is; also of its bad events."""
+    """Upper bound of the events, also bad ones, of a probe that requests `output_tokens`, however long its answer is."""
     return max(1, output_tokens) if slo.signal == "itl" else 1
 
 
 def mean_events_per_probe(slo: Slo, output_tokens: float) -> float:
-    """Mean number of events that a probe adds to the SLO: 1, or for ITL one per gap. output_tokens: mean output tokens of the probes"""
+    """Mean number of events per probe: 1, or for ITL one per gap. output_tokens: mean output tokens of the probes"""
     return max(1.0, output_tokens - 1) if slo.signal == "itl" else 1.0
 
 

@@ -1,7 +1,7 @@
-"""Outcomes of a probe: the closed list, and the classifier that decides between them.
+"""Outcomes of a probe: the closed list, and the classifier that chooses one.
 
-An outcome is one line of `Outcome`: its name, what judges must know of it, and its meaning for users. Whatever treats outcomes
-differently does so by their traits, so that a new one is treated everywhere.
+An outcome is one line of `Outcome`: name, traits, and meaning for users. Code that treats outcomes differently uses only
+their traits, so that a new one is treated correctly everywhere.
 """
 
 import re
@@ -12,25 +12,25 @@ from prober.measure.printable import one_line
 
 
 class Trait(Flag):
-    """What judges must know of an outcome. Each outcome has one of the first three."""
+    """What an outcome implies. Each outcome has exactly one of the first three traits."""
 
     ANSWERED = auto()  # a complete answer, with latencies
-    BAD = auto()  # the target's fault: a bad event of every SLO
-    NEUTRAL = auto()  # not known to be the target's fault: no event of any SLO, counted separately
+    BAD = auto()  # fault of the target: a bad event of every SLO
+    NEUTRAL = auto()  # perhaps not the target's fault: no event of any SLO, counted separately
     SLOW = auto()  # the target was too slow to answer
-    SERVER_ENDS = auto()  # how requests fail while their server ends
+    SERVER_ENDS = auto()  # typical of requests to a server that ends
     NO_LISTENER = auto()  # no process listens at the address
-    STANDSTILL = auto()  # a standstill of the prober can cause it: servers give up a client that they do not hear
+    STANDSTILL = auto()  # a standstill of the prober can cause it: servers disconnect clients that are silent
 
 
 class Outcome(StrEnum):
-    """Every way a probe can end, with its traits and its meaning, which the documentation repeats."""
+    """Every way in which a probe can end, with traits and the meaning that the documentation shows."""
 
     traits: Trait
     meaning: str
 
     def __new__(cls, value: str, traits: Trait, meaning: str) -> "Outcome":
-        """Return the member of the list."""
+        """Create the member with its traits and meaning."""
         outcome = str.__new__(cls, value)
         outcome._value_, outcome.traits, outcome.meaning = value, traits, meaning
         return outcome
@@ -62,22 +62,22 @@ class Outcome(StrEnum):
 
 
 def having(trait: Trait) -> frozenset[Outcome]:
-    """Returns the outcomes with a trait."""
+    """The outcomes with a trait."""
     return frozenset(outcome for outcome in Outcome if trait in outcome.traits)
 
 
-FAR_MORE = 2  # times the requested length, and an answer is far longer than that
+FAR_MORE = 2  # an answer of this many times the requested length is far longer
 STATUSES = {404: Outcome.HTTP_404, 408: Outcome.HTTP_408, 429: Outcome.HTTP_429}
-NO_CONTENT = (204, 205)  # statuses of answers without a body
+NO_CONTENT = (204, 205)  # statuses without a body
 ANSWERED, BAD, NEUTRAL = having(Trait.ANSWERED), having(Trait.BAD), having(Trait.NEUTRAL)
-# Reasons with which an answer ends, as `reason_word` writes them. Sources: the API references of OpenAI (chat; Responses: `status` and
+# Finish reasons, in the form of `reason_word`. Sources: the API references of OpenAI (chat; Responses: `status` and
 # `incomplete_details.reason`), Anthropic, Google (Gemini), Cohere, Mistral, DeepSeek, Azure, OpenRouter, IBM (watsonx), AWS (Bedrock),
 # Baidu, Zhipu and xAI; `FinishReason` of vLLM, SGLang and TGI; the table of finish reasons of LiteLLM.
-# Those of a limit of tokens: an answer that was forced to a length and ended for another reason is shorter than that.
+# For a token limit: an answer that was forced to a length and ended for another reason is too short.
 LENGTH_REASONS = frozenset(
     {
         *("length", "max_tokens", "max_output_tokens", "max_length", "max_len", "token_limit"),
-        *("model_length", "max_context", "model_context_window_exceeded"),  # the context of the model was full
+        *("model_length", "max_context", "model_context_window_exceeded"),  # the model's context was full
     }
 )
 CALL_REASONS = frozenset({"tool_calls", "tool_call", "tool_use", "function_call"})
@@ -86,7 +86,7 @@ PROPER_REASONS = LENGTH_REASONS.union(
     ("stop", "stop_sequence", "stop_token", "end_turn", "end", "eos", "eos_token", "endoftext"),
     ("complete", "completed", "done", "normal", "repetition"),
 )
-# Parts of words that name a failure in other reasons, and their meaning.
+# Parts of other reasons that name a failure, and their meaning.
 FAILURES = {
     re.compile(part): meaning
     for part, meaning in {
@@ -100,11 +100,11 @@ FAILURES = {
         "error|fail|exception|crash|unload|malformed|invalid|_tool_calls?$": "the engine failed",
     }.items()
 }
-_REASON_PREFIX = re.compile(r"(finish_?)?reason[._]")  # of enumerations, as in `FINISH_REASON_STOP`
+_REASON_PREFIX = re.compile(r"(finish_?)?reason[._]")  # prefix of enumerations, as in `FINISH_REASON_STOP`
 
 
 def reason_word(reason: str | None) -> str:
-    """The word of a finish reason in small letters with `_`, without the name of its enumeration; "" for None."""
+    """A finish reason as a word in lower case with `_`, without the name of its enumeration; "" for None."""
     word = re.sub(r"[\s-]+", "_", (reason or "").strip().lower())
     prefix = _REASON_PREFIX.match(word)
     return word[prefix.end() :] if prefix else word
@@ -112,7 +112,7 @@ def reason_word(reason: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An outcome and, unless it is `ok`, the evidence as one printable line, which may quote the server."""
+    """An outcome, and unless it is `ok` the evidence as one printable line, which may quote the server."""
 
     outcome: Outcome
     detail: str = ""
@@ -123,16 +123,16 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class ObservedEnd:
-    """Observations of a request that was sent.
+    """What was observed about a request that was sent.
 
-    transport_verdict: verdict of the transport alone (refused, reset, timed out, cancelled), or None for a clean end
+    transport_verdict: verdict of the transport alone (refused, reset, timed out, cancelled); None for a clean end
     status: HTTP status, or None if no status line arrived
     error: message of an error object inside a 2xx answer
     malformed: why the body cannot be parsed
     done: `[DONE]` was received
     content_chunks: number of chunks with content
     stray_text: first text that the server sent outside any event
-    hides_reasoning: the model generated reasoning that the server did not send
+    hides_reasoning: the model generated reasoning that was not sent
     """
 
     transport_verdict: Verdict | None = None
@@ -150,11 +150,11 @@ class ObservedEnd:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedAnswer:
-    """Requirements of a complete answer.
+    """What a complete answer must have.
 
-    end_mark: text or event that ends the stream, such as `[DONE]`; "" if the API has none, or if no stream was requested
+    end_mark: text or event that ends the stream, such as `[DONE]`; "" if the API has none, or without a stream
     tokens: requested length, None if unknown
-    forced: the engine was told to generate exactly that many tokens
+    forced: the engine must generate exactly that many tokens
     """
 
     end_mark: str = "[DONE]"
@@ -163,7 +163,7 @@ class ExpectedAnswer:
 
 
 def classify_status(status: int, detail: str) -> Verdict | None:
-    """Returns the verdict that an HTTP status alone implies, None for 2xx."""
+    """The verdict that an HTTP status alone implies; None for 2xx."""
     if 200 <= status < 300:
         return None
     text = f"HTTP {status}" + (f": {detail}" if detail else "")
@@ -171,10 +171,10 @@ def classify_status(status: int, detail: str) -> Verdict | None:
 
 
 def classify(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
-    """Returns the verdict on a request that was sent. It does not cover decisions before the sending (budget, shedding) and checks
-    after it (the content of the answer, in `checked`, and the prober's own lateness).
+    """Judge a request that was sent. Decisions before sending (budget, shedding) and later checks (of the content in `checked`, and of
+    the prober's own lateness) are made elsewhere.
 
-    Checks run in order of evidence: a status or an error object from the server explains a broken connection that follows it, and
+    Stronger evidence is checked first: a status or an error object from the server explains a broken connection after it, and
     how the connection was closed does not matter once the stream has ended properly.
     """
     if end.transport_verdict and end.transport_verdict.outcome is Outcome.CANCELLED:
@@ -198,7 +198,7 @@ def classify(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
 
 
 def _server_failure(end: ObservedEnd) -> Verdict | None:
-    """The verdict if the server reports an error or sends malformed data; None if not."""
+    """The verdict if the server reports an error or sends malformed data, else None."""
     if end.status is not None and (verdict := classify_status(end.status, end.status_detail)):
         return verdict
     if end.error is not None:
@@ -213,7 +213,7 @@ def _server_failure(end: ObservedEnd) -> Verdict | None:
 
 
 def _content_verdict(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
-    """The verdict on an answer that ended properly."""
+    """The verdict on a properly ended answer."""
     has_only_reasoned, word = end.hides_reasoning and not end.content_chunks, reason_word(end.finish_reason)
     if not end.content_chunks and not (has_only_reasoned and word in LENGTH_REASONS):
         reasoned = ", only hidden reasoning" if has_only_reasoned else ""
@@ -232,7 +232,7 @@ def _content_verdict(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
 
 
 def checked(verdict: Verdict, end: ObservedEnd, problem: str) -> Verdict:
-    """Returns the verdict on an answer that ended properly and was checked. problem: fault that the check found, "" if none"""
+    """The verdict on a properly ended answer after its check. problem: fault that the check found; "" for none"""
     if not problem:
         return verdict
     is_cut = reason_word(end.finish_reason) in LENGTH_REASONS
@@ -241,9 +241,9 @@ def checked(verdict: Verdict, end: ObservedEnd, problem: str) -> Verdict:
 
 
 def _shortfall(end: ObservedEnd, tokens: int | None) -> str | None:
-    """Returns a text if an answer is shorter than the forced length, else None.
+    """Describe how an answer is shorter than the forced length; None if it is not.
 
-    Without usage, chunks are counted. `tokens` chunks are enough, as a chunk has at least one token; fewer prove nothing if a limit
+    Without usage, chunks are counted. `tokens` chunks are enough, as each has at least one token; fewer prove nothing if a limit
     ended the answer.
     """
     if tokens is None:
@@ -258,5 +258,5 @@ def _shortfall(end: ObservedEnd, tokens: int | None) -> str | None:
 
 
 def _with_stray_text(verdict: Verdict, end: ObservedEnd) -> Verdict:
-    """Returns the verdict with the text that the server wrote outside the event stream."""
+    """Add the text that the server wrote outside the event stream to the verdict."""
     return Verdict(verdict.outcome, f"{verdict.detail}; it said {end.stray_text!r}") if end.stray_text else verdict

@@ -1,4 +1,4 @@
-"""Tolerant reading of JSON that a server sent, and of its error messages in every form seen in the field."""
+"""Tolerant reading of JSON from servers, and of error messages in every form seen in practice."""
 
 import json
 import re
@@ -12,13 +12,13 @@ import orjson
 from prober.measure.printable import one_line
 
 MAX_COUNTED_TOKENS = 1_000_000_000  # per answer; a larger number is ignored
-MAX_SERVER_TEXT_CHARS = 300  # of an error message or a finish reason
-MAX_VALUES = 100_000  # of one document: each takes up to 60 bytes of memory, an empty list for two bytes of JSON
-MAX_UNCOUNTED_BYTES = 64 << 10  # in which there cannot be so many that it matters
-MAX_ERROR_DEPTH = 4  # of objects that wrap the object with the message
+MAX_SERVER_TEXT_CHARS = 300  # in an error message or a finish reason
+MAX_VALUES = 100_000  # per document: each takes up to 60 bytes of memory, an empty list for two bytes of JSON
+MAX_UNCOUNTED_BYTES = 64 << 10  # a smaller document cannot have too many values
+MAX_ERROR_DEPTH = 4  # levels of objects that wrap the object with the message
 MAX_FIELD_CHARS = 60  # of the name of a refused field
-MAX_ERROR_NAMES = 3  # of the type and the code of an error that are shown
-# Keys under which servers put the words of an error, the most telling first: OpenAI, FastAPI, AWS, Google, problem details,
+MAX_ERROR_NAMES = 3  # shown types and codes of an error
+# Keys of error texts, most specific first: OpenAI, FastAPI, AWS, Google, problem details,
 # Apigee, and others.
 _MESSAGES = (
     "message",
@@ -33,23 +33,23 @@ _MESSAGES = (
 )
 _WRAPPERS = ("error", "errors", "detail", "Error", "fault", "base_resp")
 _CODES = ("code", "status", "status_code", "statusCode")
-_NAMES = ("type", "__type", "error_code", *_CODES)  # keys of the kind of an error
-# Keys of the refused field of a request: FastAPI's, RFC 9457's, and those of others. OpenAI's words name it themselves.
+_NAMES = ("type", "__type", "error_code", *_CODES)  # keys for the kind of an error
+# Keys for the refused field of a request: FastAPI's, RFC 9457's, and others'. OpenAI's text names it.
 _FIELDS = ("loc", "field", "pointer", "path")
 _FIELD_PARTS = re.compile(r"[/.#$]+")
 _NAME = re.compile(r"\w[\w.#-]{0,59}", re.ASCII)
-_NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")  # control characters that are in no text
-_GOES_ON = frozenset({"null", "none", "not_finished"})  # DashScope's and watsonx's finish reasons before the end
+_NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")  # control characters that text never contains
+_GOES_ON = frozenset({"null", "none", "not_finished"})  # "finish reasons" of DashScope and watsonx before the end
 _FAILED = frozenset({"error", "fail", "failed", "failure"})
 _REQUEST_IDS = frozenset({"requestId", "request_id", "RequestId", "id", "trace_id"})
 
 
 class Malformed(ValueError):
-    """The payload is not an event of the API."""
+    """The payload is no event of the API."""
 
 
 class NoObject(Malformed):
-    """The payload is a JSON `value`, but no object."""
+    """The payload is JSON, but no object; `value` is its value."""
 
     def __init__(self, payload: bytes, value: Any) -> None:
         super().__init__(f"not a JSON object: {excerpt(payload)}")
@@ -57,7 +57,7 @@ class NoObject(Malformed):
 
 
 def json_object(payload: bytes) -> dict[str, Any]:
-    """Returns the JSON object in `payload`. NaN and lone surrogates are allowed, as in OpenAI's SDKs. Raises Malformed."""
+    """Parse a JSON object. NaN and lone surrogates are allowed, as in OpenAI's SDKs. Raises Malformed."""
     document = _loaded(payload)
     if not isinstance(document, dict):
         raise NoObject(payload, document)
@@ -79,7 +79,7 @@ def _loaded(payload: bytes) -> Any:
     try:
         return orjson.loads(payload)
     except orjson.JSONDecodeError as problem:
-        why = str(problem)  # the exception holds the payload, and stored here it would hold itself
+        why = str(problem)  # only the text: the exception refers to the payload, and would refer to itself
     try:
         return json.loads(payload)
     except (ValueError, RecursionError):
@@ -92,7 +92,7 @@ def excerpt(payload: bytes) -> str:
 
 
 def first_line(payload: bytes, limit: int = MAX_SERVER_TEXT_CHARS) -> str:
-    """The first line that is not blank, shortened; of binary data the first bytes."""
+    """The first line that is not blank, shortened; for binary data the first bytes."""
     if binary := _binary(payload):
         return binary
     lines = payload[: 4 * limit].decode("utf-8", "replace").splitlines()
@@ -100,14 +100,14 @@ def first_line(payload: bytes, limit: int = MAX_SERVER_TEXT_CHARS) -> str:
 
 
 def _binary(payload: bytes) -> str:
-    """Description of a binary payload; "" for text."""
+    """Describe a binary payload; "" for text."""
     if not _NO_TEXT.search(payload[:64]):
         return ""
     return "gzip data" if payload.startswith(b"\x1f\x8b") else f"binary data: {payload[:8].hex(' ')} …"
 
 
 def text_of(value: object) -> str:
-    """A string unchanged, anything else as JSON. Raises Malformed for a value nested too deeply to serialise."""
+    """Return a string unchanged, anything else as JSON. Raises Malformed if it is nested too deeply."""
     if isinstance(value, str):
         return value
     try:
@@ -127,7 +127,7 @@ def shortened(text: str, limit: int = MAX_SERVER_TEXT_CHARS) -> str:
 
 
 def finish_reason(value: object) -> str | None:
-    """The finish reason that a server sent, on one line; None while the answer goes on. SGLang's native one is an object."""
+    """The finish reason sent by a server, on one line; None before the end. SGLang's native one is an object."""
     if isinstance(value, dict):
         value = value.get("type") or value
     reason = shortened(text_of(value)) if value else ""
@@ -135,18 +135,18 @@ def finish_reason(value: object) -> str | None:
 
 
 def event_type(document: Mapping[str, Any], event_name: bytes) -> str:
-    """The `type` in the data of an event; without one, the name of the event."""
+    """The `type` in the data of an event, or else the event's name."""
     kind = document.get("type")
     return kind if isinstance(kind, str) else event_name.decode("utf-8", "replace")
 
 
 def joined_surrogates(text: str) -> str:
-    """The text with surrogate pairs joined, and lone surrogates replaced."""
+    """Join surrogate pairs, and replace lone surrogates."""
     return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def count(table: Any, key: str) -> int | None:
-    """The number of tokens under `key`, also if written as `12.0`; None if it is absent or impossible."""
+    """Number of tokens under `key`, also from `12.0`; None if absent or impossible."""
     value = table.get(key) if isinstance(table, dict) else None
     if type(value) is float and value.is_integer():
         value = int(value)
@@ -154,13 +154,13 @@ def count(table: Any, key: str) -> int | None:
 
 
 def error_of(document: Mapping[str, Any]) -> str | None:
-    """The message of an error object, with the names of its type and code; None if `document` is no error."""
+    """The message of an error object, with its type and code; None if `document` is no error."""
     error = _error_in(document)
     return None if error is None else _message(error)
 
 
 def error_message(payload: bytes, status: int = 0) -> str:
-    """The error message in the body of a response with this HTTP status; without an error object, the beginning of the body."""
+    """The error message in the body of a response with this HTTP status, or else the start of the body."""
     with suppress(Malformed):
         document = _loaded(payload)
         if isinstance(document, list) and document:
@@ -171,9 +171,9 @@ def error_message(payload: bytes, status: int = 0) -> str:
 
 
 def _error_in(document: Mapping[str, Any]) -> Any:
-    """The part of a JSON object that describes an error; None if the object describes none.
+    """Find the part of a JSON object that describes an error; None if none does.
 
-    An object describes an error if it has an `error`, if its type says so, or if it shows signs of a failure and has no content of
+    An object describes an error if it has an `error`, if its type says so, or if it shows a sign of failure and has no content of
     an answer. OpenRouter puts the error into `choices[0]`.
     """
     if error := document.get("error"):
@@ -187,8 +187,8 @@ def _error_in(document: Mapping[str, Any]) -> Any:
 
 
 def _tells_of_failure(document: Mapping[str, Any]) -> bool:
-    """True if an object without content wraps an error, has an error text beside a sign of failure, or has nothing but a text."""
-    base = document.get("base_resp")  # MiniMax; its code 0 is a success
+    """True if an object without content wraps an error, has an error text and a sign of failure, or has only a text."""
+    base = document.get("base_resp")  # MiniMax; code 0 is a success
     if any(document.get(key) for key in _WRAPPERS if key != "base_resp") or count(base, "status_code"):
         return True
     if not any(isinstance(document.get(key), str) for key in _MESSAGES):
@@ -240,8 +240,8 @@ def _words(error: Any, depth: int, names: tuple[str, ...] = ()) -> Iterator[tupl
 
 
 def _field(error: Mapping[str, Any], depth: int) -> str:
-    """The field of the request that an error names, such as `messages.0.content`; "" if it names none."""
-    for key in _FIELDS[: None if depth else -1]:  # the outermost `path` is that of the URL
+    """The request field that an error names, such as `messages.0.content`; "" if it names none."""
+    for key in _FIELDS[: None if depth else -1]:  # the outermost `path` belongs to the URL
         place = error.get(key)
         parts = _FIELD_PARTS.split(place) if isinstance(place, str) else place if isinstance(place, list) else ()
         names = [str(part) for part in parts if _NAME.fullmatch(str(part))]

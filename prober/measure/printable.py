@@ -1,16 +1,16 @@
-"""Text of servers and files made safe to show: no character can control a terminal, be invisible, or change the text around it.
+"""Makes text from servers and files safe to show: no character can control a terminal, be invisible, or change the text around it.
 
-Names from outside (models, adapters, versions, tools, discovered targets, values of labels) are compared, shown and used as labels as
-`shown_name` returns them. Identifiers that go back to where they came from, such as the model in a request, are sent unchanged.
+Names from outside (models, adapters, versions, tools, discovered targets, label values) are compared, shown and used as labels in
+the form of `shown_name`. Identifiers that return to their origin, such as the model in a request, are sent unchanged.
 """
 
 import re
 import unicodedata
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-# Control characters but tab and line feed; soft hyphen; zero-width, directional and other format characters; separators of lines and
+# Control characters except tab and line feed; soft hyphen; zero-width, directional and other format characters; separators of lines and
 # paragraphs; halves of characters; interlinear annotation; tags; invisible letters and marks (fillers, variation selectors).
-# Left are the few visible format characters of scripts, and one selector of the look of a sign, as in emoji: a row of them is text.
+# Allowed are a few visible format characters of scripts, and one variation selector, as in emoji; a row of them is text.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\u3164\ud800-\udfff\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb"
@@ -19,7 +19,7 @@ _HIDDEN = re.compile(
 
 
 def printable(text: str) -> str:
-    """The text, with U+FFFD for each character that must not be shown. Line breaks and tabs stay."""
+    """Replace each character that must not be shown by U+FFFD. Line breaks and tabs stay."""
     return text if text.isascii() and text.isprintable() else _HIDDEN.sub(REPLACEMENT, text)
 
 
@@ -30,13 +30,13 @@ def one_line(text: str) -> str:
 
 
 MAX_NAME_CHARS = 300
-MAX_MARKS = 8  # combining marks on one letter; the scripts in use need five
+MAX_MARKS = 8  # combining marks per letter; living scripts need five
 
 
 def shown_name(value: object, max_chars: int = MAX_NAME_CHARS) -> str:
-    """The name as one line of at most `max_chars`, without control or invisible characters and piles of marks; "" if it is no text.
+    """A name as one line of at most `max_chars`, without control or invisible characters and piles of marks; "" if it is no text.
 
-    A shown name is returned unchanged.
+    Shown names are returned unchanged.
     """
     if type(value) is not str:
         return ""
@@ -57,7 +57,7 @@ def name_problem(text: str, max_chars: int = MAX_NAME_CHARS) -> str:
 
 
 def _with_few_marks(text: str) -> str:
-    """The text with combining marks beyond MAX_MARKS in a row replaced by one U+FFFD."""
+    """Replace combining marks beyond MAX_MARKS in a row by one U+FFFD."""
     kept: list[str] = []
     marks = 0
     for sign in text:

@@ -13,10 +13,10 @@ from typing import Any, Literal
 from prober.measure.tool_calls import AN_OBJECT
 
 Check = Literal["text", "regex", "json_schema", "tool_call"]
-MAX_QUOTED_CHARS = 80  # of an answer, in a message
-# The characters of an answer that are checked, by the tokens that were asked for: three times as many as those usually have.
+MAX_QUOTED_CHARS = 80  # of an answer quoted in a message
+# Checked characters of an answer per requested token: three times the usual number.
 MIN_CHECKED_CHARS, CHECKED_CHARS_PER_TOKEN = 4 << 10, 12
-# What RE2 cannot do, and what to write instead.
+# Features that RE2 lacks, and their replacements.
 _REMEDIES = {
     "(?=": "RE2 has no lookahead; match the text itself, or use json_schema",
     "(?!": "RE2 has no lookahead; match the text itself, or use json_schema",
@@ -45,7 +45,7 @@ class Expectation:
 
 
 def expectation_problem(expectation: Expectation) -> str:
-    """Returns why no answer can be checked against `expectation`, empty if it is valid."""
+    """Why no answer can be checked against `expectation`; empty if it is valid."""
     expected: Any = expectation.expected
     if expectation.kind == "regex":
         return _bad_regex(str(expected))
@@ -60,7 +60,7 @@ def expectation_problem(expectation: Expectation) -> str:
 
 @lru_cache(maxsize=1_000)
 def compiled(regex: str, *, dot_nl: bool = False) -> Any:
-    """The RE2 expression, compiled. dot_nl: a dot matches line breaks too. Raises ValueError for syntax unknown to RE2."""
+    """Compile an RE2 expression. dot_nl: a dot also matches line breaks. Raises ValueError for syntax unknown to RE2."""
     import re2  # takes 2 MB: imported only where used
 
     options = re2.Options()
@@ -99,7 +99,7 @@ def _bad_schema(schema: Any) -> str:
 
 
 def answer_problem(expectation: Expectation, answer: str, calls: Sequence[tuple[str, str]] = ()) -> str:
-    """Returns the fault of `answer` and its `calls`; empty if they meet `expectation`. calls: (tool name, arguments as JSON)"""
+    """The fault of `answer` and `calls`; empty if they meet `expectation`. calls: (tool name, arguments as JSON)"""
     expected: Any = expectation.expected
     stripped = answer.strip()
     if expectation.kind == "tool_call":

@@ -1,11 +1,11 @@
-"""Marks of reasoning in the text of an answer, which a server without a reasoning parser sends as the model writes them.
+"""Finds reasoning by its marks in the text of an answer, which a server without a reasoning parser sends as the model wrote it.
 
 - An opening mark at the start of an answer, white space aside, begins reasoning. The first closing mark of its pair ends it.
-- A closing mark alone ends reasoning too: some prompts have the opening mark (DeepSeek-R1, Qwen3-Thinking), so all text before it was
-  reasoning. It must be the first mark of the answer, and not be quoted: not in code (behind an odd number of backticks), not between
-  quotation marks or brackets, and not a word of a sentence (behind a space, and before neither a line break nor a letter or digit).
+- A closing mark alone also ends reasoning: some prompts contain the opening mark (DeepSeek-R1, Qwen3-Thinking), so all text before it
+  was reasoning. It must be the first mark of the answer, and not quoted: not in code (after an odd number of backticks), not between
+  quotation marks or brackets, and not a word of a sentence (after a space, without a line break, letter or digit after it).
 
-The answer begins with the first text behind the closing mark that is not white space.
+The answer begins with the first text after the closing mark that is not white space.
 
     marks = ReasoningMarks()
     marks.feed("<think>")      # (True, "")
@@ -41,14 +41,14 @@ class ReasoningMarks:
 
     def __init__(self) -> None:
         self.has_reasoning = False
-        # Before the first text; text without a mark; behind an opening mark; behind a closing mark; the rest is the answer.
+        # Before the first text; text without a mark; after an opening mark; after a closing mark; the rest is answer.
         self._phase: Literal["start", "unmarked", "reasoning", "closed", "decided"] = "start"
         self._closing = ""
-        self._tail = ""  # the end of the text before, in which a mark may have begun
+        self._tail = ""  # end of the previous text, in which a mark may have begun
         self._backticks = 0
 
     def feed(self, text: str) -> tuple[bool, str]:
-        """Process the next text. Returns (True if it ends reasoning, so that all earlier text was reasoning; the answer at its end)."""
+        """Process the next text. Returns (True if it ends reasoning, so that all earlier text was reasoning; answer at its end)."""
         window = self._tail + text
         if self._phase == "start":
             window = window.lstrip()
@@ -77,7 +77,7 @@ class ReasoningMarks:
         return False, text
 
     def _close(self, behind: str) -> str:
-        """Process the text behind a closing mark. Returns the part of it that is answer."""
+        """Process the text after a closing mark. Returns the answer in it."""
         answer = behind.lstrip()
         self._phase, self.has_reasoning = "decided" if answer else "closed", True
         return answer

@@ -1,4 +1,4 @@
-"""Recording of one answer: from timestamped bytes to the fields of its timeline and to the observations for its verdict."""
+"""Records one answer: from timestamped bytes to the fields of its timeline and the observations for its verdict."""
 
 from array import array
 from contextlib import suppress
@@ -25,8 +25,8 @@ from prober.measure.timeline import Timeline
 MAX_CHUNKS = 100_000
 MAX_KEPT_BODY_BYTES = 64 << 10
 MAX_STRAY_CHARS = 200
-# The work that an answer may cost: one for each byte, more for each line and each piece, which take about as long as so many bytes. An
-# engine sends a chunk of some 300 bytes and three lines a token; byte by byte that is 13,000. A flood is given up at this bound.
+# Maximum work per answer: one unit per byte, more per line and piece, which cost as much as that many bytes. An engine sends a chunk of
+# some 300 bytes in three lines per token; byte by byte that is 13,000. Beyond the limit the answer is given up.
 LINE_WORK, PIECE_WORK = 200, 40
 WORK_PER_TOKEN, FREE_WORK = 16 << 10, 1 << 20
 EVENT_STREAM, JSON = "text/event-stream", "application/json"
@@ -35,15 +35,15 @@ NOTHING = Chunk()
 
 @dataclass(slots=True)
 class Recording:
-    """Takes the pieces of one answer: what came is in `answer`, when it came in the recording. Incremental, and in bounded memory.
+    """Takes the pieces of one answer, in bounded memory: `answer` has the content, the recording its times of arrival.
 
-    Call `feed` with each piece and its arrival time, and `finish` once the body has ended, or `cut` if it broke off.
+    Call `feed` with each piece and its arrival time, then `finish` at the end of the body, or `cut` if it broke off.
 
-    tokens: requested length of the answer, which bounds the work to process it
+    tokens: requested length, which limits the work for the answer
     keeps_prose: see `Answer`
     ended_ns: arrival of the event that ended the answer; None without one
     error: message of an error object; malformed: why the body cannot be parsed
-    stray_text: first text of the server that is no part of an answer: a line that is no event, or an unknown object; "" if none
+    stray_text: first text of the server that is no part of the answer: a line that is no event, or an unknown object; "" for none
     """
 
     streamed: bool = True
@@ -59,7 +59,7 @@ class Recording:
     _totals: "array[int]" = field(default_factory=lambda: array("q"))
     _earliest_ns: dict[int, int] = field(default_factory=dict)  # see `Timeline`
     _sse: SseDecoder = field(default_factory=SseDecoder)
-    _body: bytearray = field(default_factory=bytearray)  # until the first event; of an answer that is not streamed all
+    _body: bytearray = field(default_factory=bytearray)  # until the first event; the whole body if not streamed
     _work: int = 0
     _has_event: bool = False
     _fed_ns: int = 0
@@ -69,12 +69,12 @@ class Recording:
 
     @property
     def done(self) -> bool:
-        """The event that ends the answer was received, and nothing failed before it."""
+        """True if the event that ends the answer was received, without a failure before it."""
         return self.ended_ns is not None and not self.has_failed
 
     @property
     def has_failed(self) -> bool:
-        """An error object or malformed data was seen: only the end of the body can still change the verdict."""
+        """True after an error object or malformed data: only the end of the body can still change the verdict."""
         return self.error is not None or self.malformed is not None
 
     @property
@@ -84,7 +84,7 @@ class Recording:
 
     @property
     def first_ns(self) -> int | None:
-        """Arrival of the first content; None before it, and for an answer that is not streamed."""
+        """Arrival of the first content; None before it, and without a stream."""
         return self._stamps[0] if self._stamps and self.streamed else None
 
     @property
@@ -94,15 +94,15 @@ class Recording:
 
     @property
     def has_totals(self) -> bool:
-        """Every content chunk had a running total of tokens, which gives the tokens of each; one usage at the end does not."""
+        """True if every content chunk had a running total of tokens, so that the tokens of each are known."""
         is_total_each = len(self._totals) == len(self._stamps) > 0
         return is_total_each and self.answer.usage is not None and self.answer.choices == 1
 
     def feed(self, at_ns: int, data: bytes, earliest_ns: int | None = None, read: bytes = b"") -> bool:
-        """Add a piece of the body, which arrived at `at_ns`. Returns True once the answer has ended; later data is ignored.
+        """Add a piece of the body that arrived at `at_ns`. Returns True once the answer has ended; later data is ignored.
 
-        earliest_ns: all but what came last may have arrived since then; None: it arrived at once
-        read: the bytes that were read, of which the last one came last; empty: what came last is not among these bytes
+        earliest_ns: earliest arrival of everything but the last byte; None: all arrived at `at_ns`
+        read: the bytes of the read, whose last byte came last; empty: the last byte is not among these
         """
         if self.ended_ns is not None or self.error is not None or self.malformed is not None:
             return True
@@ -138,7 +138,7 @@ class Recording:
         return self.has_failed
 
     def finish(self, content_type: str = "") -> None:
-        """Process the end of the body. content_type: of the response, for the error message if the body is not an answer"""
+        """Process the end of the body. content_type: of the response, used in the error message if the body is no answer"""
         if self.is_over:
             return
         body, kind = bytes(self._body), content_type.partition(";")[0].strip() or "no content type"
@@ -160,7 +160,7 @@ class Recording:
                 self.malformed = f"expected {EVENT_STREAM}, got {got}{words or self.stray_text!r}"
 
     def cut(self) -> None:
-        """Process the end of a body that broke off, also inside an event."""
+        """Process the end of a body that broke off, perhaps within an event."""
         if not self.is_over and self.streamed:
             with suppress(LineTooLong):
                 self._finish_event()
@@ -168,7 +168,7 @@ class Recording:
             self.stray_text = first_line(bytes(self._body), MAX_STRAY_CHARS) or self.stray_text
 
     def complete(self, timeline: Timeline) -> Timeline:
-        """Return `timeline` with the fields that this recording measured."""
+        """Return `timeline` with the fields measured by this recording."""
         answer, stamps = self.answer, self._stamps if self.streamed else array("q")
         call = answer.calls[0] if answer.calls and self.streamed else None
         is_object = call is not None and call.closed_ns is not None and is_json_object(call.arguments.encode())
@@ -213,17 +213,17 @@ class Recording:
         )
 
     def _finish_event(self) -> None:
-        """Process the event that is incomplete at the end of the body. Raises LineTooLong."""
+        """Process an event that is incomplete at the end of the body. Raises LineTooLong."""
         for event in self._sse.finish():
             if not self.has_failed:
                 self._take_event(self._fed_ns, event)
 
     def _take_event(self, at_ns: int, event: SseEvent) -> None:
-        """Process an event of the stream. An incomplete one, at the end of a stream that broke off, counts only if it is an error."""
+        """Process an event of the stream. An incomplete one, from a stream that broke off, counts only if it is an error."""
         name, payload = event.name, event.data.strip()
         if name == STRAY:
             self.stray_text = first_line(payload, MAX_STRAY_CHARS)
-            with suppress(Malformed):  # an error that the server wrote into the stream without the syntax of an event
+            with suppress(Malformed):  # an error without the syntax of an event
                 self.error = error_of(json_object(payload))
             return
         if payload[:1] != b"{":
@@ -239,7 +239,7 @@ class Recording:
                 return
             self._has_event = True
             self._take_chunk(at_ns, chunk, payload)
-        except NoObject as other:  # carries nothing to read, as an empty event, unless it is an error
+        except NoObject as other:  # no content, like an empty event, unless it is an error
             first = other.value[0] if isinstance(other.value, list) and other.value else None
             if name == b"error":
                 self.error = error_message(payload)
@@ -255,7 +255,7 @@ class Recording:
         """Process the content of an event. Raises Malformed."""
         if chunk.is_end:
             self.ended_ns = at_ns
-        if chunk.is_whole:  # the pieces before it were all of the answer
+        if chunk.is_whole:  # the pieces before it were the whole answer
             if chunk.has_content and not self._stamps:
                 raise Malformed(f"expected an answer in pieces, got the whole answer in one event: {excerpt(payload)}")
             chunk = chunk._replace(answer="", reasoning="", called="", other="", calls=(), begins_reasoning=False)
@@ -264,7 +264,7 @@ class Recording:
         self._record(at_ns, chunk)
 
     def _record(self, at_ns: int, chunk: Chunk) -> None:
-        """Record the content of an event, or of an answer that is not streamed. Raises Malformed."""
+        """Record the content of an event or of an unstreamed answer. Raises Malformed."""
         if len(self._stamps) >= MAX_CHUNKS and (chunk.has_content or chunk.calls):
             raise Malformed(f"more than {MAX_CHUNKS} content chunks in one stream")
         if self.answer.add(at_ns, chunk):

@@ -1,4 +1,4 @@
-"""A request before it is sent."""
+"""A request, before it is sent."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from prober.measure.quality import Expectation
 
 
 class ToolUse(NamedTuple):
-    """A call of a tool, and its result. arguments: JSON of an object"""
+    """A tool call and its result. arguments: a JSON object as text"""
 
     call_id: str
     name: str
@@ -17,10 +17,10 @@ class ToolUse(NamedTuple):
 
 
 class AssistantMessage(NamedTuple):
-    """An answer of the server. If it calls tools, the APIs send it as several messages: text, calls and results.
+    """An answer of the server. With tool calls, the APIs send it as several messages: text, calls and results.
 
     role: assistant
-    text: the answer without its calls
+    text: the answer without tool calls
     """
 
     role: str
@@ -29,7 +29,7 @@ class AssistantMessage(NamedTuple):
 
     @property
     def content(self) -> str:
-        """All of it as text, for an API without messages."""
+        """The whole message as text, for an API without messages."""
         uses = (f"{tool.name} {tool.arguments}\n{tool.result}" for tool in self.tools)
         return "\n".join((self.text, *uses))
 
@@ -41,13 +41,13 @@ class Drawer(Protocol):
     """A source of requests; see `workload.workloads.RequestGenerator`. calibration: a `PromptCalibration` or None"""
 
     def draw(self, number: int, due_ns: int, calibration: Any) -> "Request":
-        """Draws the next request."""
+        """Draw the next request."""
 
 
 class Conversation(Drawer, Protocol):
     """A session whose turns are requests; see `workload.sessions.Session`.
 
-    think_s: pause before the next turn in seconds; None: no pause of its own
+    think_s: pause before the next turn in seconds; None: the session sets no pause
     """
 
     think_s: float | None
@@ -71,18 +71,18 @@ class Request:
     request_id: sent as `X-Request-Id`
     due_ns: intended time, of the monotonic clock
     workload: value of the `workload` label
-    prompt_tokens: requested length; an estimate for prompts with a text of their own
-    messages: (role, content) of each, or an answer with the results of its tool calls
-    sampling: additional fields of the request; they replace the prober's optional fields, or remove them by null
+    prompt_tokens: requested length; an estimate for prompts with fixed text
+    messages: (role, content), or an answer with the results of its tool calls
+    sampling: additional fields; they replace the prober's optional fields, or remove them with null
     warm: the prompt starts with text that was sent before
-    expectation: the check of the answer; None if it is not checked
-    is_length_forced: force the answer to exactly `output_tokens` where API and engine support it; else that is a limit
+    expectation: check of the answer; None: not checked
+    is_length_forced: force the answer to exactly `output_tokens` if API and engine support it; otherwise that is a limit
     has_asked_length: the prompt was composed to have `prompt_tokens` tokens
-    sample_words: number of words of a sample prompt, which calibrates the length of other prompts; None: no sample prompt
-    adapter: name of the LoRA adapter, or other model, that is requested as the model; "": the target's model
-    session: the conversation that this request is a turn of; None: no conversation
-    keeps_answer: the next turn of its session contains the answer
-    busy: the pool, if no session is ready: the request is sent only if a turn ends in time; None: it can be sent
+    sample_words: number of words of a sample prompt, which calibrates the length of other prompts; None: no sample
+    adapter: name of the LoRA adapter, or other model, requested as the model; "": the target's model
+    session: the conversation of which this request is a turn; None: no conversation
+    keeps_answer: the session's next turn contains the answer
+    busy: the pool if no session is ready: the request is sent only if a turn ends in time; None: a session is ready
     """
 
     request_id: str
@@ -104,7 +104,7 @@ class Request:
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """Prompt and output tokens, as requested."""
+        """(prompt tokens, output tokens), as requested."""
         return self.prompt_tokens, self.output_tokens
 
     @property

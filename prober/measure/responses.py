@@ -18,7 +18,7 @@ AUDIO = frozenset({"response.audio.delta", "response.output_audio.delta"})
 
 
 def request_body(dialect: Dialect, request: Request, model: str, stream: bool) -> bytes:
-    """Returns the JSON body of a request, which tells the server to store nothing."""
+    """The JSON body of a request, which asks the server to store nothing."""
     needed: dict[str, Any] = {
         "input": [item for message in request.messages for item in _items(message)],
         "max_output_tokens": request.output_tokens,
@@ -44,7 +44,7 @@ def _items(message: Message | AssistantMessage) -> list[dict[str, Any]]:
 
 
 def parse_event(event_name: bytes, payload: bytes) -> Chunk:
-    """Parses one event of a stream. Raises Malformed. Its type is that in the data, as in OpenAI's SDKs, else the name of the event."""
+    """Parse one event of a stream. Its type is in the data, as in OpenAI's SDKs, or else the event's name. Raises Malformed."""
     document = json_object(payload)
     kind = event_type(document, event_name)
     if kind.endswith(".delta"):
@@ -68,7 +68,7 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
     if kind == "response.function_call_arguments.done":
         rest = argument_text(document.get("arguments"))
         return Chunk(calls=(CallPiece(_position(document, document.get("item_id")), rest=rest),))
-    if kind == "response.output_item.done":  # repeats the call, or is all of it
+    if kind == "response.output_item.done":  # repeats the call, or contains all of it
         calls = _item(document.get("item"), _position(document, None)).calls
         return Chunk(calls=tuple(call._replace(arguments="", rest=call.arguments) for call in calls))
     if kind in ("response.created", "response.in_progress", "response.queued"):
@@ -78,7 +78,7 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
 
 
 def parse_answer(payload: bytes) -> Chunk:
-    """Parses a complete answer to a request with `stream: false`. Raises Malformed."""
+    """Parse a complete answer to a request with `stream: false`. Raises Malformed."""
     response = json_object(payload)
     if "output" not in response:
         return no_answer(response, "output", payload)
@@ -86,15 +86,15 @@ def parse_answer(payload: bytes) -> Chunk:
 
 
 def _position(document: dict[str, Any], item_id: object) -> int | str | None:
-    """Position of an item in the output; else its id, as llama.cpp sends no positions."""
+    """Position of an item in the output, or its id, as llama.cpp sends no positions."""
     place = document.get("output_index")
     return place if type(place) is int else shown_name(item_id) or None
 
 
 def _item(item: Any, place: int | str | None) -> Chunk:
-    """Returns the chunk of an item of the output, as far as it is there. A tool call begins with the name of the tool.
+    """Convert an output item, complete or not, to a chunk. A tool call begins with the tool's name.
 
-    Calls that the server makes itself, or that take text, have other types than the calls of tools.
+    Calls that the server makes itself, or that take text, have other types than tool calls.
     """
     if not isinstance(item, dict):
         return Chunk()
@@ -114,7 +114,7 @@ def _item(item: Any, place: int | str | None) -> Chunk:
 
 
 def _end(response: dict[str, Any], status: str) -> Chunk:
-    """Returns the last chunk of an answer, with all its content. Finish reason: the status, or why the answer is incomplete."""
+    """The last chunk of an answer, with all its content. Its finish reason is the status, or why the answer is incomplete."""
     usage, model = read_usage(response.get("usage"), "input", "output"), shown_name(response.get("model"))
     error = response.get("error")
     if error or status == "failed":

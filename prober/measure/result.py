@@ -12,9 +12,9 @@ from prober.measure.timeline import Timeline
 RetryKind = Literal["retry", "fallback"]
 RETRY_KINDS: tuple[RetryKind, ...] = get_args(RetryKind)
 MAX_STORED_FAILURE_BYTES = 2 << 10  # of memory: a sidecar of 256 MiB stores thousands of failures
-COLLECTOR_BYTES, EMPTY_TEXT_BYTES, EMPTY_ARRAY_BYTES, STAMP_BYTES, WIDE_BYTES = 16, 76, 80, 8, 4  # of 64-bit CPython
+COLLECTOR_BYTES, EMPTY_TEXT_BYTES, EMPTY_ARRAY_BYTES, STAMP_BYTES, WIDE_BYTES = 16, 76, 80, 8, 4  # 64-bit CPython
 UNSURE_STAMPS = ("first_ns", "first_answer_ns", "call_ns", "arguments_ns")
-EMPTY: dict[Any, Any] = {}  # that results share
+EMPTY: dict[Any, Any] = {}  # shared by results
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +24,17 @@ class ProbeResult:
     request_id: also sent as `X-Request-Id`, to find the probe in the engine's logs
     unix_s: wall clock at the intended time, for display only
     has_asked_length: the prompt was composed to have `requested_prompt_tokens` tokens
-    warm_up: a success whose latency includes the engine's warm-up, or that calibrates the length of prompts
-    cached: a cold prompt that the engine had in its prefix cache
-    check: how the answer is checked (text, regex, json_schema, tool_call), None if it is not
-    on_request: the probe was started by a user: it is shown, but not counted
-    worker: number of the process that sent it, from 1; 0: the prober itself
+    warm_up: a success whose latency includes the engine's warm-up, or that calibrates prompt lengths
+    cached: a cold prompt that was in the engine's prefix cache
+    check: how the answer is checked (text, regex, json_schema, tool_call); None: not checked
+    on_request: a user started the probe: it is shown, but not counted
+    worker: number of the process that sent it, from 1; 0: this process
     rate_limit: remaining allowance by kind, from the headers of the response
-    retries: further tries of a gateway for this response, by kind (retry: of the same model, or of which one is unknown; fallback: of
-        another model), as its headers tell them; empty if no header does
-    retry_after_s: pause that a failed answer asks for, in seconds from its end
+    retries: further attempts of a gateway, from the response's headers, by kind (retry: with the same or an unknown model; fallback:
+    with another model); empty without such headers
+    retry_after_s: pause that a failed answer requests, in seconds from its end
     cert_expiry_unix_s: expiry of the server's certificate, Unix time
-    adapter: name of the LoRA adapter, or other model, that was requested instead of the target's `model`; "" if none
+    adapter: name of the LoRA adapter, or other model, requested instead of the target's `model`; "" for none
     """
 
     target: str
@@ -60,13 +60,13 @@ class ProbeResult:
     has_asked_length: bool = False
     adapter: str = ""
     worker: int = 0
-    _latest: ClassVar["tuple[ProbeResult, ProbeResult] | None"] = None  # the result that was stored last, and its copy
+    _latest: ClassVar["tuple[ProbeResult, ProbeResult] | None"] = None  # the last stored result, and its copy
 
     @property
     def stored(self) -> "ProbeResult":
-        """The result as histories store it: a failure is cut to MAX_STORED_FAILURE_BYTES, whatever its server sent.
+        """The result as stored in histories: a failure is cut to MAX_STORED_FAILURE_BYTES, whatever the server sent.
 
-        The detail goes first, then the first stamps of chunks, then the start of the answer. The last result is cached, so that all
+        First the detail is cut, then the first chunk stamps, then the start of the answer. The last result is cached, so that all
         histories share it.
         """
         if self.outcome in ANSWERED:
@@ -86,7 +86,7 @@ class ProbeResult:
         return self.requested_prompt_tokens, self.requested_output_tokens
 
     def named_instead(self, adapters: Collection[str]) -> str:
-        """The wrong model that the answer names instead of `adapter`: the target's, or one of `adapters`. "" for any other name, which
+        """The wrong model that the answer names instead of `adapter`: the target's, or one of `adapters`; "" for any other name, which
         may be an alias or a path.
         """
         named = self.timeline.answered_model
@@ -95,19 +95,19 @@ class ProbeResult:
 
 
 def unsent(due_ns: int, outcome: Outcome, detail: str, workload: str = "") -> ProbeResult:
-    """Returns the result of a request that was not sent."""
+    """The result of a request that was not sent."""
     return ProbeResult("", workload, "", 0.0, outcome, detail, Timeline(due_ns))
 
 
 def _cut(failure: ProbeResult) -> ProbeResult:
     timeline, chunks = failure.timeline, len(failure.timeline.content_ns)
-    # Bounds take too much.
+    # Bounds take too much memory.
     unsure: dict[str, Any] = {name: None for name in UNSURE_STAMPS if getattr(timeline, name) in timeline.earliest_ns}
     timeline = replace(timeline, earliest_ns=EMPTY, **unsure)
     timeline = replace(timeline, content_ns=timeline.content_ns or (), charged_tokens=(0, 0))
-    timeline = replace(timeline, read_delay_s=0.0, max_read_delay_s=0.0)  # judged when the probe ended
+    timeline = replace(timeline, read_delay_s=0.0, max_read_delay_s=0.0)  # were used when the probe ended
     failure = replace(failure, timeline=timeline, rate_limit=EMPTY, retries=failure.retries or EMPTY)
-    failure = replace(failure, retry_after_s=None, cert_expiry_unix_s=None)  # nothing shows these later
+    failure = replace(failure, retry_after_s=None, cert_expiry_unix_s=None)  # not shown later
     left = MAX_STORED_FAILURE_BYTES - _bare_bytes(failure) - failure.request_id.__sizeof__()
     reason, model = _fitting(timeline.finish_reason or "", left // 4), _fitting(timeline.answered_model, left // 4)
     left -= sum(name.__sizeof__() for name in (reason, model) if name)
@@ -115,13 +115,13 @@ def _cut(failure: ProbeResult) -> ProbeResult:
         timeline = replace(timeline, content_tokens=None)
         left += EMPTY_ARRAY_BYTES
     stamp_bytes = STAMP_BYTES if timeline.content_tokens is None else 2 * STAMP_BYTES
-    room, note = max(left - stamp_bytes * chunks, left // 2), ""  # of the detail
+    room, note = max(left - stamp_bytes * chunks, left // 2), ""  # for the detail
     detail = _fitting(failure.detail, room)
     if detail.__sizeof__() + stamp_bytes * chunks > left:
         note = f"; only the first of {chunks:,} chunks are stored"
         detail = _fitting(failure.detail, room - len(note)) + note
         chunks = max(0, left - detail.__sizeof__()) // stamp_bytes
-        usage = timeline.usage and timeline.usage._replace(completion_tokens=None)  # of all chunks: there is no TPOT
+        usage = timeline.usage and timeline.usage._replace(completion_tokens=None)  # it counts all chunks: no TPOT
         tokens = timeline.content_tokens and timeline.content_tokens[:chunks]
         timeline = replace(timeline, content_ns=timeline.content_ns[:chunks], content_tokens=tokens, usage=usage)
     text = _fitting(failure.text, left - detail.__sizeof__() - stamp_bytes * chunks)
@@ -130,7 +130,7 @@ def _cut(failure: ProbeResult) -> ProbeResult:
 
 
 def _bare_bytes(value: Any) -> int:
-    """Memory of a result, or of a part of it, without its texts and the stamps of its chunks."""
+    """Memory of a result, or of a part of it, without texts and chunk stamps."""
     if not value or isinstance(value, str):  # all empty values are shared
         return 0
     if isinstance(value, array):
@@ -143,10 +143,10 @@ def _bare_bytes(value: Any) -> int:
 
 
 def _fitting(text: str, max_bytes: int) -> str:
-    """The text, or as much of its start as takes `max_bytes` of memory with "…" behind it."""
+    """The text, or as much of its start as fits into `max_bytes` of memory with a final "…"."""
     if not text or text.__sizeof__() <= max_bytes:
         return text
     chars = (max_bytes - EMPTY_TEXT_BYTES) // (
         4 if max(text) > "\uffff" else 2
-    ) - 1  # bytes of each in a string with "…"
+    ) - 1  # bytes per character in a string with "…"
     return f"{text[:chars]}…" if chars > 0 else ""

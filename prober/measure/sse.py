@@ -4,8 +4,8 @@ Lines end with LF, CR or CRLF, also mixed. A leading byte-order mark is dropped.
 lines are joined with LF. Comments are dropped. A line or an event is limited to `max_line_bytes`.
 
 Three rules are not in the standard. `[DONE]` is an event as soon as its line ends, without the blank line: no further data line can
-turn it into something else, and some servers omit the blank line and keep the connection open. `error: {...}` is an event named
-error: llama.cpp sent its errors so. And the first line that is no field is an event named STRAY, because failing servers write
+change its meaning, and some servers omit the blank line and keep the connection open. `error: {...}` is an event named
+error, because llama.cpp once sent errors so. The first line that is no field is an event named STRAY, because failing servers write
 plain text into a stream.
 """
 
@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 _BOM = b"\xef\xbb\xbf"
 DONE = b"[DONE]"
-MAX_DONE_BYTES = 64  # of data in which `[DONE]` is looked for, white space before it included
+MAX_DONE_BYTES = 64  # of data in which `[DONE]` is searched, with leading white space
 MAX_STRAY_BYTES = 4096
-STRAY = b"\0stray"  # a name that no line can give
+STRAY = b"\0stray"  # no line can produce this name
 
 
 def is_done(data: bytes) -> bool:
-    """True if the data of an event is `[DONE]`; OpenAI's SDKs ignore what follows it."""
+    """True if the data of an event is `[DONE]`; like OpenAI's SDKs, ignores what follows it."""
     return data[:MAX_DONE_BYTES].lstrip().startswith(DONE)
 
 
@@ -32,9 +32,9 @@ class SseEvent(NamedTuple):
 
 
 class LineTooLong(ValueError):
-    """A line or an event exceeds the decoder's limit. No engine sends such a line; buffering it would exhaust memory.
+    """A line or an event exceeds the decoder's limit. No engine sends such a line, and buffering it would exhaust memory.
 
-    events: the complete events that preceded it in the same piece
+    events: the complete events before it in the same piece
     """
 
     def __init__(self, text: str, events: list[SseEvent]) -> None:
@@ -43,26 +43,26 @@ class LineTooLong(ValueError):
 
 
 class SseDecoder:
-    """Incremental decoder: call `feed` with any split of the body, then `finish` once at its end."""
+    """Incremental decoder: call `feed` with the pieces of the body, split anywhere, then `finish` once."""
 
     def __init__(self, max_line_bytes: int = 256 << 10) -> None:
         self._max_line_bytes = max_line_bytes
-        self._partial_line = bytearray()  # grows in place, so that many small pieces are not copied again each time
+        self._partial_line = bytearray()  # grows in place, so that small pieces are not copied repeatedly
         self._data: list[bytes] = []  # data lines of the current event
         self._data_bytes = 0
         self._name = b""
         self._skip_lf = False
         self._has_stray = False
         self._at_start = True
-        self._idle = False  # between events, with nothing buffered
+        self._idle = False  # between events, nothing buffered
 
     @property
     def is_between_events(self) -> bool:
-        """True if all that was fed belongs to complete events."""
+        """True if everything fed so far belongs to complete events."""
         return self._idle
 
     def feed(self, data: bytes) -> list[SseEvent]:
-        """Returns the events completed by `data`, in order. Raises LineTooLong."""
+        """Decode `data` and return the events that it completes, in order. Raises LineTooLong."""
         end = len(data) - 2
         if (
             self._idle
@@ -105,7 +105,7 @@ class SseDecoder:
         return events
 
     def finish(self) -> list[SseEvent]:
-        """Ends the body. Returns the pending event, marked incomplete, or nothing. Raises LineTooLong."""
+        """End the body. Returns the pending event, marked incomplete, if any. Raises LineTooLong."""
         events: list[SseEvent] = []
         if self._partial_line:
             self._line(bytes(self._partial_line), events)

@@ -1,7 +1,7 @@
-"""States of a target and of its workloads, its warm-up, and its events other than probes.
+"""States of a target and of its workloads, its warm-up, and its events.
 
-The first latencies of an engine include graph capture, compilation and allocation, and are not typical. `WarmUp` recognises them among
-the probes of a target. `WarmUpLength` is how much a command sends before it measures.
+An engine's first latencies are not typical: they include graph capture, compilation and allocation. `WarmUp` recognises them among
+the probes of a target. `WarmUpLength` says how much a command sends before it measures.
 """
 
 from collections import deque
@@ -13,41 +13,41 @@ from prober.measure.outcome import ANSWERED, BAD, Outcome
 
 
 class TargetState(StrEnum):
-    """State of a target, by increasing severity; values of the label `state` of `llmslo_target_state`."""
+    """State of a target, by increasing severity; value of the label `state` of `llmslo_target_state`."""
 
     READY = "ready"
-    PENDING = "pending"  # nothing is known of it yet
+    PENDING = "pending"  # nothing is known yet
     STARTING = "starting"  # its engine loads, or it refuses connections and has never answered
     DRAINING = "draining"  # its engine shuts down
-    OVER_BUDGET = "over_budget"  # no data: its budget is used up, so that no probe is sent
+    OVER_BUDGET = "over_budget"  # no data: its budget is used up, so no probe is sent
     REJECTED = "rejected"  # no data: it refuses every probe
-    FAILING = "failing"  # every probe of some seconds failed
+    FAILING = "failing"  # all probes within some seconds failed
 
 
 SILENT_STATES = frozenset({TargetState.STARTING, TargetState.DRAINING})  # nothing is sent but health checks
 NO_DATA_STATES = frozenset({TargetState.OVER_BUDGET, TargetState.REJECTED})
-UNANSWERED_STATES = NO_DATA_STATES | {TargetState.FAILING}  # what was measured describes the past
-IN_A_ROW = 3  # probes that make a state, at least
-MIN_NS = 2 * 10**9  # between the first and the last of them
-REMEMBERED = 30  # earlier probes; each with the same end raises the number that a state needs
+UNANSWERED_STATES = NO_DATA_STATES | {TargetState.FAILING}  # measurements describe the past
+IN_A_ROW = 3  # probes needed for a state, at least
+MIN_NS = 2 * 10**9  # from the first to the last of them
+REMEMBERED = 30  # earlier probes; each that ended alike adds one to the probes needed
 STATE_OF_OUTCOME = {
     **dict.fromkeys(ANSWERED, TargetState.READY),
     **dict.fromkeys(BAD - {Outcome.SHED}, TargetState.FAILING),
     Outcome.OVER_BUDGET: TargetState.OVER_BUDGET,
     Outcome.REJECTED: TargetState.REJECTED,
-}  # outcomes that are missing here are no evidence about the target
+}  # other outcomes are no evidence about the target
 
 
 @dataclass(slots=True)
 class WorkloadState:
-    """State of the probes of one workload, or of all workloads together. A single probe does not change it.
+    """State of one workload's probes, or of all workloads together. A single probe does not change it.
 
     A failure state begins after IN_A_ROW equal ends in a row, spread over MIN_NS. Each equal end among the REMEMBERED ends before them
-    adds one to that number: if half of the probes fail, three failures in a row are no evidence. The state returns to `ready` when the
-    probes answered exceed the others by IN_A_ROW, spread over MIN_NS. In `pending`, a single answer is enough, and so is a first probe
+    adds one to that number: if half of the probes fail, three failures in a row prove nothing. The state returns to `ready` when
+    answered probes outnumber the others by IN_A_ROW, spread over MIN_NS. In `pending`, one answer is enough, and so is a first probe
     that ends in one of NO_DATA_STATES.
 
-    reason: why the state is not `ready`, "" if it is
+    reason: why the state is not `ready`; "" if it is
     latest: state that the latest probe indicates
     """
 
@@ -56,14 +56,14 @@ class WorkloadState:
     reason: str = ""
     latest: TargetState | None = None
     _in_a_row: int = 0
-    _since_ns: int = 0  # of those in a row
-    _before: deque[TargetState] = field(default_factory=lambda: deque(maxlen=REMEMBERED))  # that are remembered
-    _surplus: int = 0  # of answers
+    _since_ns: int = 0  # start of the row
+    _before: deque[TargetState] = field(default_factory=lambda: deque(maxlen=REMEMBERED))  # ends before the row
+    _surplus: int = 0  # answered − other probes
     _surplus_since_ns: int = 0
 
     @property
     def text(self) -> str:
-        """Sentence that says that there is no data, and why."""
+        """Sentence on why there is no data."""
         return f"no data of workload {self.workload}: {self.state}: {self.reason}"
 
     def ended(self, end: TargetState, reason: str, now_ns: int) -> None:
@@ -91,7 +91,7 @@ class WorkloadState:
             self.reason = reason
 
     def doubt(self) -> None:
-        """Return to `pending`, because the state may no longer hold. The next failure state needs a full row of probes again."""
+        """Return to `pending`, because the state may be outdated. The next failure state again needs a full row of probes."""
         self.state, self.reason, self._in_a_row = TargetState.PENDING, "", 0
 
 
@@ -100,7 +100,7 @@ EventKind = Literal["state", "engine", "drift", "answers", "diagnosis", "slo", "
 
 @dataclass(frozen=True, slots=True)
 class TargetEvent:
-    """An event that is shown in the history of `target` and as an annotation in its graphs. target: "" for an event of several targets
+    """An event, shown in the history of `target` and as an annotation in its graphs. target: "" if it concerns several targets
 
     times: number of occurrences since `since_unix_s`, which is None for a single one
     """
@@ -120,9 +120,9 @@ MAX_WARM_UPS_PER_HOUR = 10
 
 @dataclass(frozen=True, slots=True)
 class WarmUpLength:
-    """Length of a warm-up, as a number of requests or in seconds. With both, the one that is reached first ends it.
+    """Length of a warm-up in requests or seconds; with both, it ends when the first is reached.
 
-    until_steady: it also ends once the latencies are shown to be steady (`results.steadiness`)
+    until_steady: it also ends once the latencies are proved steady (`results.steadiness`)
     """
 
     requests: int | None = None
@@ -147,8 +147,8 @@ UNTIL_STEADY = WarmUpLength(620, 300.0, until_steady=True)  # requests: the last
 class WarmUp:
     """Counts the warm-up probes of one target.
 
-    The first `count` successes after the start, after `restarted` or after `idle_ns` without a success are warm-up, but at most
-    MAX_WARM_UPS_PER_HOUR, so that an engine in a crash loop does not stay in warm-up forever. Failures are never warm-up.
+    Warm-up are the first `count` successes after the start, after `restarted` and after `idle_ns` without a success, at most
+    MAX_WARM_UPS_PER_HOUR, so that an engine in a crash loop leaves warm-up. Failures are never warm-up.
     """
 
     count: int
@@ -158,12 +158,12 @@ class WarmUp:
     _warm_ups: deque[int] = field(default_factory=deque)
 
     def restarted(self) -> None:
-        """Start a new warm-up: the engine behind the target was restarted."""
+        """Start a new warm-up, because the engine was restarted."""
         self._last_ns = None
 
     @property
     def done(self) -> int:
-        """Number of successes that count as warm-up since the warm-up began."""
+        """Number of warm-up successes since the warm-up began."""
         return self.count - self._remaining if self._last_ns is not None else 0
 
     def record_success(self, now_ns: int) -> bool:

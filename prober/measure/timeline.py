@@ -1,10 +1,10 @@
-"""Timeline of one probe: turns timestamped bytes into TTFT, TPOT, ITL and E2E.
+"""Timeline of one probe: computes TTFT, TPOT, ITL and E2E from timestamped bytes.
 
 All timestamps are nanoseconds of one monotonic clock; durations are seconds. A quantity that was not measured is None and never
-estimated: without usage there is no TPOT, without a stream no TTFT, and without gaps neither ITL nor TPOT.
+estimated: without usage there is no TPOT, without a stream no TTFT, without gaps neither ITL nor TPOT.
 
-A latency is the time since the request left, plus what the target delayed its departure after the due time: the connection was not
-ready. How late the prober itself sent is in no latency. Where a time is only known to lie between two times, so is the latency.
+A latency counts from the departure of the request, plus the delay after the due time that the target caused because the connection
+was not ready. No latency includes the prober's lateness. If a time is known only to lie between two bounds, so is the latency.
 """
 
 from array import array
@@ -16,17 +16,17 @@ from typing import ClassVar, Literal
 from prober.measure.chunk import Usage
 from prober.measure.outcome import LENGTH_REASONS, reason_word
 
-# A prober that reads later than this may read tokens together which came apart, and cannot say who held them back. A quiet machine
-# reads within 0.1 ms (`bench/accuracy.py`).
+# A prober that reads later than this may read several tokens at once, and cannot tell who held them back. A quiet machine reads within
+# 0.1 ms (`bench/accuracy.py`).
 MAX_READ_DELAY_S = 0.001
 MERGED = "it was read together with later chunks, and came at some time before"
-# A latency that is known to lie between two bounds is a figure if they differ by no more than this ratio: that is the width of the
-# narrowest buckets of the histograms (`exposition.buckets`).
+# A latency known only to lie between two bounds is a figure if they differ by at most this ratio: the width of the narrowest histogram
+# buckets (`exposition.buckets`).
 MAX_FIGURE_WIDTH = 0.12
 BoundedSignal = Literal["ttft", "ttft_answer", "e2e"]
 HiddenTokens = Literal["", "before", "within", "some", "choices"]
-# An engine makes one token after the other. Content closer than this was held back on its way (by a gateway, the kernel or the prober
-# itself) and released together, in one flush: its gaps are not the engine's. On a quiet machine a stream of 3,300 tokens/s
+# An engine makes one token after the other. Content that arrives closer together was held back (by a gateway, the kernel or the prober)
+# and released in one flush: its gaps are not the engine's. On a quiet machine a stream of 3,300 tokens/s
 # stays above it in 9 of 10 gaps; the events of a held-back answer that a relay writes one by one stay below it in 9 of 10 gaps
 # (`bench/buffering.py`).
 FLUSH_GAP_NS = 250_000
@@ -34,10 +34,10 @@ FLUSH_GAP_NS = 250_000
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Setup of one new connection. A phase that did not happen is None. Phases have the kernel's times, so they do not show how late
-    the prober noticed their end; that of DNS does.
+    """Setup of one new connection. A phase that did not happen is None. Phases have the kernel's times, without the prober's delay in
+    noticing their end; only DNS includes that delay.
 
-    lead_ns: how long before the due time it should begin: the time that it may take before it delays the request
+    lead_ns: how long before the due time it should begin, so that it does not delay the request
     """
 
     start_ns: int
@@ -50,11 +50,11 @@ class Connection:
 
     @property
     def delay_ns(self) -> int:
-        """How long the request had to wait for it after the due time, if it began in time."""
+        """Time for which the request had to wait for the connection after the due time, if the connection began in time."""
         return 0 if self.ready_ns is None else max(0, self.ready_ns - self.start_ns - self.lead_ns)
 
     def shifted(self, offset_ns: int) -> "Connection":
-        """The connection on a clock that is ahead by `offset_ns`."""
+        """The connection with all times moved by `offset_ns`."""
         ready_ns = None if self.ready_ns is None else self.ready_ns + offset_ns
         return replace(self, start_ns=self.start_ns + offset_ns, ready_ns=ready_ns)
 
@@ -65,24 +65,24 @@ class Timeline:
 
     intended_ns: due time of the probe
     sent_ns: departure of the last byte of the request
-    sent_earliest_ns: when it can have left at the earliest; None: at `sent_ns`, as the kernel has stamped it
-    handed_ns: when the prober had done its part, and the request waited only for the other end to take it; None: at `sent_ns`
-    acknowledged_ns: when the host of the target, or of its proxy, had received all of the request
-    round_trip_s: round trip of the connection at its end, as the kernel has smoothed it
-    retransmitted: segments that had to be sent again
+    sent_earliest_ns: earliest possible departure; None: `sent_ns`, because the kernel has stamped it
+    handed_ns: when the prober had handed over the whole request, so that only the other end could delay it; None: at `sent_ns`
+    acknowledged_ns: when the host of the target, or of its proxy, had received the whole request
+    round_trip_s: round trip of the connection at its end, smoothed by the kernel
+    retransmitted: number of retransmitted segments
     read_delay_s, max_read_delay_s: mean and longest time from the arrival of bytes until the prober read them
     first_ns: first content of any kind; first_answer_ns: first content that is not reasoning, None if the answer does not show where
-        its reasoning ends
+    its reasoning ends
     content_ns: arrival of each chunk with content, shape (chunks,); see `merged_chunks`
-    earliest_ns: the earliest time of each of the other arrivals that is only known to lie between this and its stamp, by its stamp
+    earliest_ns: {stamp: earliest time} of other arrivals that are only known to lie between the two
     cut_ns: when the prober cancelled the request in flight
-    content_tokens: tokens of each of these chunks, shape (chunks,); None unless the engine reported usage in all of them
-    answered_model: id of the model that answered, as the answer itself says; "" if it does not
+    content_tokens: tokens of these chunks, shape (chunks,); None unless every chunk reported usage
+    answered_model: id of the model that the answer names; "" if it names none
     streams_reasoning: reasoning was streamed, in its own fields or between marks
     hidden_tokens: place of tokens that the server counted but did not stream. Reasoning (encrypted, redacted, summarised, or only in
-        the usage): `before` the answer or `within` it; `some`: more tokens than the text has bytes; `choices`: those of other choices
-        than the recorded one; "": no sign of any
-    unusable_usage: why the server's usage is not used; "" if it is used, or if there is none
+    the usage): `before` the answer or `within` it; `some`: more tokens than the text has bytes; `choices`: in other choices than the
+    recorded one; "": none
+    unusable_usage: why the server's usage is not used; "" if it is used, or absent
     calls: number of tool calls in the answer
     call_ns: arrival of the first piece of the first tool call
     arguments_ns: arrival of the piece that completed its arguments; None unless they are a JSON object
@@ -118,10 +118,10 @@ class Timeline:
     read_delay_s: float = 0.0
     max_read_delay_s: float = 0.0
     _flush_starts: Sequence[int] | None = field(default=None, init=False, repr=False, compare=False)
-    _latest: ClassVar["tuple[Timeline, list[float]] | None"] = None  # the timeline asked for its ITLs last, and these
+    _latest: ClassVar["tuple[Timeline, list[float]] | None"] = None  # the last timeline asked for its ITLs, and these
 
     def shifted(self, offset_ns: int) -> "Timeline":
-        """The timeline on a clock that is ahead by `offset_ns`: all stamps move, no duration changes."""
+        """The timeline with all stamps moved by `offset_ns`; durations stay."""
         stamps = {name: getattr(self, name) for name in _STAMPS}
         return replace(
             self,
@@ -133,33 +133,33 @@ class Timeline:
 
     @property
     def flush_starts(self) -> Sequence[int]:
-        """Indices of the first chunk of each flush, shape (flushes,). Cached, since every decoding signal needs them."""
+        """Index of the first chunk of each flush, shape (flushes,). Cached, as every decoding signal needs it."""
         if self._flush_starts is None:
             starts = flush_starts(self.content_ns)
-            is_every_chunk = len(starts) == len(self.content_ns)  # as usual; a range takes no memory
+            is_every_chunk = len(starts) == len(self.content_ns)  # the usual case; a range takes no memory
             object.__setattr__(self, "_flush_starts", range(len(starts)) if is_every_chunk else array("I", starts))
         assert self._flush_starts is not None
         return self._flush_starts
 
     @property
     def could_leave_ns(self) -> int:
-        """When the request would have left without a delay of the prober: due, and the connection ready if begun in time."""
+        """When the request would have left without the prober's delay: it was due, and a connection begun in time was ready."""
         return self.intended_ns + (self.connection.delay_ns if self.connection is not None else 0)
 
     @property
     def origin_ns(self) -> int:
-        """Time from which all latencies count; the due time, if the prober sent without delay."""
+        """Start of all latencies: the due time, if the prober had no delay."""
         done_ns = self._done_ns
         return self.intended_ns + (0 if done_ns is None else max(0, done_ns - self.could_leave_ns))
 
     @property
     def send_lag_s(self) -> float | None:
-        """Delay caused by the prober: sent − `could_leave_ns`. In no latency."""
+        """Delay caused by the prober: sent − `could_leave_ns`. No latency includes it."""
         return None if self.sent_ns is None else (self.origin_ns - self.intended_ns) / 1e9
 
     @property
     def network_s(self) -> float | None:
-        """Time from the departure of the request until the target's host had received it, and told so; None if unknown."""
+        """Time from the departure of the request until the target's host acknowledged it; None if unknown."""
         if self.acknowledged_ns is None or self._done_ns is None:
             return None
         return max(0, self.acknowledged_ns - self._done_ns) / 1e9
@@ -170,7 +170,7 @@ class Timeline:
 
     @property
     def network_text(self) -> str:
-        """What the kernel tells of the path; "" if it tells nothing."""
+        """The kernel's data on the network path as text; "" without any."""
         if self.network_s is None:
             return ""
         resent = f", {self.retransmitted} segments sent again" if self.retransmitted else ""
@@ -189,7 +189,7 @@ class Timeline:
 
     @property
     def why_no_ttft(self) -> str:
-        """Why an answer with content has no `ttft_s`; "" if it has one, or if it has no content."""
+        """Why an answer with content has no `ttft_s`; "" if it has one, or no content."""
         bounds = self.bounds_s("ttft")
         if bounds is None or self.ttft_s is not None:
             return ""
@@ -198,7 +198,7 @@ class Timeline:
 
     @property
     def why_no_ttft_answer(self) -> str:
-        """Why an answer with content has no `ttft_answer_s`; "" if it has one, or if it has no content."""
+        """Why an answer with content has no `ttft_answer_s`; "" if it has one, or no content."""
         if self.first_ns is None or self.ttft_answer_s is not None:
             return ""
         if self.first_answer_ns is not None:
@@ -223,17 +223,17 @@ class Timeline:
         return self._latency_s(self.end_ns, self.end_ns)
 
     def bounds_s(self, signal: BoundedSignal) -> tuple[float, float] | None:
-        """(lowest, highest) possible latency in seconds; equal if it is known, None if there is none."""
+        """(lowest, highest) possible latency in seconds; equal if it is exact, None without one."""
         if signal == "e2e":
             return self._bounds_s(self.end_ns, self.end_ns)
         return self._bounds_s(self.first_ns if signal == "ttft" else self.first_answer_ns)
 
     @property
     def chunk_gaps_s(self) -> list[float]:
-        """Gaps between content chunks, not divided by tokens, shape (at most chunks − 1,).
+        """Gaps between content chunks in seconds, not divided by tokens, shape (at most chunks − 1,).
 
-        Chunks that the prober may have read together only because it was late share the time since the chunk before them; the first
-        ones, without a chunk before them, have no gaps.
+        Chunks that were perhaps read together because the prober was late share the time since the previous chunk; the
+        first ones, without a previous chunk, have no gaps.
         """
         gaps = [(b - a) / 1e9 for a, b in pairwise(self.content_ns)]
         if not self.may_have_merged or len(self.flush_starts) == len(self.content_ns):
@@ -244,18 +244,18 @@ class Timeline:
 
     @property
     def is_read_late(self) -> bool:
-        """True if the prober was late so often that it may have read most chunks together which came apart."""
+        """True if the prober was often late, so that most chunks may have been read together without arriving together."""
         return self.read_delay_s > MAX_READ_DELAY_S
 
     @property
     def may_have_merged(self) -> bool:
-        """True if the prober was late once, so that it may have read some chunks together which came apart."""
+        """True if the prober was late once, so that some chunks may have been read together without arriving together."""
         return self.max_read_delay_s > MAX_READ_DELAY_S
 
     @property
     def merged_chunks(self) -> int:
-        """Number of content chunks that were read together with a later one. Their timestamp is that of the last chunk of the read, so
-        they may have arrived earlier.
+        """Number of content chunks read together with a later one. They have the timestamp of the read's last chunk, so they may have
+        arrived earlier.
         """
         return len(self.content_ns) - len(set(self.content_ns))
 
@@ -267,22 +267,22 @@ class Timeline:
 
     @property
     def itls_s(self) -> list[float]:
-        """Inter-token latencies, shape (flushes − 1,). The last result is cached, as each observer of a probe needs it."""
+        """Inter-token latencies, shape (flushes − 1,). The last result is cached, because every observer of a probe needs it."""
         if Timeline._latest is None or Timeline._latest[0] is not self:
             Timeline._latest = self, self._itls_s()
         return Timeline._latest[1][:]
 
     def _itls_s(self) -> list[float]:
-        """Inter-token latencies, shape (flushes − 1,): the gap before a flush, divided by the tokens of the flush if they are known."""
+        """Inter-token latencies, shape (flushes − 1,): the gap before each flush, divided by the flush's tokens if they are known."""
         stamps, tokens, starts = self.content_ns, self.content_tokens, self.flush_starts
-        if len(starts) == len(stamps):  # the usual case: every chunk came alone
+        if len(starts) == len(stamps):  # the usual case: chunks arrived one by one
             if tokens is None:
                 return self.chunk_gaps_s
             return [gap / n if n > 1 else gap for gap, n in zip(self.chunk_gaps_s, tokens[1:], strict=True)]
         gaps = [(stamps[b] - stamps[a]) / 1e9 for a, b in pairwise(starts)]
         if tokens is None and not self.may_have_merged:
             return gaps
-        tokens = tokens or [1] * len(stamps)  # a chunk has a token at least
+        tokens = tokens or [1] * len(stamps)  # at least one token per chunk
         later_flushes = pairwise((*starts[1:], len(stamps)))
         return [gap / max(1, sum(tokens[a:b])) for gap, (a, b) in zip(gaps, later_flushes, strict=True)]
 
@@ -294,10 +294,10 @@ class Timeline:
 
     @property
     def streamed_tokens(self) -> int | None:
-        """Number of answer tokens that were streamed: the server's `completion_tokens` without hidden ones. None if unknown.
+        """Number of streamed answer tokens: the server's `completion_tokens` without hidden ones. None if unknown.
 
-        With hidden tokens, the number is known only if no reasoning is within the answer and each chunk is one token. The latter is so
-        if the number of chunks agrees with the server's count, with or without the reasoning tokens.
+        With hidden tokens, it is known only if no reasoning is within the answer and each chunk is one token. That is assumed
+        if the number of chunks equals the server's count, with or without the reasoning tokens.
         """
         tokens = self.usage.completion_tokens if self.usage else None
         if tokens is None or not self.hidden_tokens:
@@ -310,10 +310,10 @@ class Timeline:
     def tpot_s(self) -> float | None:
         """(last content − first content) ÷ (streamed tokens − tokens of the first flush), in seconds.
 
-        None if one of these numbers is unknown, see `streamed_tokens` and `_first_flush_tokens`.
+        None if either is unknown, see `streamed_tokens` and `_first_flush_tokens`.
         """
         starts = self.flush_starts
-        # Where each chunk has a count, the tokens before the first one are in its count, and need not be known.
+        # If each chunk has a count, the first count includes all tokens before it, which need not be known.
         is_counted = self.content_tokens is not None and self.hidden_tokens
         n = sum(self.content_tokens or ()) if is_counted else self.streamed_tokens
         if n is None or len(starts) < 2:
@@ -325,7 +325,7 @@ class Timeline:
 
     @property
     def why_no_tpot(self) -> str:
-        """Why an answer with content has no TPOT; "" if it has one, or if it has no content. No ITL either, if it came at once."""
+        """Why an answer with content has no TPOT; "" if it has one, or no content. If it came at once it has no ITL either."""
         n, starts = self.streamed_tokens, self.flush_starts
         if not starts or self.tpot_s is not None:
             return ""
@@ -349,7 +349,7 @@ class Timeline:
     def _bounds_s(self, at_ns: int | None, earliest_ns: int | None = None) -> tuple[float, float] | None:
         """(lowest, highest) possible latency of an arrival with this stamp. earliest_ns: None: as recorded
 
-        The end of an answer is not unsure: nothing comes after it, so it has the stamp of the last segment.
+        The end of an answer is exact: nothing follows it, so it has the stamp of the last segment.
         """
         if at_ns is None:
             return None
@@ -359,7 +359,7 @@ class Timeline:
         return (earliest_ns - origin_ns) / 1e9, (at_ns - origin_ns + unsure_ns) / 1e9
 
     def _latency_s(self, at_ns: int | None, earliest_ns: int | None = None) -> float | None:
-        """Latency of an arrival: the middle of its bounds if they are close to each other."""
+        """Latency of an arrival: the middle of its bounds if they are close together, else None."""
         bounds = self._bounds_s(at_ns, earliest_ns)
         if bounds is None or bounds[1] - bounds[0] > MAX_FIGURE_WIDTH * bounds[1]:
             return None
@@ -374,8 +374,8 @@ class Timeline:
     def _first_flush_tokens(self, n: int, chunks: int) -> int | None:
         """Number of tokens in the first flush; None if unknown. n: tokens of the answer; chunks: chunks in the flush
 
-        Without usage in each chunk, a first chunk that came alone is one token, since a prefill makes one. That does not hold for a
-        tool call: the engine may have generated tokens before it that are not sent, such as `<tool_call>`. Otherwise the number is
+        Without usage in each chunk, a first chunk that came alone is one token, because a prefill makes one. Not so a tool call:
+        the engine may have generated unsent tokens before it, such as `<tool_call>`. Otherwise the number is
         known only if every chunk of the answer is one token.
         """
         if self.content_tokens is not None:
@@ -387,8 +387,8 @@ class Timeline:
 def flush_starts(stamps_ns: Sequence[int]) -> list[int]:
     """Indices of the first chunk of each flush, shape (flushes,). stamps_ns: arrival of each content chunk, shape (chunks,).
 
-    All chunks are one flush if their mean gap is below FLUSH_GAP_NS: a long answer that was held back takes several reads, some of
-    them further apart.
+    If the mean gap is below FLUSH_GAP_NS, all chunks are one flush: a long answer that was held back takes several reads,
+    some of them further apart.
     """
     if not stamps_ns:
         return []
@@ -405,7 +405,7 @@ _STAMPS = [
 
 
 def format_duration(seconds: float | None) -> str:
-    """Returns a duration as text in ms or s, with three significant digits; a dash for None."""
+    """Format a duration in ms or s with three significant digits; a dash for None."""
     if seconds is None:
         return "–"
     value = seconds * 1e3
@@ -413,7 +413,7 @@ def format_duration(seconds: float | None) -> str:
 
 
 def render_timeline(timeline: Timeline, width: int = 72) -> list[str]:
-    """Renders a bar of all that latencies count, to the end ('─' waiting, '█' first content, '│' content), and its scale line."""
+    """Render a bar of the time that latencies count, to the end ('─' waiting, '█' first content, '│' content), and its scale line."""
     end = timeline.end_ns or (timeline.content_ns[-1] if timeline.content_ns else timeline.sent_ns)
     origin = timeline.origin_ns
     if end is None or end <= origin:

@@ -1,4 +1,4 @@
-"""Tool calls of one answer, put together from the pieces that a stream brings."""
+"""Tool calls of one answer, assembled from the pieces in a stream."""
 
 import re
 from dataclasses import dataclass, field
@@ -7,14 +7,14 @@ from typing import NamedTuple
 from prober.measure.printable import MAX_NAME_CHARS
 
 MAX_CALLS = 64
-MAX_ARGUMENT_CHARS = 1 << 16  # of all calls: parsed in one step of about a millisecond
+MAX_ARGUMENT_CHARS = 1 << 16  # in all calls: parsed in one step of about a millisecond
 AN_OBJECT, NO_TEXT = "(an object)", "(no text)"
 _STRUCTURE = re.compile(r'["\\{}\[\]]')
 
 
 def argument_text(arguments: object) -> str:
-    """Arguments of a call, or a piece of them. What is no text, which no API allows, becomes text that is no JSON, unless it is empty:
-    so it is not sent again."""
+    """The arguments of a call, or a piece of them, as text. A value of another type, which no API allows, becomes text that is no JSON,
+    or "" if it is empty: it is not sent again."""
     if isinstance(arguments, str):
         return arguments
     return "" if not arguments else AN_OBJECT if isinstance(arguments, dict) else NO_TEXT
@@ -23,9 +23,9 @@ def argument_text(arguments: object) -> str:
 class CallPiece(NamedTuple):
     """A piece of a tool call.
 
-    place: number or id of the call in the answer; None if the server gives none
+    place: number or id of the call in the answer; None if the server sends none
     id: id of the call, "" if the piece has none
-    rest: the complete arguments, sent again at their end and used only if no earlier piece had any; None in earlier pieces
+    rest: the complete arguments, repeated at their end and used only if no earlier piece had any; None in earlier pieces
     """
 
     place: int | str | None
@@ -40,7 +40,7 @@ class ToolCall:
     """A tool call.
 
     first_ns: arrival of its first piece
-    closed_ns: arrival of the piece that closes the object or list with which its arguments begin; None before
+    closed_ns: arrival of the piece that closes the object or list of the arguments; None before
     """
 
     id: str
@@ -57,7 +57,7 @@ class ToolCall:
         if piece.name != self.name and len(self.name) < MAX_NAME_CHARS:
             self.name += piece.name
         if piece.id and piece.id != self.id:
-            self.id = ""  # a new one in each piece: it does not identify the call
+            self.id = ""  # each piece has a new one: it does not identify the call
         text = piece.arguments or ("" if self._texts else piece.rest or "")
         if text:
             self._texts.append(text)
@@ -70,7 +70,7 @@ class ToolCall:
         return "".join(self._texts)
 
     def _closes(self, text: str) -> bool:
-        """True if the outermost bracket of the arguments is closed within `text`, which follows the texts before it."""
+        """True if `text`, which follows the earlier texts, closes the outermost bracket of the arguments."""
         escaped_at = 0 if self._is_escaped else -1
         for match in _STRUCTURE.finditer(text):
             mark, at = match[0], match.start()
@@ -90,7 +90,7 @@ class ToolCall:
 
 @dataclass(slots=True)
 class ToolCalls:
-    """The tool calls of an answer, in bounded memory: all are counted, the first MAX_CALLS are stored. A call begins with its name."""
+    """The tool calls of an answer: all are counted, the first MAX_CALLS stored. A call begins with its name."""
 
     count: int = 0
     stored: list[ToolCall] = field(default_factory=list)
@@ -103,7 +103,7 @@ class ToolCalls:
         begins = call is None or self._begins_another(call, piece)
         if call is None or begins:
             if not piece.name:
-                return False  # an id alone, or a piece of something that is no call
+                return False  # only an id, or a piece of something else
             self.count += 1
             if len(self.stored) >= MAX_CALLS:
                 return True
@@ -116,10 +116,10 @@ class ToolCalls:
 
     @property
     def is_complete(self) -> bool:
-        """True if nothing of the calls was dropped."""
+        """True if all pieces of the calls are stored."""
         return self.count <= MAX_CALLS and self._chars <= MAX_ARGUMENT_CHARS
 
     @staticmethod
     def _begins_another(call: ToolCall, piece: CallPiece) -> bool:
-        """True if the piece has the place of a complete call but another id and name, as some servers number all calls 0."""
+        """True if the piece has the place of a complete call but another id and name: some servers number all calls 0."""
         return bool(call.closed_ns is not None and call.id and piece.id and piece.id != call.id and piece.name)

@@ -1,4 +1,4 @@
-"""Aphrodite (0.24). Metrics page only, as its API is plain OpenAI. vLLM's names under its own prefix."""
+"""Aphrodite (0.24): metrics page only, as its API is plain OpenAI. It has vLLM's names under its own prefix."""
 
 from prober.measure.engine_signals import PageShape, latest_release, with_renamed_metrics
 from prober.measure.engines import vllm

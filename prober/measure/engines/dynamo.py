@@ -1,9 +1,9 @@
-"""NVIDIA Dynamo (1.6). Metrics pages only: that of a frontend, and that of a worker, which also has the names of its engine."""
+"""NVIDIA Dynamo (1.6). Metrics pages only: the frontend's, and a worker's, which also has its engine's names."""
 
 from prober.measure.engine_signals import Aggregation, Computed, EngineTable, PageShape, Source, optional, signals
 
-# Running requests are those from handler entry to the end of the answer, so with the queued ones; queued ones, where the router
-# does not tell them, are those before their first token, so with those being prefilled. The model is in lower case on some.
+# Running requests count from handler entry to the end of the answer, so they include queued ones. Unless the router reports queued
+# ones, they are those before their first token, so they include prefills. Some series have the model in lower case.
 FRONTEND = EngineTable(
     engine="dynamo",
     shape=PageShape(prefixes=("dynamo_frontend_",)),
@@ -32,7 +32,7 @@ FRONTEND = EngineTable(
     lazy=True,
     note="DYN_METRICS_PREFIX changes the names; then the page is not recognised",
 )
-# Names of the usage are put together from constants of 1.6 and not seen; those of 0.8 are.
+# Names of the usage series follow from constants of 1.6 but were not seen; those of 0.8 were.
 WORKER = EngineTable(
     engine="dynamo",
     shape=PageShape(prefixes=("dynamo_component_",)),

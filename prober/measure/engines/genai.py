@@ -1,10 +1,10 @@
-"""Gateways with OpenTelemetry's names for generative AI on their Prometheus page, such as Envoy AI Gateway. Metrics page only."""
+"""Gateways with OpenTelemetry's generative AI names on their Prometheus page, such as Envoy AI Gateway. Metrics page only."""
 
 from prober.measure.engine_signals import EngineTable, PageShape, Source, optional, signals
 
 
-# The unit is in the name as Envoy AI Gateway's exporter writes it, and not with other exporters. Histograms only, of answers that have
-# ended. Tokens of the cache are counted beside the prompt's, under no agreed name, and not read.
+# Names contain the unit as in Envoy AI Gateway's exporter; other exporters omit it. All are histograms of ended answers. Cached tokens
+# are not part of the prompt's, have no agreed name, and are not read.
 def _tokens(kind: str) -> tuple[Source, ...]:
     names = ("gen_ai_client_token_usage_token_sum", "gen_ai_client_token_usage_sum")
     return tuple(Source(name, where={"gen_ai_token_type": (kind,)}) for name in names)
@@ -19,7 +19,7 @@ TABLES = (
             prompt_tokens_total=_tokens("input"),
             generation_tokens_total=_tokens("output"),
             requests_finished_total=f"{_REQUESTS}_count",
-            # Of streams only.
+            # Streams only.
             ttft_seconds=optional("gen_ai_server_time_to_first_token_seconds"),
             tpot_seconds=optional("gen_ai_server_time_per_output_token_seconds"),
             e2e_seconds=Source(_REQUESTS),

@@ -2,7 +2,7 @@
 
 from prober.measure.engine_signals import EngineTable, PageShape, optional, signals
 
-# Names at aaac4e2.
+# Names at commit aaac4e2.
 TABLES = (
     EngineTable(
         engine="kserve",

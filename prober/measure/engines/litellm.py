@@ -1,12 +1,12 @@
-"""LiteLLM's proxy. A response header of its own identifies it. The chunk with the usage has a choice with an empty delta."""
+"""LiteLLM's proxy, identified by a response header. Its usage chunk has a choice with an empty delta."""
 
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import EngineTable, PageShape, Source, optional, signals
 
 DIALECT = Dialect(name="litellm", header="x-litellm-version", health="/health/liveliness")
 
-# Names from 1.109.1; 1.106.2 also seen live. Counters declared *_metric stand on the page as *_metric_total. The requests in
-# flight are those of one worker, and one of them is the scrape itself.
+# Names from 1.109.1; 1.106.2 was also tested live. Counters declared *_metric appear on the page as *_metric_total. Requests in flight
+# are those of one worker, including the scrape itself.
 TABLES = (
     EngineTable(
         engine="litellm",

@@ -1,4 +1,4 @@
-"""The llama.cpp server. While it loads, /health answers Loading model. An answer that ends with an error has no [DONE]."""
+"""The llama.cpp server. While loading, /health answers "Loading model". An answer that ends with an error has no [DONE]."""
 
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import Computed, EngineTable, JsonFact, OfModel, PageShape, Source, optional, signals
@@ -11,8 +11,8 @@ DIALECT = Dialect(
     listens_while_loading=True,
 )
 
-# Names from 0c1e570, seen live. The rates *_tokens_seconds and n_busy_slots_per_decode are means since the last scrape by
-# anybody and not read. prompt_tokens_total leaves out what came from the cache since that is counted beside it.
+# Names from 0c1e570, tested live. The rates *_tokens_seconds and n_busy_slots_per_decode are means since anyone's last scrape and are
+# not read. prompt_tokens_total excludes cached tokens since they have a counter of their own.
 _PROMPT = Source("llamacpp:prompt_tokens_total")
 _CACHED = Source("llamacpp:prompt_tokens_cached_total", expected=False)
 TABLES = (
@@ -46,7 +46,7 @@ TABLES = (
 CONTEXT = (
     JsonFact("engine_version", "/props", ("build_info",)),
     JsonFact("weights", "/props", ("model_path",)),
-    JsonFact("quantization", "/props", ("model_ftype",)),  # F32, F16, BF16 for weights that are not quantised
+    JsonFact("quantization", "/props", ("model_ftype",)),  # F32, F16, BF16 for unquantised weights
     JsonFact("quantization", "/v1/models", ("data", OfModel("id"), "meta", "ftype")),
     JsonFact("chat_template", "/props", ("chat_template",), is_text=True),
     JsonFact("max_batch", "/props", ("total_slots",)),

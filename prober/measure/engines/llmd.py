@@ -1,10 +1,10 @@
-"""The endpoint picker of the llm-d inference gateway, with its older metric names. Metrics page only, on a port of its own."""
+"""Endpoint picker of the llm-d inference gateway, with its older metric names. Metrics page only, on a separate port."""
 
 from prober.measure.engine_signals import Aggregation, Computed, EngineTable, PageShape, Source, optional, signals
 
 
-# Names at ebab687. The older ones stand beside the newer with the same values, so only one of them is read. Queue, requests and
-# KV cache are means over the pool: the totals are those times the endpoints that are ready, and there is no fullest one.
+# Names at ebab687. Older names have the same values as the newer, so only one of them is read. Queue, requests and KV cache are means
+# over the pool: totals are these times the ready endpoints, and the fullest one is unknown.
 def _pool(mean: str, ready: str) -> Computed:
     return Computed("product", (Source(mean, Aggregation.MEAN), Source(ready)))
 

@@ -9,7 +9,7 @@ DIALECT = Dialect(
     force_length={"ignore_eos": True, "min_new_tokens": Dialect.TOKENS},
 )
 
-# Names from 0.18.0. request_success_total counts errors and cancelled requests too; prefix_cache_hit_rate is a rate only.
+# Names from 0.18.0. request_success_total also counts errors and cancelled requests; prefix_cache_hit_rate is only a rate.
 TABLES = (
     EngineTable(
         engine="lmdeploy",

@@ -10,7 +10,7 @@ DIALECT = Dialect(
     health=None,
 )
 
-# Names from 79d603f. Its text is its own: tabs, values of labels without quotes; only the first model is on it.
+# Names from 79d603f. Its text format is its own: tabs, label values without quotes; it has only the first model.
 TABLES = (
     EngineTable(
         engine="mlc",

@@ -5,7 +5,7 @@ from dataclasses import replace
 from prober.measure.engine_signals import EngineTable, JsonFact, PageShape, latest_release, optional, signals
 from prober.measure.engines import vllm
 
-# Names of 1.x from its documentation. Its "ITL" is one observation a request, so a TPOT, and it has no ITL.
+# Names of 1.x from its documentation. Its "ITL" has one observation per request, so it is a TPOT, and there is no ITL.
 _PATHS = ("/v1/metrics", "/metrics")
 _FACTS = (
     JsonFact("version", "/v1/version", ("release",)),
@@ -30,6 +30,6 @@ _V1 = EngineTable(
     lazy=True,
     facts=_FACTS,
 )
-# Pages of 2.x look like vLLM's; this table is for targets configured as NIM, whose version numbers are not vLLM's.
+# Pages of 2.x look like vLLM's; this table is for targets configured as NIM, which has its own version numbers.
 _V2 = replace(latest_release(vllm.V1), engine="nim", paths=_PATHS, facts=_FACTS)
 TABLES = (_V1, _V2)

@@ -1,4 +1,4 @@
-"""Ollama. Unknown fields are dropped; a cold model is loaded inside the request; completions carry a usage of zeros on each chunk."""
+"""Ollama ignores unknown fields and loads a cold model within the request; completions have a usage of zeros in each chunk."""
 
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import EngineTable, JsonFact, OfModel

@@ -1,4 +1,4 @@
-"""Any OpenAI-compatible endpoint: nothing beyond the specification is sent, so lengths cannot be forced."""
+"""Any OpenAI-compatible endpoint. Only specified fields are sent, so lengths cannot be forced."""
 
 from prober.measure.chat import Dialect
 

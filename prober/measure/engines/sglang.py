@@ -1,4 +1,4 @@
-"""SGLang (0.5). It listens while it loads its model and answers 503 on /health; named events carry token ids."""
+"""SGLang (0.5). While loading its model it listens and answers 503 on /health. Named events carry token ids."""
 
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (
@@ -21,10 +21,10 @@ DIALECT = Dialect(
     listens_while_loading=True,
 )
 
-# Names from the wheels 0.4.0 to 0.5.23. `cache_hit_rate` is that of the last prefill only and not read. Counters move when a
-# request ends. A rank's copies (--enable-metrics-for-all-schedulers) are one; priority "" is the total of all priorities.
+# Names from the wheels 0.4.0 to 0.5.23. `cache_hit_rate` is only about the last prefill and not read. Counters change when a request
+# ends. A rank's copies (--enable-metrics-for-all-schedulers) count once; priority "" is the total of all priorities.
 _TOTAL = {"priority": ("",)}
-_TIERS = {"cache_source": ("device", "host", "storage")}  # and not their total
+_TIERS = {"cache_source": ("device", "host", "storage")}  # without their total
 _PREFILL = {"mode": ("prefill_cache", "prefill_compute")}
 SIGNALS = signals(
     requests_running=Source("sglang:num_running_reqs", where=_TOTAL),
@@ -38,7 +38,7 @@ SIGNALS = signals(
             Source("sglang:num_decode_transfer_queue_reqs", where=_TOTAL),
         ),
     ),
-    # Tokens that only the prefix cache holds are free.
+    # Tokens held only by the prefix cache are free.
     kv_cache_usage_ratio=Source("sglang:token_usage", where=_TOTAL),
     kv_cache_capacity_tokens=(
         Source("sglang:max_total_num_tokens", since="0.5.6"),
@@ -63,10 +63,10 @@ SIGNALS = signals(
     ),
     prompt_tokens_total="sglang:prompt_tokens_total",
     generation_tokens_total="sglang:generation_tokens_total",
-    requests_finished_total="sglang:num_requests_total",  # by no reason; aborted ones are counted beside
+    requests_finished_total="sglang:num_requests_total",  # for all reasons; aborted ones have their own counter
     finished_abort_total=Source("sglang:num_aborted_requests_total", since="0.5.3", expected=False),
     speculation_drafts_total=Source("sglang:spec_verify_calls_total", since="0.5.14", expected=False),
-    # Of the latest batches, and 0 without speculation.
+    # About the latest batches; 0 without speculation.
     speculation_acceptance_ratio=Source("sglang:spec_accept_rate", since="0.5.4", expected=False),
     speculation_length_tokens=optional("sglang:spec_accept_length"),
     ttft_seconds="sglang:time_to_first_token_seconds",
@@ -80,7 +80,7 @@ SIGNALS = signals(
         Source("sglang:queue_time_s", since="0.5.2", until="0.5.3"),
     ),
     e2e_seconds="sglang:e2e_request_latency_seconds",
-    # On the page of the engine that prefills. A gauge of the latest transfer in 0.5.6, which is no histogram, so not read.
+    # On the page of the engine that prefills. In 0.5.6 a gauge of the latest transfer, which is no histogram and not read.
     kv_transfer_seconds=Source("sglang:kv_transfer_latency_ms", scale=0.001, expected=False),
     kv_transfer_failures_total=Computed(
         "sum",
@@ -107,7 +107,7 @@ TABLES = (
         needs="start the server with --enable-metrics",
     ),
 )
-# `/server_info` (before 0.5.4 `/get_server_info`) holds all arguments of the server, its API key among them: only these are read.
+# `/server_info` (before 0.5.4 `/get_server_info`) has all server arguments, including its API key: only these are read.
 CONTEXT = tuple(
     JsonFact(name, path, (key,))
     for path in ("/server_info", "/get_server_info")

@@ -1,4 +1,4 @@
-"""Text Generation Inference. Every error, overload too, arrives inside a 200; its OpenAI route cannot force a length."""
+"""Text Generation Inference. Every error, overload included, arrives inside a 200; its OpenAI route cannot force a length."""
 
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (
@@ -14,7 +14,7 @@ from prober.measure.engine_signals import (
 
 DIALECT = Dialect(name="tgi")
 
-# Names from 3.3.7, in maintenance. Counters have no _total. The usage is of tokens set aside for the batch, at their worst.
+# Names from 3.3.7 (in maintenance). Counters have no _total. The usage counts tokens reserved for the batch in the worst case.
 _USAGE = Computed(
     "ratio",
     (Source("tgi_batch_current_max_tokens"), Source("tgi_batch_max_total_tokens")),
@@ -32,7 +32,7 @@ TABLES = (
             prompt_tokens_total="tgi_request_input_length_sum",
             generation_tokens_total="tgi_request_generated_tokens_sum",
             requests_finished_total="tgi_request_success",
-            # Observed at each step of a request: the tokens beyond the first. How many were drafted is not on the page.
+            # Observed at each step of a request: the tokens after the first. The page lacks the number of drafted tokens.
             speculation_accepted_tokens_total=optional("tgi_request_skipped_tokens_sum"),
             tpot_seconds="tgi_request_mean_time_per_token_duration",
             queue_seconds="tgi_request_queue_duration",

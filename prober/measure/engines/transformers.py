@@ -1,6 +1,6 @@
-"""transformers serve (5.23). Sends the role chunk before it generates, usage beside the finish reason, and no [DONE].
+"""transformers serve (5.23). Sends the role chunk before generating, usage with the finish reason, and no [DONE].
 
-It answers 422 to fields it does not know, so nothing beyond the specification is sent."""
+It answers 422 to unknown fields, so only specified ones are sent."""
 
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import EngineTable

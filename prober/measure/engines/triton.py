@@ -1,10 +1,10 @@
-"""Triton with TensorRT-LLM. Metrics page only, on a port of its own."""
+"""Triton with TensorRT-LLM. Metrics page only, on a separate port."""
 
 from prober.measure.engine_signals import Aggregation, Computed, EngineTable, PageShape, Source, signals
 
-# Names from the backend's README at 0b9d7d5. Its `fraction` disagrees with used ÷ max there, so the latter is read. An ensemble
-# and its parts each count a request: only the part that generates is read. Latencies are means in microseconds, no histograms,
-# except with --metrics-config histogram_latencies=true the first response in milliseconds.
+# Names from the backend's README at 0b9d7d5. Its `fraction` contradicts used ÷ max, which is read instead. An ensemble and its parts
+# each count a request: only the part that generates is read. Latencies are means in microseconds instead of histograms, except the
+# first response in milliseconds with --metrics-config histogram_latencies=true.
 _ENGINE = {"model": ("tensorrt_llm",)}
 _BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
 _REQUESTS = "nv_trt_llm_request_metrics"

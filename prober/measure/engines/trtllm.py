@@ -1,4 +1,4 @@
-"""TensorRT-LLM's trtllm-serve. Puts a space behind the JSON of a chunk; sends chunks with empty content for unflushed text."""
+"""TensorRT-LLM's trtllm-serve. Writes a space after a chunk's JSON; sends chunks with empty content for unflushed text."""
 
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (
@@ -20,9 +20,9 @@ DIALECT = Dialect(
     continuous_usage=True,
 )
 
-# Names from the sources of 2026; early 1.2 has only the histograms and two gauges. Gauges carry the label pid, and a process
-# that is gone leaves its own behind, so they are not added up. The JSON under /metrics is never asked for: it is a queue, and
-# reading it takes the figures from its other readers.
+# Names from the sources of 2026; early 1.2 has only the histograms and two gauges. Gauges have the label pid and stay after their
+# process has ended, so they are not summed. The JSON under /metrics is never requested: it is a queue, and reading it would take values
+# from its other readers.
 _REASONS = {"stop": ("stop",), "length": ("length",), "abort": ("cancelled", "timeout")}
 TABLES = (
     EngineTable(
@@ -57,7 +57,7 @@ TABLES = (
             tpot_seconds="trtllm_time_per_output_token_seconds",
             queue_seconds="trtllm_request_queue_time_seconds",
             e2e_seconds="trtllm_e2e_request_latency_seconds",
-            # Of Dynamo's workers, which count no failures.
+            # In Dynamo's workers, which count no failures.
             kv_transfer_seconds=optional("trtllm_kv_transfer_latency_seconds"),
         ),
         paths=("/prometheus/metrics",),

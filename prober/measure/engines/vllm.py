@@ -1,6 +1,6 @@
-"""vLLM (0.8 to 0.33). Seen live on 0.32: role chunk together with the first output; a clean end is finish reason, usage chunk, [DONE].
+"""vLLM (0.8 to 0.33; 0.32 tested live). The role chunk comes with the first output; an answer ends with reason, usage chunk, [DONE].
 
-`cache_salt` since 0.9; older releases ignore fields they do not know."""
+`cache_salt` since 0.9; older releases ignore unknown fields."""
 
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (
@@ -25,7 +25,7 @@ DIALECT = Dialect(
 
 _EVERY_RELEASE = signals(
     requests_running="vllm:num_requests_running",
-    requests_waiting="vllm:num_requests_waiting",  # with those deferred for LoRA, KV transfer or grammar
+    requests_waiting="vllm:num_requests_waiting",  # includes those deferred for LoRA, KV transfer or grammar
     preemptions_total="vllm:num_preemptions_total",
     prompt_tokens_total="vllm:prompt_tokens_total",
     generation_tokens_total="vllm:generation_tokens_total",
@@ -36,7 +36,7 @@ _EVERY_RELEASE = signals(
         )
         for reason in FINISH_REASONS
     },
-    **{  # only of a server that speculates
+    **{  # only if it speculates
         f"speculation_{kind}_tokens_total": optional(f"vllm:spec_decode_num_{kind}_tokens_total")
         for kind in ("draft", "accepted")
     },
@@ -44,14 +44,14 @@ _EVERY_RELEASE = signals(
     e2e_seconds="vllm:e2e_request_latency_seconds",
     prompt_tokens=optional("vllm:request_prompt_tokens"),
     output_tokens=optional("vllm:request_generation_tokens"),
-    # Absent with several API servers: their registries are merged.
+    # Absent with several API servers, whose registries are merged.
     start_time_seconds=optional("process_start_time_seconds"),
 )
-# Names from the wheels 0.4.3 to 0.33.0; 0.32.0 also seen live. All `_perc` are 0 to 1. A client that disconnects is counted
-# nowhere. `iteration_tokens_total` is a histogram, `lora_requests_info` has a time as its value: neither is a signal.
+# Names from the wheels 0.4.3 to 0.33.0; 0.32.0 also tested live. All `_perc` are 0 to 1. Disconnected clients are not counted.
+# `iteration_tokens_total` is a histogram and `lora_requests_info` has a time as value: neither is a signal.
 _SIGNALS = signals(
     **_EVERY_RELEASE,
-    # Blocks that only the prefix cache holds count as free.
+    # Blocks held only by the prefix cache count as free.
     kv_cache_usage_ratio=(
         Source("vllm:kv_cache_usage_perc", since="0.9.2"),
         Source("vllm:gpu_cache_usage_perc", until="0.12.0"),
@@ -69,15 +69,15 @@ _SIGNALS = signals(
         Source("vllm:gpu_prefix_cache_hits_total", until="0.12.0"),
     ),
     speculation_drafts_total=optional("vllm:spec_decode_num_drafts_total"),
-    # What was called time per output token was an observation a step all along.
+    # Despite its name, time per output token always had one observation per step.
     itl_seconds=(
         Source("vllm:inter_token_latency_seconds", since="0.10.2"),
         Source("vllm:time_per_output_token_seconds", until="0.15.0"),
     ),
     tpot_seconds=Source("vllm:request_time_per_output_token_seconds", since="0.11.0"),
-    queue_seconds="vllm:request_queue_time_seconds",  # of a decoding engine with the time of the KV transfer
-    # NIXL since 0.11.1, Mooncake since 0.33. On the page of the engine that pulls the cache, or of the one that pushes it. What is
-    # stored elsewhere (offloading, Mooncake's store, LMCache) is no transfer between the two.
+    queue_seconds="vllm:request_queue_time_seconds",  # includes the KV transfer on a decoding engine
+    # NIXL since 0.11.1, Mooncake since 0.33; on the page of the engine that pulls or pushes the cache. Stores elsewhere (offloading,
+    # Mooncake's store, LMCache) are no transfer between the two.
     kv_transfer_seconds=(optional("vllm:nixl_xfer_time_seconds"), optional("vllm:mooncake_xfer_time_seconds")),
     kv_transfer_failures_total=(
         optional("vllm:nixl_num_failed_transfers_total"),
@@ -96,7 +96,7 @@ _FACTS = (
     JsonFact("model", "/v1/models", ("data", 0, "id")),
     JsonFact("context_tokens", "/v1/models", ("data", 0, "max_model_len")),
 )
-# Not num_gpu_blocks and the like: memory profiling makes them new at each start.
+# Without num_gpu_blocks and the like, which memory profiling changes at each start.
 _FLAGS = (
     "block_size",
     "cache_dtype",
@@ -112,14 +112,14 @@ _FLAGS = (
 )
 V1 = EngineTable(
     engine="vllm",
-    shape=PageShape(prefixes=("vllm:",), with_label="engine"),  # the index of the data-parallel rank
+    shape=PageShape(prefixes=("vllm:",), with_label="engine"),  # index of the data-parallel rank
     signals=_SIGNALS,
     flags=(("vllm:cache_config_info", _FLAGS), ("vllm:lora_requests_info", ("max_lora",))),
     facts=_FACTS,
     needs="start the server without --disable-log-stats",
 )
-# The Rust frontend (VLLM_USE_RUST_FRONTEND=1, 0.33) writes OpenMetrics, and tells neither capacity nor its start. The Python one writes
-# OpenMetrics too if a proxy in front of it asks for that, but tells one of the two at least.
+# The Rust frontend (VLLM_USE_RUST_FRONTEND=1, 0.33) writes OpenMetrics without capacity and start time. The Python one also writes
+# OpenMetrics if a proxy asks for it, but has at least one of the two.
 _ONLY_PYTHON = ("vllm:cache_config_info", "process_start_time_seconds")
 RUST = EngineTable(
     engine="vllm",
@@ -132,7 +132,7 @@ RUST = EngineTable(
     facts=_FACTS,
     lazy=True,
 )
-# V0, gone from 0.11 on. Its prefix cache tells a rate only, so no counters.
+# V0, removed in 0.11. Its prefix cache has only a rate, so no counters.
 V0 = EngineTable(
     engine="vllm",
     shape=PageShape(prefixes=("vllm:",), without_label="engine"),
@@ -150,8 +150,8 @@ V0 = EngineTable(
     facts=_FACTS,
 )
 TABLES = (RUST, V1, V0)
-# `/server_info` exists with VLLM_SERVER_DEV_MODE=1 only. Of its document only these are read: it holds the environment too. Names
-# from the sources of 0.32; there it failed on the CPU (HTTP 500), so that part was not seen live.
+# `/server_info` exists only with VLLM_SERVER_DEV_MODE=1. Only these parts are read, because it also contains the environment. Names
+# from the sources of 0.32, which failed on the CPU (HTTP 500), so this part was not tested live.
 _INFO, _CONFIG = "/server_info?config_format=json", "vllm_config"
 CONTEXT = (
     JsonFact("engine_version", "/version", ("version",)),
