@@ -64,7 +64,6 @@ def result_of(
         if cut := sum(probe.outcome is Outcome.CANCELLED for probe in probes):
             built = replace(built, ended=f"{built.ended or 'over'}, {cut} cut in flight")
         stages.append(built)
-    price = session.spec.budget.price_per_million if session.spec.budget is not None else None
     return session.result(
         "grid" if sweep.mode == "grid" else "sweep",
         Load.of(sweep.workload, arrivals="poisson", max_in_flight=sweep.max_in_flight),
@@ -85,9 +84,7 @@ def result_of(
             (stage.total_per_s, [probe for number, probe in run.probes if number == stage.number])
             for stage in [stage for stage in finished.stages if stage.phase not in UNJUDGED] or warm
         ),
-        prices=Prices(
-            session.spec.gpus.price_per_hour, *((price.prompt, price.completion) if price is not None else ())
-        ),
+        prices=Prices(session.spec.gpus.price_per_hour),
         context=_context(devices),
         interference=_interference(finished.others, probes_per_s, session.clock.unix_s() - session.started_unix_s),
         retry_after_s=run.quiet_s,
