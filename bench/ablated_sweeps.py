@@ -129,6 +129,7 @@ CHANGES = (
     Change("no tail", _of(fitting, _tail=_none)),
     Change("no means of neighbours", _of(fit_objective, GROUP_WEIGHT=0.0)),
     Change("no means of the page", _of(observations, _of_histograms=_nothing)),
+    Change("no search for slots", _of(fitting, SLOT_FACTORS=())),
     Change("no advantage of usual budgets", _of(fitting, USUAL_ADVANTAGE=0.0)),
     Change("no scan of budgets", _of(fitting, BUDGET_FACTORS=((1.0,),) * len(fitting.SHARES))),
     Change("any distance of the knee", _of(estimate, MAX_EXTRAPOLATION=1e9, MAX_BEYOND_REACHED=1e9)),
