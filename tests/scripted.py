@@ -28,6 +28,8 @@ from typing import Any
 from tests.processes import HANG_S
 from tests.wire.case import FIN, HOLD, RST, Step
 
+TLS_HANDSHAKE = b"\x16"  # begins what a client says that expects TLS
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -116,7 +118,11 @@ def threaded(reply: Reply) -> Iterator[str]:
 
 async def serve(reply: Reply, reader: StreamReader, writer: StreamWriter) -> None:
     """Answer the request of a connection. Raises OSError and IncompleteReadError if its client leaves before."""
-    head = await reader.readuntil(b"\r\n\r\n")
+    first = await reader.readexactly(1)
+    if first == TLS_HANDSHAKE:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        return
+    head = first + await reader.readuntil(b"\r\n\r\n")
     length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
     body = await reader.readexactly(int(length[1]) if length else 0)
     gone = asyncio.ensure_future(reader.read())

@@ -2,148 +2,117 @@
 discovery, and as a Kubernetes API server."""
 
 import json
-import threading
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
+from typing import Any, Self
+
+from tests.scripted import Asked, Script, threaded
+from tests.wire.heads import body
 
 CHUNK = 'data: {{"model":"m","choices":[{{"delta":{{"content":{}}}}}]}}\n\n'
 END = 'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
-JSON = "application/json"
+STREAM = "text/event-stream"
 PODS, LEASES = "/api/v1/namespaces/default/pods", "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 MODES = ("well", "rejected", "failing", "in_stream", "malformed", "no_http", "plain", "closed")
 
 
-class Echo(ThreadingHTTPServer):
+class Echo:
     """mode: how it answers what is asked of a model; it is set while it runs. `with` ends it.
 
     As a list and as an API server it first fails in every way that it knows, then goes well.
     """
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
         self.mode = "well"
         self.heard: list[str] = []
         self.requests = Counter[str]()  # by kind
         self.lease: dict[str, Any] = {}
-        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+        self._serving = threaded(self._reply)
+        self.address = self._serving.__enter__().removeprefix("http://")
 
-    @property
-    def address(self) -> str:
-        """host:port."""
-        return f"127.0.0.1:{self.server_address[1]}"
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self.server_close()
+        self._serving.__exit__(None, None, None)
 
+    def _reply(self, asked: Asked) -> Script:
+        headers = asked.headers
+        self.heard.append(" ".join([asked.path, *(f"{name}: {value}" for name, value in headers.items())]))
+        received = " ".join([headers.get("authorization", ""), *headers.values(), asked.path])
+        if asked.method == "CONNECT":
+            return answer(407, received, "text/plain")
+        if asked.path.startswith(LEASES):
+            return self._lease(received) if asked.method == "GET" else self._keep(asked.json, received)
+        if asked.method == "POST":
+            return self._completion(received, asked.json.get("max_tokens", 24))
+        if asked.path.startswith("/list"):
+            return self._list(headers.get("authorization", ""), asked.path.rpartition("=")[2], received)
+        if asked.path.startswith(PODS):
+            return self._pods(received, is_watch="watch=" in asked.path)
+        if asked.path.endswith("/models"):
+            if self.mode in ("well", "in_stream", "plain", "malformed"):
+                return answer(200, {"data": [{"id": "m", "owned_by": "vllm"}]})
+            return answer(401, {"error": {"message": received}})
+        if asked.path.endswith("/metrics"):
+            return answer(200, f"vllm:num_requests_running {received}\n{received}\n", "text/plain")
+        return answer(404, received, "text/plain")
 
-class _Handler(BaseHTTPRequestHandler):
-    server: Echo
-    protocol_version = "HTTP/1.1"
-    sent: ClassVar[dict[str, str]] = {}
-
-    def do_GET(self) -> None:
-        received = self._received()
-        if self.path.startswith("/list"):
-            self._list(received)
-        elif self.path.startswith(PODS):
-            self._pods(received)
-        elif self.path.startswith(LEASES):
-            self._lease(received)
-        elif self.path.endswith("/models"):
-            if self.server.mode in ("well", "in_stream", "plain", "malformed"):
-                self._answer(200, json.dumps({"data": [{"id": "m", "owned_by": "vllm"}]}), JSON)
-            else:
-                self._answer(401, json.dumps({"error": {"message": received}}), JSON)
-        elif self.path.endswith("/metrics"):
-            self._answer(200, f"vllm:num_requests_running {received}\n{received}\n", "text/plain")
-        else:
-            self._answer(404, received, "text/plain")
-
-    def do_POST(self) -> None:
-        received, mode = self._received(), self.server.mode
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if self.path.startswith(LEASES):
-            self._keep(body, received)
-            return
+    def _completion(self, received: str, tokens: int) -> Script:
         content = CHUNK.format(json.dumps(received))
-        match mode:
+        match self.mode:
             case "rejected" | "failing":
-                status = 401 if mode == "rejected" else 500
-                self._answer(status, json.dumps({"error": {"message": f"no: {received}"}}), JSON)
+                return answer(401 if self.mode == "rejected" else 500, {"error": {"message": f"no: {received}"}})
             case "in_stream":
-                self._answer(200, content + "data: " + json.dumps({"error": {"message": received}}) + "\n\n")
+                error = "data: " + json.dumps({"error": {"message": received}}) + "\n\n"
+                return answer(200, content + error, STREAM)
             case "malformed":
-                self._answer(200, f"data: {received}\n\n")
+                return answer(200, f"data: {received}\n\n", STREAM)
             case "plain":
-                self._answer(200, received, "text/html")
+                return answer(200, received, "text/html")
             case "no_http":
-                self.wfile.write(received.encode() + b"\r\n\r\n")
-                self.close_connection = True
+                return received.encode() + b"\r\n\r\n"
             case "closed":
-                self.close_connection = True
-            case _:
-                self._answer(200, content * json.loads(body).get("max_tokens", 24) + END)
-
-    def do_PUT(self) -> None:
-        self._keep(self.rfile.read(int(self.headers.get("Content-Length", 0))), self._received())
-
-    def do_CONNECT(self) -> None:
-        self._answer(407, self._received(), "text/plain")
+                return ()
+        return answer(200, content * tokens + END, STREAM)
 
     def _turn(self, kind: str) -> int:
-        self.server.requests[kind] += 1
-        return self.server.requests[kind]
+        self.requests[kind] += 1
+        return self.requests[kind]
 
-    def _list(self, received: str) -> None:
+    def _list(self, authorization: str, query: str, received: str) -> Script:
         """The list that an http discovery reads."""
-        token, query = self.headers.get("Authorization", "").removeprefix("Bearer "), self.path.rpartition("=")[2]
-        received = f"{token} {query} {received}"  # first, as of some things only the beginning is told
-        group: dict[str, Any] = {"targets": [self.server.address], "labels": {"__path__": "/found/v1"}}
+        received = (
+            f"{authorization.removeprefix('Bearer ')} {query} {received}"  # of some things only the beginning is told
+        )
+        group: dict[str, Any] = {"targets": [self.address], "labels": {"__path__": "/found/v1"}}
         match self._turn("list"):
             case 1:
-                self._answer(401, received, "text/plain")
+                return answer(401, received, "text/plain")
             case 2:
-                self._answer(200, json.dumps([{received: 1, **group}]), JSON)
+                return answer(200, [{received: 1, **group}])
             case 3:
-                self._answer(200, json.dumps([group | {"labels": {received: None}}]), JSON)
+                return answer(200, [group | {"labels": {received: None}}])
             case 4:
-                self.wfile.write(received.encode() + b"\r\n\r\n")
-                self.close_connection = True
+                return received.encode() + b"\r\n\r\n"
             case number if number % 2:
-                self._answer(200, "[]", received.replace(";", ","))
-            case _:
-                self._answer(200, json.dumps([group]), JSON)
+                return answer(200, [], received.replace(";", ","))
+        return answer(200, [group])
 
-    def _pods(self, received: str) -> None:
+    def _pods(self, received: str, *, is_watch: bool) -> Script:
         """A list, and a watch that is over at once."""
-        listed = {"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": [self._pod()]}
+        if not is_watch:
+            listed = {"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": [self._pod()]}
+            return {1: status(401, received), 2: answer(200, received)}.get(self._turn("pods"), answer(200, listed))
+        events: dict[int, Any] = {
+            1: {"type": "ERROR", "object": {"code": 500, "reason": received, "message": received}},
+            2: {"type": received, "object": received},
+        }
         bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "1"}}}
-        if "watch=" not in self.path:
-            match self._turn("pods"):
-                case 1:
-                    self._status(401, received)
-                case 2:
-                    self._answer(200, received, JSON)
-                case _:
-                    self._answer(200, json.dumps(listed), JSON)
-            return
-        match self._turn("watch"):
-            case 1:
-                event: Any = {"type": "ERROR", "object": {"code": 500, "reason": received, "message": received}}
-            case 2:
-                event = {"type": received, "object": received}
-            case 3:
-                event = received
-            case _:
-                event = bookmark
-        self._answer(200, (event if event is received else json.dumps(event)) + "\n", JSON)
+        turn = self._turn("watch")
+        return answer(200, (received if turn == 3 else json.dumps(events.get(turn, bookmark))) + "\n")
 
     def _pod(self) -> dict[str, Any]:
-        host, _, port = self.server.address.partition(":")
+        host, _, port = self.address.partition(":")
         ready = [{"type": "Ready", "status": "True"}]
         return {
             "metadata": {"name": "pod", "namespace": "default"},
@@ -151,48 +120,31 @@ class _Handler(BaseHTTPRequestHandler):
             "status": {"phase": "Running", "podIP": host, "conditions": ready},
         }
 
-    def _lease(self, received: str) -> None:
+    def _lease(self, received: str) -> Script:
         """Not to be had at first, then nobody's, then of whoever took it."""
-        spec = {"holderIdentity": received, "leaseDurationSeconds": 1, "leaseTransitions": 1}
-        match self._turn("lease"):
-            case 1:
-                self._status(403, received)
-            case 2:
-                spec["leaseDurationSeconds"] = received
-                self._answer(200, json.dumps({"metadata": {"resourceVersion": "1"}, "spec": spec}), JSON)
-            case 3:
-                self._answer(200, json.dumps({"metadata": {"resourceVersion": "1"}, "spec": spec}), JSON)
-            case _ if self.server.lease:
-                self._answer(200, json.dumps(self.server.lease), JSON)
-            case _:
-                self._status(404, received)
+        turn = self._turn("lease")
+        if turn == 1:
+            return status(403, received)
+        if turn > 3:
+            return answer(200, self.lease) if self.lease else status(404, received)
+        duration = received if turn == 2 else 1
+        spec = {"holderIdentity": received, "leaseDurationSeconds": duration, "leaseTransitions": 1}
+        return answer(200, {"metadata": {"resourceVersion": "1"}, "spec": spec})
 
-    def _keep(self, body: bytes, received: str) -> None:
+    def _keep(self, lease: dict[str, Any], received: str) -> Script:
         """The lease as it was written; once that fails."""
         if (number := self._turn("write")) == 2:
-            self._status(500, received)
-            return
-        self.server.lease = json.loads(body)
-        self.server.lease["metadata"]["resourceVersion"] = str(number)
-        self._answer(200, json.dumps(self.server.lease), JSON)
+            return status(500, received)
+        lease["metadata"]["resourceVersion"] = str(number)
+        self.lease = lease
+        return answer(200, lease)
 
-    def _status(self, code: int, received: str) -> None:
-        self._answer(
-            code, json.dumps({"kind": "Status", "code": code, "reason": received, "message": f"no: {received}"}), JSON
-        )
 
-    def _received(self) -> str:
-        received = " ".join([self.path, *(f"{name}: {value}" for name, value in self.headers.items())])
-        self.server.heard.append(received)
-        return " ".join([self.headers.get("Authorization", ""), *self.headers.values(), self.path])
+def answer(status: int, content: Any, kind: str = "application/json") -> Script:
+    """Texts as they are, other values as JSON."""
+    return body(f"{status} Echo", content, f"Content-Type: {kind}", "Connection: close")
 
-    def _answer(self, status: int, body: str, kind: str = "text/event-stream") -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body.encode())))
-        self.send_header("Connection", "close")
-        self.end_headers()
-        self.wfile.write(body.encode())
 
-    def log_message(self, *_: Any) -> None:
-        pass
+def status(code: int, received: str) -> Script:
+    """A Status object of an API server."""
+    return answer(code, {"kind": "Status", "code": code, "reason": received, "message": f"no: {received}"})
