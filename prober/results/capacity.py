@@ -162,6 +162,8 @@ def _random_effects(logs: Sequence[float], errors: Sequence[float]) -> tuple[flo
     """
     weights = [max(error, MIN_LOG_ERROR) ** -2 for error in errors]
     mean = sum(map(mul, weights, logs)) / sum(weights)
+    if len(logs) == 1:
+        return logs[0], 1 / math.sqrt(weights[0]), False
     excess = sum(weight * (log - mean) ** 2 for weight, log in zip(weights, logs, strict=True)) - (len(weights) - 1)
     if excess > 0:
         between = excess / (sum(weights) - sum(weight**2 for weight in weights) / sum(weights))

@@ -17,6 +17,7 @@ from prober.results.capacity import (
     combined,
     headroom,
     holds_at,
+    pooled,
     undecided_events,
     words,
 )
@@ -156,3 +157,11 @@ def test_a_wide_interval_and_an_upper_bound_are_told() -> None:
     wide = Capacity("a", "between", 1.5, 1.9, 2.3, samples=60)
     assert words([wide]) == "a: knee between 1.5 and 2.3/s by 60 requests, wide"
     assert words([Capacity("a", "below", upper=0.5, samples=9)]) == "a: knee below 0.5/s by 9 requests"
+
+
+def test_the_capacity_of_a_single_sweep_is_its_own() -> None:
+    """Whatever its value rounds to."""
+    for number in range(200):
+        alone = replace(OWN, per_s=1.0 + number / 7, log_error=0.05 + number / 900)
+        merged = pooled([alone])
+        assert (merged.per_s, merged.log_error) == pytest.approx((alone.per_s, alone.log_error))
