@@ -125,6 +125,21 @@ def test_cold_and_warm_prompts_are_compared_at_similar_lengths() -> None:
     assert window_features(cold + other).ttft_warm_s is None
 
 
+def test_similar_lengths_differ_by_a_tenth() -> None:
+    """Cold prompts of 1,000 tokens are compared with warm ones of 1,080, and not with those of 1,120."""
+    cold = [probe(prompt=1_000)] * 30
+    near, far = ([probe(ttft_ms=20, prompt=length, workload="w_warm")] * 30 for length in (1_080, 1_120))
+    assert window_features(cold + near).ttft_warm_s == pytest.approx(0.020)
+    assert window_features(cold + far).ttft_warm_s is None
+
+
+def test_most_flushes_are_single_tokens_where_itls_are_decode_steps() -> None:
+    """Four flushes of five tokens, as a busy machine merges some; not two of three."""
+    for tokens, is_step in ((13, True), (17, False)):
+        answers = [replace(p, timeline=replace(p.timeline, usage=Usage(100, tokens))) for p in [probe()] * 20]
+        assert (window_features(answers).step_s is not None) is is_step
+
+
 def test_the_cost_of_a_prompt_token() -> None:
     """A few probes that had to wait do not change the slope, many make its error large; similar lengths give none."""
     samples = [(n, 0.020 + 0.0001 * n) for n in range(100, 400, 5)]
@@ -306,6 +321,16 @@ def test_a_pause_of_the_engine_is_told_from_one_of_the_path() -> None:
     assert held.held_ratio > 0.4
     short = window_features([paused(70, 1)] * 20)
     assert (short.still_ratio, short.longest_still_s) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(("step_ms", "gap_ms", "is_pause"), [(10, 70, 0), (10, 100, 1), (2, 40, 0), (2, 60, 1)])
+def test_a_pause_is_longer_than_eight_steps_and_50_ms(step_ms: float, gap_ms: float, is_pause: int) -> None:
+    """Of 31 tokens, with one longer gap after the tenth."""
+    line = probe(step_ms=step_ms, tokens=31).timeline
+    later_ns = round((gap_ms - step_ms) * MS)
+    stamps = (*line.content_ns[:10], *(stamp + later_ns for stamp in line.content_ns[10:]))
+    answers = [replace(probe(), timeline=replace(line, content_ns=stamps, end_ns=stamps[-1]))] * 20
+    assert window_features(answers).longest_still_s == pytest.approx(is_pause * gap_ms / 1e3)
 
 
 def test_the_slowest_answers_show_one_slow_replica() -> None:
