@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.kubernetes.apiserver import threaded_api_server
-from tests.kubernetes.leases import CA_FILE, REAL, TOKEN_FILE
 from tests.processes import Daemon, Mock, fetch, get, until
 
 LEASE_S = 3
@@ -37,10 +36,7 @@ def swept(truth: Path) -> list[int]:
 
 @pytest.fixture
 def api_server() -> Iterator[str]:
-    """URL of a stand-in, or of the real one."""
-    if REAL:
-        yield REAL
-        return
+    """URL of a stand-in."""
     with threaded_api_server() as server:
         yield server.url("test")
 
@@ -48,8 +44,6 @@ def api_server() -> Iterator[str]:
 def replica(folder: Path, config: str, api_server: str, name: str, shard: str = "0/1") -> Daemon:
     folder.mkdir()
     flags = [f"--lease.name={name}", "--lease.namespace=default", f"--lease.api-server={api_server}"]
-    flags += [f"--lease.token-file={TOKEN_FILE}"] if TOKEN_FILE else []
-    flags += [f"--lease.ca-file={CA_FILE}"] if CA_FILE else []
     flags += [f"--lease.duration={LEASE_S}s", "--web.enable-admin-api", "--shutdown.timeout=1", f"--shard={shard}"]
     return Daemon(folder, config, *flags)
 

@@ -29,11 +29,12 @@ from prober.mock.server import create_app
 from prober.mock.service import Behaviour, Settings
 from prober.net.clock import Clock
 from prober.net.exchange import Exchange
+from prober.net.kubernetes import Api
 from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget
 from prober.probing.replicas import Leadership, Listener, claimed_as
 from prober.probing.target import Target
-from tests.kubernetes.leases import cluster
+from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.link import Link
 from tests.serving import serving, until
 
@@ -82,35 +83,35 @@ class Seat(Leadership):
         for lost, won in self._listeners:
             (lost if fence is None else won)()
 
+    def silently(self, fence: int | None) -> None:
+        """No listener hears of it."""
+        self.fence = fence
+
 
 class Engine:
-    """A mock whose answers take 0.4 s. came: when each request came, by who says so in its sweep; ended: how it did."""
+    """A mock whose answers take 0.4 s. came: when each request came; open: answers under way."""
 
     def __init__(self) -> None:
         self.came: list[float] = []
         self.open = 0
         self.url = ""
 
+    @web.middleware
+    async def count(self, request: web.Request, handler: Callable[[web.Request], Any]) -> Any:
+        is_answer = request.path == "/v1/chat/completions"
+        self.came += [time.monotonic()] * is_answer
+        self.open += is_answer
+        try:
+            return await handler(request)
+        finally:
+            self.open -= is_answer
+
 
 @asynccontextmanager
 async def engine() -> AsyncIterator[Engine]:
     found = Engine()
-
-    @web.middleware
-    async def count(request: web.Request, handler: Callable[[web.Request], Any]) -> web.StreamResponse:
-        if request.path != "/v1/chat/completions":
-            response: web.StreamResponse = await handler(request)
-            return response
-        found.came.append(time.monotonic())
-        found.open += 1
-        try:
-            answer: web.StreamResponse = await handler(request)
-            return answer
-        finally:
-            found.open -= 1
-
     app = create_app(Settings(behaviour=Behaviour(ttft=Constant(0.05), itl=Constant(0.01))))
-    app.middlewares.append(count)
+    app.middlewares.append(found.count)
     async with serving(app) as found.url:
         yield found
 
@@ -172,18 +173,6 @@ def short_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep_runner, "BEFORE_S", 0.05)
 
 
-async def test_without_the_lease_nothing_is_swept_and_it_is_said_who_may() -> None:
-    """Neither on request nor by schedule; both are counted."""
-    async with engine() as there, replica(there.url, Seat()) as here:
-        with pytest.raises(Refused, match="lease default/test-0 is held by another; only its holder sweeps") as told:
-            here.sweeps.start("t")
-        assert told.value.reason == "no_lease"
-        here.rings(time.time())
-        assert here.refused() == 2
-        assert here.sweeps.under_way is None
-        assert there.came == []
-
-
 async def test_what_was_due_while_nobody_held_it_is_swept_once_by_the_next_holder() -> None:
     """And not what another replica has begun, nor what is long past; with its number in the result."""
     key, now = claimed_as("t"), time.time()
@@ -208,8 +197,17 @@ async def test_what_was_due_while_nobody_held_it_is_swept_once_by_the_next_holde
             assert here.sweeps.under_way is None
 
 
-async def test_a_sweep_ends_at_once_when_the_lease_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing leaves any more, what is in flight is cut, and it is recorded as that."""
+@pytest.mark.parametrize(
+    ("lose", "fence"),
+    [(Seat.give, None), (Seat.silently, None), (Seat.silently, 3)],
+    ids=["told", "stopped", "new tenure"],
+)
+async def test_a_sweep_ends_at_once_when_the_lease_is_lost(
+    lose: Callable[[Seat, int | None], None], fence: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing leaves any more, what is in flight is cut, and it is recorded as that. A process that was stopped, whom nobody tells,
+    asks its clock before each request; another number is another holder, even where it is the same process.
+    """
     seat = Seat()
     async with engine() as there, replica(there.url, seat) as here:
         seat.give(1)
@@ -217,39 +215,12 @@ async def test_a_sweep_ends_at_once_when_the_lease_is_lost(monkeypatch: pytest.M
         await until(lambda: len(there.came) > 10 and there.open)
         sent = sending(monkeypatch, seat)
         await until(lambda: len(sent) > 3)
-        seat.give(None)
+        lose(seat, fence)
         await until(lambda: here.stops("lease_lost"))
         await until(lambda: there.open == 0)
         assert set(sent) == {1}
         (result,) = here.sweeps.results("t")
         assert (result.stop, result.stop_detail) == ("lease_lost", "another prober may sweep now")
-
-
-async def test_a_process_that_was_stopped_finds_out_before_it_sends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody tells it: it asks its clock before each request."""
-    seat = Seat()
-    async with engine() as there, replica(there.url, seat) as here:
-        seat.give(1)
-        here.sweeps.start("t")
-        await until(lambda: len(there.came) > 10)
-        sent = sending(monkeypatch, seat)
-        await until(lambda: len(sent) > 3)
-        seat.fence = None  # no listener hears of it
-        await until(lambda: here.stops("lease_lost"))
-        assert set(sent) == {1}
-
-
-async def test_a_new_tenure_does_not_carry_on_an_old_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another number is another holder, even where it is the same process."""
-    seat = Seat()
-    async with engine() as there, replica(there.url, seat) as here:
-        seat.give(1)
-        here.sweeps.start("t")
-        await until(lambda: len(there.came) > 5)
-        sent = sending(monkeypatch, seat)
-        seat.fence = 3
-        await until(lambda: here.stops("lease_lost"))
-        assert sent == []
 
 
 async def test_what_could_not_be_written_down_is_not_begun() -> None:
@@ -289,27 +260,15 @@ async def test_a_lease_that_came_back_meanwhile_begins_nothing_twice(monkeypatch
         assert here.refused() == 1
 
 
-async def test_min_gap_counts_other_replicas_sweeps() -> None:
-    """Which are known by when they were begun."""
-    seat = Seat()
-    async with engine() as there, replica(there.url, seat, gap="1h") as here:
-        seat.claims[claimed_as("t")] = time.time() - 60
-        seat.give(1)
-        with pytest.raises(Refused, match="min_gap is 3600 s"):
-            here.sweeps.start("t", "schedule", time.time())
-
-
 async def test_a_leader_that_is_cut_off_in_mid_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its sweep stops within the lease time, the other one takes over, and what was due is not swept a second time."""
-    async with engine() as there, cluster() as server, Link(server.url) as link:
+    async with engine() as there, ApiServer() as server, Link(server.url("a")) as link:
 
         def lease(who: str, families: Registry, url: str) -> KubernetesLeadership:
-            return KubernetesLeadership(
-                KubernetesLease(server.api(url), "default", f"{server.name}-0"), who, TIMING, families
-            )
+            return KubernetesLeadership(KubernetesLease(Api(url), "default", "prober-0"), who, TIMING, families)
 
         one, two = registry(), registry()
-        a, b = lease("a", one, link.url), lease("b", two, server.url)
+        a, b = lease("a", one, link.url), lease("b", two, server.url("b"))
         async with replica(there.url, a, families=one) as first, replica(there.url, b, families=two) as second:
             tasks = [asyncio.create_task(a.run())]
             try:

@@ -1,12 +1,10 @@
-"""Leases against an API server: the stand-in, in virtual time, or a real one (`KUBE_APISERVER`, see bench/figures.md)."""
+"""Leases against the stand-in API server, in virtual time; tests/cluster asks a real one."""
 
 import asyncio
-import logging
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from copy import deepcopy
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -16,43 +14,35 @@ from prober.exposition.families import Registry
 from prober.features.replicas import series as replicas_series
 from prober.features.replicas.leadership import (
     CLAIMS_ANNOTATION,
-    Conflict,
     KubernetesLeadership,
     KubernetesLease,
     LeaseOptions,
     leadership,
     record_of,
 )
-from prober.features.replicas.lease_machine import Record, Timing, Write
-from prober.net.kubernetes import KubernetesApiError, Unreachable
+from prober.features.replicas.lease_machine import Record, Timing
+from prober.net.kubernetes import Api, Unreachable
 from prober.probing.replicas import Shard
-from tests.kubernetes.leases import REAL, Cluster, cluster
-from tests.kubernetes.link import Link
+from tests.kubernetes.apiserver import ApiServer
 from tests.serving import until
 
-pytestmark = () if REAL else pytest.mark.virtual_time
+pytestmark = pytest.mark.virtual_time
 
+LEASE = ("leases", "default", "prober-0")
 LEASE_S = 3.0
 TIMING = Timing(LEASE_S)
 MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
-@pytest.fixture
-async def api_server() -> AsyncIterator[Cluster]:
-    async with cluster() as found:
-        yield found
-
-
 class Replica:
     """One that wants the lease. told: what it was told, in order."""
 
-    def __init__(self, server: Cluster, who: str, url: str | None = None) -> None:
+    def __init__(self, server: ApiServer, who: str) -> None:
         self.families: Registry = registry()
-        kept = KubernetesLease(server.api(url), "default", f"{server.name}-0")
+        kept = KubernetesLease(Api(server.url(who)), "default", "prober-0")
         self.part = KubernetesLeadership(kept, who, TIMING, self.families, clock=asyncio.get_running_loop().time)
         self.told: list[str] = []
         self.part.listen(lambda: self.told.append("lost"), lambda: self.told.append("won"))
-        self.task: asyncio.Task[None] | None = None
 
     @property
     def holds(self) -> bool:
@@ -61,26 +51,23 @@ class Replica:
     def value(self, declared: Any) -> float:
         return self.families[declared.name].value().value
 
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self.part.run())
+        return self
 
-@asynccontextmanager
-async def replica(server: Cluster, who: str, url: str | None = None) -> AsyncIterator[Replica]:
-    made = Replica(server, who, url)
-    made.task = asyncio.create_task(made.part.run())
-    try:
-        yield made
-    finally:
-        await made.part.close()
+    async def __aexit__(self, *_: object) -> None:
+        await self.part.close()
 
 
-async def test_one_holds_it_and_says_so_as_kubernetes_does(api_server: Cluster) -> None:
+async def test_one_holds_it_and_says_so_as_kubernetes_does() -> None:
     """The object as client-go writes it; who leaves is followed within two polls, with the next number."""
     begun = datetime.now(UTC)
-    async with replica(api_server, "b") as second, replica(api_server, "a") as first:
+    async with ApiServer() as server, Replica(server, "b") as second, Replica(server, "a") as first:
         await until(lambda: first.holds or second.holds)
         one, other = (first, second) if first.holds else (second, first)
         await until(lambda: other.part.holder)
         assert not other.holds
-        lease = await api_server.lease()
+        lease = server.objects[LEASE]
         assert lease["metadata"]["labels"] == {"app.kubernetes.io/name": "llm-slo-prober"}
         spec = lease["spec"]
         assert spec["holderIdentity"] == other.part.holder
@@ -91,73 +78,29 @@ async def test_one_holds_it_and_says_so_as_kubernetes_does(api_server: Cluster) 
         assert (one.value(replicas_series.LEASE_HELD), other.value(replicas_series.LEASE_HELD)) == (1, 0)
         renewed = spec["renewTime"]
         await asyncio.sleep(TIMING.retry_s * 2)
-        spec = (await api_server.lease())["spec"]
+        spec = server.objects[LEASE]["spec"]
         assert spec["renewTime"] > renewed
         assert spec["acquireTime"] <= renewed
         await one.part.close()
         assert one.told == ["won", "lost"]
-        assert (await api_server.lease())["spec"].get("holderIdentity") != one.part.holder
+        assert server.objects[LEASE]["spec"].get("holderIdentity") != one.part.holder
         await until(lambda: other.holds)
         assert other.value(replicas_series.LEASE_TRANSITIONS) >= 1
 
 
-async def test_a_server_that_is_away_at_the_start_is_waited_for(
-    api_server: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is said once, with what waits; and once it answers, it is held."""
-    caplog.set_level(logging.INFO)
-    async with Link(api_server.url) as link:
-        link.cut = True
-        async with replica(api_server, "a", link.url) as first:
-            await until(lambda: first.value(replicas_series.LEASE_FAILURES) >= 2)
-            assert not first.holds
-            said = [each for each in caplog.messages if "sweeps and Grafana wait for it" in each]
-            assert len(said) == 1
-            link.cut = False
-            await until(lambda: first.holds)
-            assert "the API server answers again" in caplog.text
-
-
-async def test_what_others_write_into_it_is_kept_and_costs_a_try(api_server: Cluster) -> None:
+async def test_what_others_write_into_it_is_kept_and_costs_a_try() -> None:
     """A label and an annotation of somebody else's: the next renewal is beaten, the one after it stands."""
-    async with replica(api_server, "a") as first:
+    async with ApiServer() as server, Replica(server, "a") as first:
         await until(lambda: first.holds)
-        api = api_server.api()
-        body = await api.get(path := f"/apis/coordination.k8s.io/v1/namespaces/default/leases/{api_server.name}-0")
-        body["metadata"].setdefault("labels", {})["team"] = "serving"
-        body["metadata"].setdefault("annotations", {})["note"] = "here"
-        while True:
-            with suppress(KubernetesApiError):  # it was renewed between reading and writing
-                await api.replace(path, body)
-                break
-            body["metadata"]["resourceVersion"] = (await api.get(path))["metadata"]["resourceVersion"]
+        others = deepcopy(server.objects[LEASE])
+        others["metadata"].setdefault("labels", {})["team"] = "serving"
+        others["metadata"].setdefault("annotations", {})["note"] = "here"
+        server.put("leases", others)
         await asyncio.sleep(1.5 * LEASE_S)
         await until(lambda: first.holds)
-        about = (await api.get(path))["metadata"]
+        about = server.objects[LEASE]["metadata"]
         assert (about["labels"]["team"], about["annotations"]["note"]) == ("serving", "here")
-        await api.close()
-
-
-async def test_a_write_with_an_old_version_is_beaten(api_server: Cluster) -> None:
-    """So is making what is there already; times are never those of before."""
-    kept = KubernetesLease(api_server.api(), "default", f"{api_server.name}-0")
-    try:
-        assert await kept.read(5) is None
-        made = await kept.write(Write(Record("a", 3, 0), begins=True), 5)
-        with pytest.raises(Conflict):
-            await kept.write(Write(Record("b", 3, 0), begins=True), 5)
-        again = await kept.write(Write(Record("a", 3, 0, made), begins=False), 5)
-        assert again != made
-        with pytest.raises(Conflict):
-            await kept.write(Write(Record("b", 3, 1, made), begins=True), 5)
-        found = await kept.read(5)
-        assert found == Record("a", 3.0, 0, again)
-        await kept.write(Write(Record("", 1, 0, again), begins=False), 5)
-        released = await kept.read(5)
-        assert released is not None
-        assert (released.holder, released.lease_s) == ("", 1.0)
-    finally:
-        await kept.close()
+        assert first.told == ["won"]
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,18 @@ their versions, folders, data sources and annotations, and can be told to fail i
 
 import base64
 import json
-import ssl
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests import scripted
+from tests.scripted import threaded
+from tests.wire.case import Step
+from tests.wire.heads import body as answer_of
 
 TOKEN = "glsa_standIn0123456789_abcdef01"
 USER, PASSWORD = "admin", "hunter2-hunter2"
@@ -74,6 +76,7 @@ class Grafana:
     old: bool = False
     hides: bool = False
     url: str = ""
+    prefix: str = ""
     _counts: dict[tuple[str, str], int] = field(default_factory=dict)
 
     @property
@@ -98,6 +101,29 @@ class Grafana:
             kept.document, kept.folder_uid = document, folder_uid
             kept.versions.append(entry)
         return version
+
+    def reply(self, asked: scripted.Asked) -> Iterator[Step]:
+        """The script of an answer: of a proxy's login beside the API, of a fault, or of the API."""
+        parts = urlsplit(asked.path)
+        path = parts.path.removeprefix(self.prefix)
+        if not parts.path.startswith(self.prefix + "/api/"):
+            yield from _answer(200, LOGIN, "text/html")
+            return
+        if asked.method == "GET" and asked.body:
+            yield from _answer(400, '{"message": "a GET has no body"}')
+            return
+        content = asked.json if asked.body else None
+        self.asked.append(Asked(asked.method, path, content))
+        fault = self.fault(asked.method, path)
+        if fault is not None and not fault.lost:
+            yield fault.slow_s
+            yield from _answer(fault.status, fault.body, fault.kind, fault.location)
+        elif not _may_enter(asked.headers.get("authorization", "")):
+            yield from _answer(401, '{"message": "Invalid API key"}')
+        else:
+            status, document = self.answer(asked.method, path, parse_qs(parts.query), content)
+            if fault is None:
+                yield from _answer(status, json.dumps(document))
 
     # --- the documented calls; each gives status and body
 
@@ -191,14 +217,9 @@ class Grafana:
             return 400, {"message": "Failed to save annotation"}
         begin = body.get("time") or round(time.time() * 1e3)
         number = len(self.annotations) + 1
+        end = body.get("timeEnd") or begin
         self.annotations.append(
-            {
-                "id": number,
-                "time": begin,
-                "timeEnd": body.get("timeEnd") or begin,
-                "tags": body["tags"],
-                "text": body["text"],
-            }
+            {"id": number, "time": begin, "timeEnd": end, "tags": body["tags"], "text": body["text"]}
         )
         return 200, {"message": "Annotation added", "id": number}
 
@@ -226,79 +247,22 @@ def _flaw(body: Any, fields: dict[str, type], needed: tuple[str, ...]) -> str:
     return f"not documented or of another type: {wrong}; missing: {missing}" if wrong or missing else ""
 
 
+def _answer(
+    status: int, text: str, kind: str = "application/json; charset=UTF-8", location: str = ""
+) -> tuple[Step, ...]:
+    fields = (f"Content-Type: {kind}", "Connection: close", *([f"Location: {location}"] if location else []))
+    return answer_of(f"{status} X", text, *fields)
+
+
 def _may_enter(header: str) -> bool:
     basic = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
     return header in (f"Bearer {TOKEN}", f"Basic {basic}")
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    wbufsize = 1 << 16  # head and body in one packet
-    grafana: Grafana
-    prefix = ""
-
-    def _do(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        raw = self.rfile.read(length)
-        parts = urlsplit(self.path)
-        if not parts.path.startswith(self.prefix + "/api/"):
-            self._send(200, LOGIN, "text/html")
-            return
-        path = parts.path.removeprefix(self.prefix)
-        if self.command == "GET" and raw:
-            self._send(400, '{"message": "a GET has no body"}', "application/json")
-            return
-        body = json.loads(raw) if raw else None
-        self.grafana.asked.append(Asked(self.command, path, body))
-        fault = self.grafana.fault(self.command, path)
-        if fault is not None and not fault.lost:
-            time.sleep(fault.slow_s)
-            self._send(fault.status, fault.body, fault.kind, fault.location)
-            return
-        if not _may_enter(self.headers.get("Authorization", "")):
-            self._send(401, '{"message": "Invalid API key"}', "application/json")
-            return
-        status, answer = self.grafana.answer(self.command, path, parse_qs(parts.query), body)
-        if fault is not None:
-            self.close_connection = True
-            return
-        self._send(status, json.dumps(answer), "application/json; charset=UTF-8")
-
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _do  # noqa: N815 - the names are the library's
-
-    def _send(self, status: int, text: str, kind: str, location: str = "") -> None:
-        body = text.encode()
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        if location:
-            self.send_header("Location", location)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def handle(self) -> None:
-        """Ignore clients that disconnect or do not trust the certificate."""
-        with suppress(ConnectionError, ssl.SSLError):
-            super().handle()
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing."""
-
-
 @contextmanager
-def standing_in(grafana: Grafana, prefix: str = "", tls: ssl.SSLContext | None = None) -> Iterator[Grafana]:
+def standing_in(grafana: Grafana, prefix: str = "") -> Iterator[Grafana]:
     """Serve it on a free port, under `prefix`, with its address in `url`."""
-    handler = type("Handler", (_Handler,), {"grafana": grafana, "prefix": prefix})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    grafana.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_address[1]}{prefix}"
-    try:
+    grafana.prefix = prefix
+    with threaded(grafana.reply) as url:
+        grafana.url = url + prefix
         yield grafana
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -1,5 +1,6 @@
 """Push of dashboards and annotations, against a stand-in that checks each request by Grafana's documentation."""
 
+import asyncio
 import json
 import logging
 import re
@@ -28,6 +29,7 @@ from tests.features.grafana.grafana_server import (
     Grafana,
     standing_in,
 )
+from tests.scripted import scripted
 
 DOCUMENTS: list[dict[str, Any]] = [json.loads(text) for text in files().values()]
 FOLDER = "LLM SLO prober"
@@ -249,18 +251,22 @@ def test_addresses_that_hand_out_credentials_are_refused(host: str, monkeypatch:
         api.folder.get_all_folders()
 
 
-def test_certificates(tmp_path: Path) -> None:
+async def test_certificates(tmp_path: Path) -> None:
     """An untrusted certificate is an error with the remedy; the file of its authority makes it trusted."""
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    with standing_in(Grafana(), tls=context) as grafana:
+
+    def folders(url: str, tls: TlsSpec | None) -> Any:
+        with connected(url, TOKEN, tls) as api:
+            return api.folder.get_all_folders()
+
+    async with scripted(Grafana().reply, tls=context) as url:
         for tls in (None, TlsSpec(ca_file=str(tmp_path / "none.pem"))):
-            with pytest.raises(GrafanaError, match="certificate"), connected(grafana.url, TOKEN, tls) as api:
-                api.folder.get_all_folders()
-        with connected(grafana.url, TOKEN, TlsSpec(ca_file=str(tmp_path / "ca.pem"))) as api:
-            assert api.folder.get_all_folders() == []
+            with pytest.raises(GrafanaError, match="certificate"):
+                await asyncio.to_thread(folders, url, tls)
+        assert await asyncio.to_thread(folders, url, TlsSpec(ca_file=str(tmp_path / "ca.pem"))) == []
 
 
 def test_a_missing_permission_is_named(grafana: Grafana) -> None:
