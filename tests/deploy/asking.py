@@ -21,12 +21,7 @@ def discovery(
     return KubernetesSpec(
         role="pod" if role == "pod" else "endpointslice",
         namespaces=namespaces,
-        label_selector=None,
-        field_selector=None,
-        annotations={},
         port=8000,
-        port_annotation=None,
-        unready=False,
         api_server=api_server,
         auth=Auth(bearer_token_file=token_file) if token_file else None,
         ca_file=ca_file,

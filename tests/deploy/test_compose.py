@@ -1,13 +1,11 @@
 """The compose file's parts are what their own programs take. No container was started; test_compose_running.py runs its commands."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from tests.commands import prober
 from tests.deploy.schemas import TEXT, listed, record
 
 ROOT = Path(__file__).parents[2]
@@ -45,11 +43,6 @@ SCHEMA = record(
 ) | {"patternProperties": {"^x-": {}}}
 
 
-def done(*words: str | Path) -> None:
-    ran = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-
-
 def test_every_key_is_one_of_compose() -> None:
     """Named volumes are declared, and what a service is called is no key."""
     assert list(Draft202012Validator(SCHEMA).iter_errors(DOCUMENT)) == []
@@ -64,42 +57,16 @@ def test_a_key_that_does_not_exist_is_told(key: str) -> None:
     assert list(Draft202012Validator(SCHEMA).iter_errors(wrong))
 
 
-def test_the_prober_takes_its_configuration() -> None:
-    """By `prober check`; the rules are those that `prober rules` writes for it."""
-    config = f"--config.file={PARTS / 'prober.yaml'}"
-    for words in (("check", config), ("rules", config, f"--output={PARTS / 'rules.yaml'}", "--check")):
-        ended = prober(*words)
-        assert ended.returncode == 0, ended.stderr
-
-
 @pytest.mark.parametrize("name", SERVICES)
-def test_every_file_that_is_mounted_is_there(name: str) -> None:
-    """Docker would make an empty folder of it."""
-    for volume in SERVICES[name].get("volumes", ()):
-        if isinstance(volume, str) and volume.startswith("."):
-            assert (COMPOSE.parent / volume.split(":")[0]).exists(), volume
-
-
-@pytest.mark.parametrize("name", SERVICES)
-def test_nothing_listens_beyond_the_machine(name: str) -> None:
-    """Every published port is of the loopback address, and is the one at which the service listens."""
-    assert set(SERVICES[name].get("ports", ())) <= {f"127.0.0.1:{PORTS[name]}:{PORTS[name]}"}
-
-
-@pytest.mark.parametrize("name", ["prober", "engine", "slow-engine"])
-def test_our_containers_are_hardened(name: str) -> None:
-    """Read-only, without capabilities, bounded in memory and not in CPU."""
+def test_a_service_is_of_this_machine_only_and_ours_are_hardened(name: str) -> None:
+    """Mounted files are there (Docker would make folders of them); published ports are of loopback, and those at which the service
+    listens. Our containers are read-only, without capabilities, bounded in memory and not in CPU.
+    """
     service = SERVICES[name]
-    assert service["read_only"] is True
-    assert service["cap_drop"] == ["ALL"]
-    assert service["security_opt"] == ["no-new-privileges:true"]
-    assert "mem_limit" in service
-    assert "cpus" not in service
-
-
-def test_addresses_are_names_of_services() -> None:
-    """Whoever asks whom: targets, scrapes, alerts, the data source."""
-    texts = [path.read_text() for path in PARTS.rglob("*.yaml") if path.name != "rules.yaml"]
-    addresses = {f"{name}:{port}" for name, port in PORTS.items() if name != "grafana"}
-    assert all(any(f"/{address}" in text or f'"{address}' in text for text in texts) for address in addresses)
-    assert SERVICES.keys() == PORTS.keys()
+    files = [volume.split(":")[0] for volume in service.get("volumes", ()) if volume.startswith(".")]
+    assert [file for file in files if not (COMPOSE.parent / file).exists()] == []
+    assert set(service.get("ports", ())) <= {f"127.0.0.1:{PORTS[name]}:{PORTS[name]}"}
+    if name in ("prober", "engine", "slow-engine"):
+        assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert ("mem_limit" in service, "cpus" in service) == (True, False)

@@ -43,87 +43,80 @@ def test_every_container_is_hardened(shipped: Shipped) -> None:
     assert {where.rpartition(": ")[2] for where in seen} == {"Deployment", "StatefulSet", "Job", "AnalysisTemplate"}
 
 
-def everybody(pod: dict[str, Any], container: dict[str, Any]) -> bool:
-    return True
-
-
-def of_its_own(pod: dict[str, Any], container: dict[str, Any]) -> bool:
+def own(pod: dict[str, Any], container: dict[str, Any]) -> bool:
+    """Whether the pod is the prober's own."""
     return not beside(container)
 
 
-def daemons(pod: dict[str, Any], container: dict[str, Any]) -> bool:
+def daemon(pod: dict[str, Any], container: dict[str, Any]) -> bool:
     return runs(container)
 
 
-def sidecars(pod: dict[str, Any], container: dict[str, Any]) -> bool:
+def sidecar(pod: dict[str, Any], container: dict[str, Any]) -> bool:
     return beside(container)
 
 
-def daemon_of_its_own(pod: dict[str, Any], container: dict[str, Any]) -> bool:
+def watched(pod: dict[str, Any], container: dict[str, Any]) -> bool:
+    """Whether it is a daemon of its own."""
     return runs(container) and not beside(container)
 
 
-SETTINGS = {
-    ("securityContext", "runAsNonRoot"): everybody,
-    ("securityContext", "runAsUser"): everybody,
-    ("securityContext", "runAsGroup"): everybody,
-    ("securityContext", "fsGroup"): owned,
-    ("securityContext", "seccompProfile"): everybody,
-    ("securityContext", "allowPrivilegeEscalation"): everybody,
-    ("securityContext", "readOnlyRootFilesystem"): everybody,
-    ("securityContext", "capabilities"): everybody,
-    ("resources", "requests"): everybody,
-    ("resources", "requests", "cpu"): everybody,
-    ("resources", "requests", "memory"): everybody,
-    ("resources", "limits"): everybody,
-    ("automountServiceAccountToken",): of_its_own,
-    ("enableServiceLinks",): of_its_own,
-    ("livenessProbe",): daemon_of_its_own,
-    ("readinessProbe",): daemon_of_its_own,
-    ("topologySpreadConstraints",): daemon_of_its_own,
-}
-"""And whose they are."""
+def anything(pod: dict[str, Any], container: dict[str, Any]) -> bool:
+    return True
 
 
-def taken(here: dict[str, Any], path: tuple[str, ...]) -> bool:
+# Settings without which a container is told of, and whose they are.
+TAKEN: dict[str, Whose] = {
+    "securityContext.fsGroup": owned,
+    **dict.fromkeys(("automountServiceAccountToken", "enableServiceLinks"), own),
+    **dict.fromkeys(("livenessProbe", "readinessProbe", "topologySpreadConstraints"), watched),
+    **dict.fromkeys(("resources.requests", "resources.requests.cpu", "resources.requests.memory", "resources.limits"), anything),
+    **{
+        f"securityContext.{name}": anything
+        for name in (
+            *("runAsNonRoot", "runAsUser", "runAsGroup", "seccompProfile", "allowPrivilegeEscalation"),
+            *("readOnlyRootFilesystem", "capabilities"),
+        )
+    },
+}  # fmt: skip
+BOTH = {"cpu": 1, "memory": 1}
+PROBE = {"httpGet": {"path": "/-/ready", "port": 1}}
+# Settings with which it is told of: of the pod, or of the container.
+GIVEN: list[tuple[Whose, str, str, Any]] = [
+    (anything, "pod", "hostNetwork", True),
+    (anything, "pod", "hostPID", True),
+    (anything, "pod", "volumes", [{"name": "host", "hostPath": {"path": "/"}}]),
+    (anything, "pod", "volumes", [{"name": "far", "nfs": {"server": "files.example", "path": "/"}}]),
+    (anything, "container", "ports", [{"name": "http", "containerPort": 9742, "hostPort": 9742}]),
+    (anything, "container", "resources", {"requests": BOTH, "limits": BOTH}),
+    (anything, "container", "resources", {"requests": BOTH, "limits": {"memory": 1, "gpu": 1}}),
+    (daemon, "pod", "terminationGracePeriodSeconds", 15),  # too little to drain
+    (daemon, "container", "startupProbe", PROBE),  # would hold an engine up
+    (sidecar, "container", "livenessProbe", PROBE),  # takes the engine out of service with it
+    (sidecar, "container", "readinessProbe", PROBE),
+    (sidecar, "container", "args", ["run"]),  # ends when it cannot begin
+]
+
+
+def taken(here: dict[str, Any], path: str) -> bool:
     """Whether it was there; now it is not."""
-    for part in path[:-1]:
+    *parents, last = path.split(".")
+    for part in parents:
         here = here.get(part, {})
-    return here.pop(path[-1], None) is not None
+    return here.pop(last, None) is not None
 
 
-@pytest.mark.parametrize("path", SETTINGS, ids="/".join)
-def test_the_check_misses_no_setting(shipped: Shipped, path: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("path", TAKEN)
+def test_the_check_misses_no_setting(shipped: Shipped, path: str) -> None:
     """Each container that should have it is told of when neither it nor its pod has it any more."""
-    tried = [placed for placed in placed_containers(shipped) if SETTINGS[path](placed[1], placed[2])]
+    tried = [placed for placed in placed_containers(shipped) if TAKEN[path](placed[1], placed[2])]
     assert tried
     for where, pod, container, asks in tried:
         assert any([taken(pod, path), taken(container, path)]), where
         assert wrongs(pod, container, asks), where
 
 
-def probed(path: str) -> dict[str, Any]:
-    return {"httpGet": {"path": path, "port": 1}}
-
-
-@pytest.mark.parametrize(
-    ("whose", "where", "name", "value"),
-    [
-        (everybody, "pod", "hostNetwork", True),
-        (everybody, "pod", "hostPID", True),
-        (everybody, "pod", "volumes", [{"name": "host", "hostPath": {"path": "/"}}]),
-        (everybody, "pod", "volumes", [{"name": "far", "nfs": {"server": "files.example", "path": "/"}}]),
-        (everybody, "container", "ports", [{"name": "http", "containerPort": 9742, "hostPort": 9742}]),
-        (everybody, "container", "resources", {"requests": {"cpu": 1, "memory": 1}, "limits": {"cpu": 1, "memory": 1}}),
-        (everybody, "container", "resources", {"requests": {"cpu": 1, "memory": 1}, "limits": {"memory": 1, "gpu": 1}}),
-        (daemons, "pod", "terminationGracePeriodSeconds", 15),  # too little to drain
-        (daemons, "container", "startupProbe", probed("/-/ready")),  # would hold an engine up
-        (sidecars, "container", "livenessProbe", probed("/-/healthy")),  # takes the engine out of service with it
-        (sidecars, "container", "readinessProbe", probed("/-/ready")),
-        (sidecars, "container", "args", ["run"]),  # ends when it cannot begin
-    ],
-    ids=lambda value: getattr(value, "__name__", str(value)),
-)
+@pytest.mark.parametrize(("whose", "where", "name", "value"), GIVEN, ids=[f"{row[2]} {row[3]}" for row in GIVEN])
 def test_the_check_sees_what_must_not_be(shipped: Shipped, whose: Whose, where: str, name: str, value: Any) -> None:
     """Each container with it, or in a pod with it, is told of."""
     tried = [placed for placed in placed_containers(shipped) if whose(placed[1], placed[2])]

@@ -18,18 +18,13 @@ RECIPE = (ROOT / "Dockerfile").read_text()
 FINAL = RECIPE.split("\nFROM ")[-1]
 
 
-def test_hadolint_has_nothing_to_say() -> None:
-    """At its default rules."""
-    program = Path(sys.executable).parent / "hadolint"
-    done = subprocess.run([program, ROOT / "Dockerfile"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_hadolint_has_something_to_say_of_a_bad_recipe(tmp_path: Path) -> None:
-    """The test above can fail."""
+def test_hadolint_has_nothing_to_say(tmp_path: Path) -> None:
+    """At its default rules; of a bad recipe it has."""
     (tmp_path / "Dockerfile").write_text("FROM python\nCMD python -m prober\n")
     program = Path(sys.executable).parent / "hadolint"
-    assert subprocess.run([program, tmp_path / "Dockerfile"], capture_output=True, check=False).returncode == 1
+    for folder, code in ((ROOT, 0), (tmp_path, 1)):
+        done = subprocess.run([program, folder / "Dockerfile"], capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stdout + done.stderr
 
 
 def test_the_final_stage_runs_nothing_and_nobody_is_root() -> None:
@@ -66,7 +61,7 @@ def pins(name: str) -> dict[str, str]:
 
 
 def test_the_image_has_what_was_tested_and_nothing_to_develop_with() -> None:
-    """The image's lock pins the versions of the development lock, with hashes, without the tools.
+    """The image's lock pins the versions of the development lock, without the tools; tests/security/test_supply.py asks for hashes.
 
     The compiler of the image's build is needed nowhere else.
     """
@@ -76,10 +71,6 @@ def test_the_image_has_what_was_tested_and_nothing_to_develop_with() -> None:
     build = pins("requirements.build.lock")
     assert build.pop("ziglang")
     assert build.items() <= tested.items()
-    for name in ("requirements.image.lock", "requirements.build.lock"):
-        _, *entries = re.split(r"^(?=[a-z0-9._-]+==)", (ROOT / name).read_text(), flags=re.MULTILINE)
-        assert entries
-        assert all("--hash=sha256:" in entry for entry in entries)
 
 
 def sbom(epoch: str, *status: Path) -> str:
@@ -104,6 +95,8 @@ def test_the_list_of_parts_is_cyclonedx() -> None:
         if dependency["ref"].startswith("pkg:pypi/llm-slo-prober@")
     )
     assert any(ref.startswith("pkg:pypi/aiohttp@") for ref in own["dependsOn"])
+    del document["components"][0]["name"]
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(document)) is not None
 
 
 def test_the_list_of_parts_has_the_packages_of_the_distribution(tmp_path: Path) -> None:
@@ -164,13 +157,6 @@ def test_links_are_kept_with_what_they_lead_to(rootfs: ModuleType, tmp_path: Pat
     copied = {path.name for path in (root / tmp_path.relative_to("/") / "real").iterdir()}
     assert copied == {"lib.so.1", "lib.so.1.2", "json"}
     assert (root / tmp_path.relative_to("/") / "real/lib.so.1").is_symlink()
-
-
-def test_a_wrong_list_is_refused() -> None:
-    """The test above can fail."""
-    document = json.loads(sbom("0"))
-    del document["components"][0]["name"]
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(document)) is not None
 
 
 def test_only_what_is_built_from_is_sent_to_the_builder() -> None:

@@ -35,7 +35,6 @@ from prober.probing.observer import ObservedTarget
 from prober.probing.replicas import Leadership, Listener, claimed_as
 from prober.probing.target import Target
 from tests.kubernetes.apiserver import ApiServer
-from tests.kubernetes.link import Link
 from tests.serving import serving, until
 
 TIMING = Timing(3.0)
@@ -262,13 +261,14 @@ async def test_a_lease_that_came_back_meanwhile_begins_nothing_twice(monkeypatch
 
 async def test_a_leader_that_is_cut_off_in_mid_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its sweep stops within the lease time, the other one takes over, and what was due is not swept a second time."""
-    async with engine() as there, ApiServer() as server, Link(server.url("a")) as link:
+    async with engine() as there, ApiServer() as server:
 
-        def lease(who: str, families: Registry, url: str) -> KubernetesLeadership:
-            return KubernetesLeadership(KubernetesLease(Api(url), "default", "prober-0"), who, TIMING, families)
+        def lease(who: str, families: Registry) -> KubernetesLeadership:
+            kept = KubernetesLease(Api(server.url(who)), "default", "prober-0")
+            return KubernetesLeadership(kept, who, TIMING, families)
 
         one, two = registry(), registry()
-        a, b = lease("a", one, link.url), lease("b", two, server.url("b"))
+        a, b = lease("a", one), lease("b", two)
         async with replica(there.url, a, families=one) as first, replica(there.url, b, families=two) as second:
             tasks = [asyncio.create_task(a.run())]
             try:
@@ -280,7 +280,7 @@ async def test_a_leader_that_is_cut_off_in_mid_sweep(monkeypatch: pytest.MonkeyP
                 second.rings(due)
                 await until(lambda: len(there.came) > 10)
                 sent = sending(monkeypatch, a)
-                link.cut = True
+                server.faults("a").cut = "requests"
                 await asyncio.sleep(TIMING.renew_s)
                 assert a.held() is None, "before anybody else may take it"
                 await until(lambda: b.held() is not None)
@@ -300,7 +300,7 @@ async def test_a_leader_that_is_cut_off_in_mid_sweep(monkeypatch: pytest.MonkeyP
                 (result,) = second.sweeps.results("t")
                 assert json.loads(result.configuration or "")["lease_transitions"] >= 1
             finally:
-                link.cut = False
+                server.heal("a")
                 await b.close()
                 await a.close()
                 assert all(task.done() for task in tasks)

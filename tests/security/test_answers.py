@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import orjson
 import pytest
 
-from prober.measure.outcome import Outcome
-from prober.measure.quality import Expectation, answer_problem, expectation_problem
+from prober.measure.quality import Expectation, expectation_problem
 from prober.measure.recording import Recording
 from prober.measure.tool_calls import CallPiece, ToolCall
 from prober.probing.answer_checks import AnswerChecks, CheckUnavailable
@@ -135,12 +134,3 @@ def test_a_pattern_that_re2_cannot_do_is_refused_with_its_place_and_remedy(regex
     for part in says:
         assert part in problem
     assert expectation_problem(Expectation("regex", r"(?i)\bforty[- ]two\b|^42$")) == ""
-
-
-def test_the_outcome_of_a_stopped_check_is_a_wrong_answer() -> None:
-    """A failure of quality and not of timing: see `checked`."""
-    from prober.measure.outcome import ObservedEnd, Verdict, checked
-
-    verdict = checked(Verdict(Outcome.OK), ObservedEnd(finish_reason="stop"), f"the check {STOPPED}")
-    assert verdict == Verdict(Outcome.WRONG_ANSWER, f"the check {STOPPED}")
-    assert answer_problem(Expectation("text", "x"), "x") == ""

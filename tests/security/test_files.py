@@ -17,15 +17,15 @@ from typer.testing import CliRunner
 
 from prober.cli.check import check
 from prober.cli.exit_codes import ExitCode
-from prober.config.discovery import FileSpec, HttpSpec, KubernetesSpec
-from prober.config.document import BadYaml, parse
+from prober.config.discovery import FileSpec, KubernetesSpec
+from prober.config.document import parse
 from prober.config.load import load
 from prober.config.problems import ConfigError
 from prober.config.server import TlsSpec
 from prober.daemon.configuration_file import read_config
 from prober.features.discovery.discovered_targets import DiscoveredTargets
 from prober.features.discovery.kubernetes import Kubernetes
-from prober.features.discovery.lists import BadList, Files, Http, read_targets
+from prober.features.discovery.lists import BadList, Files, read_targets
 from prober.net.certificates import BadCertificate, client_tls
 from prober.net.kubernetes import Api, Unreachable
 from prober.storage.watched_file import Secret, read_regular
@@ -83,16 +83,6 @@ def addresses(discovered: DiscoveredTargets) -> list[str]:
 
 
 @pytest.mark.parametrize("odd", ODD_YAML.values(), ids=ODD_YAML)
-def test_odd_yaml_has_no_other_error_than_its_own(odd: str) -> None:
-    problem = ""
-    try:
-        parse(odd)
-    except BadYaml as bad:
-        problem = str(bad)
-    assert len(problem) < 400
-
-
-@pytest.mark.parametrize("odd", ODD_YAML.values(), ids=ODD_YAML)
 @pytest.mark.parametrize("option", ["--config.file", "--web.config.file"])
 def test_a_configuration_names_its_mistake(odd: str, option: str, tmp_path: Path) -> None:
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
@@ -133,28 +123,6 @@ async def test_a_discovered_file_is_read_again_once_it_is_fixed(name: str, odd: 
     await source.refresh()
     assert addresses(discovered) == ["fixed:1", "near:2"]
     assert discovered.problems == []
-
-
-@pytest.mark.parametrize("odd", ODD_JSON.values(), ids=ODD_JSON)
-async def test_a_list_of_a_server_is_read_again_once_it_is_fixed(odd: str) -> None:
-    body = GOOD
-
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(text=body, content_type="application/json")
-
-    async with serving(answer) as url:
-        discovered = DiscoveredTargets("list", lambda: None)
-        source = Http(HttpSpec(url=url), LABEL_NAMES, discovered)
-        await source.refresh()
-        body = odd
-        await source.refresh()
-        assert addresses(discovered) == ["good:1"]
-        assert discovered.failures == 1
-        assert "report" not in discovered.problems[0]
-        body = '[{"targets": ["fixed:1"]}]'
-        await source.refresh()
-        assert addresses(discovered) == ["fixed:1"]
-        assert discovered.problems == []
 
 
 @pytest.fixture

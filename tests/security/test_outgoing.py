@@ -210,13 +210,8 @@ EVENT = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
         ([b"HTTP/1.1 200 OK\r\n"], b"X-Filler: " + b"y" * 1000 + b"\r\n", "headers of more than 64 KiB"),
         ([b"HTTP/1.1 200 OK\r\nX-Filler: "], b"y" * 1000, "headers of more than 64 KiB"),
         ([], b"HTTP/1.1 100 Continue\r\n\r\n", "headers of more than 64 KiB"),
-        ([head(), b"data: "], b"y" * 65536, "a line of more than 262144 bytes"),
         ([head()], b"data: " + b"y" * 65536 + b"\n", "an event of more than 262144 bytes"),
         ([head("200 OK", "application/json"), b"["], b" " * 65536, "a line of more than 262144 bytes"),
-        ([head()], b"data:{}\n\n" * 1000, "too many events"),
-        ([head()], b":\n" * 1000, "too many events"),
-        ([head()], EVENT * 100, "too many events"),
-        ([head("500 Oh", "text/plain")], b"no " * 20_000, "HTTP 500"),
         ([head(), gzip.compress(b"x" * 10_000_000)], b"", "gzip data"),
         (
             [head("200 OK", "text/event-stream", "Content-Encoding: gzip"), gzip.compress(EVENT)],
@@ -227,10 +222,9 @@ EVENT = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
     ],
 )
 async def test_an_answer_is_bounded_in_every_part(answer: list[bytes], forever: bytes, message: str) -> None:
-    """`malformed`, or what its status says, with the reason; nothing is unpacked."""
+    """With the reason; nothing is unpacked. tests/wire/cases_limits.py floods each part."""
     result = await met(*answer, forever=forever)
-    expected = {Outcome.HTTP_5XX} if message == "HTTP 500" else {Outcome.MALFORMED, Outcome.TRUNCATED}
-    assert result.outcome in expected, result.detail
+    assert result.outcome in {Outcome.MALFORMED, Outcome.TRUNCATED}, result.detail
     assert message in result.detail, result.detail
 
 

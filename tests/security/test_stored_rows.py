@@ -3,11 +3,9 @@
 The rows are those of a real life of the daemon, in virtual time, and odd content in place of them.
 """
 
-import asyncio
 import json
 import logging
 import shutil
-import signal
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,7 +23,8 @@ from prober.storage.store import UNREADABLE_SUFFIX, Store, UnusableStore
 from tests.processes import free_port
 from tests.seeds import seeds
 from tests.serving import serving
-from tests.virtual import VirtualClock, VirtualLoop
+from tests.virtual import VirtualClock
+from tests.virtual_daemon import Daemon
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("garbage_collector")]
 CONFIG = """
@@ -50,28 +49,12 @@ async def engines() -> AsyncIterator[None]:
         yield
 
 
-def started(folder: Path, port: int) -> App:
-    """A daemon whose store is in this folder."""
-    (folder / "prober.yaml").write_text(CONFIG)
-    return App(Options(str(folder / "prober.yaml"), f"127.0.0.1:{port}", storage_path=str(folder)), VirtualClock)
-
-
 async def live(folder: Path, seconds: float) -> dict[str, float]:
     """Run the daemon for so long, and return the samples of its page at the end."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualLoop)
-    port = free_port()
-    running = asyncio.create_task(started(folder, port).run())
-    await asyncio.sleep(seconds)
-    with loop.real_network():
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
-        body = (await reader.read()).decode().partition("\r\n\r\n")[2]
-        writer.close()
-    signal.raise_signal(signal.SIGTERM)
-    await running
-    rows = (line.rpartition(" ") for line in body.splitlines() if line.startswith("llmslo_"))
-    return {name: float(value) for name, _, value in rows}
+    daemon = Daemon(folder, CONFIG, make_clock=VirtualClock)
+    async with daemon.running():
+        await daemon.until(seconds)
+        return await daemon.scrape()
 
 
 def spent(samples: dict[str, float], target: str) -> float:
@@ -123,10 +106,11 @@ async def test_odd_rows_of_one_target_stop_no_start(
         cases = ODD + [partial(mutated, Random(seed)) for seed in seeds]
         for number, content in enumerate(cases):
             folder = tmp_path / str(number)
-            folder.mkdir()
-            shutil.copy(real / "prober.db", folder)
+            store = folder / "store/prober.db"
+            store.parent.mkdir(parents=True)
+            shutil.copy(real / "store/prober.db", store)
             caplog.clear()
-            kinds = edit(folder / "prober.db", content)
+            kinds = edit(store, content)
             assert {"budget", "engine"} <= set(kinds)
             after = await live(folder, 30.0)
             assert spent(after, "near") >= spent(before, "near"), content
@@ -136,7 +120,7 @@ async def test_odd_rows_of_one_target_stop_no_start(
             assert is_used_up or after['llmslo_target_state{target="ill",state="ready"}'] == 1, content
             assert after['llmslo_target_state{target="near",state="ready"}'] == 1, content
             assert not [name for name, value in after.items() if "task_failures" in name and value], content
-            with sqlite3.connect(folder / "prober.db") as connection:
+            with sqlite3.connect(store) as connection:
                 aside = connection.execute(
                     "SELECT count(*) FROM state WHERE kind LIKE ?", (f"%{UNREADABLE_SUFFIX}",)
                 ).fetchone()[0]
@@ -151,13 +135,13 @@ async def test_a_store_saved_in_the_future_is_said_and_loses_nothing(
 ) -> None:
     """The clock of the machine was set back by 40 days since: all rows count as saved now."""
     clock = VirtualClock()
-    store = Store(str(tmp_path))
+    store = Store(str(tmp_path / "store"))
     store.save("drift", [("gone", b"x")], clock.unix_s() + 40 * 86_400)
     store.close()
     clock.close()
     await live(tmp_path, 1.0)
     assert "was saved 3456000 s after this clock's time, and counts as saved now; check the clock" in caplog.text
-    store = Store(str(tmp_path))
+    store = Store(str(tmp_path / "store"))
     assert store.load("drift")["gone"] == b"x"
     store.close()
 
@@ -171,7 +155,9 @@ async def test_rows_that_the_disk_does_not_return_end_the_start_with_the_remedy(
         raise sqlite3.OperationalError("disk I/O error")
 
     monkeypatch.setattr(Store, "load", failing)
+    (tmp_path / "prober.yaml").write_text(CONFIG)
+    options = Options(str(tmp_path / "prober.yaml"), f"127.0.0.1:{free_port()}", storage_path=str(tmp_path))
     with pytest.raises(
         UnusableStore, match=r"--storage.path .*: cannot be read: disk I/O error; repair the disk, or move"
     ):
-        await started(tmp_path, free_port()).run()
+        await App(options, VirtualClock).run()

@@ -68,10 +68,6 @@ def _held(words: list[str]) -> bool:
     return arguments == ["."] and {"--no-deps", "--no-build-isolation"} <= set(words)
 
 
-def hashes_asked() -> list[tuple[str, int]]:
-    return [(name, at) for name in RECIPES for at in range((ROOT / name).read_text().count("--require-hashes"))]
-
-
 @pytest.mark.parametrize("name", RECIPES)
 def test_all_that_is_installed_asks_for_the_hashes(name: str) -> None:
     """Of the Makefile, the image and the tools: every command by itself, but for what was made here just before."""
@@ -79,15 +75,6 @@ def test_all_that_is_installed_asks_for_the_hashes(name: str) -> None:
     assert careless(text) == []
     if any(FETCHED.search(command) for command in commands(text)):
         assert "sha256sum --check" in text
-
-
-@pytest.mark.parametrize(("name", "place"), hashes_asked())
-def test_an_install_that_does_not_ask_is_found(name: str, place: int) -> None:
-    """A test that finds nothing must be able to: each `--require-hashes` is left out in turn."""
-    parts = (ROOT / name).read_text().split("--require-hashes")
-    before, after = parts[: place + 1], parts[place + 1 :]
-    text = "--require-hashes".join(before) + "--require-hashes".join(after)
-    assert len(careless(text)) == 1
 
 
 @pytest.mark.parametrize(

@@ -379,16 +379,6 @@ async def test_a_reload_is_for_this_machine_and_for_whom_we_know(monkeypatch: py
         assert await site.status("/-/reload", "POST") == 200
 
 
-async def test_a_name_that_leads_here_for_once_is_not_our_own() -> None:
-    """DNS rebinding: the page of another site, whose name is this machine's address for a moment, changes nothing."""
-    async with served(None, admin=True) as site:
-        for headers in ({"Sec-Fetch-Site": "same-origin"}, {"Origin": "http://evil.example"}):
-            status = await site.status("/api/v1/pauses?target=a", "POST", headers=headers | {"Host": "evil.example"})
-            assert status == 403
-        own = {"Sec-Fetch-Site": "same-origin", "Host": f"localhost:{site.port}"}
-        assert await site.status("/api/v1/pauses?target=a", "POST", headers=own) == 200
-
-
 async def test_with_a_password_a_name_does_not_matter(tmp_path: Path) -> None:
     """A browser sends it to its own host only, and so never with the name of another site; a page elsewhere is refused still."""
     async with served(write(tmp_path, basic_auth_users={"prometheus": HASH})) as site:
@@ -404,34 +394,27 @@ async def test_probes_and_actions_reach_configured_targets_only() -> None:
         for name in ("http://127.0.0.1:1", "127.0.0.1:1", "a&url=http://x", ""):
             assert await site.status("/probe", params={"target": name}) == 404
             for path, method in (("probes", "POST"), ("pauses", "POST"), ("sweeps", "POST"), ("sweeps", "DELETE")):
-                assert await site.status(f"/api/v1/{path}", method, params={"target": name}) == 404
+                status, _, text = await site.answer(f"/api/v1/{path}", method, params={"target": name})
+                assert (status, repr(name) in text) == (404, True)
 
 
 # --- how much
 
 
 async def test_who_asks_too_often_waits() -> None:
-    """429 with Retry-After for probes and actions of one client; pages go on being answered."""
-    async with served(None, admin=True) as site:
-        site.site.access.now = lambda: 0.0
-        answers = [await site.answer("/api/v1/pauses?target=none", "POST") for _ in range(25)]
-        assert [status for status, _, _ in answers[:20]] == [404] * 20
-        assert answers[-1][0] == 429
-        assert int(answers[-1][1]["Retry-After"]) >= 1
-        assert await site.status("/probe?target=a") == 429
-        assert await site.status("/metrics") == 200
-
-
-async def test_who_asks_too_often_must_connect_again() -> None:
-    """A connection outlives an answer, and not a 429: a new one is what there are few of."""
+    """429 with Retry-After for probes and actions of one client; pages go on being answered. A connection outlives an answer, and not
+    a 429: a new one is what there are few of.
+    """
     async with served(None, admin=True) as site, aiohttp.ClientSession() as session:
         site.site.access.now = lambda: 0.0
-        url = f"http://127.0.0.1:{site.port}/api/v1/pauses?target=none"
         answers = []
         for _ in range(21):
-            async with session.post(url) as answer:
+            async with session.post(f"http://127.0.0.1:{site.port}/api/v1/pauses?target=none") as answer:
                 answers.append((answer.status, answer.headers.get("Connection")))
-    assert answers == [(404, None)] * 20 + [(429, "close")]
+        assert answers == [(404, None)] * 20 + [(429, "close")]
+        assert int(answer.headers["Retry-After"]) >= 1
+        assert await site.status("/probe?target=a") == 429
+        assert await site.status("/metrics") == 200
 
 
 async def test_who_guesses_passwords_waits_and_who_knows_it_does_not(tmp_path: Path) -> None:

@@ -443,16 +443,6 @@ async def test_a_probe_is_not_for_a_name_of_another_site(status: int, monkeypatc
             assert health.status in (200, 400)  # 400: of the server's own parser
 
 
-async def test_without_a_host_it_is_no_browser() -> None:
-    """HTTP/1.0, as a script may speak it."""
-    async with requesting("name: a, url: '{url}', rate: 1/h") as site:
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(site.url.rpartition(":")[2]))
-        writer.write(b"GET /probe?target=a HTTP/1.0\r\n\r\n")
-        assert (await reader.read()).split()[1] == b"200"
-        writer.close()
-        await writer.wait_closed()
-
-
 async def test_a_paused_target_is_sent_nothing() -> None:
     """Until it is resumed: no probe of the schedule, none on request, no sweep; over a reload too, and it is told everywhere."""
     async with requesting(ONE) as site:
@@ -493,15 +483,6 @@ async def test_nothing_can_be_changed_unless_it_is_allowed(method: str, path: st
         line = site.seen.fleet.find("a")
         assert line is not None
         assert line.target.paused_unix_s is None
-
-
-@pytest.mark.parametrize(("method", "path"), [*WRITES, ("GET", "/api/v1/probes")])
-async def test_an_unknown_target_is_named(method: str, path: str) -> None:
-    """404, with what was asked for."""
-    async with requesting(ONE) as site:
-        answer = await site.ask(method, f"{path}?target=b")
-        assert answer.status == 404
-        assert "'b'" in answer.text
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,8 @@ async def test_a_listener_on_loopback_answers_to_its_own_names_only() -> None:
     async with site_of("127.0.0.1:0") as (_, port):
         for host, page, metrics in LOCAL:
             await check(port, host, page, metrics)
-        assert (await ask(port, "/", None))[0] == 200  # HTTP/1.0: no browser
+        for path in ("/", "/probe?target=a"):
+            assert (await ask(port, path, None))[0] == 200  # HTTP/1.0: no browser
         for method in ("HEAD", "OPTIONS", "POST", "DELETE"):
             assert (await ask(port, "/api/v1/targets", "evil.example", method))[0] == 403
         assert (await ask(port, "/nowhere", "evil.example"))[0] == 403

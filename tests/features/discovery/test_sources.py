@@ -286,16 +286,7 @@ async def test_a_name_that_is_gone_is_no_failure() -> None:
 
 
 def kubernetes_spec(url: str, role: Literal["pod", "endpointslice"] = "pod", **more: Any) -> KubernetesSpec:
-    settings: dict[str, Any] = {
-        "label_selector": None,
-        "field_selector": None,
-        "annotations": {},
-        "port": None,
-        "port_annotation": None,
-        "unready": False,
-    }
-    settings |= more
-    return KubernetesSpec(role=role, namespaces=("default",), **settings, api_server=url)
+    return KubernetesSpec(role=role, namespaces=("default",), api_server=url, **more)
 
 
 def test_what_was_ready_stays_a_target_until_it_is_ended() -> None:

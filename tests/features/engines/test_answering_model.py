@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from prober.features.engines.monitor import ALONE_S, MAX_CHANGES, MAX_NAMES, SETTLING_ANSWERS, AnsweringModel
+from prober.features.engines.monitor import ALONE_S, MAX_CHANGES, SETTLING_ANSWERS, AnsweringModel
 
 STEP_S = 5.0
 
@@ -66,19 +66,6 @@ def test_rare_answers_do_not_end_it_at_once() -> None:
     assert changes(machine, "AA", 1e4, ALONE_S) == []
 
 
-def test_names_that_a_server_makes_up_are_bounded() -> None:
-    """A name per answer: one change, and a text that stops to grow."""
-    machine = AnsweringModel()
-    texts: set[str] = set()
-    change_count = 0
-    for index in range(10_000):
-        change_count += machine.take(f"model-{index}", STEP_S * index) is not None
-        texts.add(machine.text)
-    assert change_count == 1
-    assert machine.text == "model-0|model-1|model-2|model-3|…"
-    assert len(texts) <= MAX_NAMES + 1
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_changes_are_bounded_whatever_answers(seed: int) -> None:
     """In any hour there are few, for random runs of random models."""
@@ -104,8 +91,3 @@ def test_a_long_answer_of_the_model_before_changes_nothing() -> None:
     assert machine.take("B", 100) is None
     assert machine.take("A", 99) is None
     assert changes(machine, "BB", 105) == ["model was A, is B"]
-
-
-def test_a_saved_model_is_known_after_a_restart() -> None:
-    """A change while the prober was off is seen."""
-    assert changes(AnsweringModel("A"), "BBB") == ["model was A, is B"]

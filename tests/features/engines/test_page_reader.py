@@ -90,16 +90,6 @@ async def reading(
         clock.close()
 
 
-async def test_signals_reach_the_listener_and_give_the_load() -> None:
-    """Signals with version; the load is running + waiting of the last reading before a time, absent before the first."""
-    engine, heard = Engine(), Heard()
-    async with serving(engine.application()) as url, reading(url, heard) as (_page, _clock, _):
-        await until(lambda: heard.now is not None)
-        assert heard.now is not None
-        assert (heard.now.requests_running, heard.now.requests_waiting, heard.now.preemptions_total) == (3, 2, 10)
-        assert (heard.now.kv_cache_usage_ratio_max, heard.now.info.version) == (0.25, "0.32.0")
-
-
 async def test_facts_whose_server_does_not_answer_are_asked_for_again() -> None:
     """After half a minute, and what was known stays meanwhile; when all have answered it is long until the next time."""
     engine, heard, silent = Engine(), Heard(), True
@@ -137,19 +127,6 @@ async def test_an_unreadable_page_has_no_current_values() -> None:
         await until(lambda: heard.now is None)
         engine.status = 200
         await until(lambda: heard.now is not None)
-
-
-async def test_a_restart_is_reported_and_no_counter_falls() -> None:
-    """Earlier counts stay in the totals; another version is a change."""
-    engine, heard = Engine(), Heard()
-    async with serving(engine.application()) as url, reading(url, heard):
-        await until(lambda: heard.now is not None)
-        engine.count, engine.version = 4, "0.33.0"
-        await until(lambda: "restart" in heard.changes)
-        assert heard.now is not None
-        assert heard.now.preemptions_total == 14
-        await until(lambda: "version" in heard.changes)
-        assert heard.now.info.version == "0.33.0"
 
 
 async def test_an_upgrade_that_renames_all_series_is_recognised() -> None:
