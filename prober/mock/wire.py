@@ -11,9 +11,6 @@ from prober.mock.completion_request import CompletionRequest, error_body
 from prober.mock.record import Record
 from prober.mock.structured_answer import PIECE_CHARS, deltas, joined, message
 
-ROLE_CHUNKS = ("with-first", "early", "none")
-USAGES = ("final", "every", "last-content", "none")
-REASONING_FIELDS = ("reasoning", "reasoning_content")
 LINE_ENDS = {"lf": b"\n", "crlf": b"\r\n", "cr": b"\r"}
 FINGERPRINT = "vllm-0.32.0-mock"
 
@@ -34,6 +31,7 @@ class Wire:
         first chunk (LiteLLM)
     usage: where the usage is sent. `final`: at the end if requested (vLLM); `every`: in every chunk; `last-content`: with the finish
         reason (transformers); `none`: never
+    reasoning_field: `reasoning`, or `reasoning_content`
     done: the stream ends with `[DONE]`
     line_end: b"\\n", b"\\r\\n" or b"\\r"
     calls: form of tool calls, see `structured_answer.deltas`
