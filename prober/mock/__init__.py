@@ -1,1 +1,1 @@
-"""A mock engine with an OpenAI streaming API. It records the true times that tests of the prober compare with."""
+"""A mock engine with an OpenAI streaming API. It records the true times, with which tests compare the prober's."""

@@ -1,7 +1,7 @@
-"""Slots for LoRA adapters: an adapter without a slot is loaded into the slot of the least recently used one.
+"""Slots for LoRA adapters: an adapter without a slot is loaded into that of the least recently used adapter.
 
-As in vLLM, an adapter with requests under way keeps its slot, and requests wait if there is no slot for their adapter. Adapters are
-loaded one after the other. Unlike on a real engine, a load does not delay other requests.
+As in vLLM, an adapter with running requests keeps its slot, and requests wait if no slot is free for their adapter. Adapters are
+loaded one after the other. Unlike in a real engine, a load does not delay other requests.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from prober.mock.delays import Constant, Delay
 class AdapterSettings:
     """LoRA adapters of a mock.
 
-    names: names under which they are served
+    names: served names of the adapters
     slots: number of adapters that can be loaded at the same time
     load: time to load one adapter
     """
@@ -27,7 +27,7 @@ class AdapterSettings:
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """The use of an adapter by one request. load_ns: time of the load that the request caused; is_held: the request has a slot"""
+    """One request's use of an adapter. load_ns: duration of the load that it caused; is_held: it has a slot"""
 
     name: str
     ready: Callable[[int], None]
@@ -46,19 +46,19 @@ class AdapterPool:
 
     def __init__(self, settings: AdapterSettings, rng: Random) -> None:
         self._settings, self._rng = settings, rng
-        self._loaded: dict[str, _Loaded] = {}  # the one that was used last at the end
+        self._loaded: dict[str, _Loaded] = {}  # most recently used last
         self._waiting: list[Lease] = []
         self._load_end_ns = 0
 
     def acquire(self, name: str, at_ns: int, ready: Callable[[int], None]) -> Lease:
-        """Begin to use an adapter. `ready` is called with the time at which it is loaded, as soon as that is known, maybe at once."""
+        """Begin to use an adapter. Calls `ready` with the time at which it is loaded, once that is known, perhaps immediately."""
         lease = Lease(name, ready)
         if not self._hold(lease, at_ns):
             self._waiting.append(lease)
         return lease
 
     def release(self, lease: Lease, at_ns: int) -> None:
-        """End a use, or the wait for it. Waiting requests then get the free slots, in their order."""
+        """End a use, or the wait for it. Waiting requests then get the free slots in order."""
         if not lease.is_held:
             self._waiting.remove(lease)
             return
@@ -66,7 +66,7 @@ class AdapterPool:
         self._waiting = [waiting for waiting in self._waiting if not self._hold(waiting, at_ns)]
 
     def _hold(self, lease: Lease, at_ns: int) -> bool:
-        """Give a request its adapter if that is loaded or can be loaded now. Returns True if it is."""
+        """Give a request its adapter, if it is loaded or can be loaded now. Returns True if it did."""
         adapter = self._loaded.pop(lease.name, None)
         if adapter is None:
             if len(self._loaded) >= self._settings.slots:

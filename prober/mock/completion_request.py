@@ -1,6 +1,6 @@
 """Parses the body of a request as vLLM does.
 
-Texts are split into tokens like real vocabularies do in different ways, and tokens are grouped into blocks.
+Texts are split into tokens as real vocabularies do in different ways, and tokens are grouped into blocks.
 """
 
 import re
@@ -15,7 +15,7 @@ from prober.workload.requested_format import tool_schemas
 
 TEMPLATE_TOKEN = "<|template|>"
 BLOCK_TOKENS = 16
-# Pieces of up to four letters with the space before them; each digit and each other character is its own token.
+# Pieces of up to four letters with the space before them; each digit and any other character is one token.
 _SUBWORDS = re.compile(r"\d| ?[^\W\d]{1,4}|\s|[^\w\s]|_")
 
 
@@ -50,12 +50,12 @@ class Tokenizer:
     template_tokens: int = 0
 
     def tokens(self, text: str, *, is_chat: bool) -> tuple[str, ...]:
-        """Returns the tokens of a prompt. Texts with equal beginnings have equal tokens there."""
+        """Split a prompt into tokens. Texts with equal beginnings begin with equal tokens."""
         return (*[TEMPLATE_TOKEN] * (self.template_tokens if is_chat else 0), *TOKENIZERS[self.kind](text))
 
 
 def block_ids(salt: str, prompt: Sequence[str]) -> Iterator[int]:
-    """Yields the ids of the complete blocks of BLOCK_TOKENS. Equal ids mean equal salt, and equal text up to the block's end."""
+    """Yield the ids of the complete blocks of BLOCK_TOKENS. Equal ids mean equal salt and equal text up to the block's end."""
     link = hash(salt)
     for start in range(0, len(prompt) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
         link = hash((link, tuple(prompt[start : start + BLOCK_TOKENS])))
@@ -115,7 +115,7 @@ def bad_request(message: str, param: str | None = None) -> RequestRefused:
 def parse_completion_request(
     body: bytes, *, chat: bool, models: tuple[str, ...], tokenizer: Tokenizer
 ) -> CompletionRequest:
-    """The request in `body`, for a server of `models`, the first one by default. Raises RequestRefused."""
+    """Parse the request in `body` to a server of `models`, the first one being the default. Raises RequestRefused."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as problem:
@@ -162,7 +162,7 @@ def _prompt(document: dict[str, Any], chat: bool) -> str:
 
 
 def _tool(document: dict[str, Any]) -> tuple[str, Any] | None:
-    """(name, schema) of the tool to call: the chosen one, else the first; None without tools."""
+    """(name, schema) of the tool to call: the chosen one, or the first; None without tools."""
     schemas, choice = tool_schemas(document), document.get("tool_choice")
     if not schemas or choice == "none":
         return None
@@ -173,7 +173,7 @@ def _tool(document: dict[str, Any]) -> tuple[str, Any] | None:
 
 
 def _schema(document: dict[str, Any]) -> Any:
-    """JSON Schema that `response_format` asks for; None for an answer of words. Like vLLM, refuses unknown kinds of format."""
+    """JSON Schema that `response_format` requests; None for an answer of words. Like vLLM, refuses unknown formats."""
     response_format = document.get("response_format") or {"type": "text"}
     kind = response_format.get("type") if isinstance(response_format, dict) else None
     if kind not in ("text", "json_object", "json_schema"):

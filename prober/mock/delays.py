@@ -1,4 +1,4 @@
-"""Delays: constant, or random with a distribution."""
+"""Delays: constant, or random with a given distribution."""
 
 from dataclasses import dataclass
 from math import exp
@@ -14,7 +14,7 @@ class Constant:
     value_s: float
 
     def draw_ns(self, rng: Random) -> int:
-        """Returns the delay in ns; `rng` is not used."""
+        """The delay in ns; `rng` is not used."""
         return round(self.value_s * 1e9)
 
 
@@ -46,7 +46,7 @@ Delay = Constant | Lognormal | Uniform
 
 
 def parse_delay(text: str) -> Delay:
-    """Parses `50ms`, `lognormal:50ms:0.4` (median, sigma) or `uniform:10ms:20ms`. Raises ValueError with the valid forms."""
+    """Parse `50ms`, `lognormal:50ms:0.4` (median, sigma) or `uniform:10ms:20ms`. Raises ValueError with the valid forms."""
     kind, *values = text.split(":")
     try:
         if not values:

@@ -1,4 +1,4 @@
-"""The drawn engine (`--engine drawn`): a queue and background load, whose delays are random with given distributions."""
+"""The drawn engine (`--engine drawn`): a queue and background load, with delays drawn from given distributions."""
 
 import asyncio
 from collections import deque
@@ -18,26 +18,26 @@ from prober.simulation.blocks import Blocks
 
 BACKGROUND_PROMPT_TOKENS = 256
 BACKGROUND_TOKENS = (16, 112)
-CACHED_BLOCKS = 65_536  # of the prefix cache
+CACHED_BLOCKS = 65_536  # in the prefix cache
 
 
 class DrawnPlace(Place):
     """A request in the queue of the drawn engine. The delays of its answer are drawn with its chunks.
 
-    seeds: of the engine; the place takes one when its answer begins
-    factor: on all delays
+    seeds: random generator of the engine; the place takes a seed when its answer begins
+    factor: multiplies all delays
     """
 
     def __init__(self, behaviour: Behaviour, record: Record, seeds: Random, factor: float) -> None:
         super().__init__(behaviour, record)
-        self.entered_ns = 0  # the queue
+        self.entered_ns = 0  # when it entered the queue
         self.lease: Lease | None = None
-        self.loaded: asyncio.TimerHandle | None = None  # the adapter
+        self.loaded: asyncio.TimerHandle | None = None  # fires when the adapter is loaded
         self._rng, self._factor = seeds, factor
         self._due_ns: int | None = None
 
     async def due_ns(self, tokens: int) -> int:
-        """The first chunk is due one TTFT after the begin of the service, further ones an ITL for each token later."""
+        """Draw the due time: the first chunk one TTFT after the begin of service, later ones an ITL per token after that."""
         if self._due_ns is None:
             assert self.record.started_ns is not None
             self._rng = Random(self._rng.getrandbits(64))
@@ -51,7 +51,7 @@ class DrawnPlace(Place):
 
 
 class DrawnService(Service):
-    """The drawn engine: a first-come, first-served queue for the slots of `behaviour`; 0 slots: no limit."""
+    """The drawn engine: requests queue, first come, first served, for the slots of `behaviour`; 0 slots: no limit."""
 
     def __init__(
         self, behaviour: Behaviour, model: str, seed: int | None, clock: Clock, adapters: AdapterSettings
@@ -72,14 +72,14 @@ class DrawnService(Service):
         self.pacer.close()
 
     def schedule(self, schedule: Schedule) -> None:
-        pass  # faults are applied to each request
+        pass  # faults apply to single requests
 
     def enter(
         self, record: Record, completion: CompletionRequest, at_ns: int, *, endless: bool, factor: float
     ) -> DrawnPlace:
         record.prompt_tokens = len(completion.prompt)
         ids = tuple(block_ids(completion.salt, completion.prompt))
-        # As in engines, the last token is always computed, so a prompt is never cached entirely.
+        # As in engines, the last token is always computed, so no prompt is fully cached.
         cached = ids[: self._prefixes.cached_count(ids, max(0, record.prompt_tokens - 1) // BLOCK_TOKENS)]
         record.cached_tokens = len(cached) * BLOCK_TOKENS
         self._prefixes.hold(cached)

@@ -7,7 +7,7 @@ from math import inf
 
 from prober.config.units import UnitError, duration, share
 
-# Kind of the argument after the colon. "tokens": sent before the fault.
+# Kind of the argument after the colon. "tokens": tokens sent before the fault.
 ARGUMENTS: dict[str, str | None] = {
     "http": "status",
     "http_html": None,
@@ -42,9 +42,9 @@ ARGUMENTS: dict[str, str | None] = {
 _DEFAULTS = {"late_headers": 1.0, "slow_read": 1.0, "role_then_keepalive": 1.0, "big_line": 100_000_000.0}
 _REQUIRED = {"http", "latency", "itl_tail", "kv_lost"}
 _EXAMPLES = {"status": "503", "factor": "2.5", "blocks": "1000"}
-# Faults of the entire simulated engine, possible only by schedule; so is `latency` of a simulated engine.
+# Faults of the entire simulated engine, possible only by schedule, like `latency` of a simulated engine.
 SIMULATED = frozenset({"itl_tail", "kv_lost", "prefix_flush"})
-# What is not of single requests to the API: it has no share of them.
+# Faults that are not about single API requests have no share.
 _ENTIRE = SIMULATED | {"starting", "draining", "no_page", "latency"}
 _COUNT = re.compile(r"[0-9]{1,15}")
 _FACTOR = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
@@ -63,9 +63,9 @@ def fault_forms() -> str:
 class Fault:
     """A fault that is active from start_s to end_s.
 
-    argument: a status, seconds, a factor, or a number of tokens, blocks or bytes, by ARGUMENTS; by default 1 token, for `short` half of
-        the requested tokens
-    share: share of the requests to the API that have the fault, at random
+    argument: status, seconds, factor, or number of tokens, blocks or bytes, see ARGUMENTS; by default 1 token, for `short` half of the
+    requested tokens
+    share: share of API requests with the fault, at random
     """
 
     name: str
@@ -81,7 +81,7 @@ class Fault:
 
 
 def parse_fault(text: str) -> Fault:
-    """Parses `name[:argument][/share][@start-[end]]`, such as `stall:3/20%@60s-120s`. Raises ValueError with the remedy."""
+    """Parse `name[:argument][/share][@start-[end]]`, such as `stall:3/20%@60s-120s`. Raises ValueError with the remedy."""
     fault, at, window = text.strip().partition("@")
     fault, slash, portion = fault.partition("/")
     name, colon, argument = fault.partition(":")
@@ -97,7 +97,7 @@ def parse_fault(text: str) -> Fault:
 
 
 def check(faults: Iterable[Fault], *, simulated: bool) -> None:
-    """Raises ValueError for a fault that the engine, simulated or not, does not support."""
+    """Raise ValueError for a fault that this kind of engine does not support."""
     for fault in faults:
         if fault.name in SIMULATED and not simulated:
             raise ValueError(f"fault {fault.name!r} is of the simulated engine; start the mock with --engine simulated")
@@ -137,7 +137,7 @@ def _window(window: str) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Faults by time since `since_ns` on the monotonic clock; the first active one counts."""
+    """Faults by time since `since_ns` on the monotonic clock; if several are active, the first counts."""
 
     faults: tuple[Fault, ...]
     since_ns: int

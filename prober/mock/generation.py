@@ -1,4 +1,4 @@
-"""Generates one answer, streamed or not, and writes it at its due times, with a timestamp immediately before each write."""
+"""Generates one answer, streamed or not, and writes it at its due times, each write preceded by a timestamp."""
 
 import asyncio
 import os
@@ -23,11 +23,11 @@ from prober.net.clock import Clock
 HEADERS = {"Server": "uvicorn"}
 _STREAM_HEADERS = HEADERS | {"Content-Type": "text/event-stream; charset=utf-8"}
 _ROLE_ONLY = frozenset({"no_first_token", "role_then_keepalive"})
-_SILENT = _ROLE_ONLY | {"endless"}  # without an answer if it is not streamed
+_SILENT = _ROLE_ONLY | {"endless"}  # no answer if not streamed
 
 
 class Kind(Enum):
-    """Kind of a step: a write (CONTENT, OTHER), or an end: complete, cut, by TCP reset, by exit of the process, or never (SILENCE)."""
+    """Kind of a step: a write (CONTENT, OTHER) or an end: complete, cut, by TCP reset, by exit of the process, or never (SILENCE)."""
 
     CONTENT = auto()
     OTHER = auto()
@@ -43,7 +43,7 @@ _INTERRUPTIONS = frozenset({*_CUTS, "error_in_stream", "malformed", "big_line"})
 
 
 class Step(NamedTuple):
-    """A write or end. due_ns: of the monotonic clock; tokens: number of tokens of the content"""
+    """A write or end. due_ns: on the monotonic clock; tokens: number of tokens in the content"""
 
     due_ns: int
     kind: Kind
@@ -52,7 +52,7 @@ class Step(NamedTuple):
 
 
 class Generation:
-    """Serves one valid request and fills in its record."""
+    """Serves one valid request and fills its record."""
 
     def __init__(self, service: Service, wire: Wire, request: web.Request, record: Record, fault: Fault | None) -> None:
         self._service, self._clock, self._request, self._record = service, service.pacer, request, record
@@ -63,10 +63,10 @@ class Generation:
             wire = replace(wire, done=False)
         self._wire = wire
         self._factor = fault.argument if fault and self._name == "latency" else 1.0
-        self._last_ns = 0  # latest write
+        self._last_ns = 0  # time of the latest write
 
     async def serve(self, completion: CompletionRequest) -> web.StreamResponse:
-        """Queue, answer and leave the queue. Raises ConnectionError, or is cancelled, if the client leaves."""
+        """Queue, answer and leave the queue. If the client leaves, it raises ConnectionError or is cancelled."""
         if self._fault and self._name == "short":
             completion = replace(
                 completion,
@@ -90,13 +90,13 @@ class Generation:
             )
             return response
         finally:
-            # A complete answer frees its slot at its due time, even if its last write was late.
+            # A complete answer frees its slot when due, even if its last write was late.
             complete = record.ended == "complete"
             reason = completion.finish_reason if complete else "error" if record.ended == "cut" else None
             self._service.leave(place, reason, due_ns if complete else self._clock.now_ns())
 
     def _structured(self, completion: CompletionRequest) -> CompletionRequest:
-        """Returns the request with the length of its JSON, which is cut if fewer tokens are requested."""
+        """The request with the length of its JSON, which is cut if fewer tokens are requested."""
         completion = replace(completion, document=spoiled(completion.document, self._name))
         self._factor *= self._service.behaviour.json_factor
         needed = self._service.behaviour.reasoning
@@ -124,9 +124,9 @@ class Generation:
     async def _steps(
         self, chunks: Chunks, started_ns: int, plan: AsyncIterator[Emission], tokens: int | None, role: str
     ) -> AsyncIterator[Step]:
-        """Yields the steps of a streamed answer of `tokens` tokens (None: endless), as the fault changes them.
+        """Yield the steps of a streamed answer of `tokens` tokens (None: endless), changed by the fault.
 
-        They are generated one at a time, so that the usage chunk contains the measurements before it.
+        Steps are generated one at a time, so that the usage chunk includes the measurements before it.
         """
         fault, due_ns, sent = self._fault, started_ns, 0
         if fault and self._name in _ROLE_ONLY:
@@ -135,7 +135,7 @@ class Generation:
                 yield Step(due_ns, Kind.OTHER, chunks.comment)
             yield Step(due_ns, Kind.SILENCE)
             return
-        # At the first content after its number of tokens.
+        # The fault acts at the first content after its number of tokens.
         interruption = fault if self._name in _INTERRUPTIONS else None
         async for due_ns, size, reasoning in plan:
             if sent == 0 and role == "with-first":
@@ -185,7 +185,7 @@ class Generation:
 
     @asynccontextmanager
     async def _prepared(self, response: web.StreamResponse, comment: bytes = b"") -> AsyncIterator[None]:
-        """Context that sends the headers, and `comment` after each `keepalive_s` without a write."""
+        """Context that sends the headers, then `comment` after each `keepalive_s` without a write."""
         _write_at_once(self._request)
         await response.prepare(self._request)
         self._last_ns = self._clock.now_ns()
@@ -199,7 +199,7 @@ class Generation:
                 keepalive.cancel()
 
     async def _send(self, response: web.StreamResponse, steps: AsyncIterator[Step]) -> int:
-        """Write the steps. Returns the due time of the last one; never returns if a step is SILENCE."""
+        """Write the steps. Returns the due time of the last one; never returns after a SILENCE."""
         record, until, now = self._record, self._clock.sleep_until, self._clock.now_ns
         due_ns = 0
         async for due_ns, kind, data, tokens in steps:

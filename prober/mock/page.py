@@ -1,4 +1,4 @@
-"""The metrics page of the mock, with the names of vLLM 0.32, computed from the records of the requests."""
+"""The mock's metrics page, with the names of vLLM 0.32, computed from the records of the requests."""
 
 from bisect import bisect_right
 from itertools import pairwise
@@ -7,7 +7,7 @@ from prober.exposition.families import Family, Histogram, counter, gauge, histog
 from prober.mock.record import Record
 from prober.simulation.engine import State
 
-# The bounds of vLLM 0.32's histograms.
+# Bounds of vLLM 0.32's histograms.
 TTFT_BOUNDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
                160.0, 640.0, 2560.0)  # fmt: skip
 ITL_BOUNDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
@@ -20,7 +20,7 @@ KV_BLOCK_TOKENS = 16
 KV_BLOCKS = KV_CACHE_TOKENS // KV_BLOCK_TOKENS
 
 START = gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds.")
-STATE = {  # by the field of the state
+STATE = {  # field of the state → series
     "running": gauge("vllm:num_requests_running", "Number of requests in model execution batches."),
     "waiting": gauge("vllm:num_requests_waiting", "Number of requests waiting to be processed."),
     "kv_usage_ratio": gauge("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage."),
@@ -48,12 +48,12 @@ OUTPUTS = histogram("vllm:request_generation_tokens", "Histogram of number of ge
 
 
 class Page:
-    """Counters and histograms of the engine. As in vLLM, a request whose client has left is not counted as finished."""
+    """Counters and histograms of the engine. As in vLLM, requests whose client left do not count as finished."""
 
     def __init__(self, model: str, started_unix_s: float) -> None:
         self.started_unix_s = started_unix_s
         self.prompt_tokens = self.generation_tokens = self.prefix_queries = self.prefix_hits = 0
-        self._open: dict[Record, int] = {}  # with the number of its chunks that are counted
+        self._open: dict[Record, int] = {}  # number of counted chunks by record
         labels = (("engine", "0"), ("model_name", model))
         self._state = {name: Family(series, labels) for name, series in STATE.items()}
         self._waiting, self._success = Family(WAITING_BY_REASON, labels), Family(SUCCESS, labels)
@@ -71,7 +71,7 @@ class Page:
         )
 
     def begin(self, record: Record) -> None:
-        """Begin to count a request, by its record, until `finish`."""
+        """Begin to count a request, until `finish`."""
         self._open[record] = 0
 
     def finish(self, record: Record, reason: str | None, now_ns: int) -> None:
@@ -95,7 +95,7 @@ class Page:
             self._settle(record, now_ns)
 
     def state(self, *, running: int, waiting: int) -> State:
-        """Values of the metrics page that are computed from the records, for an engine without counters of its own."""
+        """Values for the metrics page, from the records, for an engine without its own counters."""
         served = (item for item in self._open.items() if item[0].started_ns is not None)
         held = sum(record.prompt_tokens + sum(record.tokens[:index]) for record, index in served)
         return State(
@@ -109,7 +109,7 @@ class Page:
         )
 
     def render(self, state: State, kv_blocks: int) -> str:
-        """The metrics page in the text format."""
+        """Write the metrics page in the text format."""
         for name, family in self._state.items():
             family.value().value = getattr(state, name)
         self._waiting.value("capacity").value = state.waiting
@@ -125,7 +125,7 @@ class Page:
         return values
 
     def _settle(self, record: Record, now_ns: int) -> None:
-        """Count the tokens of a record up to `now_ns`. The writes of background requests are recorded in advance."""
+        """Count the tokens of a record up to `now_ns`. Background requests have their writes recorded in advance."""
         writes, begin = record.writes, self._open[record]
         end = bisect_right(writes, now_ns, begin)
         if begin == 0 < end:

@@ -10,12 +10,12 @@ import orjson
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """Timestamps of one request, in ns of the monotonic clock, taken immediately before each write.
+    """Timestamps of one request in ns of the monotonic clock, taken immediately before each write.
 
-    received_ns: time at which the handler was entered, before the body was read
+    received_ns: when the handler was entered, before the body was read
     started_ns: begin of its service; None while it waits
     first_write_ns: write of the first bytes of the body
-    writes, tokens: time of the write in ns, and number of tokens, of each chunk with content
+    writes, tokens: time of the write in ns, and tokens, of each content chunk
     end_ns: end of the answer
     late_ns: largest delay of a write after its due time
     ended: `complete`, `cut` (by a fault) or `client_left`
@@ -54,11 +54,11 @@ class TruthFile:
         self._thread.start()
 
     def add(self, record: Record) -> None:
-        """Write the record of a request that has ended."""
+        """Write the record of an ended request."""
         self._records.put(record)
 
     def close(self) -> None:
-        """Write the remaining records and close the file. Blocks until that is done."""
+        """Write the remaining records and close the file. Blocks until it is closed."""
         self._records.put(None)
         self._thread.join()
         self._file.close()

@@ -1,4 +1,4 @@
-"""The HTTP server of the mock: the routes of vLLM, and `/mock/fault` to change the faults at run time."""
+"""The mock's HTTP server: the routes of vLLM, and `/mock/fault` to change faults at run time."""
 
 import asyncio
 import ssl
@@ -49,13 +49,13 @@ class Mock:
         self._service.schedule(self._schedule)
 
     async def close(self, _: web.Application) -> None:
-        """End the background load and complete the truth file, as the application ends."""
+        """End the background load and complete the truth file, when the application ends."""
         await self._service.stop()
         if self._truth:
             await asyncio.to_thread(self._truth.close)
 
     async def models(self, request: web.Request) -> web.Response:
-        """The list of models, in the format of vLLM."""
+        """The list of models, in vLLM's format."""
         if refusal := self._not_serving(self._scheduled()) or self._not_allowed(request):
             return refusal
         name = self._settings.model
@@ -81,13 +81,13 @@ class Mock:
         return web.Response(body=page.encode(), headers=HEADERS | {"Content-Type": kind})
 
     async def read_faults(self, request: web.Request) -> web.Response:
-        """The schedule of faults, and the name of the active one."""
+        """The schedule of faults, and the active fault."""
         fault = self._scheduled()
         document = {"faults": self._schedule.faults, "in_force": fault.name if fault else None}
         return _json(200, orjson.dumps(document))
 
     async def set_faults(self, request: web.Request) -> web.Response:
-        """Set the schedule, such as `{"faults": ["stall:3@0s-10s"]}`. Its times count from now; an empty list clears it."""
+        """Set the schedule, such as `{"faults": ["stall:3@0s-10s"]}`. Times count from now; an empty list clears it."""
         try:
             faults = tuple(parse_fault(text) for text in orjson.loads(await request.read())["faults"])
             check(faults, simulated=self._settings.simulation is not None)
@@ -107,7 +107,7 @@ class Mock:
             except RequestRefused as refusal:
                 return await send_response(_json(refusal.status, refusal.body), request, record, self._clock)
         except ConnectionError:
-            return web.Response()  # the client left, which aiohttp detects itself
+            return web.Response()  # aiohttp notices by itself that the client left
         finally:
             if record.end_ns is None:
                 record.end_ns = self._clock.now_ns()
@@ -208,7 +208,7 @@ async def running(
 
 
 async def _read(request: web.Request, fault: Fault | None) -> bytes:
-    """Read the body of a request; with the fault `slow_read` in pieces, with a pause before each."""
+    """Read a request's body; with the fault `slow_read` in pieces, each after a pause."""
     if fault is None or fault.name != "slow_read":
         return await request.read()
     body = b""
@@ -221,7 +221,7 @@ async def _read(request: web.Request, fault: Fault | None) -> bytes:
 
 
 async def _fault_response(fault: Fault | None) -> web.Response | None:
-    """The answer that a fault gives in place of the engine, None without such a fault; `hang` never returns."""
+    """The answer of a fault that replaces the engine's; None without such a fault; `hang` never returns."""
     match fault.name if fault else "":
         case "hang":
             await asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""Interface between server and engine. A request takes a place in the engine, which plans the chunks of its answer.
+"""Interface between server and engine. A request gets a place in the engine, which schedules the chunks of its answer.
 
 All due times count from the start of the service, so a late write does not shift later ones.
 """
@@ -26,11 +26,11 @@ from prober.simulation.parameters import Parameters
 class Behaviour:
     """Latencies, slots and chunk sizes of the engine.
 
-    slots: number of requests served at the same time; the others wait in order of arrival; 0: no limit
+    slots: requests served at the same time; others wait in order of arrival; 0: no limit
     background_per_s: rate of background requests, which take slots and are counted on the metrics page
-    tokens_per_chunk: number of tokens of each chunk, including the first
+    tokens_per_chunk: number of tokens in each chunk, also the first
     reasoning: number of reasoning tokens at the start of an answer
-    json_factor: factor on all delays of an answer that must be JSON, as if by a grammar; not for the simulated engine
+    json_factor: multiplies all delays of an answer that must be JSON, like a grammar; not for the simulated engine
     """
 
     ttft: Delay = Constant(0.05)
@@ -43,7 +43,7 @@ class Behaviour:
 
 
 class Emission(NamedTuple):
-    """A chunk of an answer. due_ns: of the monotonic clock; tokens: number of tokens"""
+    """A chunk of an answer. due_ns: on the monotonic clock; tokens: number of tokens"""
 
     due_ns: int
     tokens: int
@@ -51,9 +51,9 @@ class Emission(NamedTuple):
 
 
 def chunk_tokens(behaviour: Behaviour, sent: int, tokens: int | None) -> int:
-    """Number of tokens in the chunk that follows `sent` tokens, in an answer of `tokens` (None: endless).
+    """Number of tokens in the next chunk after `sent` tokens, in an answer of `tokens` (None: endless).
 
-    A chunk holds reasoning or answer, never both, so the last chunk of reasoning and the last of all may be smaller.
+    A chunk contains reasoning or answer, never both, so the last chunk of each may be smaller.
     """
     reasoning = behaviour.reasoning if tokens is None else min(behaviour.reasoning, tokens)
     bound = reasoning if sent < reasoning else tokens
@@ -61,20 +61,20 @@ def chunk_tokens(behaviour: Behaviour, sent: int, tokens: int | None) -> int:
 
 
 class Place(ABC):
-    """A request in the engine, from `Service.enter` to `Service.leave`. The engine says when it is served, and when tokens are due."""
+    """A request in the engine, from `Service.enter` to `Service.leave`. The engine decides when it is served and tokens are due."""
 
     def __init__(self, behaviour: Behaviour, record: Record) -> None:
         self.behaviour, self.record = behaviour, record
         self._progress = asyncio.Event()
 
     async def wait(self) -> int:
-        """Wait for the service to begin, and return that time in ns."""
+        """Wait for the service to begin; return the time in ns."""
         while self.record.started_ns is None:
             await self.next_progress()
         return self.record.started_ns
 
     async def plan(self, tokens: int | None) -> AsyncIterator[Emission]:
-        """Yields the chunks of an answer of `tokens` tokens (None: endless), each as soon as it is known."""
+        """Yield the chunks of an answer of `tokens` tokens (None: endless), each as soon as its time is known."""
         sent = 0
         while tokens is None or sent < tokens:
             size = chunk_tokens(self.behaviour, sent, tokens)
@@ -83,10 +83,10 @@ class Place(ABC):
 
     @abstractmethod
     async def due_ns(self, tokens: int) -> int:
-        """Time at which the last of the next `tokens` tokens is due, in ns; waits until it is known."""
+        """Due time in ns of the last of the next `tokens` tokens; waits until it is known."""
 
     def progressed(self) -> None:
-        """Wake up those who wait for progress."""
+        """Wake up the tasks that wait for progress."""
         self._progress.set()
 
     async def next_progress(self) -> None:
@@ -96,7 +96,7 @@ class Place(ABC):
 
 
 class Service(ABC):
-    """The engine of one mock, for the running event loop. Its background load begins at once. Call `stop` at the end."""
+    """The engine of one mock, for the running event loop. Its background load begins immediately. Call `stop` at the end."""
 
     def __init__(self, behaviour: Behaviour, model: str, seed: int | None, clock: Clock) -> None:
         self.behaviour, self.pacer, self.rng = behaviour, clock, Random(seed)
@@ -108,7 +108,7 @@ class Service(ABC):
 
     @abstractmethod
     def schedule(self, schedule: Schedule) -> None:
-        """Set the faults that affect the entire engine."""
+        """Set the faults of the entire engine."""
 
     @abstractmethod
     def enter(
@@ -116,12 +116,12 @@ class Service(ABC):
     ) -> Place:
         """Add a request and fill in the prompt tokens of its record. Raises RequestRefused.
 
-        factor: on its delays, if they are drawn
+        factor: multiplies its delays, if they are drawn
         """
 
     @abstractmethod
     def leave(self, place: Place, reason: str | None, at_ns: int) -> None:
-        """End a request at `at_ns`. reason: finish reason of vLLM; None if its client left"""
+        """End a request at `at_ns`. reason: vLLM's finish reason; None if its client left"""
 
     @abstractmethod
     def render(self, now_ns: int) -> str:
@@ -132,14 +132,14 @@ class Service(ABC):
 class Settings:
     """Settings of one mock server.
 
-    faults: schedule of faults, whose times count from the start
-    truth: path of the file for records; None: no file
+    faults: schedule of faults, timed from the start
+    truth: path of the truth file; None: no file
     api_key: bearer token that `/v1` requires
     seed: seed of all random numbers; None: different in each run
-    start_delay_s: time during which it reports that its model is loading
+    start_delay_s: time for which it reports that its model is loading
     simulation: parameters of a simulated engine, which replaces the delays and slots of `behaviour`; None: not simulated
     adapters: LoRA adapters; not for a simulated engine
-    version: version that `/version` reports
+    version: version reported by `/version`
 
     Raises ValueError for a fault that the engine does not support.
     """

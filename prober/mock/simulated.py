@@ -1,6 +1,6 @@
-"""A mock engine that is simulated: all requests and the background load share one batch, driven by the monotonic clock.
+"""A simulated mock engine: all requests and the background load share one batch, driven by the monotonic clock.
 
-A step is fixed when it begins, so the due times of its tokens are known one step ahead. A client that leaves, or a fault, takes effect
+A step is fixed when it begins, so the due times of its tokens are known one step ahead. A departing client or a fault takes effect
 with the next step.
 """
 
@@ -30,10 +30,10 @@ class SimulatedPlace(Place):
     def __init__(self, behaviour: Behaviour, record: Record, truth: Truth) -> None:
         super().__init__(behaviour, record)
         self.truth, self.tokens_out = truth, 0
-        self._due_ns: deque[int] = deque()  # of tokens without a chunk
+        self._due_ns: deque[int] = deque()  # of tokens not yet in a chunk
 
     def step_begun(self, started_ns: int | None, tokens: int, at_ns: int) -> None:
-        """Record the begin of a step of the engine, which brings the answer to `tokens` tokens at `at_ns`."""
+        """Record that a step began, which generates the answer up to `tokens` tokens at `at_ns`."""
         self.record.started_ns = started_ns
         self.record.cached_tokens = self.truth.cached_tokens
         self._due_ns.extend([at_ns] * (tokens - self.tokens_out))
@@ -47,7 +47,7 @@ class SimulatedPlace(Place):
 
 
 class SimulatedService(Service):
-    """The simulated engine, advanced to the time of the clock."""
+    """The simulated engine, advanced to the clock's time."""
 
     def __init__(
         self, behaviour: Behaviour, model: str, seed: int | None, clock: Clock, parameters: Parameters
@@ -84,7 +84,7 @@ class SimulatedService(Service):
                 case "kv_lost":
                     faults.append(KvLost(fault.count, start_s, end_s))
                 case "prefix_flush":
-                    faults.append(Flush(max(start_s, self._engine.at_s)))  # the step under way is fixed
+                    faults.append(Flush(max(start_s, self._engine.at_s)))  # the running step is fixed
         self._engine.set_faults(faults)
 
     def enter(
@@ -155,7 +155,7 @@ class SimulatedService(Service):
                 self._count(truth)
 
     def _count(self, truth: Truth) -> None:
-        """Count a background request in the histograms when it has ended."""
+        """Add an ended background request to the histograms."""
         record = Record("background", self._ns(truth.request.arrival_s), prompt_tokens=truth.request.prompt_tokens)
         record.started_ns = self._ns(truth.admitted_s or 0.0)
         record.writes = [self._ns(at_s) for at_s in truth.token_times_s()]
@@ -164,9 +164,9 @@ class SimulatedService(Service):
         self.page.finish(record, "length", record.writes[-1])
 
     def _ns(self, at_s: float) -> int:
-        """Time of the monotonic clock in ns, from seconds of the engine's time."""
+        """Convert seconds of the engine's time to ns of the monotonic clock."""
         return self._since_ns + round(at_s * 1e9)
 
     def _seconds(self, at_ns: int) -> float:
-        """Seconds of the engine's time, from ns of the monotonic clock."""
+        """Convert ns of the monotonic clock to seconds of the engine's time."""
         return max(0.0, (at_ns - self._since_ns) / 1e9)

@@ -1,15 +1,15 @@
-"""Answers that are JSON: the content for `response_format`, and the arguments of a tool call, as deltas of one token each."""
+"""Answers in JSON: content for `response_format`, and arguments of a tool call, as deltas of one token each."""
 
 from collections.abc import Sequence
 from typing import Any
 
-PIECE_CHARS = 4  # of one token
+PIECE_CHARS = 4  # per token
 CALL_FORMS = ("pieces", "at-once", "repeated-name", "parallel")
 TEXT = "the of and to"
 
 
 def example(schema: Any) -> Any:
-    """A value that is valid under usual JSON Schemas: types, properties, items, enum, const, and the first of several choices."""
+    """A value that is valid under common JSON Schemas: types, properties, items, enum, const, and the first of several choices."""
     if not isinstance(schema, dict):
         return {}
     if "enum" in schema or "const" in schema:
@@ -33,7 +33,7 @@ def example(schema: Any) -> Any:
 
 
 def spoiled(document: str, fault: str) -> str:
-    """The document as a fault changes it: `broken_json`, `cut_json` or `empty_json`."""
+    """The document changed by a fault: `broken_json`, `cut_json` or `empty_json`."""
     match fault:
         case "broken_json":
             return document[:-1] + ",}"
@@ -63,7 +63,7 @@ def deltas(document: str, tool: str, form: str) -> list[dict[str, Any]]:
 
 
 def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Joins several deltas into one. Its list of tool calls has the pieces of all of them."""
+    """Join several deltas into one, whose list of tool calls has the pieces of all."""
     if any("content" in part for part in parts):
         return {"content": "".join(part.get("content", "") for part in parts)}
     calls = [call for part in parts for call in part.get("tool_calls", ())]
@@ -71,7 +71,7 @@ def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def message(document: str, tool: str, form: str) -> dict[str, Any]:
-    """The fields of the message of an answer that is not streamed."""
+    """Fields of the message of an unstreamed answer."""
     if not tool:
         return {"content": document}
     indices = (0, 1) if form == "parallel" else (0,)

@@ -1,4 +1,4 @@
-"""Bytes of an answer in the format of vLLM 0.32, with switches for the formats of other engines."""
+"""Bytes of an answer in the format of vLLM 0.32, with switches for other engines' formats."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from prober.mock.structured_answer import PIECE_CHARS, deltas, joined, message
 LINE_ENDS = {"lf": b"\n", "crlf": b"\r\n", "cr": b"\r"}
 FINGERPRINT = "vllm-0.32.0-mock"
 
-# Each is one token in the common vocabularies.
+# Each is one token in common vocabularies.
 _FREQUENT = (
     "the of and to in a is that for it as was with be by on not he his but at are this have had from or one they which you were "
     "all her she there would their we him been has when who will no more if out so up said what its about than into them can "
@@ -35,7 +35,7 @@ class Wire:
     done: the stream ends with `[DONE]`
     line_end: b"\\n", b"\\r\\n" or b"\\r"
     calls: form of tool calls, see `structured_answer.deltas`
-    keepalive_s: time without a write after which a comment is sent; 0: never
+    keepalive_s: a comment is sent after this time without a write; 0: never
     """
 
     role_chunk: str = "with-first"
@@ -67,13 +67,13 @@ class Chunks:
         self.done = b"data: [DONE]" + self._end
 
     def role(self) -> bytes:
-        """The chunk that has the role and no content."""
+        """The chunk with the role and without content."""
         delta = {"role": "assistant", "content": ""}
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
         return self._event([choice], self._usage_so_far(0) | {"prompt_token_ids": None, "prompt_text": None})
 
     def content(self, sent: int, size: int, *, reasoning: bool, last: bool) -> bytes:
-        """The chunk of `size` tokens after the first `sent` tokens. The last one has the finish reason."""
+        """The chunk of `size` tokens after the first `sent` tokens. The last chunk has the finish reason."""
         text = WORDS[sent % len(WORDS)] if size == 1 else _text(sent, sent + size)
         if reasoning:
             self._reasoned = sent + size
@@ -88,11 +88,11 @@ class Chunks:
         return self._event(choices, self._usage_at_last(sent + size) if last else self._usage_so_far(sent + size))
 
     def finish(self) -> bytes:
-        """The chunk that has the finish reason and no content."""
+        """The chunk with the finish reason and without content."""
         return self._event([self._choice({}, last=True)], self._usage_at_last(0))
 
     def ending(self, done: bool) -> Iterator[bytes]:
-        """Yields the events after the last content: usage if it was requested, and `[DONE]`."""
+        """Yield the events after the last content: usage if requested, and `[DONE]`."""
         if self._final_usage:
             record = self._record
             total = usage(self._completion, record, record.completion_tokens, self._reasoned)
@@ -101,7 +101,7 @@ class Chunks:
             yield self.done
 
     def error(self) -> bytes:
-        """An error object inside the stream, as vLLM sends it."""
+        """An error object within the stream, as in vLLM."""
         return b"data: " + error_body("EngineCore encountered an issue.", "InternalServerError", 500) + self._end
 
     def broken(self) -> bytes:
@@ -110,7 +110,7 @@ class Chunks:
         return before + text + self._end
 
     def huge(self, size: int, piece: int = 1 << 20) -> Iterator[bytes]:
-        """Yields the pieces of one content chunk with `size` bytes of text on one line."""
+        """Yield the pieces of one content chunk with `size` bytes of text on one line."""
         before, _, after = self._event([self._choice({"content": "TEXT"}, last=False)]).partition(b"TEXT")
         yield before
         for _ in range(size // piece):
@@ -156,7 +156,7 @@ def answer_id(completion: CompletionRequest, record: Record) -> str:
 def usage(
     completion: CompletionRequest, record: Record, completion_tokens: int, reasoning_tokens: int
 ) -> dict[str, Any]:
-    """The usage object at the end of an answer. As in vLLM with a reasoning parser, reasoning tokens are counted separately."""
+    """The usage at the end of an answer. As in vLLM with a reasoning parser, reasoning tokens are counted separately."""
     cached = {"cached_tokens": record.cached_tokens}
     if completion.chat:
         cached["created_cache_tokens"] = 0
@@ -172,7 +172,7 @@ def usage(
 
 
 def metrics(record: Record) -> dict[str, float | None] | None:
-    """Measurements by the server, as vLLM sends them with `--enable-per-request-metrics`; None before any content."""
+    """Server measurements, as in vLLM with `--enable-per-request-metrics`; None before any content."""
     if not record.writes or record.started_ns is None:
         return None
     first_ns, last_ns, n = record.writes[0], record.writes[-1], record.completion_tokens
@@ -188,7 +188,7 @@ def metrics(record: Record) -> dict[str, float | None] | None:
 def plain_answer(
     wire: Wire, completion: CompletionRequest, record: Record, created_s: int, tokens: int, reasoning: int
 ) -> bytes:
-    """The answer without `stream`, of `tokens` tokens, of which the first `reasoning` are reasoning."""
+    """The unstreamed answer of `tokens` tokens, the first `reasoning` of which are reasoning."""
     fields: dict[str, Any] = {"content": _text(reasoning, tokens)}
     if completion.document:
         document = completion.document[: PIECE_CHARS * (tokens - reasoning)]

@@ -1,8 +1,8 @@
-"""Latency of first uses of LoRA adapters compared with requests to loaded adapters, as far as the requests of a stage show them.
+"""Compares the latency of first uses of LoRA adapters with that of requests to loaded adapters, as far as a stage shows them.
 
-An engine that keeps the most recently used adapters has unloaded an adapter at its *first use*. That is the first request to the
+An engine that keeps the most recently used adapters has unloaded an adapter at its *first use*: the first request to the
 adapter in the stage, or one before which all other adapters of the stage were used after its own last requests had ended. A request to
-the adapter that was used last, due after a first token from it, finds it *loaded*. Any other request is neither. An engine with room
+the last used adapter, due after a first token from it, finds it *loaded*. All other requests are unclear. An engine with room
 for all adapters loads each one only once, so its later first uses cost nothing.
 """
 
@@ -24,11 +24,11 @@ class AdapterUse:
     """TTFT of first uses of LoRA adapters, compared with that of requests to loaded adapters.
 
     adapters: number of adapters
-    first_uses, loaded, unclear: numbers of requests: first uses, to loaded adapters, and neither
-    failed_first_uses, failed_loaded: numbers of these that failed; they count as slower than all others
-    first_ttft, loaded_ttft: quantiles in seconds, where there are enough samples
-    ratios: first uses ÷ loaded, for the quantiles with enough samples on both sides
-    unanswered: (adapter, requests sent, requests not answered, most frequent reason) of each adapter with unanswered requests
+    first_uses, loaded, unclear: numbers of requests of these kinds
+    failed_first_uses, failed_loaded: how many of these failed; a failure counts as slower than all others
+    first_ttft, loaded_ttft: quantiles in seconds with enough samples
+    ratios: first uses ÷ loaded, for quantiles with enough samples on both sides
+    unanswered: (adapter, requests sent, requests not answered, most frequent reason) for adapters with unanswered requests
     """
 
     adapters: int
@@ -43,7 +43,7 @@ class AdapterUse:
     unanswered: tuple[tuple[str, int, int, str], ...] = ()
 
     def text(self) -> str:
-        """The comparison as a sentence without a full stop at the end."""
+        """The comparison as a sentence without its full stop."""
         first = _phrase(self.first_uses, "first uses", self.failed_first_uses, self.first_ttft)
         loaded = "no request to a loaded adapter"
         if self.loaded:
@@ -61,14 +61,14 @@ class AdapterUse:
 
 
 def kinds_of_use(probes: Iterable[ProbeResult]) -> tuple[list[ProbeResult], list[ProbeResult], list[ProbeResult]]:
-    """Returns requests to adapters as (first uses, to loaded adapters, neither), each in the order of due times."""
+    """Sort requests to adapters into (first uses, to loaded adapters, unclear), each by due time."""
     counted = [probe for probe in probes if probe.adapter and not (probe.outcome in NEUTRAL or probe.warm_up)]
     ordered = sorted(counted, key=lambda probe: probe.timeline.intended_ns)
     first, loaded, neither = list[ProbeResult](), list[ProbeResult](), list[ProbeResult]()
     other_adapters = len({probe.adapter for probe in ordered}) - 1
-    recent: list[str] = []  # the adapter that was used last at the end
-    ready_ns: dict[str, float] = {}  # the first token since the last first use
-    ended_ns: dict[str, float] = {}  # the end of all requests so far
+    recent: list[str] = []  # most recently used adapter last
+    ready_ns: dict[str, float] = {}  # first token since the last first use
+    ended_ns: dict[str, float] = {}  # end of all requests so far
     for probe in ordered:
         adapter, timeline = probe.adapter, probe.timeline
         since = len(recent) - 1 - recent.index(adapter) if adapter in recent else None
@@ -88,7 +88,7 @@ def kinds_of_use(probes: Iterable[ProbeResult]) -> tuple[list[ProbeResult], list
 
 
 def adapter_use_of(probes: Iterable[ProbeResult]) -> AdapterUse | None:
-    """Latency of first uses and of loaded adapters in a stage; None if its requests use fewer than two adapters."""
+    """Compare first uses with uses of loaded adapters in a stage; None if its requests use fewer than two adapters."""
     sent = [probe for probe in probes if probe.adapter and not probe.warm_up]
     counts = Counter(probe.adapter for probe in sent)
     if len(counts) < 2:
@@ -113,7 +113,7 @@ def adapter_use_of(probes: Iterable[ProbeResult]) -> AdapterUse | None:
 
 
 def _quantiles(probes: Sequence[ProbeResult]) -> tuple[Quantile, ...]:
-    """Quantiles of TTFT that have enough samples and do not depend on the unknown TTFT of failed requests."""
+    """Quantiles of TTFT with enough samples, without those that depend on the unknown TTFT of failed requests."""
     ttfts_s = [ttft_s for block in ttft_blocks(probes) for ttft_s in block]
     known = (quantile for quantile in quantiles(ttfts_s, QS) if quantile.has_enough_samples)
     return tuple(quantile for quantile in known if math.isfinite(max(quantile.estimate, quantile.upper or 0.0)))

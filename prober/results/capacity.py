@@ -14,11 +14,11 @@ from prober.statistics.sequential_test import ERROR, Observations, evidence, log
 Verdict = Literal["found", "between", "not_reached", "below", "not_enough_data"]
 
 
-MIN_RATE_S = 20.0  # a rate is kept for so long before its events can show that it holds: queues grow slowly
-ERROR_BEYOND = 0.25  # of a capacity in logs, for each log of tokens beyond the shapes that were computed
+MIN_RATE_S = 20.0  # a shorter time does not show that a rate holds: queues grow slowly
+ERROR_BEYOND = 0.25  # of a capacity in logs, per log of tokens beyond the computed shapes
 MIN_LOG_ERROR = 1e-6  # of an estimate whose interval has no width
-COMMON_ERROR = 0.7  # share of the variance that all sweeps of an engine have in common
-MAX_BUDGET_SHARE = 0.7  # with a higher share of bad events, more events would not show that the budget is kept
+COMMON_ERROR = 0.7  # share of the variance that is common to all sweeps of an engine
+MAX_BUDGET_SHARE = 0.7  # above this share of bad events, more events would not prove that the budget is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class RateEvents:
     sent_per_s: float = 0.0
 
     def plus(self, other: "RateEvents") -> "RateEvents":
-        """Returns the events of both, which must have the same rate."""
+        """Add the events of two parts, which must have the same rate."""
         return RateEvents(
             self.rate_per_s,
             self.observed + other.observed,
@@ -49,9 +49,9 @@ class RateEvents:
 
 @dataclass(frozen=True, slots=True)
 class UndecidedEvents:
-    """Numbers of events and bad events at `rate_per_s`, which do not decide whether the SLO holds.
+    """Events and bad events at `rate_per_s` that do not decide whether the SLO holds.
 
-    needed: number of events that would prove that the SLO holds at the same share of bad events; None if that share is too high
+    needed: events that would prove that the SLO holds at this share of bad events; None if the share is too high
     """
 
     rate_per_s: float
@@ -64,9 +64,9 @@ class UndecidedEvents:
 class ShapeCapacity:
     """The rate of requests of one shape up to which an SLO holds, on an engine without other load.
 
-    The SLO is judged on requests of the sweep's shape, a few of which are sent too.
-    prompt_tokens, output_tokens: mean tokens of a request; without prompt tokens that are cached
-    per_s: an estimate, or the only bound that `Capacity` has
+    The SLO is judged on requests of the sweep's shape, a few of which are then sent too.
+    prompt_tokens, output_tokens: mean tokens of a request; cached prompt tokens are not counted
+    per_s: an estimate, or the only known bound of `Capacity`
     log_error: standard error of ln(per_s)
     """
 
@@ -80,18 +80,18 @@ class ShapeCapacity:
 class Capacity:
     """The total rate up to which an SLO holds: background load during the sweep plus the sweep's own requests.
 
-    found: `estimate` of the knee with its confidence interval; that the SLO holds at one of the three rates is not proven
-    not_reached: the SLO holds at `lower`, the highest rate whose own events prove it; there is no estimate
+    found: `estimate` of the knee with its confidence interval; none of the three rates is proved to hold
+    not_reached: the SLO holds at `lower`, the highest rate proved by its own events; there is no estimate
     between: too few events for an estimate; `estimate` is the middle of a wide interval
-    below: the SLO fails at `upper`, by the events there and at all lower rates or by the engine model; no lower rate is proven to hold
-    not_enough_data: the events prove neither; `evidence` has their number
+    below: the SLO fails at `upper`, by the events up to there or by the engine model; no lower rate is proved to hold
+    not_enough_data: neither is proved; `evidence` has the numbers
     confidence: confidence level of the interval, such as 0.9
-    samples: number of requests whose events count
-    fit: source of the estimate: the engine model, or shares of bad events alone
-    curve: (requests per second, seconds): the latency quantile of the SLO by rate, by the engine model; empty without a model
-    users: rates are numbers of users at once, by their own requests: "found" at `upper` is shown to fail, and `lower` to hold
+    samples: number of requests with counted events
+    fit: source of the estimate: the engine model, or only shares of bad events
+    curve: (requests per second, seconds): the SLO's latency quantile by rate in the engine model; empty without a model
+    users: rates are numbers of concurrent users, judged by their own requests: "found" is proved to fail at `upper` and hold at `lower`
     own: capacity in requests of the sweep's shape, without background load; None if that load is unknown
-    shapes: the same for a grid of other shapes, in rising order of prompt and output tokens; empty if unknown
+    shapes: the same for a grid of other shapes, sorted by prompt and output tokens; empty if unknown
     """
 
     slo: str
@@ -109,11 +109,11 @@ class Capacity:
     users: bool = False
 
     def text(self, load: float | None) -> str:
-        """A rate, or a number of users, as text."""
+        """Format a rate or a number of users."""
         return f"{load or 0:.3g}/s" if not self.users else f"{load or 0:,.0f} user{'' if load == 1 else 's'}"
 
     def of_shape(self, shape: ShapeCapacity) -> "Capacity":
-        """Returns the capacity in requests of this shape, on an engine without other load."""
+        """The capacity in requests of this shape, on an engine without other load."""
         factor = math.exp(Z[self.confidence] * shape.log_error)
         is_modelled = self.fit == "model"
         return replace(
@@ -125,10 +125,10 @@ class Capacity:
         )
 
     def at(self, prompt_tokens: float, output_tokens: float) -> ShapeCapacity | None:
-        """Returns the capacity in requests of these mean tokens; None if unknown.
+        """The capacity in requests of these mean tokens; None if unknown.
 
-        Logarithms are interpolated, since the cost of a request is about a power of its tokens. Beyond the largest of `shapes` the cost
-        is proportional to the tokens; smaller requests count as the smallest. The error grows with the distance beyond the largest.
+        Logarithms are interpolated, because a request costs about a power of its tokens. Beyond the largest of `shapes` the cost
+        is proportional to the tokens, and the error grows with the distance; smaller requests count as the smallest.
         """
         if not self.shapes:
             return None
@@ -148,7 +148,7 @@ _AXES = ("prompt_tokens", "output_tokens")
 
 
 def _place(axis: Sequence[float], value: float) -> tuple[int, float, float]:
-    """Place of a value on a logarithmic axis: (index, share of the way to the next point, ratio to the end of the axis if beyond)."""
+    """Locate a value on a log axis: (index, fraction towards the next point, ratio to the end of the axis if beyond)."""
     inside = min(max(value, axis[0]), axis[-1])
     index = min(bisect_right(axis, inside) - 1, len(axis) - 2)
     share = math.log(inside / axis[index]) / math.log(axis[index + 1] / axis[index])
@@ -158,7 +158,7 @@ def _place(axis: Sequence[float], value: float) -> tuple[int, float, float]:
 def _random_effects(logs: Sequence[float], errors: Sequence[float]) -> tuple[float, float, bool]:
     """Combine estimates with standard errors: (mean, its standard error, True if they differ beyond their errors).
 
-    Random effects (DerSimonian, Laird, "Meta-analysis in clinical trials", 1986): their variance beyond their errors is added to each.
+    Random effects (DerSimonian, Laird, "Meta-analysis in clinical trials", 1986): the excess variance is added to each.
     """
     weights = [max(error, MIN_LOG_ERROR) ** -2 for error in errors]
     mean = sum(map(mul, weights, logs)) / sum(weights)
@@ -173,9 +173,9 @@ def _random_effects(logs: Sequence[float], errors: Sequence[float]) -> tuple[flo
 
 
 def pooled(capacities: Sequence[ShapeCapacity]) -> ShapeCapacity:
-    """Pooled capacity of several sweeps of the same engine, for the same shape.
+    """Pool the capacities of several sweeps of an engine for one shape.
 
-    A share COMMON_ERROR of the smallest variance is common to all sweeps, since they use the same model, and does not shrink.
+    A share COMMON_ERROR of the smallest variance does not shrink: all sweeps use the same model.
     """
     errors = [capacity.log_error for capacity in capacities]
     mean, error, _ = _random_effects([math.log(capacity.per_s) for capacity in capacities], errors)
@@ -184,9 +184,9 @@ def pooled(capacities: Sequence[ShapeCapacity]) -> ShapeCapacity:
 
 
 def holds_at(levels: Sequence[RateEvents], budget: float) -> float | None:
-    """The highest rate whose own events prove that at most a share `budget` of events is bad; None if there is none.
+    """The highest rate whose own events prove that at most a share `budget` is bad; None without one.
 
-    Rates with too few events are left out. The others are tested from the lowest up, until one does not hold. With this fixed sequence
+    Rates with too few events are left out. The others are tested in ascending order until one does not hold. With this fixed order
     the probability that any claim is wrong is at most `ERROR`, however many rates there are. An objective of 99% needs 346 events
     without a bad one.
     """
@@ -201,7 +201,7 @@ def holds_at(levels: Sequence[RateEvents], budget: float) -> float | None:
 
 
 def undecided_events(levels: Sequence[RateEvents], budget: float) -> UndecidedEvents | None:
-    """The events at the rate that is nearest to a decision; None without events."""
+    """The events at the rate closest to a decision; None without events."""
     judged = [level for level in _by_rate(levels) if level.events]
     if not judged:
         return None
@@ -214,17 +214,17 @@ def undecided_events(levels: Sequence[RateEvents], budget: float) -> UndecidedEv
 
 
 def _by_rate(levels: Sequence[RateEvents]) -> Iterator[RateEvents]:
-    """Yields the combined events of each rate, from the lowest rate up."""
+    """Yield the combined events of each rate in ascending order."""
     by_rate = attrgetter("rate_per_s")
     for _, same_rate in groupby(sorted(levels, key=by_rate), key=by_rate):
         yield reduce(RateEvents.plus, same_rate)
 
 
-Z = {0.9: 1.645, 0.95: 1.960}  # of a normal interval
+Z = {0.9: 1.645, 0.95: 1.960}  # half-widths of a normal interval, in standard errors
 
 
 def agreed(one: Capacity, other: Capacity) -> Capacity:
-    """Combines two estimates: returns `one` unchanged if they agree, as agreement does not narrow it, else their mean on a log scale.
+    """Combine two estimates: `one` unchanged if they agree, because agreement does not narrow it, else their mean on a log scale.
 
     The confidence interval of the mean covers their difference.
     """
@@ -260,15 +260,15 @@ def _log(capacity: Capacity) -> tuple[float, float] | None:
 
 
 def binding(capacities: tuple[Capacity, ...]) -> Capacity | None:
-    """The capacity of the SLO that fails first: the one with the lowest estimate, else upper bound, of the knee; None if unknown."""
+    """The capacity of the SLO that fails first: lowest estimate, or else upper bound, of the knee; None if unknown."""
     failing = [capacity for capacity in capacities if capacity.upper is not None]
     return min(failing, key=lambda capacity: capacity.estimate or capacity.upper or 0.0, default=None)
 
 
 def combined(capacities: Sequence[Capacity]) -> Capacity | None:
-    """The capacity at all SLOs together: that of the binding SLO, with the lowest of all lower bounds; None if unknown.
+    """The capacity for all SLOs together: that of the binding SLO, with the lowest of all lower bounds; None if unknown.
 
-    If any SLO lacks data, only the upper bound is known, as that SLO may fail at any lower rate.
+    If an SLO lacks data, only the upper bound is known, because that SLO may fail at a lower rate.
     """
     first = binding(tuple(capacities))
     if first is None or first.verdict == "below":
@@ -317,7 +317,7 @@ def words(capacities: Sequence[Capacity]) -> str:
 
 
 def lacking(capacity: Capacity) -> str:
-    """Text on the events so far and those needed, such as `: 127 events at 1/s, about 390 needed`."""
+    """Describe the events so far and those needed, such as `: 127 events at 1/s, about 390 needed`."""
     if (evidence := capacity.evidence) is None:
         return ""
     bad = f", {evidence.bad:,} of them bad" if evidence.bad else ""

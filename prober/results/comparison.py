@@ -1,4 +1,4 @@
-"""The stored comparison of two targets: differences of their figures, and limitations of the comparison."""
+"""The stored comparison of two targets: differences between their figures, and limitations."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,11 +18,11 @@ FORMAT = 5
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Difference of B from A on one axis (a figure such as ttft_p50) at one rate, for one workload if there are several.
+    """Difference of B from A on one axis (such as ttft_p50) at one rate, for one workload if there are several.
 
-    rounds: number of rounds with a figure; fewer if rounds are pooled because they are not independent
+    rounds: number of rounds with a figure; fewer if rounds are pooled because they are dependent
     effect, lower, upper: B ÷ A − 1 (`ratio`) or B − A, with the 95% interval for this axis alone; None with too few rounds
-    p: p-value of Wilcoxon's test; p_adjusted: the same, adjusted for all axes and rates
+    p: p-value of Wilcoxon's test; p_adjusted: adjusted for all axes and rates
     better: the better side; None if the adjusted p is above the error
     a, b: the quantile of each side over all rounds (latencies only)
     """
@@ -49,13 +49,13 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Risk:
-    """Worsening of an axis if one side replaces the other.
+    """How much an axis may worsen if one side replaces the other.
 
     move: "adopt": B replaces A; "go_back": A replaces B, which is the risk of a rollback
     margin: largest acceptable worsening, as a ratio; as a difference of shares if `ratio` is False
     least, most: bounds of the worsening, negative for an improvement; None with too few rounds. All bounds of a comparison hold
-        together with its error
-    evidence: on "the worsening is within the margin": holds if `most` is within it, fails if `least` is beyond it
+    together with its error
+    evidence: that the worsening is within the margin: holds if `most` is within it, fails if `least` is beyond it
     """
 
     move: Literal["adopt", "go_back"]
@@ -88,10 +88,10 @@ class Risk:
 
 @dataclass(frozen=True, slots=True)
 class ComparedAnswers:
-    """Result for one check of the answers of a workload to the same requests, each answered by both sides.
+    """Result of one check of a workload's answers, for pairs of answers by both sides to the same request.
 
-    only_a_wrong, only_b_wrong: pairs of which one answer is wrong; both_wrong: both are
-    p_adjusted: of the exact test of McNemar, adjusted for all checks
+    only_a_wrong, only_b_wrong: pairs with one wrong answer; both_wrong: pairs with two
+    p_adjusted: McNemar's exact test, adjusted for all checks
     better: the better side; None if the adjusted p is above the error
     """
 
@@ -119,13 +119,13 @@ class Comparison:
 
     load: requests sent to both sides; None if the sides cannot be compared
     error: largest probability that any claim is wrong
-    differs: (property, value of A, value of B) of each property of engine and model that differs
+    differs: (property, value of A, value of B) for engine and model properties that differ
     remarks: limitations of the figures, as sentences
-    refused: refused requests by side with rate or stage; if they are too many, nothing is compared
-    shares: output tokens/s per GPU and per dollar of B relative to A, as sentences
-    risks: one for each axis and move; rollback: what going back to A needs and loses, as stated by a person
+    refused: refused requests by side, with rate or stage; if they are too many, nothing is compared
+    shares: B's output tokens/s per GPU and per dollar relative to A's, as sentences
+    risks: one per axis and move; rollback: what going back to A needs and loses, written by a person
     configuration: configuration of the command, as JSON
-    answers: results for each check of answers, of two endpoints; their tests together have an error of their own
+    answers: one per check of answers, for two endpoints; these tests share a separate error
     """
 
     id: str
@@ -153,14 +153,14 @@ class Comparison:
 
 
 def with_refused(comparison: Comparison, refused: Mapping[str, RefusedRequests]) -> Comparison:
-    """Returns the comparison with its refused requests. If they are too many, its figures are removed."""
+    """Add refused requests to the comparison. If they are too many, its figures are removed."""
     remarks = (*comparison.remarks, *(f"{place}: {part}" for place, part in refused.items()))
     comparison = replace(comparison, refused=refused, remarks=remarks)
     return replace(comparison, compared=(), answers=()) if comparison.not_judged else comparison
 
 
 def risk_sentences(comparison: Comparison) -> Iterator[str]:
-    """Yields sentences on the measured risk of adopting B and of going back to A, and on what going back needs; none without risks."""
+    """Yield sentences on the measured risk of adopting B and of going back to A, and on what going back needs; none without risks."""
     for move, heading in _MOVES.items():
         parts = [
             f"{words} {', '.join(f'{risk.place} ({risk.interval()})' for risk in of_move)}"
@@ -180,7 +180,7 @@ def margins(risks: Sequence[Risk]) -> str:
 
 
 def rollback_sentence(comparison: Comparison) -> str:
-    """Sentence on what going back to A needs and loses, as a person stated it."""
+    """Sentence on what going back to A needs and loses, as written by a person."""
     return f"Going back to A needs: {(comparison.rollback or 'not stated (--rollback)').rstrip('.')}."
 
 
@@ -202,7 +202,7 @@ def to_json(comparison: Comparison) -> str:
 
 
 def from_object(document: Any, source: str) -> Comparison:
-    """The comparison that `to_json` wrote. Raises Unreadable, which names `source` and the key."""
+    """Read the comparison that `to_json` wrote. Raises Unreadable, which names `source` and the key."""
     own = document[KEY]
     if own.get("format") != FORMAT:
         raise Unreadable(

@@ -2,7 +2,7 @@
 
     for line in lines(results): draw(line.stages)
 
-Percentiles over different lengths, models, engines or SLOs are meaningless: their p99 is that of the slowest.
+Percentiles over different lengths, models, engines or SLOs are meaningless: their p99 belongs to the slowest.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,15 +13,15 @@ from prober.results.facts import Context
 from prober.results.result import Load, Result, Stage
 
 Conditions = Mapping[str, str | None]
-# The prober's host does not serve the requests, and amounts at the start are never the same twice.
+# The prober's host serves no requests, and amounts at the start always differ.
 _NOT_COMPARED = ("prober_host", "host_ram_available", "network_round_trip")
 _SERVING = tuple(field.name for field in fields(Context) if field.name not in _NOT_COMPARED)
-MUST_BE_KNOWN = ("model", "prompt tokens", "output tokens")  # before two results are pooled
+MUST_BE_KNOWN = ("model", "prompt tokens", "output tokens")  # otherwise two results are not pooled
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Stages of one result that have the same conditions, which form one curve of a chart.
+    """Stages of one result under the same conditions, which form one curve of a chart.
 
     name: unique among the curves; place: index of the result in the list of results
     """
@@ -34,12 +34,12 @@ class Line:
 
     @property
     def unknown(self) -> list[str]:
-        """Names of unknown conditions that must be known before the curve is pooled with another result."""
+        """Names of unknown conditions that must be known to pool the curve with another result."""
         return [name for name in MUST_BE_KNOWN if self.conditions[name] is None]
 
 
 def conditions(result: Result, stage: Stage) -> Conditions:
-    """Conditions of a stage that must be equal, as text by name; None: unknown. Rate and concurrency are the x-axis: not included."""
+    """Conditions of a stage that must be equal, {name: text}; None: unknown. Rate and concurrency are the x-axis and not included."""
     load = stage.load or result.load
     return {
         "tool": result.tool,
@@ -53,7 +53,7 @@ def _settings(values: Mapping[str, object] | None) -> str | None:
     return ", ".join(f"{key}={values[key]}" for key in sorted(values)) if values else None
 
 
-# Facts about target and load that reports show and that two curves must share, as text; None: not known.
+# Facts about target and load that reports show and curves must share, as text; None: unknown.
 FACTS: Mapping[str, Callable[[Result, Load], str | None]] = {
     "target": lambda result, load: result.target.url,
     "model": lambda result, load: result.target.model,
@@ -70,12 +70,12 @@ FACTS: Mapping[str, Callable[[Result, Load], str | None]] = {
 
 
 def contracted(result: Result, stage: Stage) -> list[Slo]:
-    """The SLOs that a stage is judged by: those of the result, or, if it has its own load, those for which it has events."""
+    """The SLOs by which a stage is judged: the result's, or if it has its own load those with events in it."""
     return [slo for slo in result.slos if stage.load is None or slo.name in stage.slos]
 
 
 def lines(results: Sequence[tuple[str, Result]]) -> list[Line]:
-    """Groups all stages into as few curves as possible. results: (name, result)"""
+    """Group all stages into as few curves as possible. results: (name, result)"""
     drawn: list[Line] = []
     for place, (name, result) in enumerate(results):
         groups: dict[tuple[str | None, ...], list[Stage]] = {}

@@ -1,6 +1,6 @@
-"""The context of a result (facts about engine and hardware), from facts that were read and facts that were configured.
+"""Completes the context of a result (facts about engine and hardware) from facts that were read and facts that were configured.
 
-A fact that the server or the driver reports takes precedence over a configured one, so that a stale configuration hides no change. If
+A fact reported by the server or driver overrides a configured one, so that an outdated configuration hides no change. If
 they disagree, the result has both.
 """
 
@@ -14,8 +14,8 @@ from prober.results.facts import ENGINE_VERSION, Context, Fact
 from prober.results.result import DecodeLimit, Disagreement, Result
 
 CONFIGURED, THE_ENGINE = "configuration", "the engine"
-NO_GPU = "none"  # as `gpu`: the engine runs on the processor
-# Facts that nobody is asked for where they are not seen.
+NO_GPU = "none"  # as `gpu`: the engine runs on the CPU
+# Facts that no message asks for if they are unknown.
 SEEN = ("gpu_processes", "host_ram_available", "network", "network_round_trip")
 OF_GPUS = ("gpu_count", "gpu_memory", "interconnect", "driver", "cuda")
 REPLICA_NOTE = "facts from a path of the server are those of the replica that answered"
@@ -34,7 +34,7 @@ LABELS = {
     "network_round_trip": "round trip of TCP",
     ENGINE_VERSION: "engine's version",
 }
-MEMORY_TOLERANCE = 0.1  # a card of 80 GB shows 79.6 GiB
+MEMORY_TOLERANCE = 0.1  # a card of 80 GB reports 79.6 GiB
 _SAME = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
 _WORD = re.compile(r"[a-z0-9][a-z0-9.+_/-]*")
 
@@ -51,14 +51,14 @@ def with_context(
     source: str = "GPU readings",
     configured_by: str = CONFIGURED,
 ) -> Result:
-    """Returns the result with its context completed: from facts that were read, else configured, else assumed.
+    """Complete a result's context: from facts that were read, else configured, else assumed.
 
     read: the most trusted facts first
     configured: configured values by name of the fact
-    assumed: facts of last resort, such as those from the files of a model
+    assumed: facts used if no others are known, such as from the files of a model
     flags: configured settings of the engine
-    gpu_price: dollars per GPU and hour; None: keep that of the result
-    source: source of facts that the result already has without a source; configured_by: source of the configured facts
+    gpu_price: dollars per GPU and hour; None: keep the result's
+    source: source of facts that the result has without one; configured_by: source of the configured facts
     """
     known = [
         Fact(name, value, result.context_sources.get(name, THE_ENGINE if name == ENGINE_VERSION else source))
@@ -106,7 +106,7 @@ def with_context(
 
 
 def agree(name: str, one: str, other: str) -> bool:
-    """True if two texts may be the same fact: they are equal, or one contains the other. Amounts of memory may differ by a tenth."""
+    """True if two texts may state the same fact: one equals or contains the other. Amounts of memory may differ by a tenth."""
     words = [
         [_SAME.get(word, word) for word in _WORD.findall(text.lower().replace("torch.", ""))] for text in (one, other)
     ]
@@ -121,7 +121,7 @@ def agree(name: str, one: str, other: str) -> bool:
 
 
 def _holds(text: Sequence[str], phrase: Sequence[str]) -> bool:
-    """True if the words of `phrase` occur in `text` in a row. `0.32` stands for `0.32.0` too."""
+    """True if `text` contains the words of `phrase` in a row. `0.32` also matches `0.32.0`."""
 
     def stands_for(word: str, fuller: str) -> bool:
         return word == fuller or fuller.startswith((f"{word}.", f"{word}+", f"{word}-"))
@@ -138,7 +138,7 @@ def unknown(result: Result) -> list[str]:
 
 
 def sentences(result: Result) -> Iterator[str]:
-    """Yields sentences on facts whose sources disagree, and one that names the unknown facts."""
+    """Yield sentences on facts with contradicting sources, and one that names the unknown facts."""
     for disagreement in result.disagreements:
         yield f"Sources disagree on {label(disagreement.name)}: {disagreement_text(disagreement)}."
     if missing := unknown(result):
@@ -151,12 +151,12 @@ def label(name: str) -> str:
 
 
 def disagreement_text(disagreement: Disagreement) -> str:
-    """All values of a disagreement with their sources, as a phrase."""
+    """All values of a contradiction with their sources, as a phrase."""
     return " but ".join(f"{value} ({source})" for value, source in disagreement.values)
 
 
 def _settle(facts: list[Fact]) -> list[Fact]:
-    """Returns the most detailed of the facts that agree with the first one, followed by one fact for each value that disagrees."""
+    """Keep the most detailed of the facts that agree with the first, then one fact per contradicting value."""
     first, *rest = facts
     same = [first, *(fact for fact in rest if agree(first.name, first.value, fact.value))]
     fullest = max(same, key=lambda fact: len(_WORD.findall(fact.value.lower())))

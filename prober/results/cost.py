@@ -2,8 +2,8 @@
 
     dollars per million tokens = GPUs × dollars per GPU and hour ÷ 3600 ÷ tokens per second × 1,000,000
 
-The cost is stated for prompt tokens, for output tokens and for both together. Each of the three includes the full price of the GPUs,
-which cannot be divided between prompt and output. Only the prober's own tokens count: with other load on the same GPUs the true cost is
+The cost is given per prompt token, per output token and for both together. Each includes the full price of the GPUs,
+which cannot be divided between prompt and output. Only the prober's own tokens count: with other load on the GPUs the true cost is
 lower. Without a throughput there is no cost.
 """
 
@@ -18,7 +18,7 @@ from prober.statistics.sequential_test import Evidence
 
 HOUR_S = 3600.0
 MILLION = 1e6
-MIN_ANSWERS = 30  # for the normal approximation of the sum of their tokens
+MIN_ANSWERS = 30  # for the normal approximation of the sum of tokens
 Z = 1.645  # one-sided 95%
 
 
@@ -40,18 +40,18 @@ class Gpus:
 
     @property
     def dollars_per_hour(self) -> float | None:
-        """Dollars per hour of all GPUs together; None if unknown."""
+        """Dollars per hour for all GPUs; None if unknown."""
         return self.count * self.price_per_hour if self.count and self.price_per_hour else None
 
 
 def gpus_of(result: Result) -> Gpus:
-    """The GPUs of a result; `count` is None if it differs between stages."""
+    """The GPUs of a result; `count` is None if stages differ."""
     counts = {stage.gpus for stage in result.stages}
     return Gpus(counts.pop() if len(counts) == 1 else None, result.prices.gpu_per_hour)
 
 
 def stage_cost(stage: Stage, prices: Prices) -> Cost | None:
-    """Cost of the tokens of a stage; None if the price or the number of GPUs is unknown."""
+    """Cost of a stage's tokens; None if the price or the number of GPUs is unknown."""
     if prices.gpu_per_hour is None or not stage.gpus:
         return None
     dollars_per_s = prices.gpu_per_hour * stage.gpus / HOUR_S
@@ -61,9 +61,9 @@ def stage_cost(stage: Stage, prices: Prices) -> Cost | None:
 
 
 def output_cost_bounds(stage: Stage, prices: Prices) -> tuple[float, float] | None:
-    """(lower, upper) 95% bound of the dollars per million output tokens at the rate of the stage; None if unknown.
+    """(lower, upper) 95% bounds of the dollars per million output tokens at the stage's rate; None if unknown.
 
-    If requests arrive at random, the variance of their total of tokens is the sum of the squares of each request's tokens.
+    With random arrivals, the variance of the total of tokens is the sum of the squares of each request's tokens.
     """
     cost = stage_cost(stage, prices)
     tokens = [row.output_tokens for row in stage.requests if row.output_tokens is not None]
@@ -80,14 +80,14 @@ def tokens_per_s_per_user(stage: Stage) -> float | None:
 
 
 def priced_stage(result: Result) -> Stage | None:
-    """The stage whose costs are stated: the highest rate up to the lower bound of the capacity at all SLOs; the only stage of a gate.
+    """The stage whose cost is stated: the highest rate up to the lower bound of the capacity for all SLOs; a gate's only stage.
 
-    It is not the stage with the highest throughput, which has the most arrivals by chance.
+    The stage with the highest throughput is not used, because it has the most arrivals by chance.
     """
     lowers = [capacity.lower for capacity in result.capacities if capacity.lower]
     if len(lowers) < len(result.slos) and result.kind != "gate":
         return None
-    limit = min(lowers, default=math.inf) * (1 + 1e-9)  # capacities count the load of others too
+    limit = min(lowers, default=math.inf) * (1 + 1e-9)  # capacities include the load of others
     stages = [
         stage
         for stage in result.stages
@@ -103,9 +103,9 @@ def priced_stage(result: Result) -> Stage | None:
 
 
 def sentences(result: Result) -> Iterator[str]:
-    """Yields sentences on cost, speed per GPU and per user, and the memory bandwidth bound, for the stage that `priced_stage` returns.
+    """Yield sentences on cost, speed per GPU and per user, and the memory bandwidth bound, for the stage from `priced_stage`.
 
-    If stages have loads of their own, for each stage.
+    If stages have their own loads, the sentences are for each stage.
     """
     if any(stage.load is not None for stage in result.stages):
         for stage in result.stages:
@@ -123,7 +123,7 @@ def sentences(result: Result) -> Iterator[str]:
 
 
 def stage_sentences(result: Result, stage: Stage) -> Iterator[str]:
-    """Yields sentences on cost, speed per GPU and per user, and the memory bandwidth bound of one stage."""
+    """Yield sentences on the cost, speed per GPU and per user, and memory bandwidth bound of one stage."""
     wants_cost = result.prices.gpu_per_hour is not None
     rate = "" if stage.rate_per_s is None or "/s" in stage.name else f" ({stage.rate_per_s:.3g}/s)"
     place = f"At {stage.name}{rate}"
@@ -173,18 +173,18 @@ def stage_sentences(result: Result, stage: Stage) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class CostFinding:
-    """Evidence on whether a cost target is met, and the reason as a phrase."""
+    """Evidence on whether a cost target is met, with the reason as a phrase."""
 
     evidence: Evidence
     why: str
 
     def joined(self, why: str) -> str:
-        """Reason of a verdict whose other questions hold, by the reason `why` of these: only a cost that holds leaves it."""
+        """The reason of a whole verdict. why: reason of its other questions, which hold; kept only if the cost holds too"""
         return f"{why}; {self.why}" if self.evidence == "holds" else f"{self.evidence}: {self.why}"
 
 
 def judge_cost(stage: Stage | None, prices: Prices, max_dollars: float) -> CostFinding:
-    """Judges whether the cost of a million output tokens at the rate of the stage is at most `max_dollars`, with an error of `ERROR`.
+    """Judge, with an error of `ERROR`, whether a million output tokens cost at most `max_dollars` at the stage's rate.
 
     stage: None if none was measured
     """

@@ -1,4 +1,4 @@
-"""Tokens that a target delivered in a span of time, and the throughput of a stage at its rate.
+"""Tokens that a target delivered in a time span, and the throughput of a stage at its rate.
 
 **Delivered** is a count. A stage of a ramp is shorter than its answers, so the count of a span includes all chunks of the sweep whose
 timestamp is in the span. Consecutive spans count every token once, in whole numbers.
@@ -9,28 +9,28 @@ timestamp is in the span. Consecutive spans count every token once, in whole num
   other answers, and its prompt has the requested length, scaled as the server counts the other prompts.
 - Prompt tokens count at the first token, when prefill is over. A prompt without a first token does not count.
 
-**Throughput at a rate** is what the target delivers per second if requests come at this rate all the time:
+**Throughput at a rate** is what the target delivers per second if requests always come at this rate:
 
     answered requests/s = rate × share of the stage's requests that were answered
     goodput             = rate × share of its requests that were answered and good by every SLO, which falls with the rate
     tokens/s            = answered requests/s × mean tokens of a request of the workload, as the server counts them
 
-A refused request was offered, and is not answered. If more than `MAX_REFUSED_RATIO` are refused, tokens/s are unknown: long prompts are
-refused sooner, so the answered requests do not have the mean tokens of the workload.
+A refused request is offered, but not answered. If more than `MAX_REFUSED_RATIO` are refused, tokens/s are unknown: long prompts are
+refused first, so the answered requests do not have the mean tokens of the workload.
 
 The planned rate is used instead of the number of arrivals, and the workload's mean tokens instead of those of the requests, because
 their random variation comes from the prober and not from the target. A throughput is stated only with evidence that the target keeps up
 with the rate:
 
-- settled: after the time that nine of ten answers take, the stage lasts as long again, and 10 s at least, and in this settled time the
-  requests in flight grow by no more than chance explains. If they grow beyond chance in both of its halves, the throughput is that
-  delivered in it; in between nothing is stated, as one burst may have ended the stage,
+- settled: after the time that nine of ten answers take, the stage lasts at least as long again and 10 s, and in this settled time the
+  requests in flight grow by no more than chance explains. If they grow beyond chance in both of its halves, the throughput is what was
+  delivered in it; otherwise nothing is stated, because one burst may have ended the stage,
 - or delivered: in a span of the sweep as long as nine of ten answers take, the target delivered as many prompt and output tokens per
   second as the rate requires.
 
 Otherwise it is unknown: the stage was too short to distinguish a target that fills up from one that falls behind.
 
-A share of good requests that rises with the rate is chance: a stage of 4 s has a dozen. The shares are those of the isotonic
+A share of good requests that rises with the rate is chance: a stage of 4 s has a dozen requests. The shares come from an isotonic
 regression over the rates of the sweep (pool adjacent violators; Barlow et al., Statistical Inference under Order Restrictions,
 1972), weighted by the numbers of requests.
 """
@@ -46,17 +46,17 @@ from prober.measure.result import ProbeResult
 from prober.results.refused_requests import NOT_COUNTED, refused_requests
 from prober.results.result import Delivered, Throughput
 
-SETTLED_SHARE = 0.9  # of the answers
+SETTLED_SHARE = 0.9  # of answers, which the settling time covers
 MIN_SETTLED_S = 10.0
-# Growth of the requests in flight, in standard deviations of the difference of two Poisson counts.
+# Growth of requests in flight, in standard deviations of the difference of two Poisson counts.
 MAX_CHANCE_SIGMAS, MIN_GROWTH_SIGMAS = 1.5, 2.5
-MAX_UNKNOWN_RATIO = 0.05  # of a stage's requests: with more of them cut undecided, a share of them is not known
+MAX_UNKNOWN_RATIO = 0.05  # of a stage's requests cut undecided; beyond it, shares of requests are unknown
 Span = tuple[int, int]
 RatedSpan = tuple[float | None, int, int]
 
 
 class Deliveries:
-    """All requests of a sweep, its warm-up and cancelled ones included, and averages over them that each stage's throughput needs."""
+    """All requests of a sweep, including warm-up and cancelled ones, with averages that the throughput of each stage needs."""
 
     def __init__(
         self,
@@ -67,15 +67,15 @@ class Deliveries:
     ) -> None:
         """Compute the averages.
 
-        spans: (rate, begin, end) of the stages in ns, in order; the rate is None for requests outside a stage, such as a warm-up
-        mean_tokens: requested (prompt tokens, output tokens) of a mean request of the workload; None: the mean of those that were sent
+        spans: (rate, begin, end) of the stages in ns, in order; the rate is None outside a stage, such as in a warm-up
+        mean_tokens: requested mean (prompt tokens, output tokens) of the workload; None: mean of the sent requests
         """
         self.probes, self.slos, self.spans = probes, slos, spans
         output_tokens = chunks = 0
         counted: list[tuple[int, int]] = [
             (0, 0),
             (0, 0),
-        ]  # tokens by the server, and as requested, of prompts and outputs
+        ]  # (counted by the server, requested) tokens of prompts and outputs
         for probe in probes:
             timeline, usage = probe.timeline, probe.timeline.usage
             tokens = (
@@ -92,12 +92,12 @@ class Deliveries:
             sum(probe.requested_prompt_tokens for probe in probes) / number,
             sum(probe.requested_output_tokens for probe in probes) / number,
         )
-        # Tokens by the server's count ÷ requested tokens of prompts and outputs, and tokens of a chunk; None if never reported.
+        # Counted ÷ requested tokens of prompts and outputs, and tokens per chunk; None if never reported.
         self.ratios = tuple(tokens / requested if requested else None for tokens, requested in counted)
         self.tokens_per_chunk = output_tokens / chunks if chunks else None
 
     def between(self, begin_ns: int, end_ns: int) -> Delivered:
-        """Returns the count for [begin_ns, end_ns), on the clock of the timelines. A total is None if one request leaves it unknown."""
+        """Count [begin_ns, end_ns), on the clock of the timelines. A total is None if one request leaves it unknown."""
         near = [probe for probe in self.probes if probe.timeline.intended_ns < end_ns]
         return Delivered(
             span_s=max(0.0, (end_ns - begin_ns) / 1e9),
@@ -109,7 +109,7 @@ class Deliveries:
         )
 
     def throughput(self, rate_per_s: float | None, begin_ns: int, end_ns: int) -> Throughput:
-        """Returns the requests and tokens per second of the stage that ran in [begin_ns, end_ns).
+        """Requests and tokens per second of the stage that ran in [begin_ns, end_ns).
 
         rate_per_s: planned requests per second; None in a closed loop
         """
@@ -139,7 +139,7 @@ class Deliveries:
         )
 
     def _counted(self, begin_ns: int, end_ns: int) -> list[ProbeResult]:
-        """The requests that were due in a span and offered to the target, including those that were cut."""
+        """Requests that were due in a span and offered to the target, including those that were cut."""
         return [
             probe
             for probe in self.probes
@@ -152,7 +152,7 @@ class Deliveries:
 
     @cached_property
     def _good_shares(self) -> dict[float, float]:
-        """Share of good requests by rate, made non-increasing. Rates at which it is unknown are left out."""
+        """Share of good requests by rate, made non-increasing. Rates with an unknown share are left out."""
         counts: dict[float, list[bool]] = {}
         for rate_per_s, begin_ns, end_ns in self.spans if self.slos else ():
             probes = self._counted(begin_ns, end_ns)
@@ -183,7 +183,7 @@ class Deliveries:
         return (after - before) / math.sqrt(max(1, before + after))
 
     def _has_delivered(self, prompt_per_s: float | None, output_per_s: float | None) -> bool:
-        """True if the target delivered as many prompt and output tokens per second in one of the long spans of the sweep."""
+        """True if the target delivered that many prompt and output tokens per second in one of the sweep's long spans."""
         if prompt_per_s is None or output_per_s is None:
             return False
         return any(
@@ -193,7 +193,7 @@ class Deliveries:
 
     @cached_property
     def _long_spans(self) -> list[Delivered]:
-        """Counts for the shortest runs of consecutive stages that are as long as nine of ten answers take."""
+        """Count the shortest runs of consecutive stages that last as long as nine of ten answers."""
         long_ns = max(_long_e2e_ns(self.probes) or 0, round(MIN_SETTLED_S * 1e9))
         pairs = (
             (max((begin_ns for _, begin_ns, _ in self.spans if begin_ns <= end_ns - long_ns), default=None), end_ns)
@@ -213,7 +213,7 @@ class Deliveries:
             return 0
         if timeline.content_tokens is not None:
             return sum(timeline.content_tokens[first:last])
-        if reported is not None:  # totals up to a chunk, in whole tokens, so that the parts of an answer add up to it
+        if reported is not None:  # totals up to a chunk in whole tokens: parts of an answer add up
             return reported * last // len(stamps) - reported * first // len(stamps)
         per_chunk = self.tokens_per_chunk
         return None if per_chunk is None else round(per_chunk * last) - round(per_chunk * first)
@@ -233,16 +233,16 @@ class Deliveries:
 
 
 def is_answered(probe: ProbeResult) -> bool | None:
-    """True if a request is answered. For one that was cut: True if the answer had begun, else None."""
+    """True if a request is answered. If it was cut: True if the answer had begun, else None."""
     if probe.outcome is Outcome.CANCELLED:
         return True if probe.timeline.first_ns is not None else None
     return probe.outcome in ANSWERED
 
 
 def is_good(probe: ProbeResult, slos: Iterable[Slo]) -> bool | None:
-    """True if a request is answered and has no bad event of any SLO; of its ITL events, a share up to the error budget may be bad.
+    """True if a request is answered without a bad event of any SLO; of its ITL events, a share up to the error budget may be bad.
 
-    None for a request that was cut before this was known; False if it had already waited for longer than a threshold.
+    None if it was cut before this was known; False if it had already waited longer than a threshold.
     """
     if probe.outcome is Outcome.CANCELLED:
         return _is_cut_good(probe, slos)
@@ -266,7 +266,7 @@ def _is_cut_good(probe: ProbeResult, slos: Iterable[Slo]) -> bool | None:
 
 
 def _share(probes: Sequence[ProbeResult], holds: Callable[[ProbeResult], bool | None]) -> float | None:
-    """Share of the requests for which `holds` is true, among those where it is not None; None if it is None for too many."""
+    """Share of requests for which `holds` is true, ignoring None; None if it is None for too many."""
     known = [value for probe in probes if (value := holds(probe)) is not None]
     if not known or len(probes) - len(known) > MAX_UNKNOWN_RATIO * len(probes):
         return None
@@ -274,7 +274,7 @@ def _share(probes: Sequence[ProbeResult], holds: Callable[[ProbeResult], bool | 
 
 
 def _settled(probes: Sequence[ProbeResult], begin_ns: int, end_ns: int) -> Span | None:
-    """The span of a stage in which its requests in flight have adapted to its rate; None if the stage is too short."""
+    """The part of a stage in which the requests in flight have adapted to its rate; None if the stage is too short."""
     filled_ns = _long_e2e_ns(probes)
     if filled_ns is None or end_ns - begin_ns - filled_ns < max(filled_ns, MIN_SETTLED_S * 1e9):
         return None
@@ -282,7 +282,7 @@ def _settled(probes: Sequence[ProbeResult], begin_ns: int, end_ns: int) -> Span 
 
 
 def _long_e2e_ns(probes: Iterable[ProbeResult]) -> int | None:
-    """Time that nine of ten requests take. A request that was cut counts with its time until the cut. None without answers."""
+    """Time within which nine of ten requests end. A cut request counts with its time until the cut. None without answers."""
     lengths_ns = sorted(
         _gone_ns(probe) - probe.timeline.intended_ns
         for probe in probes
@@ -292,7 +292,7 @@ def _long_e2e_ns(probes: Iterable[ProbeResult]) -> int | None:
 
 
 def _gone_ns(probe: ProbeResult) -> int:
-    """Time at which a request was no longer in flight, as far as known."""
+    """When a request was last known to be in flight."""
     timeline = probe.timeline
     last_ns = timeline.content_ns[-1] if timeline.content_ns else timeline.intended_ns
     return timeline.end_ns or timeline.cut_ns or last_ns

@@ -1,18 +1,17 @@
-"""Effect of another load that is sent during a part of a stage: the stage's TTFT during that load compared with before, and the time to
-recover afterwards.
+"""Effect of another load during a part of a stage: TTFT during that load compared with before, and the time to recover afterwards.
 
-Recovery. Each request that was due after the end of the load is good or bad by the TTFT objective. The requests that the load still
-slowed down are those up to the most likely change from "more bad than good" to "bad as often as the objective allows" (the largest sum
-of log-likelihood ratios). The sequential test must prove on the rest that the objective holds again; otherwise the time to recover has
-only a lower bound. Requests after the change count as independent of each other.
+Recovery. Each request due after the end of the load is good or bad by the TTFT objective. The load still slowed down the requests
+up to the most likely change from "more bad than good" to "bad as often as the objective allows" (the largest sum
+of log-likelihood ratios). The sequential test must prove on the rest that the objective is met again; otherwise the time to recover
+has only a lower bound. Requests after the change count as independent.
 
-Ratio. TTFTs close to each other in time share a queue, so intervals are those of clusters of `BLOCK_S`. A failed request has no TTFT
+Ratio. TTFTs close in time share a queue, so intervals are computed from clusters of `BLOCK_S`. A failed request has no TTFT
 and counts as slower than all others. The confidence interval of a ratio combines the 95% intervals of both quantiles, so its confidence
 is 90% or more.
 
-Contrast: a row of a matrix compared with an earlier one that was sent in the same way. Throughput is answers per second while both
-ends of a row are left out: from the end of the first answer to the last due time. A block of `BLOCK_S` counts as one observation,
-and the interval is that of a ratio of two means (delta method, Student's t).
+Contrast: a row of a matrix compared with an earlier one that was sent alike. Throughput is answers per second without both
+ends of a row: from the end of the first answer to the last due time. A block of `BLOCK_S` counts as one observation,
+with the interval of a ratio of two means (delta method, Student's t).
 """
 
 import math
@@ -34,7 +33,7 @@ QS = (0.5, 0.9, 0.95, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A latency quantile of one group of requests ÷ that of another, such as during a load ÷ before it, with a confidence interval."""
+    """A latency quantile of some requests ÷ that of others, such as during a load ÷ before it, with a confidence interval."""
 
     q: float
     estimate: float
@@ -46,9 +45,9 @@ class Ratio:
 class Recovery:
     """Time from the end of the load until TTFT met its objective again.
 
-    evidence: holds: the objective is met again, at a time from lower_s to upper_s after the load. fails: it was missed before the load,
-        so there is nothing to recover. undecided: neither is proven; it was not met before lower_s, if that is known
-    events, bad: numbers of requests that decided: those since the recovery, else all after the load; for "fails" those before it
+    evidence: holds: the objective is met again, from lower_s to upper_s after the load. fails: it was missed before the load, so
+    nothing can recover. undecided: neither is proved; if lower_s is known, it was not met before then
+    events, bad: requests that decided: those since the recovery, else all after the load; for "fails" those before the load
     """
 
     evidence: Evidence
@@ -62,11 +61,10 @@ class Recovery:
 class Disturbance:
     """The effect of another row's load on a stage.
 
-    name: name of that row; begin_s, end_s: span in which it was sent, from the begin of the stage; ended: why it ended early, "" if it
-        did not
-    slo: name of the TTFT objective; events, bad: numbers of requests of the stage during the load, and of bad ones
+    name: name of that row; begin_s, end_s: when it was sent, from the begin of the stage; ended: why it ended early, else ""
+    slo: name of the TTFT objective; events, bad: requests of the stage during the load, and the bad ones
     samples: numbers of requests (before, during) with a TTFT, or failed
-    ratios: TTFT during ÷ before, for the quantiles with enough samples on both sides
+    ratios: TTFT during ÷ before, for quantiles with enough samples on both sides
     """
 
     name: str
@@ -81,7 +79,7 @@ class Disturbance:
     recovery: Recovery
 
     def text(self) -> str:
-        """The effect as sentences without a full stop at the end."""
+        """The effect as sentences, the last without its full stop."""
         early = f", ended early and its requests in flight cut: {self.ended}" if self.ended else ""
         span = f"{self.name} was sent for {self.end_s - self.begin_s:.3g} s{early}"
         before, beside = self.samples
@@ -110,10 +108,10 @@ class Disturbance:
 def disturbance_of(
     slo: Slo, probes: Sequence[ProbeResult], *, name: str, ended: str, stage_begin_ns: int, begin_ns: int, end_ns: int
 ) -> Disturbance:
-    """Returns the effect of another load on the requests of a stage.
+    """Measure the effect of another load on the requests of a stage.
 
     slo: objective of TTFT
-    begin_ns, end_ns: span in which the other load was sent, on the clock of the timelines
+    begin_ns, end_ns: when the other load was sent, on the clock of the timelines
     """
     before = [probe for probe in probes if probe.timeline.intended_ns < begin_ns]
     beside = [probe for probe in probes if begin_ns <= probe.timeline.intended_ns < end_ns]
@@ -134,7 +132,7 @@ def disturbance_of(
 
 
 def _events(slo: Slo, probes: Sequence[ProbeResult], origin_ns: int) -> list[tuple[float, bool]]:
-    """(due time in seconds since the origin, is bad) of each request that is an event of the SLO, by due time."""
+    """(due time in seconds since the origin, is bad) of each event of the SLO, by due time."""
     counted = [((probe.timeline.intended_ns - origin_ns) / 1e9, count_events(slo, probe)) for probe in probes]
     return sorted((due_s, bad > 0) for due_s, (events, bad) in counted if events)
 
@@ -154,7 +152,7 @@ def _recovery(slo: Slo, before: Sequence[tuple[float, bool]], after: Sequence[tu
 
 
 def _slowed(bad: Sequence[bool], budget: float) -> int:
-    """Number of requests before the most likely change from mostly bad to bad as rarely as `budget`."""
+    """Number of requests before the most likely change from mostly bad to as rarely bad as `budget`."""
     slow = (1 + budget) / 2
     gain, loss = math.log(slow / budget), math.log((1 - slow) / (1 - budget))
     place, best, total = 0, 0.0, 0.0
@@ -166,7 +164,7 @@ def _slowed(bad: Sequence[bool], budget: float) -> int:
 
 
 def ttft_ratios(before: Sequence[ProbeResult], beside: Sequence[ProbeResult]) -> tuple[Ratio, ...]:
-    """Quantiles of TTFT of `beside` ÷ those of `before`, for the quantiles with enough samples of both."""
+    """Quantiles of TTFT of `beside` ÷ those of `before`, if both have enough samples."""
     pairs = zip(
         clustered_quantiles(ttft_blocks(before), QS), clustered_quantiles(ttft_blocks(beside), QS), strict=False
     )
@@ -188,7 +186,7 @@ def _ratio(first: Quantile, second: Quantile) -> Ratio | None:
 
 
 def ttft_blocks(probes: Sequence[ProbeResult]) -> list[list[float]]:
-    """TTFTs in seconds, grouped by blocks of `BLOCK_S`; infinite for a failed request."""
+    """TTFTs in seconds, grouped by blocks of `BLOCK_S`; infinite for failed requests."""
     blocks: dict[int, list[float]] = {}
     for probe in probes:
         ttft_s = math.inf if probe.outcome in BAD else probe.timeline.ttft_s
@@ -213,9 +211,9 @@ class ThroughputRatio:
 class Contrast:
     """A row of a matrix compared with an earlier row.
 
-    name: name of the earlier row; the machine may have changed in between
-    ttft: ratios for the quantiles with enough samples of both rows
-    samples: numbers of requests (this row, earlier row) with a TTFT, or failed; blocks: numbers of full blocks for their throughput
+    name: name of the earlier row; the machine may have changed since
+    ttft: ratios for quantiles with enough samples in both rows
+    samples: requests (this row, earlier row) with a TTFT, or failed; blocks: full blocks for their throughput
     """
 
     name: str
@@ -225,7 +223,7 @@ class Contrast:
     blocks: tuple[int, int]
 
     def text(self) -> str:
-        """The ratios as a sentence without a full stop at the end."""
+        """The ratios as a sentence without its full stop."""
         row, other = self.samples
         ttft = f"TTFT {ratios_text(self.ttft)}" if self.ttft else f"no ratio of TTFT ({row:,} and {other:,} requests)"
         if self.throughput is not None:
@@ -239,7 +237,7 @@ class Contrast:
 
 
 def contrast_of(probes: Sequence[ProbeResult], reference: Sequence[ProbeResult], *, name: str) -> Contrast:
-    """Compares the row of `probes` with the row of `reference`, whose name is `name`."""
+    """Compare the row of `probes` with the row `name`, whose requests are `reference`."""
     row, other = _answers(probes), _answers(reference)
     return Contrast(
         name,

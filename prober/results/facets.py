@@ -1,4 +1,4 @@
-"""The facets of a stage: what only some stages have, and how it is computed, said and tabled. Reports, terminal and JSON iterate them.
+"""Facets of a stage: figures that only some stages have, with computation, sentence and table. Reports, terminal and JSON iterate them.
 
 A new measurement of a stage is a module with a frozen dataclass, a field of `Stage` for it, and an entry here.
 """
@@ -20,11 +20,11 @@ FEW_QS = (0.5, 0.9, 0.95, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class Facet:
-    """A facet, whose values have a `text()`.
+    """A facet. Its values have a `text()`.
 
     name: field of `Stage`, with a value, a tuple of several, or None
-    compute: the value by the stage's probes; None: it takes more than these
-    columns: values of a table's columns, with a leading `#` for numbers; None is unknown. Without columns it has sentences only
+    compute: computes the value from the stage's probes; None: other code sets it
+    columns: column → value for tables, with a leading `#` for numbers; None is unknown. Without columns it has only sentences
     """
 
     name: str
@@ -38,12 +38,12 @@ class Facet:
 
 
 def sentences(stage: Stage) -> Iterator[str]:
-    """Yields a sentence on each facet that the stage has."""
+    """Yield a sentence for each facet of the stage."""
     yield from (f"{stage.name}: {part.text()}." for facet in FACETS for part in facet.of(stage))
 
 
 def _quantiles(name: str, qs: Sequence[float], attribute: str) -> Columns:
-    """A column for each of the quantiles `qs` in an attribute of a value."""
+    """One column per quantile `qs` of an attribute of a value."""
 
     def quantile(q: float, part: object) -> Quantile | None:
         return next((quantile for quantile in getattr(part, attribute) if quantile.q == q), None)

@@ -1,4 +1,4 @@
-"""Types for facts about a target. They are separate from the results that name them, as the configuration imports them too."""
+"""Types for facts about a target. The configuration imports them too, so they are separate from the results."""
 
 from dataclasses import dataclass, fields
 
@@ -8,13 +8,13 @@ class Context:
     """Facts about engine and hardware that cannot be measured from outside, as text; None: unknown.
 
     weights: path or repository of the weights that the server loaded
-    cuda: version that the engine uses; the driver states only the highest version that it supports
+    cuda: version that the engine uses; the driver states only the highest supported version
     streaming: whether the answers were streamed
-    host_ram_available: memory of the engine's host that was available at the start
-    storage: file system, and disk if it has one, of a path in `weights` on this machine
+    host_ram_available: memory of the engine's host available at the start
+    storage: file system of a path in `weights` on this machine, with its disk, if any
     prober_host: processor, system and Python of the machine that measured
-    network: address family, interface and link of the prober's machine on the path to the server
-    network_round_trip: round trip to the server, or to the proxy, as the kernel measured it while connecting
+    network: address family, interface and link from the prober's machine to the server
+    network_round_trip: round trip to the server or proxy, measured by the kernel while connecting
     """
 
     gpu: str | None = None
@@ -52,7 +52,7 @@ ENGINE_VERSION = "engine_version"
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A fact about a target. name: one of CONTEXT_NAMES, or ENGINE_VERSION; source: where the value comes from"""
+    """A fact about a target. name: one of CONTEXT_NAMES, or ENGINE_VERSION; source: origin of the value"""
 
     name: str
     value: str

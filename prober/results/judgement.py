@@ -1,10 +1,10 @@
-"""Judges whether a share of bad events is within its budget, by results in the order of their due times.
+"""Judges whether a share of bad events is within its budget, from results in the order of their due times.
 
-Gate, matrix and the search for users judge by a `Question`, and each has a table of its words for "holds", "fails" and "undecided".
+Gate, matrix and the search for users judge by a `Question`, each with its own words for "holds", "fails" and "undecided".
 
 Bad results come in bursts, so one observation is the mean of a block of time, however many requests it has: minutes without a bad
-result are minutes of evidence, at any rate. A block is half of the burst that is expected: `bench/deciding.py` measures what passes
-then.
+result are minutes of evidence, at any rate. A block is half as long as the expected burst; `bench/deciding.py` measures the errors
+of this choice.
 """
 
 import math
@@ -24,15 +24,15 @@ from prober.statistics.sequential_test import (
     min_observations,
 )
 
-# Events; bad events counted when showing that they are few, and when showing that they are many.
+# Events; bad events counted to prove that they are few, and those counted to prove that they are many.
 Judged = tuple[int, float, float]
 BURST_S = 15.0
-BLOCKS_PER_BURST = 2  # at twice the budget, in bursts, at most a tenth of the gates say ready: `bench/deciding.py`
-MIN_LOG_EVIDENCE = 0.5  # below it, the evidence gives no estimate of further requests
+BLOCKS_PER_BURST = 2  # with bursts at twice the budget, at most a tenth of the gates says ready: `bench/deciding.py`
+MIN_LOG_EVIDENCE = 0.5  # with less evidence, further requests are not estimated
 
 
 def block_s(burst_s: float) -> float:
-    """Length of a block in s. burst_s: longest burst of bad results to expect; 0: results are independent, and each is a block"""
+    """Length of a block in s. burst_s: longest expected burst of bad results; 0: results are independent, each is a block"""
     return burst_s / BLOCKS_PER_BURST
 
 
@@ -41,10 +41,10 @@ class Finding:
     """Evidence on one question.
 
     budget: share of events that may be bad
-    requests, events, bad: numbers of requests, events and bad events so far; blocks: number of completed blocks
-    lower, upper: confidence bounds of the share, at the gate's error
+    requests, events, bad: counts so far; blocks: number of completed blocks
+    lower, upper: confidence bounds of the share, with the gate's error
     error: largest probability that the evidence is wrong; None while undecided
-    more: estimate of further requests until a decision
+    more: estimated number of further requests until a decision
     """
 
     name: str
@@ -60,7 +60,7 @@ class Finding:
     more: int | None
 
     def text(self, name: str = "") -> str:
-        """Bad events, their share and the allowed one; while undecided, also bounds of the true share. name: instead of its own"""
+        """Bad events, their share and the allowed share; while undecided, also bounds of the true share. name: replaces its own"""
         name = name or self.name
         if not self.events:
             return f"{name}: nothing to judge"
@@ -73,25 +73,25 @@ class Finding:
 
 
 def together(evidence: Iterable[Evidence]) -> Evidence:
-    """Evidence on all questions together: "fails" if one fails, "holds" if all hold."""
+    """Combine evidence on several questions: "fails" if one fails, "holds" if all hold."""
     shown = set(evidence)
     return "fails" if "fails" in shown else "undecided" if "undecided" in shown else "holds"
 
 
 def observation(bad: float, events: int, budget: float, most: int) -> float:
-    """The value of a result for the test, budget + (bad − budget · events) ÷ most. most: largest number of events of one result
+    """Test value of a result: budget + (bad − budget · events) ÷ most. most: largest number of events of one result
 
-    It is between 0 and 1, and its mean is above the budget where the ratio of the sums is. So the gaps of one answer need not be
-    independent.
+    It is between 0 and 1, and its mean exceeds the budget exactly if the ratio of the sums does, even if the gaps of an answer
+    are dependent.
     """
     return budget + (bad - budget * events) / max(most, events)
 
 
 class Question:
-    """The question whether a share of bad events is within its budget, and the evidence on it.
+    """A question: is a share of bad events within its budget? Collects the evidence.
 
     most, mean: largest and mean number of events of one result
-    share: share of all results that the question judges
+    share: share of all results that it judges
     """
 
     def __init__(
@@ -106,11 +106,11 @@ class Question:
         self.name, self.budget, self.share = name, budget, share
         self.events, self.bad = 0, 0.0
         self._judge, self._max_events, self._mean_events, self._requests = judge, most, mean, 0
-        self._block: list[tuple[float, float]] = []  # values of the open block: for holds, for fails
+        self._block: list[tuple[float, float]] = []  # values in the open block: for holds, for fails
         self._for_holds, self._for_fails = Observations(), Observations()
 
     def values(self, result: ProbeResult | None) -> tuple[float, float] | None:
-        """Count a result; returns its values for "holds" and for "fails", None without an event.
+        """Count a result and return its values for "holds" and for "fails"; None without an event.
 
         result: None: the engine is loading or shutting down
         """
@@ -131,11 +131,11 @@ class Question:
 
     @property
     def is_over_budget(self) -> bool:
-        """True if the observed share of bad events is above the budget, whether or not that is statistically significant."""
+        """True if the observed share of bad events exceeds the budget, significantly or not."""
         return self.bad > self.budget * self.events
 
     def close_block(self) -> None:
-        """End the open block: its mean is the next observation. A block without events adds none."""
+        """End the open block: its mean is the next observation, unless it has no events."""
         if self._block:
             for observations, values in zip(
                 (self._for_holds, self._for_fails), zip(*self._block, strict=True), strict=True
@@ -144,7 +144,7 @@ class Question:
             self._block.clear()
 
     def finding(self, holds_error: float, fails_error: float) -> Finding:
-        """The evidence so far as a finding. holds_error, fails_error: allowed probability that the claim "holds" or "fails" is wrong"""
+        """The finding so far. holds_error, fails_error: allowed probability that the claim "holds" or "fails" is wrong"""
         shown = self.evidence(holds_error, fails_error)
         lower, upper = confidence_bounds(self._for_holds, holds_error)
         return Finding(
@@ -162,16 +162,16 @@ class Question:
         )
 
     def evidence(self, holds_error: float, fails_error: float) -> Evidence:
-        """The evidence so far, without the confidence interval, which is expensive."""
+        """The evidence so far, without the expensive confidence interval."""
         observed, surely_bad = self._for_holds, self._for_fails
         return evidence(observed, self.budget, surely_bad=surely_bad, holds_error=holds_error, fails_error=fails_error)
 
     def error(self, claim: Evidence) -> float:
-        """Largest probability that the claim "holds" or "fails" is wrong, by the evidence so far."""
+        """Largest probability that the claim "holds" or "fails" is wrong, given the evidence so far."""
         return math.exp(-self.log_evidence(claim))
 
     def least(self, error: float, claim: Evidence = "holds", share: float = 0.0) -> int:
-        """Observations that show a claim if in `share` of them all events are bad, and no other event is."""
+        """Number of observations that prove a claim if all events are bad in `share` of them, and good in the others."""
         weight = self._mean_events / self._max_events
         good, bad = self.budget * (1 - weight), self.budget + (1 - self.budget) * weight
         pattern = Observations({good: 1 - share, bad: share})
@@ -180,22 +180,22 @@ class Question:
         )
 
     def requests_of(self, blocks: int, per_block: float) -> float:
-        """Mean number of requests until so many blocks have a judged one. per_block: mean requests of a block; 0: each is one"""
+        """Mean number of requests until `blocks` blocks contain a judged one. per_block: mean requests per block; 0: one each"""
         return blocks * (per_block / -math.expm1(-per_block * self.share) if per_block else 1.0 / self.share)
 
     def log_evidence(self, claim: Evidence) -> float:
-        """ln(evidence) for a claim. The probability of making the claim wrongly is exp(−ln(evidence))."""
+        """ln(evidence) for a claim. The claim is wrong with probability exp(−ln(evidence)) at most."""
         if claim == "fails":
             return log_evidence_above(self._for_fails, self.budget)
         return log_evidence_below(self._for_holds, self.budget)
 
     def _event_share(self, mean: float) -> float:
-        """Share of bad events that a mean of the observations corresponds to."""
+        """Share of bad events that corresponds to a mean of the observations."""
         weight = self.events / self._max_events / self._requests if self._requests else 1.0
         return min(1.0, max(0.0, self.budget + (mean - self.budget) / weight))
 
     def _more(self, holds_error: float, fails_error: float) -> int | None:
-        """Estimated further requests until "holds" or "fails" is decided at the present growth of the evidence; None without growth."""
+        """Further requests until "holds" or "fails" is decided if the evidence keeps growing as now; None without growth."""
         claims = ((self.log_evidence("holds"), holds_error), (self.log_evidence("fails"), fails_error))
         counts = [
             self._requests * (-math.log(error) / log_evidence - 1)
@@ -208,10 +208,10 @@ class Question:
 def slo_question(
     slo: Slo, max_tokens: int, mean_tokens: float, workload: str | None = None, share: float = 1.0
 ) -> Question:
-    """The question whether the share of bad events of an SLO is within its budget.
+    """The question whether an SLO's share of bad events is within its budget.
 
     max_tokens, mean_tokens: largest and mean number of output tokens
-    workload: judge only results of this workload, which are `share` of all; None: judge all results
+    workload: judge only this workload's results, which are `share` of all; None: judge all
     """
 
     def judge(result: ProbeResult | None) -> Judged:
@@ -226,9 +226,9 @@ def slo_question(
 
 
 class Judgement:
-    """Questions that are fed with the results of one target, in the order of their due times, in blocks of equal length.
+    """Judges questions by the results of one target, in the order of their due times and in blocks of equal length.
 
-    The first block begins with the first result. In the order of answers, slow requests would come too late to count.
+    The first block begins with the first result. Sorted by answer, slow requests would come too late to count.
     """
 
     def __init__(self, questions: Iterable[Question], burst_s: float) -> None:
@@ -236,7 +236,7 @@ class Judgement:
         self._first_s, self._end_s = math.inf, -math.inf
 
     def take(self, result: ProbeResult | None, at_s: float) -> bool:
-        """Take the next result, due at `at_s`, None if the engine is loading or shutting down. Returns True if it closed a block."""
+        """Add the next result, due at `at_s`; None: the engine loads or shuts down. Returns True if it closed a block."""
         if is_first := at_s >= self._end_s:
             self.close_block()
             self._first_s = min(at_s, self._first_s)
@@ -248,6 +248,6 @@ class Judgement:
         return is_first
 
     def close_block(self) -> None:
-        """Close the open block, whose mean is an observation of each question."""
+        """Close the open block, whose mean is an observation for each question."""
         for question in self.questions:
             question.close_block()

@@ -1,9 +1,9 @@
-"""Refused requests, and the rule by which all verdicts count them.
+"""Refused requests, and how all verdicts count them.
 
-A refused request (`Outcome.REJECTED`: a redirect, 400, 401, 413 and the like) may be the fault of the prober or of the target. So it is
-an event of no SLO. In throughput and goodput it counts as offered and not answered. It is always reported. If more
-than `MAX_REFUSED_RATIO` of the requests are refused, nothing is judged, because the answered requests do not represent all that were
-offered.
+A refused request (`Outcome.REJECTED`: a redirect, 400, 401, 413 and the like) may be the fault of the prober or the target. So it is
+no event of any SLO. Throughput and goodput count it as offered but not answered. It is always reported. If more
+than `MAX_REFUSED_RATIO` of the requests are refused, nothing is judged, because the answered requests do not represent all
+offered ones.
 """
 
 import re
@@ -15,17 +15,17 @@ from prober.measure.result import ProbeResult
 from prober.statistics.sequential_test import ERROR, Observations, evidence
 
 MAX_REFUSED_RATIO = 0.05
-# Outcomes that do not describe the target: the prober did not send or was over its budget, or ended the request.
+# Outcomes that say nothing about the target: the prober did not send, was over its budget, or ended the request.
 NOT_COUNTED = NEUTRAL - {Outcome.REJECTED}
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedRequests:
-    """Number of refused requests, and why and where they were refused. As text: "" if none was.
+    """Number of refused requests, with reason and place. As text: "" if none was refused.
 
-    requests: number of all requests with an outcome that is not in NOT_COUNTED
-    reason: the server's most frequent text
-    place: which requests are refused: `from turn 6`, `only in rag_cold`, `only for adapter sql`; "" for no pattern
+    requests: number of all requests, without outcomes in NOT_COUNTED
+    reason: most frequent text of the server
+    place: pattern of the refused requests: `from turn 6`, `only in rag_cold`, `only for adapter sql`; "" without one
     """
 
     refused: int = 0
@@ -35,12 +35,12 @@ class RefusedRequests:
 
     @property
     def is_too_many(self) -> bool:
-        """True if so many requests are refused that nothing is judged."""
+        """True if more than MAX_REFUSED_RATIO are refused, so that nothing is judged."""
         return self.refused > MAX_REFUSED_RATIO * self.requests
 
     @property
     def are_surely_too_many(self) -> bool:
-        """True if the evidence shows that too many requests are refused, however many follow."""
+        """True if the evidence proves that too many requests are refused, whatever follows."""
         counts = Observations({1.0: self.refused, 0.0: self.requests - self.refused})
         return evidence(counts, MAX_REFUSED_RATIO) == "fails"
 
@@ -52,12 +52,12 @@ class RefusedRequests:
 
 
 def refused_requests(probes: Iterable[ProbeResult]) -> RefusedRequests:
-    """Counts the refused requests among these."""
+    """Count the refused requests among these probes."""
     counted = [probe for probe in probes if probe.outcome not in NOT_COUNTED]
     refused = [probe for probe in counted if probe.outcome is Outcome.REJECTED]
     if not refused:
         return RefusedRequests(0, len(counted))
-    by_kind: dict[str, list[str]] = {}  # words that differ in their numbers only are of one kind
+    by_kind: dict[str, list[str]] = {}  # texts that differ only in numbers are of one kind
     for probe in refused:
         by_kind.setdefault(re.sub(r"(?<!HTTP )\b\d+", "0", probe.detail), []).append(probe.detail.rstrip("."))
     most = max(by_kind.values(), key=len)
@@ -66,7 +66,7 @@ def refused_requests(probes: Iterable[ProbeResult]) -> RefusedRequests:
 
 
 def _place(refused: Sequence[ProbeResult], counted: Sequence[ProbeResult]) -> str:
-    """The session turn from which requests are refused, else their series; and their adapters. "" if chance explains the pattern."""
+    """Find the session turn from which requests are refused, or their series; and their adapters. "" if chance explains it."""
 
     def only(relation: str, name: Callable[[ProbeResult], str]) -> Iterator[str]:
         names = {name(probe) for probe in refused}
@@ -82,7 +82,7 @@ def _place(refused: Sequence[ProbeResult], counted: Sequence[ProbeResult]) -> st
 
 
 def _is_apart(refused: Sequence[ProbeResult], within: Sequence[ProbeResult], counted: Sequence[ProbeResult]) -> bool:
-    """True if chance is an unlikely reason why all refused requests are among `within`."""
+    """True if chance does not explain why all refused requests are among `within`."""
     return bool(within) and (len(within) / len(counted)) ** len(refused) <= ERROR
 
 

@@ -1,6 +1,6 @@
-"""The result of one experiment: tool, target, load, stages and requests. None always means not known.
+"""The result of one experiment: tool, target, load, stages and requests. None always means unknown.
 
-`stage.stage_of` makes stages and rows from probes; `result_file.to_json` and `from_json` write and read the file of a result.
+`stage.stage_of` makes stages and rows from probes; `result_file.to_json` and `from_json` write and read a result's file.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from prober.workload.sessions import OWN_ANSWERS
 from prober.workload.workloads import Mix, Workload
 
 Kind = Literal["sweep", "grid", "compare", "gate", "run"]
-OURS = "llm-slo-prober "  # start of `Result.tool` of the prober's own results
+OURS = "llm-slo-prober "  # `Result.tool` of the prober's own results starts with this
 CONTENT_AT_ONCE = (
     "All content of each answer arrived at once: TPOT and ITL are not measurable here, "
     "and TTFT is the time of the whole answer"
@@ -35,13 +35,13 @@ OPEN_LOOP = ("poisson", "constant", "gamma", "trace")
 class RequestRow:
     """A request of a stage.
 
-    start_s: departure, less what the target delayed it, in seconds since the start of the result; due time if it was not sent
+    start_s: departure without the target's delay, in seconds since the start of the result; due time if it was not sent
     outcome: a value of `Outcome`
     error: the reason, "" if ok
     itls_s: shape (chunks − 1,)
     prompt_tokens, output_tokens: numbers of tokens in the server's usage
-    warm_up, cached: answered, but left out of latencies
-    cut_s: seconds from `start_s` until the request was cut in flight; None if it was not cut
+    warm_up, cached: answered, but not counted in latencies
+    cut_s: seconds from `start_s` until the request was cut in flight; None: not cut
     """
 
     start_s: float | None
@@ -78,10 +78,10 @@ class RequestRow:
 class Load:
     """The requests that were sent.
 
-    prompt_tokens, output_tokens: distribution of the lengths as text, such as `fixed 500` or `uniform 1 to 9`. Parts of a mix are
-        separated by `; `. The text does not change with the code, as a baseline is compared only with requests of the same text
-    varied: the prompts within a stage have different lengths (for a result: within any of its stages)
-    arrivals: one of OPEN_LOOP, possibly with its parameters in brackets, or "closed" if a request waits for the answer to another one
+    prompt_tokens, output_tokens: distribution of the lengths as text, such as `fixed 500` or `uniform 1 to 9`; parts of a mix are
+    separated by `; `. The text must not change, because a baseline is only compared with requests of the same text
+    varied: prompts within a stage (in a result: within any stage) differ in length
+    arrivals: one of OPEN_LOOP, perhaps with parameters in brackets, or "closed" if requests wait for answers to others
     max_in_flight: cap on requests in flight
     sampling: additional fields of the requests, such as the temperature
     dataset: "generated" or the name of a data set
@@ -115,21 +115,21 @@ class Load:
 
     @property
     def is_open_loop(self) -> bool:
-        """True if requests are known to be sent whatever becomes of earlier ones."""
+        """True if requests are known to be sent independently of earlier ones."""
         return (self.arrivals or "").partition(" (")[0] in OPEN_LOOP
 
     @property
     def has_own_answers(self) -> bool:
-        """Prompts contain the server's own answers to earlier turns, so no two runs send the same prompts."""
+        """True if prompts contain the server's own answers to earlier turns, so that no two runs send the same prompts."""
         return OWN_ANSWERS in (self.prompt_tokens or "")
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """Numbers of answers and tokens received while a stage was sending, from all requests of the sweep; see `results.delivery`.
+    """Answers and tokens received while a stage was sending, from all requests of the sweep; see `results.delivery`.
 
     answers: proper answers that ended in the span
-    prompt_tokens: of prompts whose first token came in the span; output_tokens: by the times of the chunks; None if any is unknown
+    prompt_tokens: of prompts whose first token came in the span; output_tokens: by arrival of the chunks; None if any is unknown
     """
 
     span_s: float
@@ -167,11 +167,11 @@ class Stage:
     """A part of an experiment with one request rate, and its figures.
 
     rate_per_s: intended rate of the prober's requests
-    users: number of users at once, each of whom thinks between an answer and the next request; None: no such loop
+    users: number of concurrent users, who pause between an answer and the next request; None: no such loop
     begin_s: seconds since the start of the result
     sending_s: duration of sending; duration_s: from the begin to the end of the last answer
     sent, answered: numbers of requests, and of properly answered ones
-    outcomes: number of requests by outcome; empty for another tool that counts only answers, and then `sent` is their number
+    outcomes: number of requests by outcome; empty for another tool that counts only answers, which are then `sent`
     latencies: quantiles in seconds by name in LATENCIES; a latency without samples is absent, and 1.0 is the maximum
     prompt_tokens, output_tokens: totals of the answered requests
     demand_per_s: background load, in requests of the same length
@@ -179,23 +179,23 @@ class Stage:
     use: figures of engine and GPUs by name (`stage.USES`), other load included; empty for another tool
     slos: (events, bad events) by SLO
     good: answered requests that are good by every SLO
-    ended: name of the reason why the stage ended
-    load: load of this stage if stages differ; None: that of the result
-    throughput: None for another tool, whose throughput is computed from its requests and its duration
+    ended: why the stage ended, as a name
+    load: load of this stage if stages differ; None: the result's
+    throughput: None for another tool; computed from its requests and duration instead
     delivered: received while the stage was sending; None: not counted
     at_least: lower bounds of quantiles that are unknown because requests were cut in flight, by latency
     reasoning: figures of answers that began with reasoning; None without such answers
     tool_calls: figures of answers to requests with tools; None without such requests
     retries: retries of a gateway; None if no response tells of any
     series: figures by kind of request (turns, warm and cold, workloads of a mix); empty if there is a single kind
-    disturbance: effect of another load that was sent during a part of the stage; None without one
+    disturbance: effect of another load sent during a part of the stage; None without one
     adapters: latency of first uses of adapters compared with loaded ones; None for fewer than two adapters
     contrast: the stage compared with an earlier one; None: not configured
-    quality: numbers of (checked answers, wrong answers); None if no answer was to be checked
-    prompt_lengths: prompt tokens as requested and as the server counted them; None if no prompt was composed to a length
+    quality: numbers of (checked answers, wrong answers); None without checks
+    prompt_lengths: prompt tokens as requested and as counted by the server; None if no prompt was composed to a length
     refused: refused requests; none for another tool
     shedding: requests that the target shed; None without any
-    reported: figures that another tool states, in seconds, by latency and name: "mean", "std", "p99", …
+    reported: figures of another tool in seconds, by latency and name: "mean", "std", "p99", …
     requests: one row per request; empty if only the figures were stored
     """
 
@@ -246,7 +246,7 @@ class Stage:
 
     @property
     def unanswered(self) -> int | None:
-        """Number of requests without a proper answer; None if they were not counted."""
+        """Number of requests without a proper answer; None if they are not counted."""
         return self.sent - self.answered if self.outcomes or not self.sent else None
 
     @property
@@ -256,17 +256,17 @@ class Stage:
 
     @property
     def goodput_per_s(self) -> float | None:
-        """Answered requests per second, at the rate of the stage, that are good by every SLO."""
+        """Answered requests per second, at the stage's rate, that are good by every SLO."""
         return self._per_s(self.good) if self.throughput is None else self.throughput.good_per_s
 
     @property
     def prompt_tokens_per_s(self) -> float | None:
-        """Prompt tokens per second at the rate of the stage, of all GPUs."""
+        """Prompt tokens per second at the stage's rate, for all GPUs."""
         return self._per_s(self.prompt_tokens) if self.throughput is None else self.throughput.prompt_tokens_per_s
 
     @property
     def output_tokens_per_s(self) -> float | None:
-        """Output tokens per second that all GPUs of the target together produced in this stage."""
+        """Output tokens per second at the stage's rate, for all GPUs."""
         return self._per_s(self.output_tokens) if self.throughput is None else self.throughput.output_tokens_per_s
 
     @property
@@ -296,7 +296,7 @@ class Stage:
 
 
 def result_url(url: str) -> str:
-    """The URL of a target for its results: without credentials and query."""
+    """The URL of a target as stored in results: without credentials and query."""
     parts = urlsplit(url)
     host = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
     return f"{parts.scheme}://{host}{parts.path}"
@@ -316,10 +316,10 @@ class MeasuredTarget:
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """The warm-up that was sent before the measurement; of a matrix, the one before any of its rows that shows least.
+    """The warm-up before the measurement; in a matrix, the least proved one before any row.
 
-    is_steady: the latencies were shown to be steady (`steadiness.SteadinessTest`); None: too few answers to test it, or another tool
-    changes: bounds of the relative change by latency, between the last two thirds of the answers
+    is_steady: the latencies were proved steady (`steadiness.SteadinessTest`); None: too few answers to test, or another tool
+    changes: bounds of each latency's relative change between the last two thirds of the answers
     """
 
     requests: int
@@ -340,7 +340,7 @@ class WarmUp:
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """A fact for which sources give different values. values: (value, source); the result uses the first one"""
+    """A fact on which sources contradict each other. values: (value, source); the result uses the first"""
 
     name: str
     values: tuple[tuple[str, str], ...]
@@ -348,7 +348,7 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class DecodeLimit:
-    """Upper bound of the decode speed of one stream, by the memory bandwidth of the GPUs that share the weights.
+    """Upper bound of the decode speed of one stream, from the memory bandwidth of the GPUs that share the weights.
 
     bytes_per_token: weights read per token; the KV cache, which lowers the bound, is not counted
     bandwidth_bytes_per_s: memory bandwidth of one GPU
@@ -374,10 +374,9 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Decision on the measured target, as stored with the result.
+    """Decision on the measured target, stored with the result.
 
-    accepted: False if the target is rejected; why: reason as text; rollback_risk: needs and risks of going back, as a person stated
-        them
+    accepted: False: the target is rejected; why: reason as text; rollback_risk: what going back needs and risks, written by a person
     """
 
     accepted: bool
@@ -393,11 +392,11 @@ class Result:
     configuration: configuration of the experiment, as text
     capacities: one for each SLO, for a sweep only
     stop, stop_detail: name of the reason why the experiment ended, and its detail
-    refused: refused requests of a sweep or gate; of a gate including those of the warm-up
-    shedding: where the target of a sweep began to shed; None if it shed none, and for other experiments
+    refused: refused requests of a sweep or gate; a gate's include those of the warm-up
+    shedding: where a sweep's target began to shed; None if it shed none, and for other experiments
     context_sources: source of each fact of the context, by name of the fact
-    disagreements: facts of the context for which two sources give different values
-    decode_limit: None if the model, the GPU or their number is not known
+    disagreements: facts of the context on which sources contradict each other
+    decode_limit: None if the model, the GPU or its number is unknown
     interference: sentences on other load on the target; None if it was not observed
     retry_after_s: pause that the target requested at the end of the experiment; 0 for none
     differs: differences in meaning between the tool's figures and the prober's
@@ -435,18 +434,18 @@ class Result:
         return [row for stage in self.stages for row in stage.requests]
 
     def without_requests(self) -> Self:
-        """Returns the result without its requests, which are most of its size; the stages keep their quantiles."""
+        """The result without its requests, which are most of its size; the stages keep their quantiles."""
         return replace(self, stages=tuple(replace(stage, requests=()) for stage in self.stages))
 
     @property
     def why_no_requests(self) -> str:
-        """Predicate for a result without requests, with what writes them."""
+        """Phrase for a result without requests that says how to store them."""
         of_daemon = ", as the daemon keeps a sweep; the file of `prober sweep --output` has them"
         why = of_daemon if self.tool.startswith(OURS) else f"; `{self.tool} --save-result --save-detailed` writes them"
         return f"holds the figures of its stages and none of its requests{why}"
 
     def capacity_words(self) -> str:
-        """The capacities, the refused requests and where shedding began, as a sentence."""
+        """The capacities, the refused requests and the start of shedding, as a sentence."""
         shedding = str(self.shedding or "")
         if self.refused.is_too_many:
             return "; ".join(filter(None, (f"not judged: {self.refused}", shedding)))

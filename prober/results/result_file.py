@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import orjson
-from typing_extensions import TypedDict  # as pydantic needs it before Python 3.12
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from prober.results.result import LATENCIES, RequestRow, Result, Stage
 from prober.results.stage import moments, total
@@ -22,7 +22,7 @@ VLLM_NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 
 
 class _Requests(TypedDict):
-    """Lists with one value per request: the index of its stage, and fields that vLLM's file lacks, or writes as 0 if unknown."""
+    """Lists with one value per request: the index of its stage, and fields that vLLM's file lacks or writes as 0 if unknown."""
 
     stage: list[int]
     outcome: list[str]
@@ -56,7 +56,7 @@ _READER = Reader(_File)
 
 
 def to_json(result: Result, verdicts: Sequence[object] = ()) -> str:
-    """The text of the file. verdicts: dataclasses that the file has for other programs, and that are not read again"""
+    """Write the text of the file. verdicts: dataclasses stored for other programs, which are not read again"""
     rows, target, load = result.requests, result.target, result.load
     columns = {name: [getattr(row, name) for row in rows] for name in _OWN}
     columns["stage"] = [index for index, stage in enumerate(result.stages) for _ in stage.requests]
@@ -84,7 +84,7 @@ def to_json(result: Result, verdicts: Sequence[object] = ()) -> str:
 
 
 def from_json(text: str | bytes, source: str) -> Result:
-    """The result that `to_json` wrote. Raises Unreadable, which names `source` and the key."""
+    """Read the result that `to_json` wrote. Raises Unreadable, which names `source` and the key."""
     try:
         return from_object(orjson.loads(text), source)
     except orjson.JSONDecodeError as problem:
@@ -92,7 +92,7 @@ def from_json(text: str | bytes, source: str) -> Result:
 
 
 def from_object(document: Any, source: str) -> Result:
-    """The result in parsed JSON. Raises Unreadable."""
+    """Read the result from parsed JSON. Raises Unreadable."""
     own = document.get(KEY) if isinstance(document, dict) else None
     if not isinstance(own, dict):
         raise Unreadable(f"{source}: {KEY}: is missing; this is no result of llm-slo-prober")
@@ -123,7 +123,7 @@ def statistics(stages: Sequence[Stage]) -> dict[str, Any]:
     if len(stages) != 1:
         return figures
     (stage,) = stages
-    amounts = {  # as vLLM has them: of the answers, over the time until the last one; those at the rate are in `Stage.throughput`
+    amounts = {  # as in vLLM: of the answers, until the last one ended; those at the rate are in `Stage.throughput`
         "request_throughput": stage.answered,
         "request_goodput": stage.good,
         "output_throughput": stage.output_tokens,
@@ -157,7 +157,7 @@ def statistics(stages: Sequence[Stage]) -> dict[str, Any]:
 
 
 def _rows(file: _File, stages: int, source: str) -> Iterator[tuple[int, RequestRow]]:
-    """Yields (index of the stage, request) from the lists of a file. Raises Unreadable."""
+    """Yield (index of the stage, request) from the lists of a file. Raises Unreadable."""
     own = file["llm_slo_prober"]["requests"]
     columns: dict[str, Any] = dict(own) | dict(file)
     del columns[KEY]

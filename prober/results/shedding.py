@@ -1,7 +1,7 @@
 """Requests that the target shed: refused because of its load, with 429, or with 503 and `Retry-After`.
 
-They are failures of the target, as its users get them too, unlike the refused requests of `refused_requests`. A request that the prober
-does not send at its own in-flight cap (`Outcome.SHED`) is none of them.
+They are failures of the target, because users get them too, unlike the refused requests of `refused_requests`. Requests that the
+prober does not send because of its own in-flight cap (`Outcome.SHED`) are not included.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ from prober.measure.result import ProbeResult
 from prober.results.refused_requests import NOT_COUNTED
 
 SHED_STATUSES = "429, or 503 with Retry-After"
-MIN_SENDING_S = 5.0  # of a shorter load only the share of requests that were shed is told
+MIN_SENDING_S = 5.0  # for a shorter load only the share of shed requests is stated
 
 
 def is_shed(probe: ProbeResult) -> bool:
@@ -22,18 +22,18 @@ def is_shed(probe: ProbeResult) -> bool:
 
 
 def is_offered(probe: ProbeResult) -> bool:
-    """True if the request reached the target or should have, and ended."""
+    """True if the request ended after it reached the target or should have."""
     return probe.outcome not in NOT_COUNTED and probe.outcome is not Outcome.SHED
 
 
 @dataclass(frozen=True, slots=True)
 class SheddingOnset:
-    """Rates of a sweep between which the target began to shed, with the numbers of requests that ended. As text: a sentence.
+    """Rates of a sweep between which the target began to shed, with the numbers of ended requests. As text: a sentence.
 
-    Of the warm-up only if nothing else was sent.
+    The warm-up is used only if nothing else was sent.
 
     upper_per_s: lowest rate at which requests were shed, `shed` of `requests`
-    lower_per_s: highest rate below it, at which none of `unshed` requests was shed; None: there is none
+    lower_per_s: highest rate below it, at which none of `unshed` requests was shed; None: no such rate
     """
 
     lower_per_s: float | None
@@ -53,7 +53,7 @@ class SheddingOnset:
 
 
 def shedding_onset(stages: Iterable[tuple[float, Iterable[ProbeResult]]]) -> SheddingOnset | None:
-    """Returns where the target began to shed; None if it shed none. stages: (requests per second, probes) of each stage"""
+    """Find where the target began to shed; None if it shed none. stages: (requests per second, probes)"""
     requests: dict[float, int] = {}
     shed: dict[float, int] = {}
     for rate_per_s, probes in stages:
@@ -72,9 +72,9 @@ def shedding_onset(stages: Iterable[tuple[float, Iterable[ProbeResult]]]) -> She
 class Shedding:
     """Requests that the target shed while a load was sent.
 
-    requests, shed, good: numbers of requests that ended: all, shed, and answered without a bad event of any SLO
+    requests, shed, good: ended requests: all, shed, and answered without a bad event of any SLO
     sending_s: seconds in which they were sent
-    beside: name of the stage whose requests in these seconds are among them; "" for those of one stage only
+    beside: name of the stage whose requests in these seconds are included; "" for one stage alone
     """
 
     requests: int
@@ -84,7 +84,7 @@ class Shedding:
     beside: str
 
     def text(self) -> str:
-        """The figures as a sentence without a full stop at the end."""
+        """The figures as a sentence without its full stop."""
         share = f"{self.shed:,} of {self.requests:,} requests shed ({100 * self.shed / self.requests:.3g}%; {SHED_STATUSES})"
         if self.beside:
             share = f"with those of {self.beside} meanwhile {share}"
@@ -100,7 +100,7 @@ def shedding_of(
     is_good: Callable[[ProbeResult], bool | None],
     beside: str = "",
 ) -> Shedding | None:
-    """Returns the figures of these requests; None if none was shed."""
+    """Count these requests; None if none was shed."""
     ended = [probe for probe in probes if is_offered(probe)]
     shed = [probe for probe in ended if is_shed(probe)]
     if not shed:

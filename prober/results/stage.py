@@ -20,8 +20,10 @@ from prober.results.shedding import shedding_of
 from prober.results.stage_parts import prompt_tokens_of
 from prober.statistics.quantiles import REPORTED_QUANTILES, Quantile, clustered_quantiles, quantile_bounds, quantiles
 
-FAR_TAIL, MIN_FAR_TAIL_SAMPLES = 0.999, 1_000  # of fewer samples that quantile is the maximum, so it is not stated
-MAX_CUT_RATIO = 0.05  # of a stage's requests: with more of them cut in flight, TPOT is not known, as those answered were the quick ones
+FAR_TAIL, MIN_FAR_TAIL_SAMPLES = 0.999, 1_000  # with fewer samples that quantile is just the maximum and not stated
+MAX_CUT_RATIO = (
+    0.05  # of a stage's requests cut in flight; beyond it TPOT is unknown, as only quick requests were answered
+)
 
 
 def request_of(probe: ProbeResult, origin_ns: int) -> RequestRow:
@@ -60,11 +62,11 @@ def stage_of(
     ended: str = "",
     delivered: Deliveries | None = None,
 ) -> Stage:
-    """Computes a stage from its probes.
+    """Compute a stage from its probes.
 
     origin_ns, begin_ns: start of the experiment and of the stage, on the clock of the timelines
-    delivered: answers to all requests of the experiment; None: only those of `probes`
-    readings, devices: readings of the engine's metrics page and of all GPUs, in the order of time
+    delivered: deliveries of all the experiment's requests; None: only those of `probes`
+    readings, devices: readings of the engine's metrics page and of all GPUs, in order of time
     """
     requests = [request_of(probe, origin_ns) for probe in probes]
     begin_s, end_ns = (begin_ns - origin_ns) / 1e9, begin_ns + round(sending_s * 1e9)
@@ -96,7 +98,7 @@ def stage_of_requests(
     sending_s: float | None,
     duration_s: float | None = None,
 ) -> Stage:
-    """Computes a stage from rows. duration_s: as the other tool reports it; None: until the end of the last answer"""
+    """Compute a stage from rows. duration_s: as reported by the other tool; None: until the end of the last answer"""
     answered = [row for row in requests if row.is_answered]
     if duration_s is None and begin_s is not None:
         ends_s = [row.start_s + row.e2e_s for row in requests if row.e2e_s is not None and row.start_s is not None]
@@ -125,7 +127,7 @@ def stage_of_requests(
 
 
 def samples(requests: Iterable[RequestRow]) -> dict[str, list[float]]:
-    """Values in seconds by latency, from properly answered requests without warm-ups and without cold prompts that were cached.
+    """{latency: values in seconds} of properly answered requests, without warm-ups and without cached cold prompts.
 
     TTFT and ITL also include requests that were cut in flight. TPOT is empty if more than `MAX_CUT_RATIO` of the requests were cut.
     """
@@ -140,7 +142,7 @@ def samples(requests: Iterable[RequestRow]) -> dict[str, list[float]]:
 
 
 def censored(latency: str, requests: Iterable[RequestRow]) -> list[float]:
-    """Lower bounds in seconds of a latency ("ttft" or "e2e") for requests that were cut before it was known."""
+    """Lower bounds in seconds of a latency ("ttft" or "e2e") from requests that were cut before it was known."""
     values = {"ttft": lambda row: row.ttft_s, "e2e": lambda row: row.e2e_s}
     value = values.get(latency)
     if value is None:
@@ -149,9 +151,9 @@ def censored(latency: str, requests: Iterable[RequestRow]) -> list[float]:
 
 
 def moments(stage: Stage, latency: str) -> tuple[float | None, float | None]:
-    """(mean, standard deviation) in seconds, computed from the requests of the stage, else as its tool reports them.
+    """(mean, standard deviation) in seconds, from the requests of the stage, or else as its tool reports them.
 
-    None if unknown: there are no samples, or a request was cut before its value was known.
+    None if unknown: no samples, or a request was cut before its value was known.
     """
     values = samples(stage.requests)[latency]
     if values and not censored(latency, stage.requests):
@@ -161,12 +163,12 @@ def moments(stage: Stage, latency: str) -> tuple[float | None, float | None]:
 
 
 def is_stated(q: float, count: int) -> bool:
-    """True if a quantile of `count` samples is reported: p99.9 only if it is not merely the maximum, all others always."""
+    """True if a quantile of `count` samples is stated: always, except a p99.9 that is just the maximum."""
     return q != FAR_TAIL or count >= MIN_FAR_TAIL_SAMPLES
 
 
 def _stated(by_latency: Mapping[str, Sequence[Quantile]]) -> dict[str, tuple[Quantile, ...]]:
-    """The quantiles that are reported, for each latency that has any."""
+    """The stated quantiles of each latency that has any."""
     stated = {
         latency: tuple(value for value in values if is_stated(value.q, value.count))
         for latency, values in by_latency.items()
@@ -179,7 +181,7 @@ def quantiles_of(
 ) -> list[Quantile]:
     """Quantiles of one latency that the samples determine, with confidence intervals; empty without samples.
 
-    Gaps within an answer are correlated, so those of ITL are computed by request.
+    Gaps within an answer are correlated, so ITL intervals are computed from clusters, one per request.
     """
     rows = list(requests)
     if latency == "itl":
@@ -189,7 +191,7 @@ def quantiles_of(
 
 Pages = Sequence[EngineSignals]
 Devices = Sequence[GpuReading]
-# Figures of engine and GPUs during a stage: label, and value by readings of the engine's page and of each GPU, in the order of time.
+# Figures of engine and GPUs during a stage: label, and value from readings of the engine's page and each GPU, in order of time.
 # Ratios are 0 to 1; power is the sum of all GPUs.
 USES: Mapping[str, tuple[str, Callable[[Pages, Sequence[Devices]], float | None]]] = {
     "running_mean": ("running", lambda pages, _: _mean(page.requests_running for page in pages)),
@@ -230,26 +232,26 @@ USES: Mapping[str, tuple[str, Callable[[Pages, Sequence[Devices]], float | None]
 
 
 def use_of(pages: Pages, gpus: Sequence[Devices]) -> dict[str, float | None]:
-    """The figures of `USES` by name. pages, gpus: readings of the engine's metrics page and of all GPUs, in the order of time"""
+    """The figures of `USES` by name. pages, gpus: readings of the engine's metrics page and of all GPUs, in order of time"""
     return {name: of(pages, gpus) for name, (_, of) in USES.items()}
 
 
 def quality_of(probes: Iterable[ProbeResult]) -> tuple[int, int] | None:
-    """Numbers of (checked answers, wrong answers); None if no answer was to be checked."""
+    """Numbers of (checked answers, wrong answers); None without checks."""
     checked = [probe.outcome for probe in probes if probe.check is not None]
     answered = [outcome for outcome in checked if outcome in ANSWERED]
     return (len(answered), answered.count(Outcome.WRONG_ANSWER)) if checked else None
 
 
 def total(values: Iterable[float | None]) -> float | None:
-    """The sum; None unless all values are known, since a partial sum would look like a small total."""
+    """The sum; None unless all values are known, because a partial sum would look like a small total."""
     listed = list(values)
     known = _known(listed)
     return sum(known) if known and len(known) == len(listed) else None
 
 
 def _timed(requests: Iterable[RequestRow]) -> Iterator[RequestRow]:
-    """Yields the requests whose latencies count, including those that were cut."""
+    """Yield the requests with counted latencies, including those that were cut."""
     return (row for row in requests if row.is_timed or (row.cut_s is not None and not row.warm_up and not row.cached))
 
 
@@ -277,6 +279,6 @@ def _ratio(part: float | None, of: float | None) -> float | None:
 
 
 def _growth(values: Iterable[float | None]) -> float | None:
-    """Increase of a counter over its values. A decrease is a restart and counts as no increase."""
+    """Increase of a counter over its values. A decrease is a restart and counts as 0."""
     known = _known(values)
     return sum(max(0.0, after - before) for before, after in pairwise(known)) if len(known) > 1 else None

@@ -1,4 +1,4 @@
-"""Parts of a stage that have their own sentences in reports: series, prompt lengths, tool calls, reasoning.
+"""Parts of a stage with their own sentences in reports: series, prompt lengths, tool calls, reasoning.
 
 A series is one kind of request: a turn of sessions, a warm or cold prefix, a workload of a mix.
 """
@@ -15,13 +15,13 @@ from prober.statistics.quantiles import REPORTED_QUANTILES, Quantile, percentile
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Figures of one kind of request (`chat_turn2`, `rag_warm`), without warm-ups and cold prompts that were cached.
+    """Figures of one kind of request (`chat_turn2`, `rag_warm`), without warm-ups and cached cold prompts.
 
     requests: number of answered requests
     ttft: quantiles in seconds
-    prompt_tokens, cached_tokens: totals over the answers for which the server reports both
-    unanswered: number of requests that failed, were refused or were not sent
-    reason: most frequent outcome of these, with its detail
+    prompt_tokens, cached_tokens: totals over answers for which the server reports both
+    unanswered: number of requests that failed, were refused or not sent
+    reason: their most frequent outcome with its detail
     """
 
     name: str
@@ -42,7 +42,7 @@ class Series:
 
 
 def series_of(probes: Iterable[ProbeResult]) -> tuple[Series, ...]:
-    """The series of these probes, by name; empty if there is only one."""
+    """The series of these probes by name; empty if there is only one."""
     by_name: dict[str, list[ProbeResult]] = {}
     for probe in probes:
         if probe.workload and not probe.warm_up and not probe.cached:
@@ -51,7 +51,7 @@ def series_of(probes: Iterable[ProbeResult]) -> tuple[Series, ...]:
 
 
 def most_often(probes: Iterable[ProbeResult]) -> tuple[int, str]:
-    """(number of these probes, their most frequent outcome with its detail); 0 and "" without any."""
+    """(number of these probes, their most frequent outcome with its detail); (0, "") without probes."""
     reasons = Counter(probe.reason for probe in probes)
     return reasons.total(), next((reason for reason, _ in reasons.most_common(1)), "")
 
@@ -74,10 +74,10 @@ def _series(name: str, sent: list[ProbeResult]) -> Series:
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """Totals of prompt tokens, over answered requests whose prompts were composed to a length.
+    """Totals of prompt tokens over answered requests with prompts composed to a length.
 
-    requests: number of requests with usage, or of all if none has usage
-    asked, counted: tokens of these requests, as requested and as the server counts them; counted is None without usage
+    requests: number of requests with usage, or if none has usage of all
+    asked, counted: their tokens as requested and as counted by the server; counted is None without usage
     """
 
     requests: int
@@ -94,7 +94,7 @@ class PromptTokens:
 
 
 def prompt_tokens_of(probes: Iterable[ProbeResult]) -> PromptTokens | None:
-    """Prompt tokens of these probes; None if no answered request had a prompt composed to a length."""
+    """Prompt tokens of these probes; None if no answered request has a prompt composed to a length."""
     sized = [probe for probe in probes if probe.has_asked_length and probe.outcome in ANSWERED]
     if not sized:
         return None
@@ -109,7 +109,7 @@ def prompt_tokens_of(probes: Iterable[ProbeResult]) -> PromptTokens | None:
 
 
 def pooled(parts: Iterable[PromptTokens | None]) -> PromptTokens | None:
-    """Sum of all parts. Parts without the server's token usage are left out if any part has it."""
+    """Sum of all parts. If any part has the server's usage, parts without it are left out."""
     known = [part for part in parts if part is not None]
     counted = [part for part in known if part.counted is not None] or known
     if not counted:
@@ -122,9 +122,9 @@ def pooled(parts: Iterable[PromptTokens | None]) -> PromptTokens | None:
 
 @dataclass(frozen=True, slots=True)
 class ToolCalls:
-    """Figures of answered requests with tools, without warm-ups and cold prompts that were cached.
+    """Figures of answered requests with tools, without warm-ups and cached cold prompts.
 
-    answers: number of answers; calling: number of those with a call
+    answers: number of answers; calling: number of answers with a call
     calls: number of calls
     ttft_call: quantiles in seconds of the time to the first piece of the first call
     arguments: quantiles in seconds of the time to its complete arguments, if they are a JSON object
@@ -150,7 +150,7 @@ class ToolCalls:
 
 
 def tool_calls_of(probes: Iterable[ProbeResult]) -> ToolCalls | None:
-    """Tool calls of these probes; None if no answer has a call and none is checked for one."""
+    """Tool calls of these probes; None if no answer has a call or is checked for one."""
     timelines = [
         probe.timeline
         for probe in probes
@@ -173,10 +173,10 @@ def tool_calls_of(probes: Iterable[ProbeResult]) -> ToolCalls | None:
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """Retries of gateways, as the headers of responses tell them. A gateway may say less: some count no retries before a fallback.
+    """Retries by gateways, from response headers. A gateway may report less: some count no retries before a fallback.
 
     responses: number of responses, failures included, with such a header
-    retried, fell_back: number of those that the gateway tried more than once, and sent to another model
+    retried, fell_back: how many of these the gateway tried more than once, and sent to another model
     """
 
     responses: int
@@ -192,7 +192,7 @@ class Retries:
 
 
 def retries_of(probes: Iterable[ProbeResult]) -> Retries | None:
-    """Retries of gateways for these probes; None if no response tells of any."""
+    """Gateway retries for these probes; None if no response reports any."""
     counts = [probe.retries for probe in probes if probe.retries]
     retried, fell_back = (sum(retries.get(kind, 0) > 0 for retries in counts) for kind in RETRY_KINDS)
     return Retries(len(counts), retried, fell_back) if counts else None
@@ -203,12 +203,12 @@ class Reasoning:
     """Figures of answers that began with reasoning, without warm-ups.
 
     requests: number of these answers
-    unanswered: number of those that reached their length limit before the answer began
-    counted: number of those for which the server reports reasoning tokens
+    unanswered: how many of them reached their length limit before the answer began
+    counted: for how many of them the server reports reasoning tokens
     reasoning_tokens, answer_tokens: totals over `counted`
-    ttft_answer: quantiles in seconds of the time to the first token of the answer, where there was one
-    hidden: number of answers that do not show their reasoning, or only a summary of it
-    unknown: phrases that name what is unknown about the hidden ones, and why
+    ttft_answer: quantiles in seconds of the time to the first token of the answer, if it has one
+    hidden: number of answers that hide their reasoning or show only a summary
+    unknown: phrases on what is unknown about hidden reasoning, and why
     """
 
     requests: int
@@ -272,7 +272,7 @@ def reasoning_of(probes: Iterable[ProbeResult]) -> Reasoning | None:
 
 
 def _is_unanswered(timeline: Timeline) -> bool:
-    """True if only reasoning came. If the stream does not show where reasoning ends, the server's token counts decide."""
+    """True if only reasoning came. If the stream does not show the end of reasoning, the server's token counts decide."""
     usage = timeline.usage
     is_hidden = usage is not None and (usage.reasoning_tokens or 0) < (usage.completion_tokens or 0)
     shows_reasoning = timeline.first_ns is None or timeline.streams_reasoning
@@ -280,13 +280,13 @@ def _is_unanswered(timeline: Timeline) -> bool:
 
 
 def median_and_p99_text(values: Iterable[Quantile], *, marks_median: bool = False) -> str:
-    """Text such as `p50 310 ms, p99 1.2 s*`, with those of the two that are among `values`; "" if neither is."""
+    """Text such as `p50 310 ms, p99 1.2 s*` for these two quantiles if `values` has them; "" for neither."""
     shown = (value for value in values if value.q in (0.5, 0.99))
     return ", ".join(f"{percentile_name(value.q)} {quantile_text(value, marks_median=marks_median)}" for value in shown)
 
 
 def quantile_text(quantile: Quantile | None, *, marks_median: bool = True) -> str:
-    """The estimate as a duration, with a star if it has too few samples; a dash for None. marks_median: False: a median has no star"""
+    """The estimate as a duration, with a star if it has too few samples; a dash for None. marks_median: stars medians too"""
     if quantile is None:
         return "–"
     is_marked = not quantile.has_enough_samples and (marks_median or quantile.q != 0.5)

@@ -1,15 +1,15 @@
-"""Whether the latencies of a warm-up are steady: a sequential test with a stated error.
+"""Tests whether the latencies of a warm-up are steady: a sequential test with a stated error.
 
-At each of LOOKS answers, the last third of them is compared with the third before; the first third, which holds the slow answers of a
-cold engine, is left out. A latency is steady if the confidence interval of its change is within MAX_CHANGE, and does not show a
-change above MINOR_CHANGE. So noise alone never passes as steadiness, as it does in tests that look for a trend and find none. The
-looks share ERROR evenly. As every latency must pass, ERROR bounds the chance of `is_steady` if one of them changes by more than
-MAX_CHANGE at each look (Berger, Technometrics 24, 1982). What happens after the test, such as a compilation that a longer prompt
-starts, no test can know.
+At each of LOOKS answers, the last third of the answers is compared with the middle third; the first third, with the slow answers of a
+cold engine, is left out. A latency is steady if the confidence interval of its change is within MAX_CHANGE, and shows no
+change above MINOR_CHANGE. So noise alone never passes as steadiness, unlike in tests that look for a trend and find none. The
+looks share ERROR evenly. Because every latency must pass, ERROR bounds the chance of `is_steady` if one of them changes by more than
+MAX_CHANGE at each look (Berger, Technometrics 24, 1982). Later changes, such as a compilation for a longer prompt, cannot be
+foreseen.
 
 The change is the Hodges–Lehmann estimate of the paired differences of logarithms, which a few extreme answers do not move. Where
 successive answers are alike, pairs are means of batches of twice the autocorrelation time (Law and Carson, Operations Research 27,
-1979). That the test decides how much of the start to drop, and drops half or less, follows Heidelberger and Welch (Operations
+1979). Letting the test decide how much of the start to drop, at most half, follows Heidelberger and Welch (Operations
 Research 31, 1983).
 """
 
@@ -23,18 +23,18 @@ from prober.measure.result import ProbeResult
 from prober.results.result import WarmUp
 from prober.statistics.paired_test import Effect, autocorrelation_time, hodges_lehmann
 
-LOOKS = (24, 36, 54, 81, 122, 183, 275, 413, 620)  # answers; each look has half as many again as the one before
+LOOKS = (24, 36, 54, 81, 122, 183, 275, 413, 620)  # answers; each look has half as many again as the last
 MAX_CHANGE = 0.2
 MINOR_CHANGE = 0.02
 ERROR = 0.05
-MAX_INDEPENDENT = 1.5  # autocorrelation time that independent answers may seem to have
-MIN_LATENCY_S = 1e-6  # a shorter one, of a virtual clock or of one flush, has no meaningful logarithm
+MAX_INDEPENDENT = 1.5  # autocorrelation time that independent answers can show
+MIN_LATENCY_S = 1e-6  # a shorter one, from a virtual clock or one flush, has no meaningful logarithm
 
 
 class SteadinessTest:
-    """The test, fed with the results of a warm-up in the order in which they end.
+    """The test. Feed it with the results of a warm-up in the order in which they end.
 
-    is_steady: the last look has shown that the latencies are steady; None before the first look
+    is_steady: the last look proved that the latencies are steady; None before the first look
     changes: bounds of the relative change by latency, at the last look
     """
 
@@ -44,7 +44,7 @@ class SteadinessTest:
         self._logs: dict[str, list[float]] = {"TTFT": [], "TPOT": [], "E2E": []}
 
     def add(self, result: ProbeResult | None) -> None:
-        """Add a result. Only answers that have latencies count; of a TTFT that lies between two bounds the middle."""
+        """Add a result. Only answers with latencies count; a TTFT between two bounds counts as their middle."""
         if result is None or result.outcome not in ANSWERED:
             return
         timeline = result.timeline
@@ -61,7 +61,7 @@ class SteadinessTest:
             self._look()
 
     def warm_up(self, requests: int, seconds: float) -> WarmUp:
-        """The warm-up that ended after so many requests and seconds, for a result."""
+        """The warm-up for a result, which ended after `requests` and `seconds`."""
         return WarmUp(requests, seconds, self.is_steady, self.changes)
 
     def _look(self) -> None:
@@ -79,7 +79,7 @@ class SteadinessTest:
 
 
 def _change(logs: Sequence[float]) -> Effect | None:
-    """The change from the second to the last third, with the confidence of one look; None without pairs."""
+    """Change from the middle to the last third, with the confidence of one look; None without pairs."""
     third = len(logs) // 3
     if not third:
         return None

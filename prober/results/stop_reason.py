@@ -1,4 +1,4 @@
-"""The reason why a sweep ended, as text."""
+"""Why a sweep ended, as text."""
 
 BEFORE = "; before it, "  # separates the detail from the reason of an earlier end
 _TEXTS = {  # with the place of the detail

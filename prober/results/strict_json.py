@@ -1,4 +1,4 @@
-"""JSON documents with a declared type: every field is written and required, and values are not converted to another type."""
+"""JSON documents with a declared type: every field is written and required, and values are never converted to another type."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -23,11 +23,11 @@ class Reader:
         self._kind = kind
 
     @cached_property
-    def _validator(self) -> SchemaValidator:  # takes about 50 ms: most programs read no document
+    def _validator(self) -> SchemaValidator:  # takes about 50 ms; most programs read no document
         return SchemaValidator(_without_defaults(TypeAdapter(self._kind).core_schema))
 
     def read(self, document: Any, source: str, path: str = "") -> Any:
-        """Converts parsed JSON to `kind`. path: where the value is in the file `source`, for messages. Raises Unreadable."""
+        """Convert parsed JSON to `kind`. path: place of the value in the file `source`, for messages. Raises Unreadable."""
         try:
             return self._validator.validate_json(orjson.dumps(document), strict=True)
         except ValidationError as problem:
@@ -37,7 +37,7 @@ class Reader:
             text = f"is {shown}; {message[0].lower()}{message[1:]}" if mistake["type"] != "missing" else "is missing"
             keys = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in mistake["loc"])
             raise Unreadable(f"{source}: {(path + ''.join(keys)).removeprefix('.')}: {text}") from None
-        except TypeError as problem:  # larger integers and deeper nesting than any result has
+        except TypeError as problem:  # raised for larger integers and deeper nesting than any result has
             raise Unreadable(f"{source}: has a value that no result has: {problem}; write the file again") from None
 
 
@@ -55,7 +55,7 @@ def _plain(value: Any) -> Any:
 
 
 def _without_defaults(schema: Any) -> Any:
-    """The pydantic schema with every field required, since a missing field must not silently get the default for new values."""
+    """Make every field of a pydantic schema required, because a missing field must not silently get the default for new values."""
     if isinstance(schema, dict):
         if schema.get("type") == "default":
             return _without_defaults(schema["schema"])

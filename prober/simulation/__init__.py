@@ -12,6 +12,6 @@
     for probe in simulate_probes(Parameters(), load, Random(1), start_unix_s=0.0, duration_s=8 * day, faults=[slower]):
         print(probe.unix_s, probe.ttft_s, probe.itl_p99_s, probe.tpot_s, probe.load)
 
-`engine` serves requests, submitted in the order of time, and records their truth; `probe_samples` adds the small requests of a
-prober to a load. Results depend only on the arguments, including random generators; clock and files are not used.
+`engine` serves requests, submitted in order of time, and records their true times; `probe_samples` adds a prober's small
+requests to a load. Results depend only on the arguments, including random generators; clock and files are not used.
 """

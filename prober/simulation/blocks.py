@@ -1,13 +1,13 @@
-"""KV cache of the simulated engine: blocks in use, and prefix blocks cached for later requests."""
+"""KV cache of the simulated engine: used blocks, and prefix blocks cached for later requests."""
 
 from collections.abc import Iterable, Sequence
 
 
 class Blocks:
-    """KV cache blocks in use, and cached prefix blocks by id. A prefix block counts as `per_prefix` blocks.
+    """Used KV cache blocks, and cached prefix blocks by id. A prefix block counts as `per_prefix` blocks.
 
-    used: blocks held by requests; a prefix block counts once, also if several requests hold it. As in vLLM, prefix blocks that no
-        request holds count as free; they stay cached until their room is needed, and the least recently used is evicted first.
+    used: blocks held by requests; a prefix block counts once, even if several requests hold it. As in vLLM, prefix blocks that no
+    request holds count as free; they stay cached until their room is needed, the least recently used being evicted first.
     """
 
     __slots__ = ("_holders", "_idle", "_per", "capacity", "total", "used")
@@ -21,7 +21,7 @@ class Blocks:
 
     @property
     def usage_ratio(self) -> float:
-        """Used blocks ÷ available blocks; 1 if fewer are available than used."""
+        """Used ÷ available blocks; 1 if fewer are available than used."""
         return min(1.0, self.used / self.capacity) if self.capacity else 1.0
 
     def take(self, count: int) -> None:
@@ -31,18 +31,18 @@ class Blocks:
             self._make_room()
 
     def cached_count(self, ids: Sequence[int], most: int) -> int:
-        """Returns how many of the first `most` ids, counted from the start without a gap, are cached."""
+        """Number of the first `most` ids that are cached, counted from the start up to the first gap."""
         for at, block in enumerate(ids[:most]):
             if block not in self._holders and block not in self._idle:
                 return at
         return min(most, len(ids))
 
     def cost(self, ids: Iterable[int]) -> int:
-        """Returns the number of blocks by which `used` grows if one more request holds these cached ids."""
+        """Number of blocks by which `used` grows if one more request holds these cached ids."""
         return self._per * sum(block in self._idle for block in ids)
 
     def hold(self, ids: Iterable[int]) -> None:
-        """Count one more request that holds these cached prefix blocks."""
+        """Count one more request as a holder of these cached prefix blocks."""
         for block in ids:
             if block in self._idle:
                 del self._idle[block]
@@ -51,15 +51,15 @@ class Blocks:
         self._make_room()
 
     def publish(self, ids: Iterable[int]) -> list[int]:
-        """Cache the prefix blocks of a computed prompt. Returns those that were not cached before; the request now holds them."""
+        """Cache the prefix blocks of a computed prompt, held by its request. Returns those that were not cached before."""
         new = [block for block in dict.fromkeys(ids) if block not in self._holders and block not in self._idle]
         self._holders.update(dict.fromkeys(new, 1))
         return new
 
     def release(self, count: int, shared: Sequence[int]) -> None:
-        """Release the `count` blocks of a request, of which `shared` prefix blocks stay cached."""
+        """Release a request's `count` blocks, of which the `shared` prefix blocks stay cached."""
         self.used -= count - self._per * len(shared)
-        for block in reversed(shared):  # the end of a prompt is evicted before its beginning
+        for block in reversed(shared):  # evict the end of a prompt before its beginning
             if self._holders[block] > 1:
                 self._holders[block] -= 1
             else:

@@ -1,4 +1,4 @@
-"""The decoding sequences of a batch. Each gains one token per round, so the round number and one number per sequence give its state."""
+"""The decoding sequences of a batch. Each gains one token per round, so the round and one number per sequence give its state."""
 
 from heapq import heappop, heappush
 from itertools import count
@@ -34,17 +34,17 @@ class Decoding:
         self.rounds = self.count = self.tokens_out = 0
         self._size = block_tokens
         self._offsets = 0  # sum of the offsets of all sequences
-        # Number of sequences by offset modulo block, which gives the round of their next block.
+        # Number of sequences by offset modulo block, which determines the round of their next block.
         self._phases = [0] * block_tokens
-        self._finishes: list[tuple[int, int, Truth]] = []  # a heap by round; entries of sequences that left are stale
+        self._finishes: list[tuple[int, int, Truth]] = []  # heap of (round, …); stale if the sequence left
         self._order = count()
-        self._log: list[Run] = []  # durations of the steps, which are the ITLs of all sequences
+        self._log: list[Run] = []  # durations of the steps, the ITLs of all sequences
         self._log_from = 0
         self._trim_at = _MIN_TRIMMED_RUNS
 
     @property
     def context(self) -> int:
-        """Tokens that the next round reads: prompts and answers so far."""
+        """Number of tokens that the next round reads: prompts and answers so far."""
         return self.count * self.rounds + self._offsets
 
     def tokens(self, truth: Truth) -> int:
@@ -56,7 +56,7 @@ class Decoding:
         return -(-(self.rounds + truth.offset - 1) // self._size)
 
     def join(self, truth: Truth) -> None:
-        """Add a sequence whose prompt is computed and whose latest token is generated."""
+        """Add a sequence with a computed prompt and a generated latest token."""
         request = truth.request
         truth.offset = request.prompt_tokens + truth.tokens - self.rounds
         truth.finish = self.rounds + request.output_tokens - truth.tokens
@@ -84,11 +84,11 @@ class Decoding:
         return finishes[0][0] - self.rounds
 
     def next_growth(self) -> int:
-        """Number of blocks that the next round adds."""
+        """Number of blocks added by the next round."""
         return self._phases[(1 - self.rounds) % self._size]
 
     def growth(self, rounds: int) -> int:
-        """Number of blocks that `rounds` rounds add."""
+        """Number of blocks added by `rounds` rounds."""
         laps, remainder = divmod(rounds, self._size)
         phases = self._phases
         end = (1 - self.rounds) % self._size + 1
@@ -97,7 +97,7 @@ class Decoding:
         return laps * self.count + sum(phases[:end]) + sum(phases[end - remainder :])
 
     def rounds_in(self, blocks: int) -> int:
-        """Number of rounds for which `blocks` blocks are enough."""
+        """Number of rounds for which `blocks` blocks suffice."""
         laps, left = divmod(blocks, self.count)
         ahead = 0
         while (left := left - self._phases[(1 - self.rounds - ahead) % self._size]) >= 0:
@@ -105,7 +105,7 @@ class Decoding:
         return laps * self._size + ahead
 
     def run(self, rounds: int, first_s: float, slope_s: float) -> list[Truth]:
-        """Run `rounds` rounds, of first_s, first_s + slope_s, … seconds. Returns the sequences that now have all their tokens."""
+        """Run rounds that last first_s, first_s + slope_s, … seconds. Returns the sequences that now have all their tokens."""
         self.rounds += rounds
         self.tokens_out += self.count * rounds
         self._log.append((rounds, first_s, slope_s))
@@ -115,7 +115,7 @@ class Decoding:
             if truth.finish == finish:
                 done.append(truth)
                 self.leave(truth)
-        if len(self._log) > self._trim_at:  # drop the part of the log before the oldest sequence
+        if len(self._log) > self._trim_at:  # drop the log before the oldest sequence
             marks = (truth.mark for finish, _, truth in self._finishes if truth.finish == finish)
             oldest = min(marks, default=self._log_from + len(self._log))
             del self._log[: oldest - self._log_from]

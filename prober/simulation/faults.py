@@ -36,14 +36,14 @@ class KvLost:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """The prefix cache drops all blocks that no running request holds, at `start_s`."""
+    """At `start_s` the prefix cache drops all blocks that no running request holds."""
 
     start_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """Running and waiting requests are lost, the prefix cache too; until `end_s` every request is lost on arrival."""
+    """Running and waiting requests are lost, with the prefix cache; until `end_s` every arriving request is lost."""
 
     start_s: float
     end_s: float
@@ -53,7 +53,7 @@ Fault = Slow | Tail | KvLost | Flush | Crash
 
 
 class Effect(NamedTuple):
-    """Combined effect of the active faults: factors multiply, lost blocks add up, the last of several tails counts."""
+    """Combined effect of the active faults: factors multiply, lost blocks add up, of several tails the last counts."""
 
     factor: float = 1.0
     lost_blocks: int = 0
@@ -63,11 +63,11 @@ class Effect(NamedTuple):
 
 
 class Timetable:
-    """The faults in order of time. next_s: time of the next begin or end of a fault. Raises ValueError for an invalid fault."""
+    """The faults in order of time. next_s: next begin or end of a fault. Raises ValueError for an invalid fault."""
 
     def __init__(self, faults: Iterable[Fault], since_s: float = 0.0) -> None:
         self._faults = tuple(faults)
-        times = {since_s}  # faults that began before are active from here on
+        times = {since_s}  # faults that began earlier are active from here
         for fault in self._faults:
             _check(fault)
             times |= {at for at in (fault.start_s, getattr(fault, "end_s", inf)) if since_s <= at < inf}

@@ -1,4 +1,4 @@
-"""Background load of the engine: requests by time, fitted to a production trace.
+"""Background load of the engine: requests over time, fitted to a production trace.
 
 The figures are fitted to the Azure LLM inference trace 2023, conversation (CC-BY 4.0; Patel et al., Splitwise, ISCA 2024):
 19,366 requests in 58 minutes. `python -m bench.simulation --fit PATH` computes them from the published file.
@@ -12,14 +12,14 @@ from typing import Protocol
 
 from prober.simulation.request import Request
 
-# Quantiles of the prompt's tokens at 0, 1/40, ..., 1. The last one is not the maximum (14,050) but gives the last cell its mean
-# with linear interpolation.
+# Quantiles of prompt tokens at 0, 1/40, ..., 1. The last is not the maximum (14,050), but gives the last interval its mean
+# under linear interpolation.
 PROMPT_TOKENS = (
     2, 120, 181, 200, 207, 235, 372, 379, 387, 393, 396, 400, 403, 407, 414, 428, 703, 922, 984, 1005, 1020,
     1034, 1045, 1058, 1071, 1083, 1097, 1112, 1130, 1153, 1189, 1277, 1315, 1434, 1877, 2310, 2735, 4075,
     4083, 4092, 4858,
 )  # fmt: skip
-# Quantiles of the answer's tokens at 0, 1/10, ..., 1, for each tenth of the prompts by length: the two depend on each other,
+# Quantiles of answer tokens at 0, 1/10, ..., 1, for each tenth of the prompts by length: the two are dependent,
 # though not by rank (Spearman's rho 0.07). The last ones as above.
 OUTPUT_TOKENS = (
     (11, 66, 101, 122, 144, 161, 169, 182, 204, 217, 304),
@@ -35,7 +35,7 @@ OUTPUT_TOKENS = (
 )
 
 TRACE_RATE_PER_S = 5.53
-# Counts over 1 to 10 s vary 1.23 times as much as those of a Poisson process with the slow rate. A replica that gets a random
+# Counts over 1 to 10 s vary 1.23 times as much as in a Poisson process with the slow rate. A replica with a random
 # share of the requests has that share of the excess.
 GAP_EXCESS = 0.23
 # The slow rate is exp of an autoregressive process, fitted to the covariance of counts per minute.
@@ -46,7 +46,7 @@ _DAY_S = 86_400.0
 
 
 class Load(Protocol):
-    """Requests in the order of time."""
+    """Source of requests in order of time."""
 
     def requests(self, rng: Random, start_unix_s: float, duration_s: float) -> Iterator[Request]:
         """Yields the requests that arrive in [0, duration_s) after `start_unix_s`."""
@@ -56,7 +56,7 @@ class Load(Protocol):
 class AzureConversation:
     """Requests like those of the trace, at the mean rate of one replica.
 
-    daily_amplitude: amplitude of the daily variation ÷ mean rate. An assumption, as the trace is shorter than an hour
+    daily_amplitude: amplitude of the daily variation ÷ mean rate. An assumption, because the trace is shorter than an hour
     peak_hour: hour of the highest rate, UTC
     """
 
@@ -93,7 +93,7 @@ class AzureConversation:
 
 
 def lengths(rng: Random) -> tuple[int, int]:
-    """Returns random (prompt tokens, output tokens) of a request, distributed as in the trace."""
+    """Draw (prompt tokens, output tokens) of a request, distributed as in the trace."""
     u = rng.random()
     outputs = OUTPUT_TOKENS[int(u * len(OUTPUT_TOKENS))]
     return _between(PROMPT_TOKENS, u), _between(outputs, rng.random())

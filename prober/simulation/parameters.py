@@ -15,7 +15,7 @@ class Parameters:
     max_batched_tokens: token budget of a step: one for each decoding sequence, the rest for (pieces of) prompts
     max_sequences: number of requests that can run at a time
     kv_blocks, block_tokens: number of blocks of the KV cache, and tokens per block
-    prefix_block_tokens: number of tokens that one id in `Request.prefix` stands for
+    prefix_block_tokens: number of tokens for each id in `Request.prefix`
 
     The defaults are plausible, not measured: a model of 8 billion weights in bfloat16 on a GPU of 80 GB, 2.0 TB/s
     and 312 TFLOP/s (the data sheet of an A100 SXM). step_s: 16 GB of weights ÷ 2.0 TB/s and half a millisecond of launches.
@@ -41,7 +41,7 @@ class Parameters:
             raise ValueError("a cost is below 0")
         if min(self.max_sequences, self.kv_blocks, self.block_tokens) < 1:
             raise ValueError("max_sequences, kv_blocks and block_tokens are 1 or more")
-        if self.max_batched_tokens < self.max_sequences:  # else a decode could starve; vLLM asks for the same
+        if self.max_batched_tokens < self.max_sequences:  # else a decode could starve; vLLM requires this too
             raise ValueError(f"max_batched_tokens ({self.max_batched_tokens}) < max_sequences ({self.max_sequences})")
         if self.prefix_block_tokens < 1 or self.prefix_block_tokens % self.block_tokens:
             raise ValueError(f"prefix_block_tokens is a multiple of block_tokens ({self.block_tokens})")

@@ -13,16 +13,16 @@ from prober.simulation.parameters import Parameters
 from prober.simulation.request import End, Request, Truth
 from prober.workload.shapes import LengthDistribution, Lognormal, Uniform
 
-# As the built-in workload `probe`.
+# As in the built-in workload `probe`.
 PROMPT = Lognormal(128, 0.5, 32, 512)
 OUTPUT = Uniform(16, 48)
-LOAD_WINDOW_S = 60.0  # in which arrivals are counted
+LOAD_WINDOW_S = 60.0  # window in which arrivals are counted
 
 
 class ProbeSample(NamedTuple):
     """Latencies of one probe, in seconds.
 
-    itl_p99_s: ITL of the probe at rank ceil(0.99·n)
+    itl_p99_s: the probe's ITL at rank ceil(0.99·n)
     load: background requests per second in the minute before the probe was sent
     """
 
@@ -44,19 +44,19 @@ def simulate_probes(
     prompt_tokens: LengthDistribution = PROMPT,
     output_tokens: LengthDistribution = OUTPUT,
 ) -> Iterator[ProbeSample]:
-    """Yields the probes of `duration_s` of virtual time, in the order of sending.
+    """Yield the probes of `duration_s` of virtual time, in order of sending.
 
     Probes arrive as a Poisson process in addition to `load`. Times of `faults` are seconds from the start. A probe that is lost in a
-    crash or does not end in time yields no sample. The random load does not depend on the probes.
+    crash or does not end in time yields no sample. The random load is independent of the probes.
     """
     loads, probes, engine_rng = (Random(rng.getrandbits(64)) for _ in range(3))
     engine = Engine(parameters, engine_rng, faults)
     probe_requests = _probes(probes, probe_rate_per_s, duration_s, prompt_tokens, output_tokens)
-    # Requests compare by arrival; no two of them are equal in it.
+    # Requests are ordered by arrival, and no two arrive at the same time.
     in_flight: deque[tuple[Truth, float]] = deque()
     arrivals: deque[float] = deque()
     for request in merge(load.requests(loads, start_unix_s, duration_s), probe_requests):
-        engine.advance(request.arrival_s)  # what has ended is known by its truth
+        engine.advance(request.arrival_s)  # `truth` then shows what has ended
         truth = engine.submit(request)
         while arrivals and arrivals[0] <= request.arrival_s - LOAD_WINDOW_S:
             arrivals.popleft()

@@ -1,4 +1,4 @@
-"""Requests to the simulated engine, and the exact times at which they were served."""
+"""Requests to the simulated engine, and the exact times of their service."""
 
 from collections.abc import Iterator
 from enum import Enum
@@ -24,15 +24,15 @@ class Request(NamedTuple):
 
 
 class End(Enum):
-    """End of a request."""
+    """How a request ended."""
 
     COMPLETE = "complete"
     CANCELLED = "cancelled"
-    LOST = "lost"  # with the engine, in a crash
+    LOST = "lost"  # in a crash
 
 
 class Truth:
-    """Exact times and counts of one request. They are updated while it is in the engine, and final once `end` is not None.
+    """Exact times and counts of one request, updated while it is in the engine and final once `end` is not None.
 
     admitted_s: begin of its first step; None while it waits; all times are seconds of virtual time
     first_token_s: time of its first token
@@ -42,7 +42,7 @@ class Truth:
     runs: ITLs in compact form: (n, first, slope) stands for the n values first, first + slope, …
     """
 
-    # The second line is internal to the scheduler.
+    # The second line is for the scheduler only.
     __slots__ = (
         *("request", "admitted_s", "first_token_s", "end_s", "tokens", "preemptions", "cached_tokens", "runs", "end"),
         *("left", "blocks", "shared", "offset", "finish", "mark", "cut_s"),
@@ -58,22 +58,22 @@ class Truth:
         self.cached_tokens = 0
         self.runs: list[Run] = []
         self.end: End | None = None
-        self.left = 0  # prompt tokens to compute
-        self.blocks = 0  # held while its prompt is computed, including those of `shared`
-        self.shared: list[int] = []  # ids of prefix blocks that it shares with the cache
-        self.offset = 0  # while it decodes: prompt and generated tokens − rounds of the engine
-        self.finish = -1  # round of its last token; -1: it does not decode
-        self.mark = 0  # index of its first ITL in the log of the engine
+        self.left = 0  # prompt tokens left to compute
+        self.blocks = 0  # held while its prompt is computed, with `shared`
+        self.shared: list[int] = []  # ids of prefix blocks shared with the cache
+        self.offset = 0  # while decoding: prompt and generated tokens − rounds of the engine
+        self.finish = -1  # round of its last token; -1: not decoding
+        self.mark = 0  # index of its first ITL in the engine's log
         self.cut_s: float | None = None  # time of its last token before a preemption
 
     @property
     def ttft_s(self) -> float | None:
-        """Time from arrival to the first token; None without a token."""
+        """Time from arrival to the first token; None before it."""
         return None if self.first_token_s is None else self.first_token_s - self.request.arrival_s
 
     @property
     def tpot_s(self) -> float | None:
-        """Mean ITL; None for fewer than two tokens or before the end."""
+        """Mean ITL; None with fewer than two tokens, and before the end."""
         if self.first_token_s is None or self.end_s is None or self.tokens < 2:
             return None
         return sum(n * first + slope * (n * (n - 1) / 2) for n, first, slope in self.runs) / (self.tokens - 1)

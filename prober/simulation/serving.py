@@ -1,7 +1,7 @@
-"""Simulation of one or several engines under a known stream of requests: the model that is fitted to the record of a sweep.
+"""Simulation of one or more engines under known requests: the model that is fitted to the record of a sweep.
 
 Continuous batching in virtual time, reduced to what affects latencies: a step generates tokens of all decoding sequences and computes
-prompts within a budget; while only the context grows, equal steps run at once. `Service` describes the differences between engines: how
+prompts within a budget; while only the context grows, equal steps run at once. `Service` has the differences between engines: how
 prompts and decodes share steps, and how many engines take requests in turn.
 
 The loop is serving.c, which `hatch_build.py` compiles with the package.
@@ -23,11 +23,11 @@ class Service(NamedTuple):
 
     step_s, sequence_s, prefill_token_s, kv_token_s: cost per step, per decoding sequence, per prompt token, per token of context
     attention_s: cost per pair of a prompt token and a token before it
-    budget, slots, kv_tokens: of one engine: most tokens in a step, most running sequences, tokens in the KV cache
-    tokens_per_step: tokens that a step generates per sequence (speculative decoding)
-    mixed: prompts are computed in steps that also decode; else decoding waits while there are prompts
-    admits_pieces: a prompt begins when its first piece fits into the KV cache; else when all of it does
-    replicas: number of engines behind one address, which take requests in turn
+    budget, slots, kv_tokens: per engine: maximum tokens per step, maximum running sequences, tokens in the KV cache
+    tokens_per_step: tokens generated per step and sequence (speculative decoding)
+    mixed: 1: prompts are computed in steps that also decode; 0: decoding waits for prompts
+    admits_pieces: 1: a prompt begins when its first piece fits into the KV cache; 0: when all of it fits
+    replicas: number of engines behind one address, used in turn
     """
 
     step_s: float
@@ -45,7 +45,7 @@ class Service(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """Requests in the order of arrival, each field of shape (n,). prompts, outputs: tokens; with_gaps: 1: compute gaps of tokens"""
+    """Requests in order of arrival, each field of shape (n,). prompts, outputs: tokens; with_gaps: 1: compute token gaps"""
 
     at_s: Doubles
     prompts: Doubles
@@ -58,9 +58,9 @@ class Course(NamedTuple):
 
     served: number of requests that arrived before the queue grew beyond its limit
     first_s, end_s: times of first and last token
-    gap_s, max_gap_s: median and largest gap between tokens in seconds, of requests with gaps
+    gap_s, max_gap_s: median and largest token gap in seconds, for requests with gaps
     slow: number of gaps above the limit
-    running, waiting: number of requests in all engines at the times of the readings
+    running, waiting: requests in all engines at the times of the readings
     """
 
     served: int
@@ -82,7 +82,7 @@ def serve(
     limit_s: float = NO_LIMIT,
     max_waiting: float = NO_LIMIT,
 ) -> Course:
-    """Simulates a stream up to `until_s`, or until more than `max_waiting` requests wait at one engine.
+    """Simulate a stream up to `until_s`, or until more than `max_waiting` requests wait at one engine.
 
     readings_s: times at which `running` and `waiting` are read
     limit_s: gaps between tokens above it are counted
@@ -110,7 +110,7 @@ def serve(
 
 @cache
 def _library() -> ctypes.CDLL:
-    """The compiled loop. Raises OSError with the remedy if the package has no compiled loop."""
+    """Load the compiled loop. Raises OSError with the remedy if the package lacks it."""
     path = __file__.removesuffix("serving.py") + "_serving.so"
     try:
         library = ctypes.CDLL(path)

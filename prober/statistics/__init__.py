@@ -1,1 +1,1 @@
-"""Statistics: quantiles with confidence intervals, sequential and paired tests."""
+"""Quantiles with confidence intervals, sequential tests and paired tests."""

@@ -1,9 +1,9 @@
 """Paired comparison of two sides: Wilcoxon's signed-rank test and the Hodges–Lehmann estimate, distribution-free.
 
 Under the null hypothesis each difference has either sign with equal chance, so all sign patterns are equally likely. Up to
-MAX_EXACT_PAIRS pairs that distribution is counted exactly, including ties (Hollander, Wolfe, Chicken, "Nonparametric Statistical
-Methods", 3.1 to 3.3). Pairs must be independent of each other; the two values of a pair need not be. Of an autocorrelated series, pairs
-are means of batches that are much longer than its autocorrelation time, for Student's t (Law and Carson, Operations Research 27, 1979).
+MAX_EXACT_PAIRS pairs are counted exactly, including ties (Hollander, Wolfe, Chicken, "Nonparametric Statistical
+Methods", 3.1 to 3.3). Pairs must be independent of each other; the two values of a pair need not be. In an autocorrelated series pairs
+are means of batches much longer than its autocorrelation time, for Student's t (Law and Carson, Operations Research 27, 1979).
 """
 
 import math
@@ -49,12 +49,12 @@ def wilcoxon_p_value(differences: Sequence[float]) -> float:
 
 
 def mcnemar_p_value(only_a: int, only_b: int) -> float:
-    """Returns the two-sided p-value of the exact test of McNemar (Psychometrika 12, 1947) for pairs of which one side has an event."""
+    """Two-sided p-value of McNemar's exact test (Psychometrika 12, 1947), from the pairs in which only one side has an event."""
     return min(1.0, 2 * probability_of_at_least(max(only_a, only_b), only_a + only_b, 0.5))
 
 
 def hodges_lehmann(differences: Sequence[float], confidence: float = 0.95) -> Effect:
-    """Returns the median of the means of all pairs of differences, including each with itself, and its confidence interval.
+    """Median of the means of all pairs of differences, including each with itself, and its confidence interval.
 
     The ends of the interval are order statistics of these means; coverage is `confidence` or more (approximately, with ties).
     Raises ValueError if `differences` is empty.
@@ -70,7 +70,7 @@ def hodges_lehmann(differences: Sequence[float], confidence: float = 0.95) -> Ef
 
 
 def student_p_value(differences: Sequence[float]) -> float:
-    """Returns the two-sided p-value of Student's t-test. differences: at least two, each the mean of many values"""
+    """Two-sided p-value of Student's t-test. differences: at least two, each the mean of many values"""
     deviation = stdev(differences) if len(differences) > 1 else 0.0
     if not deviation:
         return 1.0
@@ -78,7 +78,7 @@ def student_p_value(differences: Sequence[float]) -> float:
 
 
 def student_effect(differences: Sequence[float], confidence: float = 0.95) -> Effect:
-    """Returns the mean of the differences with the confidence interval of Student's t; without one for a single difference."""
+    """Mean of the differences with Student's t confidence interval; a single difference has no interval."""
     mean = fmean(differences)
     if len(differences) < 2:
         return Effect(mean, None, None)
@@ -87,7 +87,7 @@ def student_effect(differences: Sequence[float], confidence: float = 0.95) -> Ef
 
 
 def student_quantile(confidence: float, freedom: int) -> float:
-    """Returns the t for which Student's t is between −t and t with probability `confidence`. freedom: degrees of freedom"""
+    """The t for which Student's t is between −t and t with probability `confidence`. freedom: degrees of freedom"""
     low, high = 0.0, 1e9
     for _ in range(80):
         middle = (low + high) / 2
@@ -96,7 +96,7 @@ def student_quantile(confidence: float, freedom: int) -> float:
 
 
 def _beyond(t: float, freedom: int) -> float:
-    """Returns the probability that Student's t is not between −t and t (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    """Probability that Student's t is not between −t and t (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
     angle = math.atan(t / math.sqrt(freedom))
     first = 1 if freedom % 2 == 0 else 2
     term = total = 1.0 if freedom % 2 == 0 else math.cos(angle)
@@ -109,7 +109,7 @@ def _beyond(t: float, freedom: int) -> float:
 
 
 def autocorrelation_time(series: Sequence[float]) -> float:
-    """Returns how many successive values carry as much information as one independent value: 1 + 2 × the sum of the autocorrelations.
+    """Number of successive values with as much information as one independent value: 1 + 2 × the sum of the autocorrelations.
 
     The sum ends by Geyer's initial monotone sequence (Statistical Science 7, 1992): sums of two neighbouring autocorrelations are
     positive and do not rise. As the mean of the series is estimated too, each autocorrelation is too low by the result ÷ the length of
@@ -129,7 +129,7 @@ def autocorrelation_time(series: Sequence[float]) -> float:
 
 
 def holm_adjusted(ps: Sequence[float]) -> list[float]:
-    """Returns p-values adjusted for multiple testing: the family-wise error at adjusted p ≤ a is at most a (Holm, 1979)."""
+    """Adjust p-values for multiple tests: the family-wise error at adjusted p ≤ a is at most a (Holm, 1979)."""
     adjusted = [1.0] * len(ps)
     highest = 0.0
     for rank, index in enumerate(sorted(range(len(ps)), key=lambda i: ps[i])):
@@ -139,12 +139,12 @@ def holm_adjusted(ps: Sequence[float]) -> list[float]:
 
 
 def min_pairs(tests: int, error: float) -> int:
-    """Returns the smallest number n of pairs with which a difference can be significant: 2 ÷ 2^n · tests ≤ error."""
+    """Smallest number n of pairs with which a difference can be significant: 2 ÷ 2^n · tests ≤ error."""
     return math.ceil(math.log2(2 * tests / error))
 
 
 def _doubled_ranks(sizes: Sequence[float]) -> list[int]:
-    """Returns ranks × 2, starting at 2. Ties share their mean rank, whose double is an integer."""
+    """Ranks × 2, starting at 2. Ties share their mean rank, whose double is an integer."""
     order = sorted(range(len(sizes)), key=lambda i: sizes[i])
     ranks = [0] * len(sizes)
     start = 0
@@ -159,7 +159,7 @@ def _doubled_ranks(sizes: Sequence[float]) -> list[int]:
 
 
 def _sign_pattern_counts(ranks: Sequence[int]) -> list[int]:
-    """Counts, for each sum of positive ranks, the sign patterns (of 2^n) that have it, shape (sum of ranks + 1,)."""
+    """For each sum of positive ranks, count the sign patterns (of 2^n) with that sum, shape (sum of ranks + 1,)."""
     counts = [1]
     for rank in ranks:
         extended = counts + [0] * rank
@@ -170,7 +170,7 @@ def _sign_pattern_counts(ranks: Sequence[int]) -> list[int]:
 
 
 def _excluded_means(n: int, tail: float) -> int:
-    """Returns the rank, from either end, of the mean that bounds the interval: the largest c with P(sum of ranks < c) ≤ tail.
+    """Rank, from either end, of the mean that bounds the interval: the largest c with P(sum of ranks < c) ≤ tail.
 
     0 if there is no interval.
     """

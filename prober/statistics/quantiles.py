@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 Z_95 = 1.96
-# With fewer samples a quantile is marked as uncertain and is not compared with a threshold.
+# With fewer samples a quantile is marked as uncertain and not compared with a threshold.
 MIN_SAMPLES_BY_QUANTILE = {0.5: 20, 0.75: 40, 0.9: 100, 0.95: 200, 0.99: 1_000, 0.999: 100_000}
 REPORTED_QUANTILES = (*MIN_SAMPLES_BY_QUANTILE, 1.0)
 
@@ -19,7 +19,7 @@ def percentile_name(q: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Quantile:
-    """Estimate and 95% confidence interval, in the unit of the samples; a bound is None if there are too few samples for it."""
+    """Estimate and 95% confidence interval, in the unit of the samples; a bound is None with too few samples."""
 
     q: float
     estimate: float
@@ -36,10 +36,10 @@ class Quantile:
 def quantiles(
     samples: Sequence[float], qs: Sequence[float] = tuple(MIN_SAMPLES_BY_QUANTILE), at_least: Sequence[float] = ()
 ) -> list[Quantile]:
-    """Returns those of the quantiles `qs` that the samples determine; empty without samples.
+    """Those of the quantiles `qs` that the samples determine; empty without samples.
 
-    at_least: lower bounds of further samples whose values are not known (right-censored). A quantile is determined only if it is below
-        all of these; `quantile_bounds` returns the others
+    at_least: lower bounds of further samples with unknown values (right-censored). A quantile is determined only if it is below all of
+    these; `quantile_bounds` returns the others
     The estimate is the order statistic at ceil(q·n). The interval is (x_l, x_u) with ranks from the binomial distribution
     of the number of samples below the true quantile (Conover, Practical Nonparametric Statistics, 3.2), by its normal approximation
     with continuity correction; a bound whose rank is outside 1..n, or whose value is not determined, is None.
@@ -48,15 +48,15 @@ def quantiles(
 
 
 def quantile_bounds(samples: Sequence[float], qs: Sequence[float], at_least: Sequence[float]) -> list[Quantile]:
-    """Returns the quantiles that `quantiles` leaves out, each with a lower bound as its estimate. Same arguments."""
+    """The quantiles that `quantiles` omits, each with a lower bound as its estimate. Same arguments."""
     return [quantile for quantile, is_known in _quantiles(samples, qs, at_least) if not is_known]
 
 
 def _quantiles(samples: Sequence[float], qs: Sequence[float], at_least: Sequence[float]) -> list[tuple[Quantile, bool]]:
-    """Returns (quantile, True if it is determined). If censored samples have larger values, no order statistic becomes smaller."""
+    """(quantile, True if it is determined). Larger values of censored samples would lower no order statistic."""
     ordered = sorted((*samples, *at_least))
     n = len(ordered)
-    known = bisect_right(sorted(samples), min(at_least)) if at_least else n  # ranks up to this one
+    known = bisect_right(sorted(samples), min(at_least)) if at_least else n  # the highest known rank
     results: list[tuple[Quantile, bool]] = []
     for q in qs if n else ():
         spread = Z_95 * math.sqrt(n * q * (1 - q))
@@ -73,7 +73,7 @@ def _quantiles(samples: Sequence[float], qs: Sequence[float], at_least: Sequence
 
 
 def probability_of_at_least(count: int, trials: int, share: float) -> float:
-    """Returns the probability of `count` events or more in `trials`, each with probability `share` (0 <= share < 1)."""
+    """Probability of `count` events or more in `trials`, each with probability `share` (0 <= share < 1)."""
     if count <= 0 or count > trials or share <= 0:
         return float(count <= 0)
     fewer, log_term, log_odds = 0.0, trials * math.log1p(-share), math.log(share) - math.log1p(-share)
@@ -84,7 +84,7 @@ def probability_of_at_least(count: int, trials: int, share: float) -> float:
 
 
 def share_bounds(count: int, trials: int, error: float) -> tuple[float, float]:
-    """Returns a lower and an upper bound of the true share, each wrong with probability `error` at most (Clopper, Pearson, 1934).
+    """Lower and upper bound of the true share, each wrong with probability `error` at most (Clopper, Pearson, 1934).
 
     count: observed events; trials: above 0
     """
@@ -95,7 +95,7 @@ def share_bounds(count: int, trials: int, error: float) -> tuple[float, float]:
 
 
 def _largest_share(holds: Callable[[float], bool]) -> float:
-    """Returns the largest share for which `holds` is true, to one in 10⁶. `holds` is true for all smaller shares."""
+    """Largest share, to one in 10⁶, for which `holds` is true. `holds` is true for all smaller shares."""
     low, high = 0.0, 1.0
     for _ in range(20):
         middle = (low + high) / 2
@@ -106,13 +106,13 @@ def _largest_share(holds: Callable[[float], bool]) -> float:
 def clustered_quantiles(
     clusters: Sequence[Sequence[float]], qs: Sequence[float] = tuple(MIN_SAMPLES_BY_QUANTILE)
 ) -> list[Quantile]:
-    """Returns quantiles of all samples together, empty if there are none.
+    """Quantiles of all samples together; empty without samples.
 
-    The values of one cluster, such as the gaps of one answer, are correlated: a stalled answer is one event however many gaps it has,
+    The values of one cluster, such as the gaps of one answer, are correlated: a stalled answer is one event, however many gaps it has,
     so an interval that assumes independent gaps is too narrow. Here the variance of the share of samples below the quantile is computed
     between clusters (Taylor's linearisation of a ratio: Woodruff, J. Am. Stat. Assoc. 47, 1952; Francisco and Fuller, Ann. Stat. 19,
     1991). It gives the effective sample size, with Student's t for the number of clusters (Korn and Graubard, Survey Methodology 24,
-    1998), and the interval is that of so many independent samples.
+    1998), and the interval is that of as many independent samples.
 
     Clusters must be independent of each other; samples within one need not be. Estimate and count equal those of `quantiles`. The
     confidence interval is never narrower than that of `quantiles`; with a single cluster there is none.
@@ -140,7 +140,7 @@ def _quantile(q: float, ordered: Sequence[float], rows: Sequence[Sequence[float]
 
 
 def _effective_sample_size(value: float, rows: Sequence[Sequence[float]], n: int) -> float:
-    """Returns the number of independent samples that estimate the share of values up to `value` as precisely as these `n`."""
+    """Number of independent samples that estimate the share of values up to `value` as precisely as these `n`."""
     clusters = len(rows)
     below = [bisect_right(row, value) for row in rows]
     share = sum(below) / n
@@ -151,7 +151,7 @@ def _effective_sample_size(value: float, rows: Sequence[Sequence[float]], n: int
 
 
 def student_t_975(freedom: int) -> float:
-    """Returns the 97.5% quantile of Student's t (Abramowitz and Stegun 26.7.5; 3% too low at 2 degrees of freedom)."""
+    """97.5% quantile of Student's t (Abramowitz and Stegun 26.7.5; 3% too low at 2 degrees of freedom)."""
     return (
         Z_95
         + (Z_95**3 + Z_95) / (4 * freedom)

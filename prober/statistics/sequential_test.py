@@ -1,14 +1,14 @@
-"""Evidence about a rate: whether a mean is within its budget, by a sequential test with a stated error.
+"""Evidence on whether a mean is within its budget, by a sequential test with a stated error.
 
-Gate, sweep, matrix and plan judge by `evidence` alone. It may be evaluated after every observation without raising the error.
+Gate, sweep, matrix and plan judge only by `evidence`. Evaluating it after every observation does not raise the error.
 
-Observations are bad (1) or good (0), or anything between. A rival with odds ratio r multiplies its evidence against a mean m by (1 − x
+Observations are bad (1), good (0), or between. A rival with odds ratio r multiplies its evidence against a mean m by (1 − x
 + r·x) ÷ (1 − m + r·m) for an observation x: the likelihood ratio of a Bernoulli observation, and a bet on any other one. Its mean is at
 most 1 for r < 1 if the mean of each observation, whatever came before, is m or more, and for r > 1 if it is m or less. So a weighted
 mean of such products is an e-process: the chance that it ever reaches 1 ÷ error is at most `error` (Ville's inequality; Waudby-Smith
 and Ramdas, "Estimating means of bounded random variables by betting", 2024). Wald's test is the case of one rival and zeros and ones.
-It needs no approximation and no independence, but the conditional mean of every observation must be on one side of m. Where bad events
-come together, an observation therefore is the mean of a block of time that is much longer than such a group
+It needs no approximation and no independence, but the conditional mean of every observation must be on one side of m. If bad events
+cluster, an observation must therefore be the mean of a block of time much longer than such a cluster
 (`features.experiments.gate`).
 """
 
@@ -20,9 +20,9 @@ from functools import lru_cache
 from typing import Literal
 
 Evidence = Literal["holds", "fails", "undecided"]
-Rivals = tuple[tuple[float, float], ...]  # (odds as a multiple of those of the share, weight); weights sum to 1
+Rivals = tuple[tuple[float, float], ...]  # (odds as a multiple of the share's odds, weight); weights sum to 1
 
-# Chosen by `bench/deciding.py`: the rival without bad events decides soonest if there are none; the others cost it little.
+# Chosen by `bench/deciding.py`: without bad events, the rival that expects none decides soonest; the others cost it little.
 RIVALS_BELOW: Rivals = ((0.0, 0.4), (0.2, 0.35), (0.5, 0.25))
 RIVALS_ABOVE: Rivals = ((2.0, 0.3), (4.0, 0.35), (12.0, 0.2), (100.0, 0.15))
 ERROR = 0.05  # largest probability that "holds" or "fails" is wrong
@@ -30,7 +30,7 @@ MIN_BAD = 2  # observations above the budget: a single one proves nothing
 
 
 class Observations:
-    """Observations between 0 and 1, without their order. counts: number of observations by value; may be fractional"""
+    """Observations between 0 and 1, in any order. counts: number of observations by value; may be fractional"""
 
     __slots__ = ("count", "counts")
 
@@ -44,12 +44,12 @@ class Observations:
         self.count += 1
 
     def __add__(self, other: "Observations") -> "Observations":
-        """Returns the observations of both together."""
+        """The observations of both."""
         return Observations(self.counts + other.counts)
 
     @property
     def mean(self) -> float:
-        """Mean of the observations; 0 without any."""
+        """Mean of the observations; 0 without observations."""
         return sum(value * number for value, number in self.counts.items()) / (self.count or 1)
 
 
@@ -64,9 +64,9 @@ def evidence(
     holds_error: float = ERROR,
     fails_error: float = ERROR,
 ) -> Evidence:
-    """Returns "holds" if the mean is proven to be below `budget`, "fails" if above it, each with its error; else "undecided".
+    """Return "holds" if the mean is proved to be below `budget`, "fails" if above, each with its error; else "undecided".
 
-    surely_bad: observations for "fails" if the bad ones depend on an uncertain reference; None: `observed`
+    surely_bad: observations for "fails" if an uncertain reference decides which are bad; None: `observed`
     """
     against = observed if surely_bad is None else surely_bad
     is_repeated = sum(number for value, number in against.counts.items() if value > budget) >= MIN_BAD
@@ -76,17 +76,17 @@ def evidence(
 
 
 def log_evidence_below(observed: Observations, share: float) -> float:
-    """Returns ln(evidence) that the mean is below `share` (0 < share < 1). The error of that claim is exp(−result)."""
+    """ln(evidence) that the mean is below `share` (0 < share < 1). The error of that claim is exp(−result)."""
     return _evidence(observed, share, RIVALS_BELOW)
 
 
 def log_evidence_above(observed: Observations, share: float) -> float:
-    """Returns ln(evidence) that the mean is above `share` (0 < share < 1)."""
+    """ln(evidence) that the mean is above `share` (0 < share < 1)."""
     return _evidence(observed, share, RIVALS_ABOVE)
 
 
 def confidence_bounds(observed: Observations, error: float) -> tuple[float, float]:
-    """Returns (lower, upper) bounds of the mean. Each is wrong with a chance of at most `error`, however often they are evaluated."""
+    """(lower, upper) bounds of the mean. Each is wrong with a chance of at most `error`, however often it is computed."""
     needed = -math.log(error)
     lower = _threshold_share(lambda share: log_evidence_above(observed, share) < needed) if observed.mean > 0 else 0.0
     upper = (
@@ -103,10 +103,10 @@ def min_observations(
     pattern: Observations = ALL_GOOD,
     log_evidence: Callable[[Observations, float], float] = log_evidence_below,
 ) -> int:
-    """Returns the smallest number of observations, distributed like those of `pattern`, that proves a mean below `budget`.
+    """Smallest number of observations, distributed as in `pattern`, that proves a mean below `budget`.
 
-    log_evidence: of the claim; `log_evidence_above`: the number that proves a mean above `budget`
-    The mean of `pattern` must be far enough from `budget` that some number can prove it.
+    log_evidence: evidence for the claim; `log_evidence_above`: number that proves a mean above `budget`
+    The mean of `pattern` must be far enough from `budget` for a proof to be possible.
     """
 
     def is_proven(count: int) -> bool:
@@ -121,7 +121,7 @@ def min_observations(
 
 
 def _evidence(observed: Observations, share: float, rivals: Rivals) -> float:
-    """Returns the logarithm of the evidence: ln Σ weight · Π (1 − x + r·x) ÷ (1 − share + r·share)."""
+    """Logarithm of the evidence: ln Σ weight · Π (1 − x + r·x) ÷ (1 − share + r·share)."""
     values = [(value, number) for value, number in observed.counts.items() if value and number]
     logs = [
         weight - observed.count * step + sum([number * _log(value, odds) for value, number in values])
@@ -137,14 +137,14 @@ def _log(value: float, odds: float) -> float:
     return math.log1p(change) if change > -1 else -math.inf
 
 
-@lru_cache(maxsize=256)  # a test uses the same few shares after every observation
+@lru_cache(maxsize=256)  # a test uses a few shares after every observation
 def _terms(share: float, rivals: Rivals) -> tuple[tuple[float, float, float], ...]:
     """Returns (ln weight, r, ln(1 − share + r·share)) of each rival."""
     return tuple((math.log(weight), odds, math.log1p((odds - 1) * share)) for odds, weight in rivals)
 
 
 def _threshold_share(holds: Callable[[float], bool]) -> float:
-    """Returns the share above which `holds` is true, to 1e-6. Bisects on a log scale, because budgets are small."""
+    """Share above which `holds` is true, to 1e-6. Bisects on a log scale, because budgets are small."""
     low, high = -14.0, 14.0  # logits
     for _ in range(40):
         middle = (low + high) / 2

@@ -1,1 +1,1 @@
-"""Due times, lengths and prompts of requests, without clock and hidden randomness."""
+"""Due times, lengths and prompts of requests, computed without clock and hidden randomness."""

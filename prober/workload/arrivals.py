@@ -1,4 +1,4 @@
-"""Due times of an open loop: absolute, in nanoseconds, independent of when requests end.
+"""Due times of an open loop: absolute, in nanoseconds, and independent of when earlier requests end.
 
 Times are accumulated as floats of nanoseconds since `start_ns` and rounded individually, so rounding errors do not add up.
 """
@@ -11,7 +11,7 @@ from random import Random
 
 
 def derive_seed(*parts: str) -> int:
-    """Returns a distinct seed per instance, target and workload (64 bits of SHA-256 over the length-prefixed parts)."""
+    """Derive a seed (64 bits of SHA-256 over the length-prefixed parts), distinct for each instance, target and workload."""
     text = "".join(f"{len(part)}:{part}" for part in parts)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
 
@@ -41,7 +41,7 @@ def gamma(rate_per_s: float, shape: float, rng: Random, start_ns: int) -> Iterat
 
 
 def replay(offsets_ns: Sequence[int], start_ns: int, speed: float = 1.0) -> Iterator[int]:
-    """Repeats recorded times endlessly. One mean gap separates two repetitions; all gaps are divided by `speed`."""
+    """Yield recorded times, repeated endlessly with one mean gap between repetitions; all gaps are divided by `speed`."""
     first, last = offsets_ns[0], offsets_ns[-1]
     lap_ns = (last - first) + max(1, (last - first) // max(1, len(offsets_ns) - 1))
     lap = 0

@@ -11,23 +11,23 @@ DEMAND_SIGMAS = 4.0  # above the mean spending of requests at random times
 
 @dataclass(frozen=True, slots=True)
 class BudgetDemand:
-    """Spending of requests at random times: mean and variance of the amount per second."""
+    """What requests at random times spend: mean and variance of the amount per second."""
 
     per_s: float = 0.0
     variance_per_s: float = 0.0
 
     def max_over(self, seconds: float) -> float:
-        """Upper bound of the spending in `seconds`: DEMAND_SIGMAS standard deviations above the mean."""
+        """Upper bound for `seconds`: DEMAND_SIGMAS standard deviations above the mean."""
         return self.per_s * seconds + DEMAND_SIGMAS * math.sqrt(self.variance_per_s * seconds)
 
     def scaled(self, factor: float) -> "BudgetDemand":
-        """Returns the demand if each request costs `factor` times as much."""
+        """The demand if each request costs `factor` times as much."""
         return BudgetDemand(self.per_s * factor, self.variance_per_s * factor**2)
 
 
 @dataclass(slots=True)
 class Budget:
-    """A limit over a sliding day, in whole hours: the current one and the 24 before it, so that no 24 hours exceed the limit.
+    """A limit for any 24 hours, counted in whole hours: the current hour and the 24 before it together stay within it.
 
     limit: tokens or dollars, the unit of all amounts
     hours: amounts by hour of the monotonic clock
@@ -37,7 +37,7 @@ class Budget:
     hours: dict[int, float] = field(default_factory=dict)
 
     def reserve(self, amount: float, now_ns: int, other_demand: BudgetDemand | None = None) -> bool:
-        """Reserve `amount`. Returns False and reserves nothing if it does not fit or leaves too little for `other_demand`."""
+        """Reserve `amount`. Returns False, without a reservation, if it does not fit or leaves too little for `other_demand`."""
         if self.spent(now_ns) + amount > self.limit or (
             other_demand is not None and amount > self.available(now_ns, other_demand)
         ):
@@ -46,9 +46,9 @@ class Budget:
         return True
 
     def settle(self, reserved: float, used: float, reserved_ns: int) -> None:
-        """Replace `reserved`, the reservation made at `reserved_ns`, by the amount `used`, in the hour of the reservation.
+        """Replace the reservation made at `reserved_ns` by the amount `used`, in the hour of the reservation.
 
-        A refund in a later hour would stay in the window longer than the reservation, and the limit could be exceeded by it.
+        A refund in a later hour would outlast the reservation in the window, and let the spending exceed the limit.
         """
         self._add(used - reserved, reserved_ns)
 
@@ -59,15 +59,15 @@ class Budget:
         return sum(self.hours.values())
 
     def available(self, now_ns: int, other_demand: BudgetDemand) -> float:
-        """Amount that can be spent now so that `other_demand` still fits until that amount leaves the window. Negative: it does not
-        fit.
+        """Amount that can be spent now and still leaves enough for `other_demand` until it leaves the window itself; negative if the
+        demand does not fit.
 
-        Until then, earlier spending leaves the window hour by hour and makes room for the other demand.
+        Meanwhile earlier spending leaves the window hour by hour and makes room for that demand.
         """
         left, most = self.spent(now_ns), 0.0
         present = now_ns // HOUR_NS
         for hour in range(present - WINDOW_HOURS, present + 1):
-            until_s = ((hour + WINDOW_HOURS + 1) * HOUR_NS - now_ns) / 1e9  # then this hour leaves the window
+            until_s = ((hour + WINDOW_HOURS + 1) * HOUR_NS - now_ns) / 1e9  # when this hour leaves the window
             most = max(most, left + other_demand.max_over(until_s))
             left -= self.hours.get(hour, 0.0)
         return self.limit - most
@@ -79,8 +79,8 @@ class Budget:
     def restore(self, hours: Mapping[int, float], shift_ns: int, now_ns: int) -> None:
         """Add the spending of an earlier process, whose clock was `shift_ns` behind.
 
-        After a reboot the hours of the monotonic clock differ: an amount is placed at the end of its hour, so that it counts up to an
-        hour longer but never shorter.
+        After a reboot the hours of the monotonic clock differ: each amount counts from the end of its hour, so it counts up to an hour
+        longer but never shorter.
         """
         for hour, amount in hours.items():
             moved = ((hour + 1) * HOUR_NS - 1 + shift_ns) // HOUR_NS if shift_ns else hour

@@ -23,9 +23,9 @@ BUILT_IN: dict[str, Workload] = {
         Workload("code_generation", _lognormal(1_500, 200, 8_000), _lognormal(500, 50, 4_000)),
         Workload("long_context_qa", _lognormal(16_000, 2_000, 128_000), _lognormal(300, 20, 2_000)),
         Workload("summarization", _lognormal(4_000, 500, 32_000), _lognormal(150, 50, 500)),
-        # Coding agents (TraceLab, arXiv 2606.30560, 2026): 7.8 results of tools follow a message of the user on average. The median
-        # of the tokens that a turn adds, with the answer before it, is about 790, and the mean answer has 523. System prompt and tools
-        # have about 3,000 and 13,000 tokens (SemiAnalysis, cc-traces-weka-042026). The time of a tool is chosen, from no trace.
+        # Coding agents (TraceLab, arXiv 2606.30560, 2026): a user's message is followed by 7.8 tool results on average. The median turn
+        # adds about 790 tokens, with the previous answer; the mean answer has 523. System prompt and tools have about 3,000 and 13,000
+        # tokens (SemiAnalysis, cc-traces-weka-042026). The duration of a tool is an assumption.
         SessionWorkload(
             "agent",
             Lognormal(400, 1.2, 16, 4_000),
@@ -36,7 +36,7 @@ BUILT_IN: dict[str, Workload] = {
             own_pace=Lognormal(300, 1.0, 20, 10_000),
             tool_results=1.0,
         ),
-        # Long documents and answers of a paragraph. No trace of a batch service is published: these are the medians of Mooncake's
+        # Long documents, answers of a paragraph. No trace of a batch service is published: these are medians of Mooncake's
         # conversations (FAST'25, 12,031 requests: 6,909 and 350 tokens).
         Workload("batch", _lognormal(6_900, 500, 64_000), _lognormal(350, 50, 2_000)),
         _phase(256, 128),

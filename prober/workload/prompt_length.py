@@ -1,8 +1,8 @@
 """Calibration of prompt lengths: how many tokens a server counts for filler text.
 
-A server counts `constant_tokens + tokens_per_word × words`: the constant part is its chat template and the prompt's nonce, the slope
-depends on its tokenizer. Two sample prompts without words give the constant (two, as their nonces may differ); one that has every word
-of the pool equally often gives the slope. The result never changes afterwards, since prompts whose length changes would look like
+A server counts `constant_tokens + tokens_per_word × words`: the constant is its chat template and the prompt's nonce, the slope
+depends on its tokenizer. Two sample prompts without words give the constant (two, as nonces may differ); one with every word
+of the pool equally often gives the slope. The result never changes afterwards, because prompts whose length changes would look like
 drift.
 """
 
@@ -13,23 +13,23 @@ from statistics import fmean
 
 from prober.workload.prompts import CYCLE_WORDS
 
-SAMPLES = Counter({0: 2, CYCLE_WORDS: 1})  # how many prompts, by words
+SAMPLES = Counter({0: 2, CYCLE_WORDS: 1})  # number of prompts by number of words
 MAX_TOKENS_PER_WORD = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class PromptLength:
-    """Length in tokens of a prompt of filler words, as one server counts it."""
+    """Length in tokens of a prompt of filler words, as the server counts it."""
 
     constant_tokens: float = 0.0
     tokens_per_word: float = 1.0
 
     def words(self, tokens: float) -> float:
-        """Number of words that have `tokens` tokens, without the constant part."""
+        """Number of words with `tokens` tokens, without the constant part."""
         return tokens / self.tokens_per_word
 
     def prompt_words(self, tokens: int, rng: Random) -> int:
-        """Number of words of a prompt of `tokens` tokens, at least 1. Rounded at random, so that the mean length is not biased."""
+        """Number of words, at least 1, of a prompt of `tokens` tokens. Random rounding keeps the mean length exact."""
         exact = self.words(tokens - self.constant_tokens)
         return max(1, int(exact + rng.random()) if exact > 0 else 1)
 
@@ -46,7 +46,7 @@ class PromptCalibration:
     """Learns the `PromptLength` of one server from the usage that it reports for sample prompts.
 
     length: None until it is known
-    problem: why it cannot be determined; "" if it can
+    problem: why it cannot be determined; "" without a problem
     """
 
     length: PromptLength | None = None
@@ -87,10 +87,10 @@ class PromptCalibration:
             self.stop(f"the server counts {constant:g} tokens for no words and {long:g} for {CYCLE_WORDS}")
 
     def stop(self, problem: str) -> None:
-        """Send no more sample prompts. A word then counts as a token."""
+        """Send no more sample prompts. A word then counts as one token."""
         if self.is_due:
             self.problem = problem
 
     def _missing(self) -> tuple[int, ...]:
-        """Numbers of words of the sample prompts that have no answer yet."""
+        """Numbers of words of the sample prompts without an answer."""
         return tuple((SAMPLES - Counter(words for words, _ in self._counted)).elements())

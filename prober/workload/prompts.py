@@ -1,7 +1,7 @@
 """Filler text of about a given number of tokens, and prompts from a file.
 
-The number of tokens per word depends on the server's tokenizer (see `prompt_length`). The pool repeats a list of words, each time in
-another random order, so that long texts have nearly the same words and thus tokens. A prompt is a slice of one prepared text, which
+The number of tokens per word depends on the server's tokenizer (see `prompt_length`). The pool repeats a list of words in a new
+random order each time, so that long texts have nearly the same words and thus tokens. A prompt is a slice of one prepared text, which
 takes far less than a millisecond.
 """
 
@@ -44,7 +44,7 @@ class GoldenPrompt:
 
 @cache
 def _pool() -> tuple[str, list[int]]:
-    """Returns (text shared by all workloads, where its words start). The seed is fixed: warm prefixes stay the same after a restart."""
+    """(text shared by all workloads, start of each word). The seed is fixed, so that warm prefixes stay the same after a restart."""
     rng = Random(0)
     words = [word for _ in range(_POOL_WORDS // CYCLE_WORDS) for word in rng.sample(_WORDS, CYCLE_WORDS)]
     return " ".join(words), [0, *accumulate(len(word) + 1 for word in words)]
@@ -79,7 +79,7 @@ def parse_prompts(text: str, where: str) -> tuple[Prompt, ...]:
 
 
 def _jsonl(text: str, where: str) -> Iterator[Prompt]:
-    # Not splitlines: U+2028 and similar characters occur in texts and do not end a line of JSONL.
+    # splitlines would also split at U+2028 and similar characters, which occur in texts and do not end a line of JSONL.
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue

@@ -1,4 +1,4 @@
-"""The check of an answer that follows from the fields of its request: against the schemas of tools, or a format."""
+"""Derives the check of an answer from the fields of its request: the schemas of its tools, or its format."""
 
 import json
 import re
@@ -7,21 +7,21 @@ from typing import Any
 
 from prober.measure.quality import Expectation, expectation_problem
 
-# Values of `tool_choice`, or of its `mode` or `type`, that demand a call.
+# Values of `tool_choice`, or its `mode` or `type`, that require a call.
 _DEMANDING = frozenset({"required", "any", "function", "tool"})
-# Constraints by their names in vLLM, SGLang, TensorRT-LLM, LMDeploy, NIM and llama.cpp, without the `guided_` of some.
+# Constraints by their names in vLLM, SGLang, TensorRT-LLM, LMDeploy, NIM and llama.cpp, without the prefix `guided_`.
 _JSON = frozenset({"json", "json_schema", "json_object"})
 _REGEX = frozenset({"regex", "regex_schema"})
 _CONSTRAINTS = _JSON | _REGEX | {"choice", "grammar", "ebnf", "structural_tag"}
-_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\\\]])*\]", re.DOTALL)  # an escape, or a class with its own
+_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\\\]])*\]", re.DOTALL)  # an escape, or a class with inner ones
 _WORD = r"\pL\pM\p{Nd}\p{Pc}"
 
 
 def requested_format(sampling: Mapping[str, Any]) -> tuple[Expectation | None, str]:
-    """Returns (the check of answers to requests with these fields, None without one; why their format cannot be checked, else "").
+    """Derive the check from request fields: (the check, or None; why a requested format cannot be checked, or "").
 
-    With a tool or a format, answers end when they are complete, so their length cannot be forced. The fields of the four APIs and of
-    engines are known, at the top or in `extra_body` or `nvext`. Tools that the server runs itself have no calls to check.
+    With a tool or a format, answers end when they are complete, so their length cannot be forced. Fields of the four APIs and of
+    engines are known, at the top level or in `extra_body` or `nvext`. Calls of tools that the server runs itself are not checked.
     """
     fields = {**sampling, **_mapping(sampling.get("extra_body")), **_mapping(sampling.get("nvext"))}
     asked = next(_formats(fields), None)
@@ -42,7 +42,7 @@ def requested_format(sampling: Mapping[str, Any]) -> tuple[Expectation | None, s
 
 
 def tool_schemas(sampling: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON Schema of the arguments of each tool, by name of the tool; {} for a tool without a schema."""
+    """{tool: JSON Schema of its arguments}; {} as the schema of a tool without one."""
     schemas: dict[str, Any] = {}
     tools = sampling.get("tools")
     for tool in tools if isinstance(tools, list) else ():
@@ -72,8 +72,8 @@ def _format_check(place: str, kind: str, value: Any, fields: Mapping[str, Any]) 
         try:
             schema = json.loads(value) if isinstance(value, str) else value
         except ValueError:
-            schema = value  # `expectation_problem` says that it is none
-        schema = _mapping(schema).get("schema", schema)  # OpenAI's has a name beside it
+            schema = value  # `expectation_problem` reports that it is no schema
+        schema = _mapping(schema).get("schema", schema)  # OpenAI's has a name next to it
         if schema is None or schema is True:
             schema = {"type": "object"} if kind == "json_object" else {}
         return Expectation("json_schema", schema), ""
@@ -90,7 +90,7 @@ def _format_check(place: str, kind: str, value: Any, fields: Mapping[str, Any]) 
 
 
 def _of_all_scripts(match: re.Match[str]) -> str:
-    r"""The matched class of characters, with `\w` and `\d` for all scripts as some engines read them; RE2 reads them as ASCII."""
+    r"""Extend `\w` and `\d` of a character class to all scripts, as some engines read them; RE2 reads them as ASCII."""
     if match[0].startswith("[^"):
         return match[0]
     classes = {"d": r"\p{Nd}", "w": _WORD if match[0][0] == "[" else f"[{_WORD}]"}

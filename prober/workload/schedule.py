@@ -37,7 +37,7 @@ class WeeklySpan:
 
     @property
     def minutes(self) -> set[int]:
-        """Minutes of the week, from Monday 00:00, that are inside the span."""
+        """Minutes of the week, counted from Monday 00:00, inside the span."""
         span = range(self.begin, self.end if self.begin < self.end else self.end + 24 * 60)
         return {(24 * 60 * day + minute) % len(WEEK_MINUTES) for day in self.days for minute in span}
 
@@ -72,25 +72,25 @@ def zone(name: str) -> ZoneInfo:
 
 def trigger(schedule: str, timezone: str) -> "CronTrigger":
     """Trigger of a cron schedule in a time zone. Raises ValueError."""
-    from apscheduler.triggers.cron import CronTrigger  # here, as it loads slowly, and few targets have a schedule
+    from apscheduler.triggers.cron import CronTrigger  # here, as it loads slowly and few targets have a schedule
 
     where = zone(timezone)
     try:
         cron = CronTrigger.from_crontab(schedule, timezone=where)
     except ValueError as problem:
         raise ValueError(f"{schedule!r}: {problem}; write five fields, such as 15 3 * * *") from None
-    if re.search(r"(?<![/\d])\d", schedule.split()[4]):  # APScheduler counts from Monday, cron from Sunday
+    if re.search(r"(?<![/\d])\d", schedule.split()[4]):  # APScheduler's week starts with Monday, cron's with Sunday
         raise ValueError(f"{schedule!r}: a number may be either of two days of the week; write names, such as mon-fri")
     return cron
 
 
 @cache
 def due_minutes(schedule: str) -> frozenset[int]:
-    """Minutes of the week at which a cron schedule comes due on some date. Raises ValueError, also if it never does."""
+    """Minutes of the week at which a cron schedule is due on some date. Raises ValueError, also if it is never due."""
     fields = {field.name: field for field in trigger(schedule, "UTC").fields}
 
     def fitting(key: str, step: timedelta, count: int) -> set[int]:
-        """Numbers of the steps, counted from Monday 1 January, whose time matches a field of the schedule."""
+        """Numbers of the steps, from Monday 1 January, that match a field of the schedule."""
         times = [_MONDAY + step * index for index in range(count)]
         return {i for i, at in enumerate(times) if fields[key].get_next_value(at) == fields[key].get_value(at)}
 

@@ -15,27 +15,27 @@ from prober.workload.shapes import LengthDistribution
 from prober.workload.workloads import TEXT_PLACES, Workload, known_length, nonce
 
 Answers = Literal["own", "filler"]
-# In `prompt_text`, which results have.
+# In the `prompt_text` of results.
 OWN_ANSWERS, FILLER_ANSWERS = "the server's own answers", "filler in place of answers"
 MADE_UP_TOOL, MADE_UP_ARGUMENTS = "read_file", '{"path":"src/main.py"}'
 
 
 @dataclass(frozen=True, slots=True)
 class SessionWorkload(Workload):
-    """Sends turns of conversations. The prompt of a turn is all earlier prompts, their answers, and a new message.
+    """Sends turns of conversations. The prompt of a turn consists of all earlier prompts, their answers, and a new message.
 
     prompt_tokens, output_tokens: lengths of one message and of one answer
-    prefix: a system message, in addition; `reuse`: share of the sessions that have it
-    adapters: each session has one of them for all its turns
-    turns: number of turns of a session, after which a new session begins
-    count: number of sessions at a time; 0 with think time. Requests continue the sessions in rotation, so the time between two turns of
-        a session is about count ÷ rate
+    prefix: an additional system message; `reuse`: share of the sessions with it
+    adapters: each session uses one for all its turns
+    turns: number of turns of a session; then a new session begins
+    count: number of sessions at a time; 0 with think time. Requests continue the sessions in rotation, so a session's turns are about
+    count ÷ rate apart
     think_time: in ms, from the end of an answer until the next turn is due. Sessions then begin at the rate of the schedule ÷ turns.
         None: requests continue the sessions in rotation
-    own_pace: think time in place of `count` where turns can follow their answers (`at_own_pace`); None: none
-    answers: what later turns have as earlier answers: the server's own, or filler of the requested length, equal in each run
-    tool_results: share of the later messages that are results of a made-up tool call in the answer before; others are the user's. If
-        the server's own answer calls tools, the next message is always their results
+    own_pace: think time that replaces `count` where turns can follow their answers (`at_own_pace`); None: none
+    answers: earlier answers in later prompts: the server's own, or filler of the requested length, equal in each run
+    tool_results: share of later messages that are results of a made-up tool call; the others are the user's. If the server's own answer
+    calls tools, the next message always contains their results
     """
 
     turns: int = field(kw_only=True)
@@ -46,7 +46,7 @@ class SessionWorkload(Workload):
     tool_results: float = field(default=0.0, kw_only=True)
 
     def at_own_pace(self) -> "SessionWorkload":
-        """The same with `own_pace` as think time, if it has one."""
+        """The workload with `own_pace` as think time, if it has one."""
         return self if self.own_pace is None else replace(self, count=0, think_time=self.own_pace, own_pace=None)
 
     @property
@@ -87,21 +87,21 @@ class SessionWorkload(Workload):
         return text + (f", model {self.adapters.names[0]}" if self.adapters is not None else "")
 
     def opened(self, rng: Random) -> Drawer:
-        # With a random generator of its own, so that the order of answers changes nothing else.
+        # Its own random generator: the order of answers affects nothing else.
         return SessionPool(self, Random(rng.getrandbits(64)))
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """A conversation. A turn is composed after the answer to the one before it has ended, because its prompt contains that answer.
+    """A conversation. A turn is composed only after the previous answer has ended, because its prompt contains that answer.
 
     rng: own random generator, so that the order in which answers end changes no session
-    turns_left: number of turns that are not composed yet
+    turns_left: number of turns that are not yet composed
     adapter: see `Request.adapter`
     turn: number of turns composed
-    prompt_tokens: number of tokens in `messages`: prompts as requested, answers as the server's usage counts them, else as requested.
+    prompt_tokens: number of tokens in `messages`: prompts as requested, answers by the server's usage, or else as requested.
         A made-up tool call is not counted
-    filler: text in place of the answer to the latest turn; None: its own
+    filler: text that replaces the answer to the latest turn; None: the server's own answer
     think_s: seconds from the answer to the latest turn until the next turn is due; None: the pool continues the sessions in rotation
     """
 
@@ -117,7 +117,7 @@ class Session:
     think_s: float | None = None
 
     def draw(self, number: int, due_ns: int, calibration: PromptCalibration | None) -> Request:
-        """Returns the next turn. It may hit the prefix cache, so it has no salt; the nonce distinguishes sessions."""
+        """Compose the next turn. It may hit the prefix cache, so it has no salt; the nonce distinguishes sessions."""
         part, rng, turn, length = self.pool.part, self.rng, self.turn, known_length(calibration)
         message, self.answer_tokens = max(1, part.prompt_tokens.draw(rng)), max(1, part.output_tokens.draw(rng))
         words = length.words(message if turn else max(1.0, message - length.constant_tokens))
@@ -150,9 +150,9 @@ class Session:
         )
 
     def _with_results(self, answer: AssistantMessage, text: str) -> AssistantMessage:
-        """The answer with words of `text` as the results of its calls, at least one word each.
+        """Add words of `text` to an answer as the results of its calls, at least one word each.
 
-        A missing or repeated id is replaced: the APIs refuse it, and some servers begin to count at 0 in each answer.
+        Missing and repeated ids are replaced: the APIs refuse them, and some servers restart at 0 in each answer.
         """
         words, count = text.split(), len(answer.tools)
         ids = {
@@ -165,7 +165,7 @@ class Session:
         for at, tool in enumerate(answer.tools):
             call_id = tool.call_id
             if not call_id or call_id in ids:
-                call_id = f"{self.rng.getrandbits(36):09x}"  # nine letters and digits, as Mistral's templates demand
+                call_id = f"{self.rng.getrandbits(36):09x}"  # nine letters and digits, as Mistral's templates require
             ids.add(call_id)
             result = words[len(words) * at // count : len(words) * (at + 1) // count] or words[:1]
             tools.append(ToolUse(call_id, tool.name, tool.arguments, " ".join(result)))
@@ -186,9 +186,9 @@ class Session:
 class SessionPool:
     """The sessions of a workload. A request continues the ready session that has waited longest.
 
-    With think time, a request begins a new session instead, and the session itself provides its later turns.
+    With think time, a request begins a new session instead, and the session schedules its later turns.
 
-    waiting: callbacks of requests for which no session is ready; when a turn ends, the first one is removed and called
+    waiting: callbacks of requests without a ready session; when a turn ends, the first is removed and called
     """
 
     def __init__(self, part: SessionWorkload, rng: Random) -> None:
@@ -196,12 +196,12 @@ class SessionPool:
         self.waiting: dict[object, Callable[[], None]] = {}
         self._begun = 0
         count, turns = part.count, part.turns
-        # Sessions, or numbers of turns of those that have not begun. The first ones are shorter, so that not all are at the same turn.
+        # Sessions, or turns of one that has not begun. The first ones are shorter, so that sessions are at different turns.
         self._ready: deque[Session | int] = deque(turns - at % turns for at in range(count))
         self.busy_text = f"all {count} sessions of {part.name} waited for an answer (sessions.count)"
 
     def draw(self, number: int, due_ns: int, calibration: PromptCalibration | None) -> Request:
-        """Returns the next turn of a ready session. If none is ready, returns a first turn with `busy` set."""
+        """The next turn of a ready session; without one, a first turn with `busy` set."""
         part = self.part
         if part.think_time is None and not self._ready:
             prompt, output = map(round, part.mean_tokens())
@@ -216,7 +216,7 @@ class SessionPool:
         return session.draw(number, due_ns, calibration)
 
     def turn_ended(self, session: Session) -> None:
-        """Make the session, or its successor after its last turn, ready for the next request."""
+        """Make the session, or after its last turn its successor, ready for the next request."""
         if self.part.think_time is None:
             self._ready.append(session if session.turns_left else self.part.turns)
         if self.waiting:

@@ -1,4 +1,4 @@
-"""Distributions of lengths in tokens, or of times in ms: fixed, uniform, exponential, lognormal and empirical. Values are integers."""
+"""Distributions of token lengths, or of times in ms: fixed, uniform, exponential, lognormal and empirical. All values are integers."""
 
 import math
 from dataclasses import dataclass
@@ -7,21 +7,21 @@ from typing import Protocol
 
 
 class LengthDistribution(Protocol):
-    """A distribution of lengths."""
+    """Distribution of the lengths of prompts or answers, or of think times."""
 
     def draw(self, rng: Random) -> int:
         """Returns a random length in tokens."""
 
     def mean(self) -> float:
-        """Mean of the clipped distribution, exact to half a token because values are rounded."""
+        """Mean after clipping, exact to half a token because values are rounded."""
 
     @property
     def maximum(self) -> int:
-        """The largest possible length."""
+        """Largest length that `draw` can return."""
 
     @property
     def text(self) -> str:
-        """The distribution as text for reports. It is part of the identity of a result, so it must not change."""
+        """Description for reports. It is part of the identity of a result, so it must not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Lognormal:
 
 @dataclass(frozen=True, slots=True)
 class Empirical:
-    """Linear interpolation between quantiles.
+    """Interpolates linearly between quantiles.
 
     quantiles: pairs (q, tokens), q ascending from 0 to 1
     """

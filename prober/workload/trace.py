@@ -1,4 +1,4 @@
-"""Recorded traffic: arrival times, lengths and shared prefixes, parsed from published trace formats."""
+"""Recorded traffic: arrival times, lengths and shared prefixes, read from published trace formats."""
 
 import csv
 import json
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 BLOCK_TOKENS = 512
-# Times in seconds that are read as milliseconds give 1,000 times the rate. The busiest published traces have 50/s.
+# Seconds read as milliseconds give 1,000 times the rate. The busiest published traces have 50/s.
 MAX_RATE_IN_MS_PER_S = 100.0
 EPOCH_S_AS_NS = range(10**15, 10**17)  # Unix times in seconds, 2001 to 5138, read as milliseconds
 
@@ -19,7 +19,7 @@ class Trace:
 
     offsets_ns: arrival times since the first request, ascending, shape (requests,)
     prompt_tokens, output_tokens: lengths, shape (requests,)
-    blocks: ids of the prefix blocks of `BLOCK_TOKENS` tokens per request (equal ids mean equal text), None if not recorded
+    blocks: ids of each request's prefix blocks of `BLOCK_TOKENS` tokens (equal ids mean equal text); None if not recorded
     seems_in_seconds: the times were read as milliseconds, but look like seconds
     """
 
@@ -54,7 +54,7 @@ def parse_trace(text: str, where: str) -> Trace:
         raise BadTrace(f"{where}: {len(rows)} requests in it; a trace needs two or more to have a rate")
     rows.sort(key=lambda row: row[0])
     first = rows[0][0]
-    if rows[-1][0] == first:  # its rate would be infinite
+    if rows[-1][0] == first:  # the rate would be infinite
         raise BadTrace(f"{where}: all {len(rows)} requests have the same time; a trace needs two times or more")
     blocks = tuple(row[3] for row in rows)
     trace = Trace(
@@ -95,7 +95,7 @@ _TIME = re.compile(r"([^.+]+?)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)?")
 
 
 def _azure(text: str, where: str) -> Iterator[Row]:
-    # These files have no quoted fields: a stray quote must not swallow the following lines.
+    # The files have no quoted fields: a stray quote must not swallow the following lines.
     reader = csv.reader(text.splitlines(), quoting=csv.QUOTE_NONE)
     header = next(reader, [])
     if header[:3] != ["TIMESTAMP", "ContextTokens", "GeneratedTokens"]:
@@ -111,7 +111,7 @@ def _azure(text: str, where: str) -> Iterator[Row]:
 
 
 def _instant_ns(text: str) -> int:
-    """Returns Unix time in nanoseconds; UTC if there is no zone. Parses seven decimals, because datetime supports only six."""
+    """Unix time in nanoseconds; UTC without a zone. Reads seven decimals, because datetime supports only six."""
     match = _TIME.fullmatch(text)
     if match is None:
         raise ValueError

@@ -1,6 +1,6 @@
-"""Workloads: named distributions of requests, one class for each kind, and the generator of requests.
+"""Workloads: named distributions of requests (one class per kind), and the generator of requests.
 
-A subclass of `Workload` overrides how prompts are composed, their lengths, and the series.
+Subclasses of `Workload` override how prompts are composed, their lengths, and the series.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from prober.workload.trace import BLOCK_TOKENS, Trace
 
 SAMPLE_OUTPUT_TOKENS = 16
 BLOCK_ID_TOKENS = 4
-TEXT_PLACES = 1 << 13  # of the pool of filler text, at which prompts begin
+TEXT_PLACES = 1 << 13  # in the pool of filler text where prompts can begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """Names under which a server serves LoRA adapters, or other models. Requests use them in rotation.
+    """Names of LoRA adapters, or other models, on a server. Requests use them in rotation.
 
     turn: number of successive requests to the same adapter
     """
@@ -50,10 +50,10 @@ class Adapters:
 class Workload:
     """A named distribution of requests whose prompts are filler text. Subclasses compose other prompts.
 
-    adapters: the models that requests name; None: the model of the target
-    is_length_forced: force answers to exactly `output_tokens` where the engine supports it; False if a format is requested or checked
-    expectation: the check that follows from `sampling`, for answers to all prompts but golden ones
-    unchecked: why the format requested in `sampling` is not checked; "" if it is checked or none is requested
+    adapters: models named by the requests; None: the target's model
+    is_length_forced: force answers to exactly `output_tokens` if the engine supports it; False if a format is requested or checked
+    expectation: check that follows from `sampling`, for answers to all prompts except golden ones
+    unchecked: why the format requested in `sampling` is not checked; "" if it is checked, or if none is requested
     """
 
     name: str
@@ -66,8 +66,8 @@ class Workload:
     expectation: Expectation | None = field(init=False)
     unchecked: str = field(init=False)
 
-    dataset: ClassVar[str] = "generated"  # where results say that the prompts come from
-    has_sized_prompts: ClassVar[bool] = True  # composed to a length, so that sample prompts calibrate it
+    dataset: ClassVar[str] = "generated"  # origin of the prompts, for results
+    has_sized_prompts: ClassVar[bool] = True  # prompts are composed to a length, calibrated by sample prompts
 
     def __post_init__(self) -> None:
         expectation, unchecked = requested_format(self.sampling)
@@ -77,7 +77,7 @@ class Workload:
 
     @property
     def parts(self) -> tuple[tuple["Workload", float], ...]:
-        """(workload, weight) of each part of a mix; a single workload is its own only part."""
+        """(workload, weight) of each part of a mix; a single workload is its only part."""
         return ((self, 1.0),)
 
     def with_parts(self, change: Callable[["Workload"], "Workload"]) -> "Workload":
@@ -91,7 +91,7 @@ class Workload:
 
     @property
     def series(self) -> tuple[str, ...]:
-        """Values of the `workload` label, one for each kind of request.
+        """Values of the `workload` label, one per kind of request.
 
         These kinds are cold and warm requests, each turn of a session, and the first request of each turn of an adapter.
         """
@@ -108,7 +108,7 @@ class Workload:
 
     @property
     def turns(self) -> int:
-        """Number of turns of a session, each with a series of its own; 1 without sessions."""
+        """Turns per session, each with its own series; 1 without sessions."""
         return 1
 
     @property
@@ -118,7 +118,7 @@ class Workload:
 
     @property
     def max_concurrency(self) -> int | None:
-        """Number of requests that can be in flight at the same time; None without a limit."""
+        """Maximum number of requests in flight; None without a limit."""
         return None
 
     @property
@@ -127,23 +127,23 @@ class Workload:
         return self.output_tokens.maximum
 
     def mean_tokens(self) -> tuple[float, float]:
-        """Mean (prompt tokens, output tokens) of a request; for golden prompts the limit of the output tokens."""
+        """Mean (prompt tokens, output tokens) of a request; golden prompts count the limit of output tokens."""
         return self.prompt_tokens.mean(), self.output_tokens.mean()
 
     def draw_lengths(self, series: str, at: int, rng: Random) -> tuple[int, int]:
-        """Returns random (prompt, output) tokens of a request of this series, without composing its text. at: number of the request"""
+        """Draw (prompt, output) tokens of a request of this series, without composing its text. at: number of the request"""
         output = max(1, self.output_tokens.draw(rng))
         return max(1, self.prompt_tokens.draw(rng)), output
 
     @property
     def prompt_lengths(self) -> frozenset[object]:
-        """Identifiers of the prompt lengths: a single one if all prompts have the same length, else two or more."""
+        """Identifiers of the prompt lengths: one if all prompts have the same length, otherwise two or more."""
         shape = self.prompt_tokens
         return frozenset([shape.tokens] if isinstance(shape, Fixed) else [shape.text, "varied"])
 
     @property
     def prompt_text(self) -> str:
-        """The distribution of the prompt lengths and the models of the requests, as text."""
+        """Prompt lengths and models of the requests, as text."""
         if self.adapters is None:
             return self.prompt_tokens.text
         names, turn = self.adapters.names, self.adapters.turn
@@ -155,22 +155,22 @@ class Workload:
 
     @property
     def output_text(self) -> str:
-        """The distribution of the requested output tokens, as text."""
+        """Requested output tokens, as text."""
         return self.output_tokens.text
 
     def opened(self, rng: Random) -> Drawer | None:
-        """Returns a stateful source of the requests, such as sessions; None if requests do not depend on earlier answers."""
+        """Create the stateful source of the requests, such as sessions; None if requests do not depend on earlier answers."""
         return None
 
     def compose(self, number: int, due_ns: int, at: int, rng: Random, length: PromptLength) -> Request:
-        """Composes a request. at: its number among the requests of this workload; length: relates words to the server's tokens"""
+        """Compose a request. at: its number within this workload; length: relates words to the server's tokens"""
         output, prompt = max(1, self.output_tokens.draw(rng)), max(1, self.prompt_tokens.draw(rng))
         warm = self.prefix is not None and rng.random() < self.prefix.reuse
         words = prompt if length is UNCALIBRATED else length.prompt_words(prompt, rng)
         text, shared = f"[{nonce(number)}] ", 0
         if self.prefix is not None and warm:
             shared = min(round(length.words(self.prefix.tokens)), words)
-            # The prefix of one workload must not warm up that of another.
+            # Prefixes contain the workload's name, so that one workload does not warm up another.
             text = f"{filler_text(shared, derive_seed('prefix', self.name))} {text}"
         text += filler_text(max(1, words - shared), rng.randrange(TEXT_PLACES))
         series = self.series[-1 if warm else 0]
@@ -186,12 +186,12 @@ class Workload:
         messages: tuple[Message | AssistantMessage, ...],
         **fields: Any,
     ) -> Request:
-        """Returns a request with the fields and the check of the workload. fields: further fields of `Request`"""
+        """Build a request with the workload's fields and check. fields: further fields of `Request`"""
         fields = {"expectation": self.expectation, "is_length_forced": self.is_length_forced, **fields}
         return Request(f"slo-probe-{number:016x}", due_ns, series, *tokens, messages, self.sampling, **fields)
 
     def sample(self, number: int, due_ns: int, words: int) -> Request:
-        """Returns a sample prompt, whose tokens calibrate the length of other prompts. Its answer is not checked."""
+        """A sample prompt, whose tokens calibrate the length of other prompts. Its answer is not checked."""
         tokens = max(1, words), min(SAMPLE_OUTPUT_TOKENS, self.max_output_tokens)
         messages = (("user", f"[{nonce(number)}] {filler_text(words, 0)}"),)
         return self.request(number, due_ns, self.series[0], tokens, messages, expectation=None, sample_words=words)
@@ -291,7 +291,7 @@ class TraceWorkload(Workload):
         row = at % len(self.trace.offsets_ns)
         prompt, output = self.trace.prompt_tokens[row], self.trace.output_tokens[row]
         blocks = self.trace.blocks[row] if self.trace.blocks else ()
-        # Equal blocks give equal text: it contains the id (about 4 tokens), the rest depends only on the id.
+        # Equal blocks give equal text: the id (about 4 tokens), then text that depends only on the id.
         texts = []
         tokens = prompt - length.constant_tokens
         for block in blocks:
@@ -309,11 +309,11 @@ class TraceWorkload(Workload):
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """A weighted mix of workloads. Parts keep their names, as percentiles of different workloads must not be pooled."""
+    """A weighted mix of workloads. Parts keep their names, because percentiles of different workloads must not be pooled."""
 
     name: str
     parts: tuple[tuple[Workload, float], ...]
-    think_time, turns = None, 1  # as `Workload` has them
+    think_time, turns = None, 1  # as in `Workload`
 
     def with_parts(self, change: Callable[[Workload], Workload]) -> "Mix":
         """The mix with `change` applied to each part."""
@@ -346,7 +346,7 @@ class Mix:
 
 
 class RequestGenerator:
-    """Generates random requests of a workload or mix. Cold prompts start with a nonce, so that they are in no prefix cache."""
+    """Generates random requests of a workload or mix. Cold prompts start with a nonce, so that no prefix cache has them."""
 
     def __init__(self, workload: Workload | Mix, rng: Random) -> None:
         self._parts, self._rng = [part for part, _ in workload.parts], rng
@@ -355,10 +355,10 @@ class RequestGenerator:
         self._counts: Counter[str] = Counter()
 
     def draw(self, number: int, due_ns: int = 0, calibration: PromptCalibration | None = None) -> Request:
-        """Returns the next request.
+        """Draw the next request.
 
-        number: 64 bits, different in each request
-        calibration: of the prompt lengths of the server; None: a word counts as a token
+        number: 64 bits, different for each request
+        calibration: of prompt lengths on the server; None: a word counts as a token
         """
         part = self._parts[0] if len(self._parts) == 1 else self._rng.choices(self._parts, self._weights)[0]
         if calibration is not None and part.has_sized_prompts:
@@ -382,22 +382,22 @@ def _words(prompt: Prompt) -> int:
 
 
 def _recorded_text(lengths: Sequence[int], unit: str) -> str:
-    """Lengths that are read from a file, as text."""
+    """Describe lengths that were read from a file."""
     return f"{len(lengths)} of a file, {min(lengths)} to {max(lengths)} {unit}, mean {fmean(lengths):.6g}"
 
 
 def nonce(number: int) -> str:
-    """Unique text in front of a prompt. It has only digits, so that nearly all tokenizers count equally many tokens for each."""
+    """Unique text for the start of a prompt. Only digits, so that nearly all tokenizers count the same number of tokens."""
     return f"{number:020d}"
 
 
 def known_length(calibration: PromptCalibration | None) -> PromptLength:
-    """The calibrated prompt length; until it is known, one that counts a word as a token."""
+    """The calibrated prompt length; until it is known, a word counts as a token."""
     return UNCALIBRATED if calibration is None or calibration.length is None else calibration.length
 
 
 def unchecked_formats(workload: Workload | Mix) -> tuple[str, ...]:
-    """Phrases about requested formats that are not checked."""
+    """Phrases about requested formats whose answers are not checked."""
     return tuple(dict.fromkeys(part.unchecked for _, part, _ in workload.shares() if part.unchecked))
 
 
