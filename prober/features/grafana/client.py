@@ -96,6 +96,15 @@ class _Session(niquests.Session):
 
     def request(self, method: str, url: str, *arguments: Any, **options: Any) -> niquests.Response:
         """Like the method of niquests.Session. Raises GrafanaError if the response is too long or not that of an API."""
+        try:
+            return self._request(method, url, *arguments, **options)
+        except niquests.exceptions.RequestException as error:  # may quote a response that is not HTTP
+            words, secret = str(error), self._secret.decode()
+            if not secret or secret not in words:
+                raise
+            raise niquests.exceptions.ConnectionError(words.replace(secret, "...")) from None
+
+    def _request(self, method: str, url: str, *arguments: Any, **options: Any) -> niquests.Response:
         options |= {"stream": True, "allow_redirects": False}
         response: niquests.Response
         with super().request(method, url, *arguments, **options) as response:
