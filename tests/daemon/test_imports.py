@@ -53,13 +53,14 @@ def packages(modules: set[str]) -> set[str]:
     ],
 )
 def test_a_process_loads_only_the_packages_that_it_needs(code: str, known: set[str]) -> None:
-    """Not numpy, which takes 8 MB or more, and nothing that only some configurations use: RE2, bcrypt, JSON Schema, Markdown, DNS.
+    """Not numpy, which takes 8 MB or more, and nothing that only some configurations use: RE2, bcrypt, JSON Schema, Markdown,
+    DNS, Grafana's client and dashboards.
 
     Commands that check a configuration serve nothing, and what starts the process of an estimate, a megabyte, comes with it.
     """
     loaded = loaded_by(code)
     assert packages(loaded) <= known
-    assert "multiprocessing.context" not in loaded
+    assert loaded.isdisjoint({"multiprocessing.context", "prober.daemon.dashboards"})
 
 
 def test_an_estimate_loads_numpy() -> None:

@@ -2,13 +2,10 @@
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from tests.commands import prober
 from tests.deploy.rendering import chart
-from tests.processes import HANG_S, Daemon, Mock, fetch, free_port, get, until
+from tests.processes import HANG_S, Daemon, Mock, Program, fetch, free_port, get, until
 
 CONFIG = "targets:\n  - {{name: {name}, url: 'http://127.0.0.1:{port}', rate: 20/s, max_in_flight: 200}}\n"
 
@@ -91,20 +88,6 @@ def test_helm_test_says_whether_it_works(daemon: Daemon) -> None:
     assert f"{nobody}/-/ready: " in done.stderr
 
 
-def test_one_probe_on_demand_counts_in_no_sli(daemon: Daemon) -> None:
-    """/probe answers for configured targets only, and honours Prometheus's timeout."""
-    until(lambda: daemon.value("llmslo_target_state", state="ready"), "the target to be ready")
-    answer = get(daemon.url + "/probe?target=one")
-    assert "probe_success 1.0" in answer
-    assert "probe_duration_seconds" in answer
-    with pytest.raises(urllib.error.HTTPError, match="404"):
-        get(daemon.url + "/probe?target=http://evil")
-    hurried = get(daemon.url + "/probe?target=one", **{"X-Prometheus-Scrape-Timeout-Seconds": "0.01"})
-    assert "probe_success 0.0" in hurried
-    assert "probe_duration_seconds" in hurried
-    assert re.search(r'probe_outcome\{outcome="(connect_timeout|timeout_\w+)"\} 1', hurried), hurried
-
-
 def test_a_reload_keeps_what_did_not_change(daemon: Daemon, mock_port: int) -> None:
     """By POST, SIGHUP and file change; a bad file changes nothing and is told; what is gone leaves no series."""
     until(lambda: daemon.value("llmslo_probes_total", target="one") >= 10, "ten probes")
@@ -162,34 +145,24 @@ def test_targets_of_a_file_come_and_go(tmp_path: Path, mock_port: int) -> None:
         assert daemon.stop() == 0
 
 
+NO_CA = "targets: [{name: a, url: https://h, tls: {ca_file: /nowhere/ca.pem}}]"
+
+
 @pytest.mark.parametrize(
-    ("config", "listen", "message"),
+    ("config", "message"),
     [
-        (CONFIG.format(name="a", port=1), "taken", "--web.listen-address 127.0.0.1:{port}: "),
-        ("targets: [{url: http://h, ulr: 1}]", "free", "targets[0].ulr: unknown key"),
-        (
-            "targets: [{name: a, url: https://h, tls: {ca_file: /nowhere/ca.pem}}]",
-            "free",
-            "targets[0].tls.ca_file: /nowhere/ca.pem: No such file or directory",
-        ),
+        (CONFIG.format(name="a", port=1), "--web.listen-address 127.0.0.1:{port}: "),
+        ("targets: [{url: http://h, ulr: 1}]", "targets[0].ulr: unknown key"),
+        (NO_CA, "targets[0].tls.ca_file: /nowhere/ca.pem: No such file or directory"),
     ],
 )
-def test_what_cannot_start_says_why(tmp_path: Path, config: str, listen: str, message: str) -> None:
+def test_what_cannot_start_says_why(tmp_path: Path, config: str, message: str) -> None:
     """Exit code 1 and one clear message: a taken port, a bad file, a CA that is not there."""
-    path = tmp_path / "c.yaml"
-    path.write_text(config)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1] if listen == "taken" else free_port()
-        command = [sys.executable, "-m", "prober", "run", "--config.file", str(path)]
-        ended = subprocess.run(
-            [*command, "--web.listen-address", f"127.0.0.1:{port}"],
-            capture_output=True,
-            text=True,
-            timeout=HANG_S,
-            check=False,
-        )
-    assert ended.returncode == 1
-    assert message.format(port=port) in ended.stderr
-    assert "Traceback" not in ended.stderr
+    (tmp_path / "c.yaml").write_text(config)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = ("run", "--config.file", tmp_path / "c.yaml", "--web.listen-address", f"127.0.0.1:{port}")
+        with Program(tmp_path / "log", *words) as ended:
+            assert ended.process.wait(HANG_S) == 1
+    assert message.format(port=port) in ended.log.read_text()
+    assert "Traceback" not in ended.log.read_text()

@@ -15,10 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from prober.cli.demo import ENGINES, free_ports
+from prober.cli.demo import ENGINES
 from prober.cli.scenes import SCENES
 from tests.commands import prober
 from tests.processes import HANG_S, get, until
@@ -187,15 +186,6 @@ def test_a_port_that_is_taken_is_told_and_another_one_is_used() -> None:
             assert [number for number in started if is_running(number)] == []
 
 
-def test_a_port_that_is_taken_is_replaced(capsys: pytest.CaptureFixture[str]) -> None:
-    """By a free one, which is told."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        ports = free_ports({"prober": port})
-    assert ports["prober"] != port
-    assert f"port {port} is taken by another program: prober is at {ports['prober']} instead" in capsys.readouterr().out
-
-
 def test_an_engine_that_ends_by_itself_ends_the_demo() -> None:
     """With its name, and what it said; a demo with a hole in it would mislead."""
     with demo() as running:
@@ -226,11 +216,3 @@ def test_an_engine_that_ends_in_its_scene_does_not_end_the_demo() -> None:
         assert running.targets()["healthy"]["state"] == "ready"
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(HANG_S) == 0
-
-
-@pytest.mark.parametrize("text", ["2", "soon"])
-def test_a_time_that_is_none_is_told(text: str) -> None:
-    """With what to write."""
-    done = prober("demo", "--trouble-after", text)
-    assert done.returncode == 2
-    assert f"--trouble-after: '{text}' is not a duration; write a number and a unit" in done.stderr

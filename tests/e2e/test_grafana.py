@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -180,13 +179,3 @@ def test_a_grafana_that_fails_is_a_series_and_a_line(
     until(lambda: len(grafana.asked) > request_count, "the synchronisation that hangs")
     daemon.process.send_signal(signal.SIGTERM)
     assert daemon.process.wait(25) == 0
-
-
-def test_the_daemon_loads_neither_the_client_nor_the_dashboards() -> None:
-    """Only a synchronisation loads them: the client takes 25 MB."""
-    code = (
-        "import sys, prober.daemon.app\n"
-        "print([name for name in ('grafana_client', 'niquests', 'urllib3', 'prober.daemon.dashboards') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"

@@ -344,54 +344,6 @@ def test_flags_that_cannot_mend_themselves_end_it(
     assert message in prober.log.read_text()
 
 
-def test_an_engine_that_begins_to_listen_late_has_no_failures(tmp_path: Path) -> None:
-    """It is `starting` until it answers, its neighbour is probed, and the first probes come within seconds of its start."""
-    late, well = free_port(), free_port()
-    (tmp_path / "prober.yaml").write_text(
-        "defaults: {rate: 5/s, max_in_flight: 200}\n"
-        f"targets: [{{name: late, url: 'http://127.0.0.1:{late}'}}, {{name: well, url: 'http://127.0.0.1:{well}'}}]\n"
-    )
-    with Mock(tmp_path / "well", "--ttft", "10ms", "--itl", "1ms", port=well), KeepRunning(tmp_path) as prober:
-        until(lambda: value(prober.url, "llmslo_probes_total", target="well") >= 10, "its neighbour")
-        assert value(prober.url, "llmslo_target_state", target="late", state="starting") == 1
-        assert value(prober.url, "llmslo_target_starting_until_timestamp_seconds", target="late") > 0
-        assert "counted as failures after 20m" in get(prober.url + "/?target=late")
-        assert value(prober.url, "llmslo_probes_total", target="late") == 0
-        with Mock(tmp_path / "late", "--ttft", "10ms", "--itl", "1ms", port=late):
-            until(lambda: value(prober.url, "llmslo_target_state", target="late", state="ready"), "it")
-        assert value(prober.url, "llmslo_probe_failures_total", target="well") == 0
-        until(lambda: value(prober.url, "llmslo_target_state", target="late", state="failing"), "its end")
-
-
-def test_a_restart_beside_a_dead_engine(tmp_path: Path) -> None:
-    """With --storage.path it is failing, not starting, also after a month by the wall clock; its neighbour has never answered."""
-    dead, new = free_port(), free_port()
-    storage = tmp_path / "storage"
-    (tmp_path / "prober.yaml").write_text(
-        "defaults: {rate: 20/s, max_in_flight: 200}\n"
-        f"targets: [{{name: dead, url: 'http://127.0.0.1:{dead}'}}, {{name: new, url: 'http://127.0.0.1:{new}'}}]\n"
-    )
-    with (
-        Mock(tmp_path / "mock", "--ttft", "10ms", "--itl", "1ms", port=dead),
-        KeepRunning(tmp_path, "--storage.path", storage) as prober,
-    ):
-        until(lambda: value(prober.url, "llmslo_target_state", target="dead", state="ready") == 1, "its answers")
-        until(lambda: value(prober.url, "llmslo_target_state", target="new", state="starting") == 1, "the other")
-        assert prober.stop() == 0
-    with closing(sqlite3.connect(storage / "prober.db")) as stored, stored:
-        (rows,) = stored.execute("SELECT count(*) FROM state WHERE kind = 'answered'").fetchone()
-        assert rows == 1
-        stored.execute("UPDATE state SET saved_unix_s = saved_unix_s - 31 * 86400.0")
-    with KeepRunning(tmp_path, "--storage.path", storage) as prober:
-        until(lambda: value(prober.url, "llmslo_target_state", target="dead", state="failing") == 1, "its failures")
-        until(lambda: value(prober.url, "llmslo_target_state", target="new", state="starting") == 1, "the other")
-        assert value(prober.url, "llmslo_probe_failures_total", target="new") == 0
-        assert value(prober.url, "llmslo_probe_failures_total", target="dead") >= 3
-        outage = "it has answered before, so this is an outage and no start"
-        assert outage in get(prober.url + "/api/v1/events?target=dead")
-        assert outage not in get(prober.url + "/api/v1/events?target=new")
-
-
 def test_the_end_of_the_pod_is_heard_from_the_first_moment_on(tmp_path: Path, mock: Mock) -> None:
     """`prober drain` beside a prober that is still starting, as process 1 or not; its targets are never probed."""
     (tmp_path / "prober.yaml").write_text(TARGET.format(port=mock.port))

@@ -15,9 +15,8 @@ from random import Random
 import pytest
 
 from prober.exposition.buckets import bounds
-from prober.net.prometheus import QueryFailed, hourly_histograms
 from tests.conftest import absent
-from tests.processes import HANG_S, Daemon, Mock, Prometheus, free_port, until
+from tests.processes import HANG_S, Daemon, Mock, Prometheus, until
 
 HOUR = 3600
 CONFIG = """
@@ -104,13 +103,15 @@ def test_a_new_pod_compares_with_what_was_before_it(daemon: Callable[..., Daemon
     assert again.stop() == 0
 
 
+RUN = (sys.executable, "-m", "prober", "run", "--web.listen-address", "127.0.0.1:0")
+
+
 def test_a_store_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
     """With the path and what to do; a damaged one is set aside and does not."""
     (tmp_path / "prober.yaml").write_text("targets: [{name: a, url: 'http://127.0.0.1:1'}]")
     (tmp_path / "file").write_text("")
-    command = [sys.executable, "-m", "prober", "run", "--config.file", str(tmp_path / "prober.yaml")]
-    options = ["--web.listen-address", "127.0.0.1:0", "--storage.path", str(tmp_path / "file")]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=HANG_S, check=False)
+    words = (*RUN, "--config.file", tmp_path / "prober.yaml", "--storage.path", tmp_path / "file")
+    done = subprocess.run(words, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 1
     assert f"--storage.path {tmp_path / 'file'}: cannot be used" in done.stderr
     assert "mount a writable volume" in done.stderr
@@ -124,23 +125,10 @@ def test_a_read_only_disk_is_told(tmp_path: Path) -> None:
     (tmp_path / "prober.yaml").write_text("targets: [{name: a, url: 'http://127.0.0.1:1'}]")
     disk = tmp_path / "disk"
     disk.mkdir()
-    run = f"{sys.executable} -m prober run --config.file {tmp_path}/prober.yaml --web.listen-address 127.0.0.1:0"
-    script = f"mount -t tmpfs -o ro none {disk} && exec {run} --storage.path {disk}"
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, timeout=HANG_S, check=False
-    )
+    run = f"{' '.join(RUN)} --config.file {tmp_path}/prober.yaml --storage.path {disk}"
+    command = ["unshare", "-m", "sh", "-c", f"mount -t tmpfs -o ro none {disk} && exec {run}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     if "unshare" in done.stderr or "mount:" in done.stderr:
         absent(f"no mount namespace here: {done.stderr.strip()}")
     assert done.returncode == 1
     assert f"--storage.path {disk}: cannot be used" in done.stderr
-
-
-async def test_a_prometheus_that_does_not_answer_is_told(mock_port: int) -> None:
-    """Refused, or not a Prometheus: the address and the reason, and nothing else happens."""
-    labels = {"target": 'a"b', "workload": "w"}
-    for url, message in (
-        (f"http://127.0.0.1:{free_port()}", "onnect"),
-        (f"http://127.0.0.1:{mock_port}", "HTTP 404"),
-    ):
-        with pytest.raises(QueryFailed, match=message):
-            await hourly_histograms(url, "llmslo_ttft_seconds", labels, time.time(), 3)

@@ -28,6 +28,7 @@ from prober.web.page.view import PageView, ProbeFilter
 from prober.web.site import Site
 from prober.web.targets import TargetAnswer
 from tests.processes import HANG_S, Mock, Program, free_port, get, until
+from tests.serving import serving
 from tests.web.scenes import HOSTILE, LONG, NOW, SCENES, fleet, hostile, hundred, page_of, probe, replace, target
 
 Scenes = dict[str, Callable[[], Sequence[TargetAnswer]]]
@@ -50,9 +51,8 @@ class Stage:
         self.site.api.admin = True
         self.site.views = cast(Any, self)
         self.mistakes: str | None = None
-        self._loop = asyncio.new_event_loop()
         self._started = threading.Event()
-        self._thread = threading.Thread(target=self._serve)
+        self._thread = threading.Thread(target=asyncio.run, args=(self._serve(),))
         self._thread.start()
         assert self._started.wait(HANG_S)
 
@@ -116,20 +116,11 @@ class Stage:
             return web.Response(status=500, text="broken")
         return await complete(await handler(request))
 
-    def _serve(self) -> None:
-        async def run() -> None:
-            self._ended = asyncio.Event()
-            app = self.site.application(self._weather)
-            runner = web.AppRunner(app, shutdown_timeout=0.2)
-            await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            self.origin = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async def _serve(self) -> None:
+        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
+        async with serving(self.site.application(self._weather)) as self.origin:
             self._started.set()
             await self._ended.wait()
-            await runner.cleanup()
-
-        self._loop.run_until_complete(run())
-        self._loop.close()
 
 
 @pytest.fixture(scope="module")
@@ -340,22 +331,38 @@ def test_it_keeps_itself_up_to_date(browser: Browser, quick: None) -> None:
         expect(page.locator("html")).to_have_class("script live-on")
 
 
-def test_a_broken_prober_is_told(browser: Browser, quick: None) -> None:
-    """The page says since when and why it is stale, and recovers by itself."""
+def broken(stage: Stage, page: Page, *, is_over: bool = False) -> None:
+    stage.broken = not is_over
+
+
+def slow(stage: Stage, page: Page, *, is_over: bool = False) -> None:
+    stage.slow_s = 0.0 if is_over else 30.0
+
+
+def replaced(stage: Stage, page: Page, *, is_over: bool = False) -> None:
+    """A proxy asks for a password with its own page."""
+    if is_over:
+        page.unroute("**/slo/")
+    else:
+        page.route("**/slo/", lambda route: route.fulfill(body="<p>Please log in</p>", content_type="text/html"))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (broken, "the prober answers with status 500."),
+        (slow, "the prober does not answer"),
+        (replaced, "the answer is not from the prober"),
+    ],
+)
+def test_a_stale_page_is_told(browser: Browser, quick: None, spoil: Callable[..., None], reason: str) -> None:
+    """It says since when and why, shows what it showed, and recovers by itself with the next answer."""
     with staged(SCENES["healthy"]()) as stage, opened(browser, stage) as page:
-        stage.broken = True
-        expect(page.locator("#stale")).to_contain_text("Stale since 11:00:00 UTC: the prober answers with status 500.")
+        spoil(stage, page)
+        expect(page.locator("#stale")).to_contain_text("Stale since 11:00:00 UTC: " + reason)
         expect(page.locator("html")).to_have_class("script stale")
-        stage.broken = False
-        expect(page.locator("#stale")).to_be_hidden()
-
-
-def test_a_slow_prober_is_told(browser: Browser, quick: None) -> None:
-    """Without an answer for three intervals the page says that it is stale; the next answer ends this."""
-    with staged(SCENES["healthy"]()) as stage, opened(browser, stage) as page:
-        stage.slow_s = 30.0
-        expect(page.locator("#stale")).to_contain_text("Stale since 11:00:00 UTC: the prober does not answer")
-        stage.slow_s = 0.0
+        assert page.locator("#verdict").count() == 1
+        spoil(stage, page, is_over=True)
         expect(page.locator("#stale")).to_be_hidden()
 
 
@@ -368,14 +375,6 @@ def test_a_prober_that_is_gone_is_told(browser: Browser, quick: None) -> None:
     stage.close()
     expect(page.locator("#stale")).to_contain_text("the prober cannot be reached")
     context.close()
-
-
-def test_another_server_in_its_place_is_told(browser: Browser, quick: None) -> None:
-    """A proxy's own page, with 200, is not taken for the prober's."""
-    with staged(SCENES["healthy"]()) as stage, opened(browser, stage) as page:
-        page.route("**/slo/", lambda route: route.fulfill(body="<p>Please log in</p>", content_type="text/html"))
-        expect(page.locator("#stale")).to_contain_text("the answer is not from the prober")
-        assert page.locator("#verdict").count() == 1
 
 
 def test_a_target_is_paused_and_resumed(browser: Browser) -> None:
@@ -501,15 +500,13 @@ targets:
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[str]:
     """`prober run` with a mock and with a target that refuses connections; returns the page's address."""
-    flags = ("--web.enable-admin-api", "--web.route-prefix=/slo")
-    with Mock(tmp_path / "mock", "--ttft", "10ms", "--itl", "1ms") as mock, contextlib.ExitStack() as stack:
-        port = free_port()
-        config = tmp_path / "prober.yaml"
+    config, port = tmp_path / "prober.yaml", free_port()
+    with Mock(tmp_path / "mock", "--ttft", "10ms", "--itl", "1ms") as mock:
         config.write_text(CONFIG.format(port=mock.port))
-        words = ("run", f"--config.file={config}", f"--web.listen-address=127.0.0.1:{port}", *flags)
-        stack.enter_context(Program(tmp_path / "log", *words))
-        until(lambda: get(f"http://127.0.0.1:{port}/slo/-/ready"), "the daemon to be ready")
-        yield f"http://127.0.0.1:{port}/slo"
+        words = ("run", f"--config.file={config}", f"--web.listen-address=127.0.0.1:{port}")
+        with Program(tmp_path / "log", *words, "--web.enable-admin-api", "--web.route-prefix=/slo"):
+            until(lambda: get(f"http://127.0.0.1:{port}/slo/-/ready"), "the daemon to be ready")
+            yield f"http://127.0.0.1:{port}/slo"
 
 
 def target_answer(url: str, name: str) -> dict[str, Any]:

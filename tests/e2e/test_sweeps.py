@@ -132,34 +132,6 @@ def test_an_estimate_ends_with_a_prober_that_was_killed() -> None:
         until(lambda: not computing.exists() or ") Z " in (computing / "stat").read_text(), "it to end")
 
 
-SCHEDULED = """
-defaults: {{rate: 5/s, warmup: 0}}
-slos: {{quick: {{signal: ttft, threshold: 500ms, objective: 90%}}}}
-workloads: {{tiny: {{prompt_tokens: 20, output_tokens: 4}}}}
-targets:
-- {{name: one, url: 'http://127.0.0.1:{port}', probes: [{{workload: tiny}}],
-   sweep: {{workload: tiny, {schedule}min_gap: 6h, min_rate: 2/s, max_rate: 50/s}}}}
-- {{name: two, url: 'http://localhost:{port}', probes: [{{workload: tiny}}],
-   sweep: {{workload: tiny, {schedule}min_gap: 6h, min_rate: 2/s, max_rate: 50/s}}}}
-"""
-
-
-@pytest.mark.slow  # a schedule rings each minute
-def test_a_killed_daemon_does_not_sweep_again_within_min_gap(tmp_path: Path, mock: Mock) -> None:
-    """SIGKILL in the middle of a sweep: after the restart a schedule is refused; that of a target beside it is not."""
-    flags = ("--storage.path", tmp_path / "store", "--web.enable-admin-api")
-    with Daemon(tmp_path, SCHEDULED.format(port=mock.port, schedule=""), *flags) as first:
-        until(lambda: first.value("llmslo_target_state", state="ready") == 2, "the targets to be ready")
-        begin(first)
-        first.kill()
-    each_minute = "schedule: '* * * * *', spread: 0s, "
-    with Daemon(tmp_path, SCHEDULED.format(port=mock.port, schedule=each_minute), *flags) as second:
-        refused = {"target": "one", "reason": "min_gap"}
-        until(lambda: second.value("llmslo_sweeps_refused_total", **refused), "the schedule to ring", 90)
-        until(lambda: second.value("llmslo_sweep_rate_per_second", target="two") > 0, "the other one to be swept")
-        assert second.value("llmslo_sweep_rate_per_second", target="one") == 0
-
-
 def full_store(folder: Path, url: str, targets: int) -> Store:
     """As many results as are kept, and one row that is broken."""
     found = sweep().without_requests()

@@ -27,6 +27,8 @@ async def test_a_restart_beside_a_dead_engine_does_not_wait_for_it() -> None:
         await until(lambda: state(seen, "dead") == TargetState.FAILING)
         await until(lambda: state(seen, "moved") == state(seen, "new") == TargetState.STARTING)
         assert seen.count(REFUSED, "dead", "probe", "connect_refused") >= 3
+        (event,) = seen.events.latest("dead")
+        assert event.text.endswith("it has answered before, so this is an outage and no start")
         assert seen.count(REFUSED, "moved") == seen.count(REFUSED, "new") == 0
 
 
