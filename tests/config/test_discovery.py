@@ -32,107 +32,60 @@ def mistakes(text: str) -> list[str]:
     return [re.sub(r"^c:\d+: ", "", line) for line in str(error.value).splitlines()]
 
 
-BAD = [
+OF_A_SOURCE = [  # keys of a discovery, and what is said of them
+    ("file: {files: [a.txt]}", "file.files[0]: 'a.txt' ends in none of .json, .yml and .yaml"),
+    ("file: {files: [a.json], interval: 100ms}", "file.interval: 0.1s is too often; use 1s or more"),
+    ("dns: {names: [a], type: A}", "dns.port: needed with type A"),
+    ("dns: {names: [a], port: 1}", "dns.port: comes with each SRV record; remove it"),
+    ("dns: {names: ['a b']}", "dns.names[0]: 'a b' is no name of DNS"),
+    ("http: {url: 'http://h/x', auth: {bearer_token_file: t}}", "http.url: would show the token to everybody on the way; use https"),
+    ("http: {url: 'http://127.evil.example/x', auth: {bearer_token_file: t}}",
+     "http.url: would show the token to everybody on the way; use https"),
+    ("http: {url: 'https://u:secret@h/x'}", "http.url: has a user or password in it, which end up in logs; give the token as a file"),
+    ("kubernetes: {api_server: 'https://h'}", "kubernetes.namespaces: needed with api_server: names, or ['*'] for all"),
+    ("kubernetes: {port: 70000}", "kubernetes.port: 70000 is no port; write its number, such as 8000, or its name, such as http"),
+    ("kubernetes: {ca_file: x}", "kubernetes.ca_file: is the service account's own in a cluster; add api_server, or remove it"),
+]  # fmt: skip
+BESIDE_A_FILE = [  # keys beside `file`
+    ("target: {auth: {bearer_token_file: t}}",
+     "hosts: needed, as `target.auth` is sent to whatever is found: say where that may be, such as [10.0.0.0/8]"),
+    ("target: {headers: {x-key: k}}",
+     "hosts: needed, as `target.headers` is sent to whatever is found: say where that may be, such as [10.0.0.0/8]"),
+    ("hosts: ['a/b']", "hosts[0]: 'a/b' is no name, *.name or network such as 10.0.0.0/8"),
+    ("target: {metrics: {url: 'http://m/metrics'}}", "target.metrics.url: is one page for all of them; use auto or none"),
+]  # fmt: skip
+OF_A_RULE = [
+    ("source_labels: [a], regex: '(?=a)', action: keep", "regex: '(?=a)' is no expression of RE2: invalid perl operator: (?="),
+    ("source_labels: [a], target_label: env",
+     'target_label: no label that is kept "env"; known: __address__, __path__, __scheme__, model, name; name it in '
+     "`target.labels`, or use __tmp_… for later rules"),
+    ("action: keep, replacement: x, source_labels: [a]", "replacement: has no effect with action keep; remove it"),
+    ("action: labelDrop, regex: x, separator: ''", "separator: has no effect with action labeldrop; remove it"),
+    ("action: hashmod, source_labels: [a], target_label: __tmp_x", "modulus: needed with action hashmod, such as 4"),
+    ("action: hashmod, modulus: 0, target_label: __tmp_x", "modulus: must be at least 1, is '0'"),
+    ("action: uppercase, source_labels: [a]",
+     "target_label: needed: one of __address__, __scheme__, __path__, name, model, or __tmp_… for rules that follow"),
+    ("action: labelmap, regex: x, replacement: env",
+     'replacement: no label that is kept "env"; known: __address__, __path__, __scheme__, model, name; name it in '
+     "`target.labels`, or use __tmp_… for later rules"),
+    ("action: swap, regex: x",
+     'action: no action "swap"; known: drop, dropequal, hashmod, keep, keepequal, labeldrop, labelkeep, labelmap, lowercase, '
+     "replace, uppercase"),
+]  # fmt: skip
+OF_A_LIST = [
     ("discovery: [{}]", "discovery[0]: needed: one of file, http, dns, kubernetes"),
-    (f"discovery: [{{{FILE}, dns: {{names: [a]}}}}]", "discovery[0]: has file and dns; keep one of them"),
+    ("discovery: [{file: {files: [a.json]}, dns: {names: [a]}}]", "discovery[0]: has file and dns; keep one of them"),
     ("discovery: {}\ntargets: 1", "targets: needed: a list of targets, such as [{url: http://localhost:8000}]"),
     ("discovery: 1", "discovery: needed: a list, such as [{file: {files: [targets.json]}}]"),
-    (
-        "discovery: [{file: {files: [a.txt]}}]",
-        "discovery[0].file.files[0]: 'a.txt' ends in none of .json, .yml and .yaml",
-    ),
-    (
-        "discovery: [{file: {files: [a.json], interval: 100ms}}]",
-        "discovery[0].file.interval: 0.1s is too often; use 1s or more",
-    ),
-    ("discovery: [{dns: {names: [a], type: A}}]", "discovery[0].dns.port: needed with type A"),
-    ("discovery: [{dns: {names: [a], port: 1}}]", "discovery[0].dns.port: comes with each SRV record; remove it"),
-    ("discovery: [{dns: {names: ['a b']}}]", "discovery[0].dns.names[0]: 'a b' is no name of DNS"),
-    (
-        "discovery: [{http: {url: 'http://h/x', auth: {bearer_token_file: t}}}]",
-        "discovery[0].http.url: would show the token to everybody on the way; use https",
-    ),
-    (
-        "discovery: [{http: {url: 'http://127.evil.example/x', auth: {bearer_token_file: t}}}]",
-        "discovery[0].http.url: would show the token to everybody on the way; use https",
-    ),
-    (
-        "discovery: [{http: {url: 'https://u:secret@h/x'}}]",
-        "discovery[0].http.url: has a user or password in it, which end up in logs; give the token as a file",
-    ),
-    (
-        "discovery: [{kubernetes: {api_server: 'https://h'}}]",
-        "discovery[0].kubernetes.namespaces: needed with api_server: names, or ['*'] for all",
-    ),
-    (
-        "discovery: [{kubernetes: {port: 70000}}]",
-        "discovery[0].kubernetes.port: 70000 is no port; write its number, such as 8000, or its name, such as http",
-    ),
-    (
-        "discovery: [{kubernetes: {ca_file: x}}]",
-        "discovery[0].kubernetes.ca_file: is the service account's own in a cluster; add api_server, or remove it",
-    ),
-    (
-        f"discovery: [{{{FILE}, relabel: [{{source_labels: [a], regex: '(?=a)', action: keep}}]}}]",
-        "discovery[0].relabel[0].regex: '(?=a)' is no expression of RE2: invalid perl operator: (?=",
-    ),
-    (
-        f"discovery: [{{{FILE}, relabel: [{{source_labels: [a], target_label: env}}]}}]",
-        'discovery[0].relabel[0].target_label: no label that is kept "env"; known: __address__, __path__, __scheme__, '
-        "model, name; name it in `target.labels`, or use __tmp_… for later rules",
-    ),
-    (
-        f"discovery: [{{{FILE}, relabel: [{{action: keep, replacement: x, source_labels: [a]}}]}}]",
-        "discovery[0].relabel[0].replacement: has no effect with action keep; remove it",
-    ),
-    (
-        f"discovery: [{{{FILE}, relabel: [{{action: labelDrop, regex: x, separator: ''}}]}}]",
-        "discovery[0].relabel[0].separator: has no effect with action labeldrop; remove it",
-    ),
-    (
-        f"discovery: [{{{FILE}, relabel: [{{action: hashmod, source_labels: [a], target_label: __tmp_x}}]}}]",
-        "discovery[0].relabel[0].modulus: needed with action hashmod, such as 4",
-    ),
-    (
-        f"discovery: [{{{FILE}, relabel: [{{action: hashmod, modulus: 0, target_label: __tmp_x}}]}}]",
-        "discovery[0].relabel[0].modulus: must be at least 1, is '0'",
-    ),
-    (
-        f"discovery: [{{{FILE}, relabel: [{{action: uppercase, source_labels: [a]}}]}}]",
-        "discovery[0].relabel[0].target_label: needed: one of __address__, __scheme__, __path__, name, model, or __tmp_… for rules "
-        "that follow",
-    ),
-    (
-        f"discovery: [{{{FILE}, relabel: [{{action: labelmap, regex: x, replacement: env}}]}}]",
-        'discovery[0].relabel[0].replacement: no label that is kept "env"; known: __address__, __path__, __scheme__, '
-        "model, name; name it in `target.labels`, or use __tmp_… for later rules",
-    ),
-    (
-        f"discovery: [{{{FILE}, relabel: [{{action: swap, regex: x}}]}}]",
-        'discovery[0].relabel[0].action: no action "swap"; known: drop, dropequal, hashmod, keep, keepequal, '
-        "labeldrop, labelkeep, labelmap, lowercase, replace, uppercase",
-    ),
-    (
-        f"discovery: [{{{FILE}, target: {{auth: {{bearer_token_file: t}}}}}}]",
-        "discovery[0].hosts: needed, as `target.auth` is sent to whatever is found: say where that may be, such as [10.0.0.0/8]",
-    ),
-    (
-        f"discovery: [{{{FILE}, target: {{headers: {{x-key: k}}}}}}]",
-        "discovery[0].hosts: needed, as `target.headers` is sent to whatever is found: say where that may be, such as [10.0.0.0/8]",
-    ),
-    (
-        f"discovery: [{{{FILE}, hosts: ['a/b']}}]",
-        "discovery[0].hosts[0]: 'a/b' is no name, *.name or network such as 10.0.0.0/8",
-    ),
-    (
-        f"discovery: [{{{FILE}, name: x}}, {{{FILE}, name: x}}]",
-        "discovery[1].name: is called 'x', as discovery[0]; give each a name of its own",
-    ),
-    (
-        f"discovery: [{{{FILE}, target: {{metrics: {{url: 'http://m/metrics'}}}}}}]",
-        "discovery[0].target.metrics.url: is one page for all of them; use auto or none",
-    ),
-]
+    ("discovery: [{file: {files: [a.json]}, name: x}, {file: {files: [a.json]}, name: x}]",
+     "discovery[1].name: is called 'x', as discovery[0]; give each a name of its own"),
+]  # fmt: skip
+BAD = [
+    *((f"discovery: [{{{keys}}}]", f"discovery[0].{message}") for keys, message in OF_A_SOURCE),
+    *((f"discovery: [{{{FILE}, {keys}}}]", f"discovery[0].{message}") for keys, message in BESIDE_A_FILE),
+    *((f"discovery: [{{{FILE}, relabel: [{{{rule}}}]}}]", f"discovery[0].relabel[0].{message}") for rule, message in OF_A_RULE),
+    *OF_A_LIST,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "message"), BAD)
@@ -267,54 +220,6 @@ def test_no_label_gets_anything_but_five_fields_through(labels: dict[str, str]) 
     same = {name for name, value in fields.items() if value == getattr(spec.template, name)}
     assert fields.keys() - same <= {"name", "url", "model"}
     assert not set("@?#\\ \r\n") & set(target.url.removeprefix("https://").removeprefix("http://").partition("/")[0])
-
-
-@pytest.mark.parametrize(
-    ("rule", "labels", "expected"),
-    [
-        (Rule(action="keep", source_labels=("a",), regex="x"), {"a": "x"}, {"a": "x"}),
-        (Rule(action="keep", source_labels=("a",), regex="x"), {"a": "xx"}, None),
-        (Rule(action="keep", source_labels=("a",), regex="x|y"), {"a": "y"}, {"a": "y"}),
-        (Rule(action="drop", source_labels=("a",), regex="x.*"), {"a": "x\ny"}, None),
-        (Rule(action="drop", source_labels=("a", "b"), regex="x;y"), {"a": "x", "b": "y"}, None),
-        (Rule(action="drop", source_labels=("absent",), regex=".+"), {"a": "x"}, {"a": "x"}),
-        (
-            Rule(
-                action="replace",
-                source_labels=("a", "b"),
-                separator="-",
-                regex="(.*)-(?P<n>.*)",
-                target_label="name",
-                replacement="${2}/$n/$1$$",
-            ),
-            {"a": "x", "b": "y"},
-            {"a": "x", "b": "y", "name": "y/y/x$"},
-        ),
-        (
-            Rule(action="replace", source_labels=(), target_label="__scheme__", replacement="https"),
-            {},
-            {"__scheme__": "https"},
-        ),
-        (
-            Rule(action="replace", source_labels=("a",), target_label="name", replacement=""),
-            {"a": "x", "name": "n"},
-            {"a": "x"},
-        ),
-        (
-            Rule(action="replace", source_labels=("a",), regex="no", target_label="name", replacement="y"),
-            {"name": "n"},
-            {"name": "n"},
-        ),
-        (
-            Rule(action="replace", source_labels=("a",), regex="(b)?x", target_label="name", replacement="[$1$9]"),
-            {"a": "x"},
-            {"a": "x", "name": "[]"},
-        ),
-    ],
-)
-def test_rules_do_what_prometheus_does(rule: Rule, labels: dict[str, str], expected: dict[str, str] | None) -> None:
-    """Anchored, groups by number and name, nothing removes a label, a rule that does not fit changes nothing."""
-    assert relabel(labels, [rule]) == expected
 
 
 def test_a_rule_has_the_labels_that_it_reads() -> None:

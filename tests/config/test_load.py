@@ -174,271 +174,120 @@ def test_a_key_without_a_value_is_absent() -> None:
 
 
 TTFT = "slos: {a: {signal: ttft, threshold: 500ms, objective: 99%}}\n"
-BAD = [
-    (
-        "targets: [{url: http://h, metrics: {interval: 100ms}}]",
-        "targets[0].metrics.interval: 0.1s is too often; use 0.5s or more",
-    ),
-    (
-        "targets: [{url: http://h, sweep: {}}]",
-        "targets[0].sweep: there is no SLO to judge; add one to `slos`, such as {signal: ttft, threshold: 500ms, "
-        "objective: 99%}",
-    ),
-    (
-        TTFT + "targets: [{url: http://h, sweep: {min_rate: 5/s, max_rate: 2/s}}]",
-        "targets[0].sweep.max_rate: 2/s is below min_rate (5/s); raise it",
-    ),
-    (
-        TTFT + "targets: [{url: http://h, sweep: {rates: [1/s, 2/s]}}]",
-        "targets[0].sweep.rates: only mode grid sends chosen rates, the mode is gentle; write grid, or remove them",
-    ),
-    (
-        TTFT + "targets: [{url: http://h, sweep: {mode: grid, rates: [2/s, 1/s]}}]",
-        "targets[0].sweep.rates: must rise, each of them once",
-    ),
-    (
-        TTFT + "targets: [{url: http://h, sweep: {workers: 0}}]",
-        "targets[0].sweep.workers: 0 is no number of workers; write auto, or 1 to 256",
-    ),
-    (
-        TTFT + "targets: [{url: http://h, sweep: {blackout: [always]}}]",
-        "targets[0].sweep.blackout[0]: 'always' is not a time span; write it like Mon-Fri 08:00-20:00",
-    ),
-    (
-        TTFT + "targets: [{url: http://h, sweep: {workload: chad}}]",
-        'targets[0].sweep.workload: no workload "chad"; did you mean "chat"? known: agent, batch, chat, code_generation, '
-        "long_context_qa, phase_2048_1024, phase_2048_128, phase_256_1024, phase_256_128, phase_4096_256_warm, probe, "
-        "summarization",
-    ),
-    (
-        TTFT + "targets: [{url: http://h, sweep: {demand_query: 'sum(rate(x_total[5m]))'}}]",
-        "targets[0].sweep.demand_query: nobody can be asked; add prometheus: {url: http://prometheus:9090}",
-    ),
-    (
-        TTFT + "targets: [{url: http://h, sweep: {limits: {cost: 2}}}]",
-        "targets[0].sweep.limits.cost: needs prices: budget: {price_per_million: {prompt: 0.60, completion: 0.60}}",
-    ),
-    (
-        "targets: [{url: http://h, decode_bound: {config_file: gone}}]",
-        "targets[0].decode_bound.config_file: cannot be read: [Errno 2] No such file or directory: 'gone'; name the model's "
-        "config.json",
-    ),
-    (
-        "targets: [{url: http://h, decode_bound: {active_parameters: 8e9, bytes_per_weight: 2}}]",
-        "targets[0].decode_bound: no config.json: configure the KV bytes per token",
-    ),
-    (
-        "targets: [{url: http://h, decode_bound: {active_parameters: 8e9, bytes_per_weight: 2, kv_bytes_per_token: 131072, "
-        "gpu: Abacus}}]",
-        "targets[0].decode_bound.gpu: the memory bandwidth of 'Abacus' is unknown (no data sheet entry): configure it with "
-        "`memory_bandwidth`, in bytes/s",
-    ),
-    (
-        "targets: [{url: http://h, metrics: {url: h/metrics}}]",
-        "targets[0].metrics.url: 'h/metrics' is not an http or https URL; write auto, none, or http://host:port/metrics",
-    ),
+OF_A_TARGET = [  # keys of the target, and what is said of them
+    ("metrics: {interval: 100ms}", "metrics.interval: 0.1s is too often; use 0.5s or more"),
+    ("sweep: {}", "sweep: there is no SLO to judge; add one to `slos`, such as {signal: ttft, threshold: 500ms, objective: 99%}"),
+    ("decode_bound: {config_file: gone}",
+     "decode_bound.config_file: cannot be read: [Errno 2] No such file or directory: 'gone'; name the model's config.json"),
+    ("decode_bound: {active_parameters: 8e9, bytes_per_weight: 2}", "decode_bound: no config.json: configure the KV bytes per token"),
+    ("decode_bound: {active_parameters: 8e9, bytes_per_weight: 2, kv_bytes_per_token: 131072, gpu: Abacus}",
+     "decode_bound.gpu: the memory bandwidth of 'Abacus' is unknown (no data sheet entry): configure it with "
+     "`memory_bandwidth`, in bytes/s"),
+    ("metrics: {url: h/metrics}",
+     "metrics.url: 'h/metrics' is not an http or https URL; write auto, none, or http://host:port/metrics"),
+    ("rate: -1/s", "rate: '-1/s' is not a rate; write a positive number per time, such as 0.2/s, 12/min or 1/h"),
+    ("rate: 0/s", "rate: '0/s' is no rate; it must be above 0 (leave the probe out to send none)"),
+    ("max_in_flight: 0", "max_in_flight: must be at least 1, is 0"),
+    ("arrivals: often", "arrivals: 'often' is not one of 'poisson', 'constant' or 'trace'"),
+    ("arrivals: trace", "probes[0].arrivals: workload 'probe' has no trace; give it one, or use poisson"),
+    ("engine: vlm", 'engine: no engine "vlm"; did you mean "vllm"? known: auto, openai, vllm'),
+    ("headers: {Host: x}", "headers.Host: is set by the prober itself; remove it"),
+    ('headers: {X-A: "a\\nb"}',
+     "headers.X-A: has a control character, such as a line break, or a character outside ASCII in its value; remove it"),
+    ("proxy_url: 'socks://p'", "proxy_url: 'socks://p' is not an http URL; write http://host:port"),
+    ("probes: []", "probes: is empty; remove it for the default probe, or remove the target"),
+    ("probes: [{workload: chat}, {workload: chat}]", "probes[1].workload: probes[0] fills the same series 'chat'; keep one of the two"),
+    ("probes: [{slos: [x]}]", 'probes[0].slos[0]: no SLO "x"; known: none'),
+    ("budget: {tokens_per_day: 4k}",
+     "budget.tokens_per_day: 4,000 a day, but the schedule needs about 3,055,219; lower the rate or raise the budget"),
+    ("budget: {cost_per_day: 1}", "budget.price_per_million: needed with cost_per_day: {prompt: 0.60, completion: 0.60}"),
+    ("budget: {cost_per_day: 1, price_per_million: {prompt: 1, completion: 1}}",
+     "budget.cost_per_day: $1.00 a day, but the schedule needs about $3.06; lower the rate or raise the budget"),
+]  # fmt: skip
+OF_A_SWEEP = [  # keys of `sweep`, where there is an SLO
+    ("min_rate: 5/s, max_rate: 2/s", "max_rate: 2/s is below min_rate (5/s); raise it"),
+    ("rates: [1/s, 2/s]", "rates: only mode grid sends chosen rates, the mode is gentle; write grid, or remove them"),
+    ("mode: grid, rates: [2/s, 1/s]", "rates: must rise, each of them once"),
+    ("workers: 0", "workers: 0 is no number of workers; write auto, or 1 to 256"),
+    ("blackout: [always]", "blackout[0]: 'always' is not a time span; write it like Mon-Fri 08:00-20:00"),
+    ("workload: chad",
+     'workload: no workload "chad"; did you mean "chat"? known: agent, batch, chat, code_generation, long_context_qa, '
+     "phase_2048_1024, phase_2048_128, phase_256_1024, phase_256_128, phase_4096_256_warm, probe, summarization"),
+    ("demand_query: 'sum(rate(x_total[5m]))'", "demand_query: nobody can be asked; add prometheus: {url: http://prometheus:9090}"),
+    ("limits: {cost: 2}", "limits.cost: needs prices: budget: {price_per_million: {prompt: 0.60, completion: 0.60}}"),
+]  # fmt: skip
+BESIDE_A_TARGET = [  # other blocks
+    ("drift: {material: 1%}", "drift.material: 1.00% cannot be told from the wander of a healthy engine; use 5% to 100%"),
+    ("prometheus: {url: prom}", "prometheus.url: 'prom' is not an http or https URL; write http://prometheus:9090"),
+    ("slos: {a: {signal: success, objective: 99%, window: 1d}}",
+     "slos.a.window: is too short for its burn-rate alerts, which look back up to 3d; use at least 6d"),
+    ("slos: {a: {signal: quality, objective: 99%}}", "slos.a: no probe uses it; list it in the `slos` of one, or remove it"),
+    ("defaults: {health: {failures: 6}}", "defaults.health.of: is 5, fewer than the 6 failures; raise it or lower `failures`"),
+    ("workloads: {g: {golden: [{prompt: hi}]}}",
+     "workloads.g.golden[0].expect: needed: one of {text: …}, {regex: …}, {json_schema: {…}} and {tool_call: …}; without it "
+     "there is nothing to check"),
+    ("workloads: {g: {golden: [{prompt: hi, expect: {regex: '('}}]}}",
+     "workloads.g.golden[0].expect.regex: '(' is not a regular expression of RE2: missing ): ( (character 1); see "
+     "github.com/google/re2/wiki/Syntax"),
+    ("workloads: {g: {golden: [], output_tokens: 9}}",
+     "workloads.g.golden: is empty; give it prompts, such as [{prompt: What is 2 + 2?, expect: {regex: '4'}}]"),
+    ("workloads: {g: {golden: [{prompt: hi, expect: {text: ho}}], output_tokens: 10k}}",
+     "workloads.g.output_tokens: of answers that are checked are at most 4,096, as the answer is kept to be checked"),
+    ("workloads: {g: {sampling: {response_format: {type: json_object}}, prompt_tokens: 9, output_tokens: 10k}}",
+     "workloads.g.output_tokens: of answers that are checked are at most 4,096, as the answer is kept to be checked"),
+    ("workloads: {g: {sampling: {tools: [{name: f, parameters: {type: objec}}]}, prompt_tokens: 9, output_tokens: 9}}",
+     "workloads.g.sampling: f: is not a JSON Schema: 'objec' is not valid under any of the given schemas"),
+    ("workloads: {g: {sampling: {tools: [{name: f}]}, golden: [{prompt: hi, expect: {tool_call: g}}]}}",
+     'workloads.g.golden[0].expect.tool_call: no tool in `sampling.tools` "g"; known: f'),
+    ("workloads: {g: {golden: [{prompt: hi, expect: {text: ho}}], prompt_tokens: 10}}",
+     "workloads.g.prompt_tokens: comes with `golden`; remove it here, or that"),
+    ("slos: {a: {signal: success, threshold: 1s, objective: 99%}}", "slos.a.threshold: `success` has no threshold; remove it"),
+    ("slos: {a: {signal: ttft, threshold: 30s, objective: 99%}}",
+     "slos.a.threshold: 30s is not below timeouts.first_token of 30s, which would cut it; lower it or raise that"),
+    ("slos: {a: {signal: success, objective: 100%}}", "slos.a.objective: 100% leaves nothing to judge; use 0% < objective < 100%"),
+    ("slos: {a: {signal: latency, objective: 99%}}",
+     "slos.a.signal: 'latency' is not one of 'ttft', 'ttft_answer', 'tpot', 'itl', 'e2e', 'success' or 'quality'"),
+    ("workloads: {w: {output_tokens: 5, prompt_tokens: {normal: {}}}}",
+     'workloads.w.prompt_tokens.normal: unknown key "normal"; did you mean "lognormal"? known: empirical, exponential, fixed, '
+     "lognormal, uniform"),
+    ("workloads: {w: {output_tokens: 5, prompt_tokens: {}}}",
+     "workloads.w.prompt_tokens: no distribution; write a plain value, or one of fixed, uniform, exponential, lognormal, empirical"),
+    ("workloads: {w: {output_tokens: 5, prompt_tokens: {uniform: {min: 5, max: 2}}}}",
+     "workloads.w.prompt_tokens: min, median or mean, and max are not in order; it must be min ≤ median ≤ max"),
+    ("workloads: {w: {output_tokens: 5, prompt_tokens: 5, sampling: {seed: 1}}}",
+     "workloads.w.sampling.seed: is never sent: with a long prompt it kills some engines; remove it"),
+    ("workloads: {w: {output_tokens: 5, prompts: {file: gone}}}",
+     "workloads.w.prompts.file: cannot be read: [Errno 2] No such file or directory: 'gone'; name a file that is there"),
+    ("workloads: {w: {output_tokens: 5, prompts: {file: bad.jsonl}}}",
+     "workloads.w.prompts.file: bad.jsonl: line 1: not JSON (Expecting property name enclosed in double quotes); each line is "
+     "one JSON object"),
+    ("workloads: {w: {trace: {file: t.csv}}}",
+     "workloads.w.trace.file: t.csv: 0 requests in it; a trace needs two or more to have a rate"),
+    ("workloads: {m: {mix: []}}", "workloads.m.mix: needs at least one part, such as {workload: chat, weight: 2}"),
+]  # fmt: skip
+OF_A_FILE = [
     ("targets: [{url: http://a]", "c:1:25: did not find expected ',' or '}'; mend the YAML there"),
-    (
-        "loki: {}\n" + ONE_LINE,
-        'loki: unknown key "loki"; known: defaults, discovery, drift, grafana, prometheus, slos, storage, targets, workloads',
-    ),
-    (
-        "drift: {material: 1%}\n" + ONE_LINE,
-        "drift.material: 1.00% cannot be told from the wander of a healthy engine; use 5% to 100%",
-    ),
-    (
-        "prometheus: {url: prom}\n" + ONE_LINE,
-        "prometheus.url: 'prom' is not an http or https URL; write http://prometheus:9090",
-    ),
-    (
-        "slos: {a: {signal: success, objective: 99%, window: 1d}}\n" + ONE_LINE,
-        "slos.a.window: is too short for its burn-rate alerts, which look back up to 3d; use at least 6d",
-    ),
-    (
-        "slos: {a: {signal: quality, objective: 99%}}\n" + ONE_LINE,
-        "slos.a: no probe uses it; list it in the `slos` of one, or remove it",
-    ),
-    (
-        "slos: {a: {signal: quality, objective: 99%}}\ntargets: [{url: http://h, probes: [{slos: [a]}]}]",
-        "targets[0].probes[0].slos: 'a' judges quality, but no answer of workload 'probe' is checked; give it `golden` prompts, "
-        "tools or a `response_format`, or list other SLOs",
-    ),
-    (
-        "defaults: {health: {failures: 6}}\n" + ONE_LINE,
-        "defaults.health.of: is 5, fewer than the 6 failures; raise it or lower `failures`",
-    ),
-    (
-        "slos: {a: {signal: success, objective: 99%}, b: {signal: success, objective: 99%}}\n"
-        "targets: [{url: http://h, probes: [{slos: [a]}], health: {slos: [a, b]}}, {url: http://i}]",
-        "targets[0].health.slos[1]: no probe of the target is judged by 'b'; list it there",
-    ),
-    (
-        "workloads: {g: {golden: [{prompt: hi}]}}\n" + ONE_LINE,
-        "workloads.g.golden[0].expect: needed: one of {text: …}, {regex: …}, {json_schema: {…}} and {tool_call: …}; without it there "
-        "is nothing to check",
-    ),
-    (
-        "workloads: {g: {golden: [{prompt: hi, expect: {regex: '('}}]}}\n" + ONE_LINE,
-        "workloads.g.golden[0].expect.regex: '(' is not a regular expression of RE2: missing ): ( (character 1); see "
-        "github.com/google/re2/wiki/Syntax",
-    ),
-    (
-        "workloads: {g: {golden: [], output_tokens: 9}}\n" + ONE_LINE,
-        "workloads.g.golden: is empty; give it prompts, such as [{prompt: What is 2 + 2?, expect: {regex: '4'}}]",
-    ),
-    (
-        "workloads: {g: {golden: [{prompt: hi, expect: {text: ho}}], output_tokens: 10k}}\n" + ONE_LINE,
-        "workloads.g.output_tokens: of answers that are checked are at most 4,096, as the answer is kept to be checked",
-    ),
-    (
-        "workloads: {g: {sampling: {response_format: {type: json_object}}, prompt_tokens: 9, output_tokens: 10k}}\n"
-        + ONE_LINE,
-        "workloads.g.output_tokens: of answers that are checked are at most 4,096, as the answer is kept to be checked",
-    ),
-    (
-        "workloads: {g: {sampling: {tools: [{name: f, parameters: {type: objec}}]}, prompt_tokens: 9, output_tokens: 9}}\n"
-        + ONE_LINE,
-        "workloads.g.sampling: f: is not a JSON Schema: 'objec' is not valid under any of the given schemas",
-    ),
-    (
-        "workloads: {g: {sampling: {tools: [{name: f}]}, golden: [{prompt: hi, expect: {tool_call: g}}]}}\n" + ONE_LINE,
-        'workloads.g.golden[0].expect.tool_call: no tool in `sampling.tools` "g"; known: f',
-    ),
-    (
-        "workloads: {g: {golden: [{prompt: hi, expect: {text: ho}}], prompt_tokens: 10}}\n" + ONE_LINE,
-        "workloads.g.prompt_tokens: comes with `golden`; remove it here, or that",
-    ),
+    ("slos: {a: {signal: quality, objective: 99%}}\ntargets: [{url: http://h, probes: [{slos: [a]}]}]",
+     "targets[0].probes[0].slos: 'a' judges quality, but no answer of workload 'probe' is checked; give it `golden` prompts, "
+     "tools or a `response_format`, or list other SLOs"),
+    ("slos: {a: {signal: success, objective: 99%}, b: {signal: success, objective: 99%}}\n"
+     "targets: [{url: http://h, probes: [{slos: [a]}], health: {slos: [a, b]}}, {url: http://i}]",
+     "targets[0].health.slos[1]: no probe of the target is judged by 'b'; list it there"),
     ("targets: [5]", "targets[0]: 5 is not a mapping of keys; write it as key: value"),
     ("targets: [{url: ftp://h}]", "targets[0].url: 'ftp://h' is not an http or https URL; write http://host:port"),
-    (
-        "targets: [{url: 'http://u:p@h'}]",
-        "targets[0].url: '…@h' has a user or password in it, which end up in logs; give the token as a file",
-    ),
-    (
-        "targets: [{url: 'http://h/?a=1'}]",
-        "targets[0].url: has a query or fragment; give the base address only",
-    ),
-    (
-        "targets: [{url: http://h, rate: -1/s}]",
-        "targets[0].rate: '-1/s' is not a rate; write a positive number per time, such as 0.2/s, 12/min or 1/h",
-    ),
-    (
-        "targets: [{url: http://h, rate: 0/s}]",
-        "targets[0].rate: '0/s' is no rate; it must be above 0 (leave the probe out to send none)",
-    ),
-    (
-        "targets: [{url: http://h, max_in_flight: 0}]",
-        "targets[0].max_in_flight: must be at least 1, is 0",
-    ),
-    (
-        "targets: [{url: http://h, arrivals: often}]",
-        "targets[0].arrivals: 'often' is not one of 'poisson', 'constant' or 'trace'",
-    ),
-    (
-        "targets: [{url: http://h, arrivals: trace}]",
-        "targets[0].probes[0].arrivals: workload 'probe' has no trace; give it one, or use poisson",
-    ),
-    (
-        "targets: [{url: http://h, engine: vlm}]",
-        'targets[0].engine: no engine "vlm"; did you mean "vllm"? known: auto, openai, vllm',
-    ),
-    (
-        "targets: [{url: http://h, headers: {Host: x}}]",
-        "targets[0].headers.Host: is set by the prober itself; remove it",
-    ),
-    (
-        'targets: [{url: http://h, headers: {X-A: "a\\nb"}}]',
-        "targets[0].headers.X-A: has a control character, such as a line break, or a character outside ASCII in its value; remove it",
-    ),
-    (
-        "targets: [{url: http://h, proxy_url: 'socks://p'}]",
-        "targets[0].proxy_url: 'socks://p' is not an http URL; write http://host:port",
-    ),
-    (
-        "targets: [{url: http://h, probes: []}]",
-        "targets[0].probes: is empty; remove it for the default probe, or remove the target",
-    ),
-    (
-        "targets: [{url: http://h, probes: [{workload: chat}, {workload: chat}]}]",
-        "targets[0].probes[1].workload: probes[0] fills the same series 'chat'; keep one of the two",
-    ),
-    ("targets: [{url: http://h, probes: [{slos: [x]}]}]", 'targets[0].probes[0].slos[0]: no SLO "x"; known: none'),
-    (
-        "targets: [{url: http://localhost:2}, {url: http://localhost:2}]",
-        "targets[1].name: is called 'localhost:2', as targets[0]; give each a name of its own",
-    ),
-    (
-        "targets: [{url: http://h}, {url: http://h:2}]",
-        "targets[1].name: is called 'h', as targets[0]; give each a name of its own",
-    ),
-    (
-        "targets: [{url: http://h, budget: {tokens_per_day: 4k}}]",
-        "targets[0].budget.tokens_per_day: 4,000 a day, but the schedule needs about 3,055,219; lower the rate or raise the budget",
-    ),
-    (
-        "targets: [{url: http://h, budget: {cost_per_day: 1}}]",
-        "targets[0].budget.price_per_million: needed with cost_per_day: {prompt: 0.60, completion: 0.60}",
-    ),
-    (
-        "targets: [{url: http://h, budget: {cost_per_day: 1, price_per_million: {prompt: 1, completion: 1}}}]",
-        "targets[0].budget.cost_per_day: $1.00 a day, but the schedule needs about $3.06; lower the rate or raise the budget",
-    ),
-    (
-        "slos: {a: {signal: success, threshold: 1s, objective: 99%}}\n" + ONE_LINE,
-        "slos.a.threshold: `success` has no threshold; remove it",
-    ),
-    (
-        "slos: {a: {signal: ttft, threshold: 30s, objective: 99%}}\n" + ONE_LINE,
-        "slos.a.threshold: 30s is not below timeouts.first_token of 30s, which would cut it; lower it or raise that",
-    ),
-    (
-        "slos: {a: {signal: success, objective: 0.99}}\n" + ONE_LINE,
-        "slos.a.objective: 0.99 is not a percentage; write it with its sign, such as 99% or 99.9%",
-    ),
-    (
-        "slos: {a: {signal: success, objective: 100%}}\n" + ONE_LINE,
-        "slos.a.objective: 100% leaves nothing to judge; use 0% < objective < 100%",
-    ),
-    (
-        "slos: {a: {signal: latency, objective: 99%}}\n" + ONE_LINE,
-        "slos.a.signal: 'latency' is not one of 'ttft', 'ttft_answer', 'tpot', 'itl', 'e2e', 'success' or 'quality'",
-    ),
-    (
-        "workloads: {w: {output_tokens: 5, prompt_tokens: {normal: {}}}}\n" + ONE_LINE,
-        'workloads.w.prompt_tokens.normal: unknown key "normal"; did you mean "lognormal"? known: empirical, exponential, fixed, '
-        "lognormal, uniform",
-    ),
-    (
-        "workloads: {w: {output_tokens: 5, prompt_tokens: {}}}\n" + ONE_LINE,
-        "workloads.w.prompt_tokens: no distribution; write a plain value, or one of fixed, uniform, exponential, lognormal, empirical",
-    ),
-    (
-        "workloads: {w: {output_tokens: 5, prompt_tokens: {uniform: {min: 5, max: 2}}}}\n" + ONE_LINE,
-        "workloads.w.prompt_tokens: min, median or mean, and max are not in order; it must be min ≤ median ≤ max",
-    ),
-    (
-        "workloads: {w: {output_tokens: 5, prompt_tokens: 5, sampling: {seed: 1}}}\n" + ONE_LINE,
-        "workloads.w.sampling.seed: is never sent: with a long prompt it kills some engines; remove it",
-    ),
-    (
-        "workloads: {w: {output_tokens: 5, prompts: {file: gone}}}\n" + ONE_LINE,
-        "workloads.w.prompts.file: cannot be read: [Errno 2] No such file or directory: 'gone'; name a file that is there",
-    ),
-    (
-        "workloads: {w: {output_tokens: 5, prompts: {file: bad.jsonl}}}\n" + ONE_LINE,
-        "workloads.w.prompts.file: bad.jsonl: line 1: not JSON (Expecting property name enclosed in double quotes); "
-        "each line is one JSON object",
-    ),
-    (
-        "workloads: {w: {trace: {file: t.csv}}}\n" + ONE_LINE,
-        "workloads.w.trace.file: t.csv: 0 requests in it; a trace needs two or more to have a rate",
-    ),
-    (
-        "workloads: {m: {mix: []}}\n" + ONE_LINE,
-        "workloads.m.mix: needs at least one part, such as {workload: chat, weight: 2}",
-    ),
-    ("slos: {'a b': {}}\n" + ONE_LINE, "slos.a b: 'a b' cannot be a name; use letters, digits, '_', '.' and '-'"),
-]
+    ("targets: [{url: 'http://u:p@h'}]",
+     "targets[0].url: '…@h' has a user or password in it, which end up in logs; give the token as a file"),
+    ("targets: [{url: 'http://h/?a=1'}]", "targets[0].url: has a query or fragment; give the base address only"),
+    ("targets: [{url: http://localhost:2}, {url: http://localhost:2}]",
+     "targets[1].name: is called 'localhost:2', as targets[0]; give each a name of its own"),
+    ("targets: [{url: http://h}, {url: http://h:2}]", "targets[1].name: is called 'h', as targets[0]; give each a name of its own"),
+]  # fmt: skip
+BAD = [
+    *((f"targets: [{{url: http://h, {keys}}}]", f"targets[0].{message}") for keys, message in OF_A_TARGET),
+    *((f"{TTFT}targets: [{{url: http://h, sweep: {{{keys}}}}}]", f"targets[0].sweep.{message}") for keys, message in OF_A_SWEEP),
+    *((f"{block}\n{ONE_LINE}", message) for block, message in BESIDE_A_TARGET),
+    *OF_A_FILE,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "message"), BAD)
