@@ -67,6 +67,18 @@ def case(series: Series, **expected: Any) -> dict[str, Any]:
     return {"interval": "1m", "input_series": inputs, **expected}
 
 
+def expects(expr: str, at: str, samples: dict[str, float]) -> dict[str, Any]:
+    """Expectation of a case: the series that the expression has at that time, by their labels, and no other."""
+    expected = [{"labels": f"{{{labels}}}", "value": float(value)} for labels, value in samples.items()]
+    return {"expr": expr, "eval_time": at, "exp_samples": expected}
+
+
+def alerts(name: str, at: str, labels: dict[str, str], notes: dict[str, str]) -> dict[str, Any]:
+    """Expectation of a case: the one alert of that name that fires at that time, with its labels and annotations."""
+    fired = {"exp_labels": labels, "exp_annotations": notes}
+    return {"eval_time": at, "alertname": name, "exp_alerts": [fired]}
+
+
 def groups_of(rules: Path) -> list[Rules]:
     """The groups of a file of rules."""
     groups: list[Rules] = yaml.load(rules.read_text(), yaml.CSafeLoader)["groups"]

@@ -47,9 +47,11 @@ from tests.daemon.promtool import (
     TARGET,
     Rules,
     Series,
+    alerts,
     case,
     check_expressions,
     exhausted,
+    expects,
     groups_of,
     headroom,
     run,
@@ -62,7 +64,7 @@ from tests.daemon.promtool import (
 ROOT = Path(__file__).parents[2]
 GROUPS = groups_of(ROOT / "deploy/chart/rules.yaml")
 ALERTS: list[Rules] = [rule for group in GROUPS for rule in group["rules"] if "alert" in rule]
-LLAMA = '{target="llama",workload="probe",slo="ttft"}'
+LLAMA = 'target="llama",workload="probe",slo="ttft"'
 both_releases = pytest.mark.parametrize("release", ["promtool", pytest.param("newer_promtool", marks=pytest.mark.slow)])
 
 
@@ -70,10 +72,9 @@ def expectation(alert: str, scene: Scene) -> dict[str, Any]:
     """Whether an alert with the labels of the scene fires."""
     labels = "".join(f',{name}="{value}"' for name, value in scene.labels.items())
     query = f'count(ALERTS{{alertname="{alert}",alertstate="firing"{labels}}} == 1)'
-    expected: dict[str, Any] = {"expr": query, "eval_time": f"{scene.minute}m", "exp_samples": []}
     if scene.is_firing:
-        expected |= {"expr": f"{query} > bool 0", "exp_samples": [{"labels": "{}", "value": 1}]}
-    return expected
+        return expects(f"{query} > bool 0", f"{scene.minute}m", {"": 1})
+    return expects(query, f"{scene.minute}m", {})
 
 
 def rules_of(groups: list[Rules], alert: str, scene: Scene) -> tuple[int, ...]:
@@ -165,7 +166,7 @@ def test_two_copies_of_the_rules_change_no_figure(promtool: Path, tmp_path: Path
         folder = tmp_path / str(count)
         folder.mkdir()
         expected = [
-            {"expr": f"round({name}, 0.001)", "eval_time": "420m", "exp_samples": [{"labels": LLAMA, "value": 0.08}]}
+            expects(f"round({name}, 0.001)", "420m", {LLAMA: 0.08})
             for name in names
             if "d" not in name.rpartition("ratio")[2]
         ]
@@ -197,13 +198,13 @@ def test_one_outage_is_one_page_from_however_many_places(
         case(
             series,
             promql_expr_test=[
-                {
-                    "expr": f'count(ALERTS{{alertname="{name}",alertstate="firing",severity="{severity}",{more}}})',
-                    "eval_time": "62m",
-                    "exp_samples": [{"labels": "{}", "value": count}] if alerts is expected and count else [],
-                }
-                for alerts in (expected, absent, others)
-                for (name, severity, more), count in alerts.items()
+                expects(
+                    f'count(ALERTS{{alertname="{name}",alertstate="firing",severity="{severity}",{more}}})',
+                    "62m",
+                    {"": count} if kind is expected and count else {},
+                )
+                for kind in (expected, absent, others)
+                for (name, severity, more), count in kind.items()
             ],
         )
         for series, expected, absent in scenes
@@ -247,10 +248,7 @@ def test_a_neighbour_of_trouble_stays_silent(promtool: Path, tmp_path: Path) -> 
             case(
                 neighbour(scene.minute) | scene.series,
                 name=name,
-                promql_expr_test=[
-                    expectation(name, scene),
-                    {"expr": others, "eval_time": f"{scene.minute}m", "exp_samples": []},
-                ],
+                promql_expr_test=[expectation(name, scene), expects(others, f"{scene.minute}m", {})],
             )
             for name, scene in first.items()
             if (scene.minute > 500) is is_long and 'target="other"' not in "".join(scene.series)
@@ -296,7 +294,7 @@ def test_no_alert_is_about_a_target_that_was_removed(promtool: Path, tmp_path: P
                 promql_expr_test=[
                     expectation(name, replace(scene, labels=scene.labels | {"target": "llama"})),
                     expectation(name, replace(scene, labels=scene.labels | {"target": "other"})),
-                    {"expr": of_target, "eval_time": f"{scene.minute + 2}m", "exp_samples": []},
+                    expects(of_target, f"{scene.minute + 2}m", {}),
                 ],
             )
         )
@@ -421,23 +419,19 @@ def test_descriptions_of_capacity_alerts(
 ) -> None:
     """A description contains the figures that exist and omits the others."""
     rule = next(rule for rule in ALERTS if rule["alert"] == alert)
-    notes = of_llama(rule["annotations"])
-    expected = {
-        "exp_labels": {"severity": "warning", "target": "llama"},
-        "exp_annotations": notes | {"description": description},
-    }
-    firing = {"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": [expected]}
-    run_cases(
-        request.getfixturevalue(release),
-        tmp_path,
-        [{"name": "one", "rules": [rule]}],
-        [case(series, alert_rule_test=[firing])],
-    )
+    labels = {"severity": "warning", "target": "llama"}
+    firing = alerts(alert, f"{minute}m", labels, of_llama(rule["annotations"]) | {"description": description})
+    check_one(request.getfixturevalue(release), tmp_path, rule, series, firing)
 
 
-def of_llama(notes: dict[str, str]) -> dict[str, str]:
+def check_one(promtool: Path, folder: Path, rule: Rules, series: Series, firing: dict[str, Any]) -> None:
+    """What one rule makes of the series."""
+    run_cases(promtool, folder, [{"name": "one", "rules": [rule]}], [case(series, alert_rule_test=[firing])])
+
+
+def of_llama(notes: dict[str, str], workload: str = "probe") -> dict[str, str]:
     """Annotations with the labels of the tests' target in them."""
-    for name, value in {"target": "llama", "workload": "probe", "slo": "ttft"}.items():
+    for name, value in {"target": "llama", "workload": workload, "slo": "ttft"}.items():
         notes = {
             key: text.replace(f"{{{{ $labels.{name} }}}}", value).replace(f"{{{{ $labels.{name} | urlquery }}}}", value)
             for key, text in notes.items()
@@ -482,15 +476,12 @@ def test_descriptions_of_burn_alerts(release: str, name: str, request: pytest.Fi
     (notes,) = (
         rule["annotations"] for rule in ALERTS if rule["alert"] == BURN and rule["labels"] == {"severity": severity}
     )
-    expected = {
-        "exp_labels": burn(severity) | {"target": "llama", "workload": "probe"},
-        "exp_annotations": of_llama(notes)
-        | {
-            "summary": f"llama: {share} of the events of workload probe are bad for SLO ttft",
-            "description": f"{text} Burns over {'1h and 5m or 6h and 30m' if severity == 'critical' else '1d and 2h or 3d and 6h'}.",
-        },
+    texts = {
+        "summary": f"llama: {share} of the events of workload probe are bad for SLO ttft",
+        "description": f"{text} Burns over {'1h and 5m or 6h and 30m' if severity == 'critical' else '1d and 2h or 3d and 6h'}.",
     }
-    firing = {"eval_time": f"{minute}m", "alertname": BURN, "exp_alerts": [expected]}
+    labels = burn(severity) | {"target": "llama", "workload": "probe"}
+    firing = alerts(BURN, f"{minute}m", labels, of_llama(notes) | texts)
     minutes = 2 if release == "newer_promtool" else 1  # a tile needs two samples
     rules = [rule for group in groups_every(minutes) for rule in group["rules"]]
     if severity == "critical":
@@ -515,12 +506,7 @@ def test_the_summary_of_a_target_that_fails_from_one_place_names_it(
         "description": description,
     }
     labels = {"severity": "warning", "target": "llama"} | ({"vantage": place} if place else {})
-    firing = {
-        "eval_time": "10m",
-        "alertname": rule["alert"],
-        "exp_alerts": [{"exp_labels": labels, "exp_annotations": notes}],
-    }
-    run_cases(promtool, tmp_path, [{"name": "one", "rules": [rule]}], [case(series, alert_rule_test=[firing])])
+    check_one(promtool, tmp_path, rule, series, alerts(rule["alert"], "10m", labels, notes))
 
 
 @pytest.mark.parametrize(("signal", "named"), [("ttft", "TTFT"), ("itl", "ITL (p99 of each answer)")])
@@ -535,27 +521,21 @@ def test_a_drift_alert_says_since_when_and_how_much(
     size = ", p50 ×1.31" if is_sized else ""
     text = f"{named} of workload probe is slower since 1970-01-01 00:01:00 +0000 UTC{size}."
     labels = {"severity": "warning", "target": "llama", "workload": "probe", "signal": signal}
-    expected = {"exp_labels": labels, "exp_annotations": of_llama(rule["annotations"]) | {"description": text}}
-    firing = {"eval_time": "10m", "alertname": rule["alert"], "exp_alerts": [expected]}
-    run_cases(promtool, tmp_path, [{"name": "one", "rules": [rule]}], [case(series, alert_rule_test=[firing])])
+    firing = alerts(rule["alert"], "10m", labels, of_llama(rule["annotations"]) | {"description": text})
+    check_one(promtool, tmp_path, rule, series, firing)
 
 
 def test_an_alert_about_answers_has_both_shares(promtool: Path, tmp_path: Path) -> None:
     """Of two probers too, and of one check while another one's answers are as they were."""
     (rule,) = (rule for rule in ALERTS if rule["alert"] == "LLMAnswersChanged")
     series = answers("1+0x60") | other_instance(answers("1+0x60")) | answers("0+0x60", "regex")
-    golden = {
-        key: text.replace("{{ $labels.workload }}", "golden").replace("{{ $labels.workload | urlquery }}", "golden")
-        for key, text in rule["annotations"].items()
-    }
     text = (
         "Answers of workload golden checked by text are wrong more often than in their baseline since "
         "1970-01-01 08:01:00 +0000 UTC: 2% before, 25% since."
     )
     labels = {"severity": "warning", "target": "llama", "workload": "golden", "check": "text"}
-    expected = {"exp_labels": labels, "exp_annotations": of_llama(golden) | {"description": text}}
-    firing = {"eval_time": "10m", "alertname": rule["alert"], "exp_alerts": [expected]}
-    run_cases(promtool, tmp_path, [{"name": "one", "rules": [rule]}], [case(series, alert_rule_test=[firing])])
+    notes = of_llama(rule["annotations"], workload="golden") | {"description": text}
+    check_one(promtool, tmp_path, rule, series, alerts(rule["alert"], "10m", labels, notes))
 
 
 def test_runbook_queries_are_valid_promql(promtool: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from prober.daemon.rules import example_rules
 from prober.exposition.dashboards.board import UIDS, in_place
 from prober.exposition.dashboards.queries import BUDGET_LEFT, STATES
 from tests.commands import prober
-from tests.daemon.promtool import PROBE, case, check_expressions, run_cases
+from tests.daemon.promtool import PROBE, case, check_expressions, expects, run_cases
 from tools.dashboard_lint.promql import parse
 from tools.dashboard_lint.rules import expressions, labels_of_series, panels, problems
 
@@ -154,18 +154,12 @@ def test_the_panel_by_vantage_separates_what_is_shared_from_what_a_place_adds(
     (panel,) = (panel for panel in board("target")["panels"] if panel["title"] == "TTFT shared and added, p50")
     shared, added = (without_variables(query["expr"]) for query in panel["targets"])
     series = {name: values for place, s in latencies.items() for name, values in ttft(place, s).items()}
+    samples: tuple[dict[str, float], dict[str, float]] = ({}, {})
+    for place, value in expected.items():
+        of_place = f',vantage="{place}"' if place else ""
+        samples[bool(place)][f'target="llama",workload="probe"{of_place}'] = value
     tests = [
-        {
-            "expr": f"round({expr}, 0.001)",
-            "eval_time": "125m",
-            "exp_samples": [
-                {"labels": f'{{target="llama",workload="probe"{label}}}', "value": value} for label, value in samples
-            ],
-        }
-        for expr, samples in (
-            (shared, [("", value) for place, value in expected.items() if not place]),
-            (added, [(f',vantage="{place}"', value) for place, value in expected.items() if place]),
-        )
+        expects(f"round({expr}, 0.001)", "125m", found) for expr, found in zip((shared, added), samples, strict=True)
     ]
     run_cases(promtool, tmp_path, [], [case(series, promql_expr_test=tests)])
 
@@ -217,17 +211,13 @@ def test_targets_of_one_name_in_two_clusters_are_shown_apart(promtool: Path, tmp
     left_of = f'min by (slo) ({budget}{{target=~"$one"}})'
     tests = []
     for cluster, (state, latency_s, left) in scenes.items():
-        place = STATES.index(state)
-        own = [] if left is None else [{"labels": '{slo="apart"}', "value": left}]
-        for expr, expected in (
-            (state_panel["targets"][0]["expr"], [{"labels": '{target="llama"}', "value": place}]),
-            (
-                f"round({p50}, 0.001)",
-                [{"labels": '{target="llama",workload="probe"}', "value": round(latency_s - 0.05, 3)}],
-            ),
-            (in_place(left_of), [*own, {"labels": '{slo="merged"}', "value": 0.5}]),
-        ):
-            tests.append({"expr": without_variables(expr, cluster), "eval_time": "125m", "exp_samples": expected})
+        own = {} if left is None else {'slo="apart"': left}
+        figures: dict[str, dict[str, float]] = {
+            state_panel["targets"][0]["expr"]: {'target="llama"': STATES.index(state)},
+            f"round({p50}, 0.001)": {'target="llama",workload="probe"': round(latency_s - 0.05, 3)},
+            in_place(left_of): {**own, 'slo="merged"': 0.5},
+        }
+        tests += [expects(without_variables(expr, cluster), "125m", figure) for expr, figure in figures.items()]
     run_cases(promtool, tmp_path, [], [case(series, promql_expr_test=tests)])
 
 
@@ -260,14 +250,8 @@ def test_rows_that_many_targets_have_no_data_for_are_closed() -> None:
 def told(one: str, **expected: str) -> list[dict[str, Any]]:
     """What the titles of the closed rows say."""
     queries = dict(expressions(board("engine")))
-    return [
-        {
-            "expr": without_variables(queries[f"variable {name!r}"].replace("$one", one)),
-            "eval_time": "10m",
-            "exp_samples": [{"labels": f'{{told="{text}"}}', "value": float(text != "no data")}],
-        }
-        for name, text in expected.items()
-    ]
+    asked = {name: without_variables(queries[f"variable {name!r}"].replace("$one", one)) for name in expected}
+    return [expects(asked[name], "10m", {f'told="{text}"': text != "no data"}) for name, text in expected.items()]
 
 
 def test_the_title_of_a_closed_row_says_whether_the_target_has_its_data(promtool: Path, tmp_path: Path) -> None:
@@ -339,11 +323,7 @@ def test_speculation_is_from_counters_else_as_the_engine_computes_it(promtool: P
         )
     }
     tests = [
-        {
-            "expr": f"round({engine_query(title)}, 0.001)",
-            "eval_time": "20m",
-            "exp_samples": [] if value is None else [{"labels": '{target="t"}', "value": value}],
-        }
+        expects(f"round({engine_query(title)}, 0.001)", "20m", {} if value is None else {'target="t"': value})
         for title, value in (("Drafted tokens accepted", acceptance), ("Tokens per draft", length))
     ]
     run_cases(promtool, tmp_path, [], [case(series, promql_expr_test=tests)])
@@ -360,11 +340,8 @@ def test_requests_without_a_counted_reason_are_not_left_out(promtool: Path, tmp_
     named, errors, unnamed = (f"round({engine_query('Requests finished, by reason', ref)})" for ref in "ABC")
 
     def shown(expr: str, **samples: float) -> dict[str, Any]:
-        expected = [
-            {"labels": '{target="t"}' if label == "none" else f'{{reason="{label}"}}', "value": value}
-            for label, value in samples.items()
-        ]
-        return {"expr": expr, "eval_time": "20m", "exp_samples": expected}
+        named = {'target="t"' if label == "none" else f'reason="{label}"': value for label, value in samples.items()}
+        return expects(expr, "20m", named)
 
     scenes = [
         (
@@ -401,8 +378,7 @@ def test_each_engine_of_one_target_is_shown_by_the_prober_that_reads_it(promtool
     }
 
     def shown(title: str, expected: dict[str, float], ref: str = "A") -> dict[str, Any]:
-        samples = [{"labels": f"{{{labels}}}", "value": value} for labels, value in expected.items()]
-        return {"expr": engine_query(title, ref), "eval_time": "20m", "exp_samples": samples}
+        return expects(engine_query(title, ref), "20m", expected)
 
     tests = [
         shown("Engines", {'instance="pod-a"': 1, 'instance="pod-b"': 1, 'instance="pod-c"': 0}, "B"),
@@ -479,12 +455,9 @@ def test_the_load_curve_is_of_one_sweep_with_its_knee(promtool: Path, tmp_path: 
     (panel,) = (panel for panel in board("capacity")["panels"] if panel["title"] == "TTFT over load")
     queries = {target["refId"]: without_variables(target["expr"].replace("$one", "t")) for target in panel["targets"]}
 
-    def rows(expected: dict[str, float]) -> list[dict[str, Any]]:
-        return [{"labels": f'{{stage="{stage}"}}', "value": value} for stage, value in expected.items()]
-
     def expected(ref: str, **values: float) -> dict[str, Any]:
-        named = {stage.replace("_", " ").strip(): value for stage, value in values.items()}
-        return {"expr": queries[ref], "eval_time": "0m", "exp_samples": rows(named)}
+        named = {f'stage="{stage.replace("_", " ").strip()}"': value for stage, value in values.items()}
+        return expects(queries[ref], "0m", named)
 
     knee = {"knee_1": 9.0, "knee_2": 11.0, "estimate_1": 9.98, "estimate_2": 10.02}
     height = {"knee_1": 0.5, "knee_2": 0.5}
@@ -525,9 +498,5 @@ def test_a_budget_that_is_never_gone_has_no_time(promtool: Path, tmp_path: Path)
         series[f"llmslo_slo_bad_events_total{{{labels}}}"] = f"0+{bad_a_minute}x150"
         series[f"llmslo_slo_window_events{{{labels}}}"] = "400x150"
         series[f"{BUDGET_LEFT}{{{labels}}}"] = "0.5x150"
-    expected = {
-        "expr": without_variables(query),
-        "eval_time": "130m",
-        "exp_samples": [{"labels": '{target="burning"}', "value": 100}],
-    }
+    expected = expects(without_variables(query), "130m", {'target="burning"': 100})
     run_cases(promtool, tmp_path, [], [case(series, promql_expr_test=[expected])])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from prober.daemon.dashboards import documents
+from tests.daemon import promtool as rules
 from tests.daemon.promtool import Series, case, run_cases
 from tools.dashboard_lint.rules import expressions, panels
 
@@ -106,21 +107,16 @@ def asked(expr: str, one: str, cluster: str = "") -> str:
 
 def expects(expr: str, one: str, expected: dict[str, float], *, at: str = "30m", cluster: str = "") -> dict[str, Any]:
     """The value of each GPU."""
-    samples = [{"labels": f'{{target="{one}",gpu="{gpu}"}}', "value": value} for gpu, value in expected.items()]
-    return {"expr": asked(expr, one, cluster), "eval_time": at, "exp_samples": samples}
+    return rules.expects(
+        asked(expr, one, cluster), at, {f'target="{one}",gpu="{gpu}"': value for gpu, value in expected.items()}
+    )
 
 
 def counted(one: str, number: int | None, told: str, cluster: str = "") -> list[dict[str, Any]]:
     """The number of GPUs, and the title of the row."""
-    samples = [] if number is None else [{"labels": "{}", "value": number}]
-    value = 0 if told == "no data" else 1
     return [
-        {"expr": asked(query("GPUs"), one, cluster), "eval_time": "30m", "exp_samples": samples},
-        {
-            "expr": asked(of_row(), one, cluster),
-            "eval_time": "30m",
-            "exp_samples": [{"labels": f'{{told="{told}"}}', "value": value}],
-        },
+        rules.expects(asked(query("GPUs"), one, cluster), "30m", {} if number is None else {"": number}),
+        rules.expects(asked(of_row(), one, cluster), "30m", {f'told="{told}"': told != "no data"}),
     ]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from prober.daemon.rules import example_rules, groups
 from prober.exposition.alerting import RuleOptions, with_options
 from tests.daemon.alert_scenes import BURN, QUIET, SCENES, Scene, failing, series_of, silent
-from tests.daemon.promtool import Rules, Series, case, run_cases, slo
+from tests.daemon.promtool import Rules, Series, alerts, case, expects, run_cases, slo
 from tests.daemon.test_alerts import play
 
 OPTIONS = RuleOptions(group_labels=("cluster",), target_labels=("team",))
@@ -34,11 +34,11 @@ def of(cluster: str, team: str, series: Series) -> Series:
 def count_firing(name: str, minute: int, expected: dict[str, int]) -> list[dict[str, Any]]:
     """Expectation of how many alerts of that name fire, by what follows the name of the alert in the selector."""
     return [
-        {
-            "expr": f'count(ALERTS{{alertname="{name}",alertstate="firing",{more}}})',
-            "eval_time": f"{minute}m",
-            "exp_samples": [{"labels": "{}", "value": count}] if count else [],
-        }
+        expects(
+            f'count(ALERTS{{alertname="{name}",alertstate="firing",{more}}})',
+            f"{minute}m",
+            {"": count} if count else {},
+        )
         for more, count in expected.items()
     ]
 
@@ -51,25 +51,11 @@ def test_equal_names_of_two_clusters_never_merge_and_alerts_bear_the_team(promto
     """A cluster whose target burns its budget, or fails, is paged for; its healthy neighbour neither hides it nor is blamed."""
     burning = of("berlin", "search", BAD) | of("delhi", "chat", GOOD)
     broken = of("berlin", "search", FAILING["berlin"]) | of("delhi", "chat", FAILING["delhi"])
+    burns = {'severity="critical",cluster="berlin",team="search"': 1, 'cluster="delhi"': 0, 'team="chat"': 0}
+    fails = {'cluster="berlin",team="search"': 1, 'cluster="delhi"': 0, 'cluster=""': 0}
     cases = [
-        case(
-            burning,
-            promql_expr_test=count_firing(
-                BURN,
-                60,
-                {
-                    'severity="critical",cluster="berlin",team="search"': 1,
-                    'cluster="delhi"': 0,
-                    'team="chat"': 0,
-                },
-            ),
-        ),
-        case(
-            broken,
-            promql_expr_test=count_firing(
-                "LLMTargetFailing", 30, {'cluster="berlin",team="search"': 1, 'cluster="delhi"': 0, 'cluster=""': 0}
-            ),
-        ),
+        case(burning, promql_expr_test=count_firing(BURN, 60, burns)),
+        case(broken, promql_expr_test=count_firing("LLMTargetFailing", 30, fails)),
     ]
     run_cases(promtool, tmp_path, rules_of(OPTIONS), cases)
 
@@ -92,12 +78,8 @@ def test_every_alert_fires_for_its_own_cluster_only(promtool: Path, tmp_path: Pa
 def test_without_the_labels_they_merge(promtool: Path, tmp_path: Path) -> None:
     """Why the option exists: a hundred times the traffic of the neighbour hides the trouble."""
     burning = of("berlin", "search", BAD) | of("delhi", "chat", GOOD)
-    run_cases(
-        promtool,
-        tmp_path,
-        rules_of(RuleOptions()),
-        [case(burning, promql_expr_test=count_firing(BURN, 60, {'slo="ttft"': 0}))],
-    )
+    cases = [case(burning, promql_expr_test=count_firing(BURN, 60, {'slo="ttft"': 0}))]
+    run_cases(promtool, tmp_path, rules_of(RuleOptions()), cases)
 
 
 def test_a_target_without_the_label_is_paged_for_as_well(promtool: Path, tmp_path: Path) -> None:
@@ -123,11 +105,7 @@ def test_an_alert_speaks_of_its_own_cluster(promtool: Path, tmp_path: Path) -> N
         "team": "search",
     }
     text = "Last 5 min: 30 of 60 events bad. confirmed: words of berlin."
-    expected = {
-        "eval_time": "60m",
-        "alertname": BURN,
-        "exp_alerts": [{"exp_labels": labels, "exp_annotations": {"says": text}}],
-    }
+    expected = alerts(BURN, "60m", labels, {"says": text})
     run_cases(promtool, tmp_path, [{"name": "all", "rules": rules}], [case(series, alert_rule_test=[expected])])
 
 

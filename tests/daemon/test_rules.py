@@ -11,7 +11,7 @@ import yaml
 
 from prober.daemon.rules import example_rules
 from tests.commands import prober
-from tests.daemon.promtool import case, groups_of, run, run_cases, slo
+from tests.daemon.promtool import case, expects, groups_of, run, run_cases, slo
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "deploy/prober.yaml"
@@ -111,7 +111,10 @@ def test_rules_are_short_enough_to_be_read(tmp_path: Path) -> None:
 def test_a_malformed_label_is_an_error() -> None:
     """The error shows the expected form."""
     done = rules("--label", "team")
-    assert (done.returncode, done.stderr) == (2, "--label 'team': write NAME=VALUE, such as team=inference\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "prober rules: --label 'team': write NAME=VALUE, such as team=inference\n",
+    )
 
 
 def test_an_alert_that_cannot_fire_is_an_error(tmp_path: Path) -> None:
@@ -140,11 +143,6 @@ def test_the_rules_are_valid_in_prometheus_2_and_3(
     everything = tmp_path / "all.yaml"
     everything.write_text(rules().stdout)
     run(promtool, "check", everything)
-    expected = {
-        "expr": 'count(ALERTS{alertname="LLMErrorBudgetBurn",alertstate="firing",severity="critical"})',
-        "eval_time": "20m",
-        "exp_samples": [{"labels": "{}", "value": 1}],
-    }
-    run_cases(
-        promtool, tmp_path, groups_of(everything), [case(slo("ttft", "0+12x30", "0+6x30"), promql_expr_test=[expected])]
-    )
+    pages = 'count(ALERTS{alertname="LLMErrorBudgetBurn",alertstate="firing",severity="critical"})'
+    burning = case(slo("ttft", "0+12x30", "0+6x30"), promql_expr_test=[expects(pages, "20m", {"": 1})])
+    run_cases(promtool, tmp_path, groups_of(everything), [burning])

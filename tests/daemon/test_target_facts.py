@@ -103,23 +103,6 @@ async def test_the_daemon_has_chosen_the_gpus(asked: list[object]) -> None:
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize(
-    ("url", "local"),
-    [
-        ("http://localhost:8000", True),
-        ("http://127.1.2.3/v1", True),
-        ("http://[::1]:80", True),
-        ("http://a.localhost", True),
-        ("http://10.0.0.1", False),
-        ("http://localhost.example.com", False),
-        ("http://127.0.0.1.nip.io", False),
-    ],
-)
-def test_loopback(url: str, local: bool) -> None:
-    """By the text of the URL: nothing is looked up."""
-    assert target_facts.is_of_this_machine(url) is local
-
-
 class Card:
     """A reader whose third reading is the last."""
 

@@ -22,7 +22,7 @@ from prober.mock.service import Settings
 from prober.simulation.engine import Engine
 from prober.simulation.parameters import Parameters
 from prober.simulation.request import Request
-from tests.daemon.promtool import groups_of, run_cases
+from tests.daemon.promtool import expects, groups_of, run_cases
 from tests.serving import serving
 from tests.virtual_daemon import MIDNIGHT, Daemon, virtual_clock
 
@@ -215,13 +215,11 @@ def check_alerts(
 ) -> None:
     """Check the alerts (name, target) that the product's own rules fire at a time on the scrapes until then."""
     queries = [
-        {
-            "expr": 'count by (alertname, target) (ALERTS{alertstate="firing"}) > bool 0',
-            "eval_time": f"{time_s - times_s[0]}s",
-            "exp_samples": [
-                {"labels": f'{{alertname="{name}",target="{target}"}}', "value": 1} for name, target in sorted(alerts)
-            ],
-        }
+        expects(
+            'count by (alertname, target) (ALERTS{alertstate="firing"}) > bool 0',
+            f"{time_s - times_s[0]}s",
+            {f'alertname="{name}",target="{target}"': 1 for name, target in sorted(alerts)},
+        )
         for time_s, alerts in expected.items()
     ]
     case = {"interval": "1m", "input_series": day.series(rules, times_s), "promql_expr_test": queries}

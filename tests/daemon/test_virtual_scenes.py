@@ -21,7 +21,7 @@ from prober.mock.service import Settings
 from prober.web.api_types import dumped
 from prober.web.views import Snapshots
 from tests.commands import prober
-from tests.daemon.promtool import groups_of, run_cases
+from tests.daemon.promtool import expects, groups_of, run_cases
 from tests.virtual import running
 from tests.virtual_daemon import MIDNIGHT, Daemon, virtual_clock
 
@@ -147,16 +147,13 @@ def check_alerts(promtool: Path, folder: Path, daemon: Daemon, names: list[str],
     """The demo's rules fire nothing at `quiet_s`, and at the end the alerts that the text of a scene names, and no other."""
     demo._prometheus("prometheus", daemon.config, {"prober": 9742, "Prometheus": 9090})
     rules = folder / "rules.yaml"
-    queries: list[dict[str, Any]] = [
-        {"expr": 'ALERTS{alertstate="firing",target!=""}', "eval_time": f"{quiet_s - SCRAPE_S}s"}
-    ]
+    queries = [expects('ALERTS{alertstate="firing",target!=""}', f"{quiet_s - SCRAPE_S}s", {})]
     for name in engines_of(names):
         named = set(re.findall(r"LLM\w+", SCENES[name].shown)) if name in SCENES else set()
         more = "|".join(sorted(ALSO_TRUE.get(name, set()) - named)) or "none"
         expr = f'ALERTS{{alertstate="firing",target="{name}",alertname!~"{more}"}}'
-        query = {"expr": f"count by (alertname) ({expr}) > bool 0", "eval_time": f"{until_s - SCRAPE_S}s"}
-        samples = [{"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in sorted(named)]
-        queries.append({**query, "exp_samples": samples})
+        firing = {f'alertname="{alert}"': 1.0 for alert in sorted(named)}
+        queries.append(expects(f"count by (alertname) ({expr}) > bool 0", f"{until_s - SCRAPE_S}s", firing))
     series = daemon.series(rules, range(SCRAPE_S, until_s + 1, SCRAPE_S))
     case = {"interval": f"{SCRAPE_S}s", "input_series": series, "promql_expr_test": queries}
     run_cases(promtool, folder, groups_of(rules), [case], f"{SCRAPE_S}s")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from prober.probing.series import record
-from tests.daemon.promtool import JOB, case, run_cases
+from tests.daemon.promtool import JOB, case, expects, run_cases
 
 MINUTE = 130
 # Of a hundred probes a minute ninety take up to 0.1 s and ten up to 1 s; Prometheus interpolates linearly within a bucket.
@@ -25,17 +25,10 @@ def test_quantiles_of_two_hours_are_recorded_for_targets_that_are_still_probed(
 ) -> None:
     """p99 of the one that is probed; nothing of one removed an hour ago, whose buckets are in the window."""
     series = ttft("llama", MINUTE, "") | ttft("removed", 60, " stale")
+    shown = {'target="llama",workload="chat",signal="ttft"': 0.91}
     tests = [
-        {
-            "expr": "round(workload:llmslo_latency_seconds:p99_2h, 0.01)",
-            "eval_time": f"{MINUTE}m",
-            "exp_samples": [{"labels": '{target="llama",workload="chat",signal="ttft"}', "value": 0.91}],
-        },
-        {
-            "expr": "count(workload:llmslo_latency_seconds:p99_2h)",
-            "eval_time": "60m",
-            "exp_samples": [{"labels": "{}", "value": 2}],
-        },
+        expects("round(workload:llmslo_latency_seconds:p99_2h, 0.01)", f"{MINUTE}m", shown),
+        expects("count(workload:llmslo_latency_seconds:p99_2h)", "60m", {"": 2}),
     ]
     rules = [{"name": "latency", "rules": [record()]}]
     run_cases(request.getfixturevalue(release), tmp_path, rules, [case(series, promql_expr_test=tests)])
