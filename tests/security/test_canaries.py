@@ -99,14 +99,8 @@ def config(secrets: Path, of: dict[str, str], echo: Echo) -> dict[str, object]:
     pair = {"cert_file": f"{secrets}/client.pem", "key_file": f"{secrets}/client.key"}
     url = f"http://{echo.address}"
     auth = {"bearer_token_file": f"{secrets}/token"}
-    sweep = {
-        "workload": "probe",
-        "slos": ["quick"],
-        "min_rate": "5/s",
-        "max_rate": "10/s",
-        "min_gap": "1s",
-        "limits": {"time": "5s"},
-    }
+    rates = {"min_rate": "5/s", "max_rate": "10/s"}
+    sweep = {"workload": "probe", "slos": ["quick"], "min_gap": "1s", "limits": {"time": "5s"}} | rates
     targets: list[dict[str, object]] = [
         {"name": "token", "url": url, "auth": auth, "sweep": sweep},
         {"name": "header", "url": url, "headers": {"X-Api-Key": of["header"], "Authorization": f"Basic {of['authorization']}"}},
@@ -240,23 +234,10 @@ def test_no_secret_is_said_anywhere(tmp_path: Path, canaries: Canaries) -> None:
     with Echo() as echo, (tmp_path / "log").open("wb") as log:
         file = secrets / "prober.yaml"
         file.write_text(yaml.safe_dump(config(secrets, of, echo)))
-        command = [
-            sys.executable,
-            "-m",
-            "prober",
-            "run",
-            f"--config.file={file}",
-            f"--web.config.file={secrets}/web.yml",
-        ]
-        command += [
-            f"--web.listen-address=:{port}",
-            "--web.enable-admin-api",
-            "--log.level=debug",
-            f"--storage.path={store}",
-            "--lease.name=canary",
-            f"--lease.api-server=http://{echo.address}",
-            f"--lease.token-file={secrets}/lease",
-        ]
+        lease = f"--lease.name=canary --lease.api-server=http://{echo.address} --lease.token-file={secrets}/lease"
+        web_flags = f"--web.listen-address=:{port} --web.config.file={secrets}/web.yml --web.enable-admin-api"
+        flags = f"--config.file={file} {web_flags} --log.level=debug --storage.path={store} {lease}"
+        command = [sys.executable, "-m", "prober", "run", *flags.split()]
         environment = os.environ | {name: of[place] for name, place in VARIABLES.items()}
         client = Client(port, of["password"], context, leaks)
         process = subprocess.Popen(command, stderr=log, env=environment)

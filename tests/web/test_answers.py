@@ -81,10 +81,3 @@ async def test_the_next_page_shows_the_effect_of_an_action(method: str, status: 
     kitchen = Kitchen()
     assert (await kitchen.ask(f"/prober/-/reload?status={status}", method)).status == status
     assert kitchen.actions == actions
-
-
-async def test_a_long_address_is_refused() -> None:
-    """With 414, and nothing is made."""
-    kitchen = Kitchen()
-    assert (await kitchen.ask("/prober/?q=" + 5_000 * "a")).status == 414
-    assert not kitchen.most_at_once

@@ -67,14 +67,6 @@ async def test_prometheus_gets_the_form_it_prefers() -> None:
         assert own <= {family.name for family in read_text(body.decode())}
 
 
-@pytest.mark.parametrize("accept", [PROTOBUF, PROMETHEUS, ""])
-async def test_a_large_page_is_compressed(accept: str) -> None:
-    """Whatever its form."""
-    answer, body = await answered(site(200), Accept=accept)
-    assert answer.headers["Content-Encoding"] == "gzip"
-    assert len(cast(bytes, answer.body)) < len(body) / 4
-
-
 async def test_a_page_that_takes_long_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """After each step of its rendering, as a standing loop reads no answers."""
     monkeypatch.setattr(answers, "MAX_STEP_S", 0.0)

@@ -3,6 +3,8 @@
 import json
 from dataclasses import replace
 
+import pytest
+
 from prober.config.serving import MetricsSpec
 from prober.config.target import ProbeSpec, TargetSpec
 from prober.daemon.registry import registry as new_registry
@@ -79,45 +81,34 @@ def engine_of(target: ObservedTarget) -> TargetEngine:
     return engine
 
 
-def test_the_requested_model_is_shown_without_an_event() -> None:
-    """Also where the engine has no page."""
-    gateway = Gateway()
-    target = gateway.target()
-    assert gateway.info() == []
-    answer(target, "large", "large")
-    assert gateway.info() == [("openai", "", "large")]
-    assert gateway.texts() == []
-    assert engine_of(target).other_model == ""
+# Models that the answers name; the events, the exported model, the number of changes, and the other model on the page.
+ANSWERED: dict[str, tuple[list[str], list[str], list[str], int, str]] = {
+    "the requested model is no event": (["large"] * 2, [], ["large"], 0, ""),
+    "no name shows none": ([""] * 3, [], [], 0, ""),
+    "an alias is told once and is no change": (
+        ["large-2024"] * 50, ["answers name the model large-2024, requested is large"], ["large-2024"], 0, "large-2024"
+    ),
+    "a gateway that falls back": (["large"] * 5 + ["small"] * 5, ["model was large, is small"], ["small"], 1, "small"),
+    "models in turn are one event": (["large", "small"] * 500, ["model was large, is large|small"], ["large|small"], 1, "large|small"),
+    "names that a server makes up are bounded": (
+        ["large", "small"] * 9 + [f"made-up-{index}" for index in range(500)],
+        ["model was large, is large|small"], ["large|small|made-up-0|made-up-1|…"], 1, "large|small|made-up-0|made-up-1|…",
+    ),
+}  # fmt: skip
 
 
-def test_answers_that_name_no_model_show_none() -> None:
-    """Nothing is made up."""
-    gateway = Gateway()
-    target = gateway.target()
-    answer(target, "", "", "")
-    assert (gateway.info(), gateway.texts(), engine_of(target).other_model) == ([], [], "")
-
-
-def test_an_alias_is_told_once_and_is_no_change() -> None:
-    """A dated version that answers for a name stands in the series and in one event."""
-    gateway = Gateway()
-    target = gateway.target()
-    answer(target, *["large-2024-08-06"] * 50)
-    assert gateway.info() == [("openai", "", "large-2024-08-06")]
-    assert gateway.texts() == ["answers name the model large-2024-08-06, requested is large"]
-    assert gateway.model_changes() == 0
-    assert engine_of(target).other_model == "large-2024-08-06"
-
-
-def test_another_model_is_an_event_and_counts_and_its_neighbour_is_unaffected() -> None:
-    """A gateway that falls back; a target beside it answers as before."""
+@pytest.mark.parametrize("name", ANSWERED)
+def test_the_model_that_answers_name_is_shown_and_its_neighbour_is_unaffected(name: str) -> None:
+    """Also where the engine has no page; nothing is made up."""
+    models, texts, shown, changes, other = ANSWERED[name]
     gateway = Gateway()
     target, neighbour = gateway.target(), gateway.target("n", NO_PAGE.model_copy(update={"name": "n"}))
-    answer(target, *["large"] * 5, *["small"] * 5)
+    assert gateway.info() == []
+    answer(target, *models)
     answer(neighbour, *["large"] * 10)
-    assert gateway.texts() == ["model was large, is small"]
-    assert gateway.info() == [("openai", "", "small")]
-    assert gateway.model_changes() == 1
+    assert gateway.texts() == texts
+    assert gateway.info() == [("openai", "", model) for model in shown]
+    assert (gateway.model_changes(), engine_of(target).other_model) == (changes, other)
     assert (gateway.texts("n"), gateway.info("n"), gateway.model_changes("n")) == ([], [("openai", "", "large")], 0)
 
 
@@ -135,18 +126,6 @@ def test_an_adapter_that_the_base_model_answers_for_is_told_once() -> None:
         "answers to requests for law name the model sql",
     ]
     assert (gateway.model_changes(), engine_of(target).other_model) == (0, "")
-
-
-def test_models_in_turn_are_one_event_and_one_series() -> None:
-    """However often they alternate, and whatever they are called."""
-    gateway = Gateway()
-    target = gateway.target()
-    answer(target, *["large", "small"] * 500)
-    assert gateway.texts() == ["model was large, is large|small"]
-    assert gateway.info() == [("openai", "", "large|small")]
-    answer(target, *(f"made-up-{index}" for index in range(500)))
-    assert len(gateway.events.latest()) == 1
-    assert gateway.info() == [("openai", "", "large|small|made-up-0|made-up-1|…")]
 
 
 def test_the_page_stays_the_identity_while_answers_name_the_requested_model() -> None:

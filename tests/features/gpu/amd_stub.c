@@ -1,16 +1,14 @@
 /* AMD SMI's library without a driver: what the reader calls through `amdsmi` 7.0, with figures of its own.
  *
- * NVML_STUB names a file of `key=value` lines, read at each call, as for nvml_stub.c. Keys, with i a GPU, f a function without its
- * "amdsmi_get_" prefix:
+ * Keys of the machine, with i a GPU, f a function without its "amdsmi_get_" prefix:
  *   count        GPUs (2)
  *   return.f     what f returns (0)
  *   mi200        power, temperature and clock as an MI200 tells them: the average, at the edge, none
  *   processes.i  how many compute on it: ids 4000 + 100 i and up, of 1, 2, … GiB
  */
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+
+#include "machine.h"
 
 #define GPUS 4
 #define NOT_SUPPORTED 2
@@ -51,20 +49,6 @@ typedef struct {
 } __attribute__((packed)) process_info;
 
 static int opened, socket_of_all, gpus[GPUS];
-
-static long setting(const char *key, long otherwise) {
-    char line[128];
-    size_t length = strlen(key);
-    const char *path = getenv("NVML_STUB");
-    FILE *file = path ? fopen(path, "r") : NULL;
-    while (file && fgets(line, sizeof line, file))
-        if (!strncmp(line, key, length) && line[length] == '=') {
-            otherwise = strtol(line + length + 1, NULL, 0);
-            break;
-        }
-    if (file) fclose(file);
-    return otherwise;
-}
 
 static int code(const char *name) {
     char key[64];

@@ -1,7 +1,7 @@
 /* A driver library without a driver: what nvidia-ml-py calls, with figures of its own.
  *
- * NVML_STUB names a file of `key=value` lines (integers, 0x too), read at each call, so that a test changes the machine while it
- * is being read. Keys, with i a GPU, s a slot, f a function without its "nvml" and "Device" prefixes:
+ * A test changes the machine while it is being read. Keys, with i a GPU, s a slot, f a function without its "nvml" and "Device"
+ * prefixes:
  *   count           GPUs (2)
  *   return.f[.i]    what f returns (0), for all GPUs or one; return.f = 13 stands for a function that an old driver lacks
  *   lost.i          the GPU is lost; with sticky=1 until the library is opened again
@@ -12,10 +12,9 @@
  */
 #include <pthread.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
+
+#include "machine.h"
 
 #define OK 0
 #define UNINITIALIZED 1
@@ -44,20 +43,6 @@ static int opened, lost[GPUS], numbers;
 static long delivered[GPUS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct { char name[48]; int calls; } counted[64];
-
-static long setting(const char *key, long otherwise) {
-    char line[128];
-    size_t length = strlen(key);
-    const char *path = getenv("NVML_STUB");
-    FILE *file = path ? fopen(path, "r") : NULL;
-    while (file && fgets(line, sizeof line, file))
-        if (!strncmp(line, key, length) && line[length] == '=') {
-            otherwise = strtol(line + length + 1, NULL, 0);
-            break;
-        }
-    if (file) fclose(file);
-    return otherwise;
-}
 
 static long of(const char *what, int gpu, long otherwise) {
     char key[64];

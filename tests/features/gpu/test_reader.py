@@ -457,16 +457,17 @@ def test_without_a_driver_there_is_one_line_and_no_reader(play: Play, settings: 
     assert calls == [0 if "return.Init" in settings else 1]
 
 
-def test_without_a_library_there_is_one_line_and_no_reader() -> None:
-    """Most machines have none: no reader, and why. A machine that has one is told from them by its own answer."""
-    (opened,) = process((["open"],), {})
-    if opened[0] or "Not Found" not in opened[1]:
-        pytest.skip("this machine has the driver's library")
-    assert opened == [False, "no GPU series: NVML Shared Library Not Found"]
-
-
-def test_without_the_package_there_is_one_line_and_no_reader(tmp_path: Path) -> None:
-    """nvidia-ml-py missing or broken is no error either."""
-    (tmp_path / "pynvml.py").write_text("raise ImportError\n")
+@pytest.mark.parametrize(
+    ("package", "reason"),
+    [(None, "NVML Shared Library Not Found"), ("raise ImportError\n", "nvidia-ml-py is not installed")],
+)
+def test_without_library_or_package_there_is_one_line_and_no_reader(
+    tmp_path: Path, package: str | None, reason: str
+) -> None:
+    """Most machines have no library; nvidia-ml-py missing or broken is no error either."""
+    if package is not None:
+        (tmp_path / "pynvml.py").write_text(package)
     (opened,) = process((["open"],), {"PYTHONPATH": f"{tmp_path}:{HERE.parents[2]}"})
-    assert opened == [False, "no GPU series: nvidia-ml-py is not installed"]
+    if package is None and "Not Found" not in opened[1]:
+        pytest.skip("this machine has the driver's library")
+    assert opened == [False, f"no GPU series: {reason}"]
