@@ -48,11 +48,7 @@ class Podman:
         storage, engine = self.folder / "storage.conf", self.folder / "containers.conf"
         where = f'graphroot = "{self.folder}/store"\nrunroot = "{self.folder}/run"\n'
         engine.write_text('[engine]\ncgroup_manager = "cgroupfs"\nruntime = "runc"\nevents_logger = "file"\n')
-        self.environment = {
-            **os.environ,
-            "CONTAINERS_STORAGE_CONF": str(storage),
-            "CONTAINERS_CONF": str(engine),
-        }
+        self.environment = {**os.environ, "CONTAINERS_STORAGE_CONF": str(storage), "CONTAINERS_CONF": str(engine)}
         for driver in ("overlay", "vfs"):  # the latter copies every layer, and works within any container too
             storage.write_text(f'[storage]\ndriver = "{driver}"\n{where}')
             if self.try_("info").returncode == 0:

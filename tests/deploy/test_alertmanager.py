@@ -62,11 +62,7 @@ INHIBITED = {
             "LLMHeadroomLow warning target=llama",
         ],
     ),
-    "of its own cluster": (
-        [f"{FAILING} cluster=east"],
-        [f"{BURN} cluster=east"],
-        [f"{BURN} cluster=west", BURN],
-    ),
+    "of its own cluster": ([f"{FAILING} cluster=east"], [f"{BURN} cluster=east"], [f"{BURN} cluster=west", BURN]),
     "whatever its own labels": ([f"{FAILING} team=search"], [f"{BURN} team=search"], [BURN.replace("llama", "other")]),
     "from one place": (
         ["LLMTargetFailingFromVantage warning target=llama vantage=paris"],
@@ -95,9 +91,7 @@ INHIBITED = {
     ),
     "a page needs no ticket": (
         [BURN],
-        [
-            "LLMErrorBudgetBurn warning target=llama workload=w slo=ok",
-        ],
+        ["LLMErrorBudgetBurn warning target=llama workload=w slo=ok"],
         [
             "LLMErrorBudgetBurn warning target=llama workload=w slo=ttft",
             "LLMErrorBudgetBurn warning target=llama workload=rag slo=ok",
@@ -133,17 +127,11 @@ INHIBITED = {
     "nobody probes": (
         ["LLMProberDown critical instance=a"],
         ["LLMSLONoData warning target=llama workload=w slo=ok"],
-        [
-            FAILING,
-            "LLMProberDown critical instance=b",
-            "LLMErrorBudgetBurn critical target=other workload=w slo=ok",
-        ],
+        [FAILING, "LLMProberDown critical instance=b", "LLMErrorBudgetBurn critical target=other workload=w slo=ok"],
     ),
     "a prober without CPU time": (
         ["LLMProberUntrusted warning target=llama instance=a"],
-        [
-            "LLMTTFTP99Drift warning target=llama workload=w signal=ttft",
-        ],
+        ["LLMTTFTP99Drift warning target=llama workload=w signal=ttft"],
         [
             "LLMTTFTP99Drift warning target=other workload=w signal=ttft",
             "LLMSLONoData warning target=llama workload=w slo=ok",

@@ -94,10 +94,7 @@ def test_keda_and_hpa_scale_alike() -> None:
     (trigger,), (metric,), (rule,) = keda["triggers"], hpa["metrics"], document("adapter.yaml")["rules"]["external"]
     assert trigger["metadata"]["query"] == f'max({NEEDED}{{app="llama"}})'
     assert rule["seriesQuery"] == f'{NEEDED}{{app!=""}}'
-    assert metric["external"]["metric"] == {
-        "name": rule["name"]["as"],
-        "selector": {"matchLabels": {"app": "llama"}},
-    }
+    assert metric["external"]["metric"] == {"name": rule["name"]["as"], "selector": {"matchLabels": {"app": "llama"}}}
     assert (trigger["metricType"], trigger["metadata"]["threshold"]) == ("AverageValue", "1")
     assert metric["external"]["target"] == {"type": "AverageValue", "averageValue": "1"}
     assert trigger["metadata"]["ignoreNullValues"] == "false"  # else no value is read as no need

@@ -27,9 +27,7 @@ def test_both_make_the_same(over: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("program", [HELM_3, HELM_4], ids=["3", "4"])
 @pytest.mark.parametrize(
-    "over",
-    [{"web": {"tlsSecret": "prober-tls"}}, {"config": {"targets": None}}, {"colour": "blue"}],
-    ids=str,
+    "over", [{"web": {"tlsSecret": "prober-tls"}}, {"config": {"targets": None}}, {"colour": "blue"}], ids=str
 )
 def test_helm_refuses_wrong_values(program: Path, over: dict[str, Any]) -> None:
     """By the chart's schema, in its own words."""

@@ -32,6 +32,7 @@ class Reply:
     models: Callable[[], bytes] | None = None
     page: Callable[[], bytes] | None = None
     config: str = ""  # more keys of the hostile target's workload
+    outcome: str = "ok"  # the only one: its own faults are faults, and what it adds to a good answer changes nothing
 
 
 def _chunk(text: str, **more: Any) -> bytes:
@@ -56,35 +57,49 @@ ATTACKS = {
     "endpoint: header that is no number": Reply(b"x-ratelimit-remaining-requests: \xb2\r\n"),
     "endpoint: header beyond all numbers": Reply(b"x-ratelimit-remaining-tokens: " + b"9" * 5000 + b"\r\n"),
     "endpoint: 60 MB of JSON in small events": Reply(
-        events=lambda: [b'{"choices":[],"x":[' + b"1," * 100_000 + b"1]}"] * 300
+        outcome="malformed", events=lambda: [b'{"choices":[],"x":[' + b"1," * 100_000 + b"1]}"] * 300
     ),
-    "endpoint: 60 arrays of 1 MiB": Reply(events=lambda: [b'{"choices":[],"x":[' + b"1," * (512 << 10) + b"1]}"] * 60),
-    "endpoint: flood of tiny chunks": Reply(events=lambda: [_chunk("a")] * 100_000),
-    "endpoint: flood of empty objects": Reply(events=lambda: [b"{}"] * 200_000),
-    "endpoint: deep JSON": Reply(events=lambda: [b'{"choices":[],"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"] * 60),
+    "endpoint: 60 arrays of 1 MiB": Reply(
+        outcome="malformed", events=lambda: [b'{"choices":[],"x":[' + b"1," * (512 << 10) + b"1]}"] * 60
+    ),
+    "endpoint: flood of tiny chunks": Reply(outcome="malformed", events=lambda: [_chunk("a")] * 100_000),
+    "endpoint: flood of empty objects": Reply(outcome="malformed", events=lambda: [b"{}"] * 200_000),
+    "endpoint: deep JSON": Reply(
+        outcome="malformed", events=lambda: [b'{"choices":[],"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"] * 60
+    ),
     "endpoint: golden regex that backtracks": Reply(
+        outcome="wrong_answer",
         events=lambda: [_chunk("a" * 480) for _ in range(100)],
         config='golden: [{prompt: "a", expect: {regex: "(a+)+$"}}, {prompt: "b", expect: {regex: "(a|aa)+b"}}]',
     ),
     "endpoint: golden schema with uniqueItems": Reply(
+        outcome="wrong_answer",
         events=lambda: [_chunk("["), *(_chunk("[1]," * 120) for _ in range(100)), _chunk("1]")],
         config='golden: [{prompt: "a", expect: {json_schema: {type: array, uniqueItems: true}}}]',
     ),
     "endpoint: version that unfolds": Reply(version=lambda: b'{"version":' + b"[[]," * MB + b"1" + b"]" * MB + b"}"),
     "endpoint: 100,000 models": Reply(
-        models=lambda: b'{"data":[' + b",".join(b'{"id":"m%d"}' % number for number in range(100_000)) + b"]}"
+        outcome="malformed",
+        models=lambda: b'{"data":[' + b",".join(b'{"id":"m%d"}' % number for number in range(100_000)) + b"]}",
     ),
-    "endpoint: model id of 200 kB": Reply(models=lambda: b'{"data":[{"id":"' + b"m" * (200 * KB) + b'"}]}'),
+    "endpoint: model id of 200 kB": Reply(
+        outcome="malformed", models=lambda: b'{"data":[{"id":"' + b"m" * (200 * KB) + b'"}]}'
+    ),
     "endpoint: page of 250,000 series": Reply(page=_series),
     "endpoint: page whose sum overflows": Reply(page=_overflow),
-    "endpoint: Retry-After that is no number": Reply(b"Retry-After: \xb2\r\n", b"429 Too Many Requests"),
-    "endpoint: Retry-After of ages": Reply(b"Retry-After: 99999999999999\r\n", b"429 Too Many Requests"),
+    "endpoint: Retry-After that is no number": Reply(
+        b"Retry-After: \xb2\r\n", b"429 Too Many Requests", outcome="http_429"
+    ),
+    "endpoint: Retry-After of ages": Reply(
+        b"Retry-After: 99999999999999\r\n", b"429 Too Many Requests", outcome="http_429"
+    ),
     "endpoint: errors of 64 kB": Reply(
+        outcome="http_5xx",
         status=b"500 Internal Server Error",
         body=lambda: b"<p>request %s failed" % uuid.uuid4().hex.encode() + b"<p>at line" * 6_400,
     ),
     "endpoint: a billion tokens claimed": Reply(usage_tokens=10**9),
-    "endpoint: silence": Reply(status=b"silence"),
+    "endpoint: silence": Reply(outcome="timeout_first_token", status=b"silence"),
 }
 
 

@@ -16,28 +16,6 @@ from tests.scripted import threaded
 from tests.security.attacking_endpoint import ATTACKS, Server
 
 ROOT = Path(__file__).parent.parent.parent
-# The only outcomes that each attack may have: its own faults are faults, and what it adds to a good answer changes nothing.
-OUTCOMES = {
-    "header that is no number": {"ok"},
-    "header beyond all numbers": {"ok"},
-    "60 MB of JSON in small events": {"malformed"},
-    "60 arrays of 1 MiB": {"malformed"},
-    "flood of tiny chunks": {"malformed"},
-    "flood of empty objects": {"malformed"},
-    "deep JSON": {"malformed"},
-    "golden regex that backtracks": {"wrong_answer"},
-    "golden schema with uniqueItems": {"wrong_answer"},
-    "version that unfolds": {"ok"},
-    "100,000 models": {"malformed"},
-    "model id of 200 kB": {"malformed"},
-    "page of 250,000 series": {"ok"},
-    "page whose sum overflows": {"ok"},
-    "Retry-After that is no number": {"http_429"},
-    "Retry-After of ages": {"http_429"},
-    "errors of 64 kB": {"http_5xx"},
-    "a billion tokens claimed": {"ok"},
-    "silence": {"timeout_first_token"},
-}
 MIN_PROBES = 2  # of each attack, after which the good target is judged
 
 
@@ -96,7 +74,7 @@ def test_each_attack_is_its_own_fault_and_the_good_target_is_measured(tmp_path: 
 
         until(are_all_probed, "probes of every attack")
         assert outcomes.pop("good") == {"ok"}
-        assert outcomes == OUTCOMES
+        assert outcomes == {short(name): {reply.outcome} for name, reply in ATTACKS.items()}
         assert daemon.value("llmslo_task_failures_total") == 0
         assert daemon.value("llmslo_budget_remaining_ratio", target="a billion tokens claimed") > 0.99
         assert daemon.value("llmslo_engine_up", target="page of 250,000 series") == 0
@@ -116,8 +94,7 @@ ROWS = dict(
 
 @pytest.mark.parametrize("attack", [short(name) for name in ATTACKS])
 def test_each_attack_has_a_row_whose_tests_exist(attack: str) -> None:
-    """In bench/figures.md; the benchmark, this test and the document list the same attacks."""
-    assert attack in OUTCOMES
+    """In bench/figures.md; the benchmark, the test above and the document list the same attacks."""
     named = re.findall(r"`(?:(tests/[\w/]+\.py)|(test_\w+))`", ROWS[attack])
     assert named
     for path, test in named:

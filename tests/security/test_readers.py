@@ -132,18 +132,8 @@ async def test_long_addresses_and_filters_are_refused_in_words(path: str, status
 
 @pytest.mark.parametrize(
     "target",
-    [
-        "/x/../probe",
-        "/./probe",
-        "//probe",
-        "/probe/",
-        "/%70robe",
-        "/x/%2e%2e/probe",
-        "/probe;a",
-        "http://a/probe",
-        "/x/..%2fprobe",
-    ],
-)
+    ["/x/../probe", "/./probe", "//probe", "/probe/", "/%70robe", "/x/%2e%2e/probe", "/probe;a", "http://a/probe", "/x/..%2fprobe"],
+)  # fmt: skip
 async def test_no_spelling_of_a_path_leads_past_the_checks(target: str) -> None:
     """The access control checks what the site then serves: a page of another site sends no probe, however it writes the path."""
     async with served(None) as site:

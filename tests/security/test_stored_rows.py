@@ -36,9 +36,7 @@ targets:
   - {name: near, url: 'http://192.0.2.2:8000', budget: {tokens_per_day: 2000000}, probes: [{workload: short, slos: [ttft]}]}
 """
 LIFE_S = 600.0
-ODD: list[Any] = [
-    *(b"", b"{", b"null", b"[]", b"1", b'"x"', b"\xff\xfe", b"{}", b'{"budgets": null}', b"[" * 100_000),
-]
+ODD: list[Any] = [*(b"", b"{", b"null", b"[]", b"1", b'"x"', b"\xff\xfe", b"{}", b'{"budgets": null}', b"[" * 100_000)]
 NUMBERS: tuple[Any, ...] = (1e308, -1e308, float("nan"), float("inf"), -1, 0, 2**80, 1e-320, "x", None, [], {}, True)
 
 

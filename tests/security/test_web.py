@@ -23,13 +23,7 @@ from prober.config.problems import ConfigError
 from prober.config.web import load_web
 from prober.mock.server import running
 from prober.web import server
-from prober.web.access_control import (
-    HEADERS,
-    MAX_WAITING,
-    PAGES_BURST,
-    Passwords,
-    missing_authentication,
-)
+from prober.web.access_control import HEADERS, MAX_WAITING, PAGES_BURST, Passwords, missing_authentication
 from prober.web.server import PageServer
 from prober.web.site import Site
 from prober.web.token_bucket import TooMany

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import cache
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from prober.config.target import Estimate
 from prober.features.capacity.sweep_runner import SweepProgress
@@ -382,56 +382,40 @@ def cached() -> list[TargetAnswer]:
     return [replace(target(), caching="probe measures no latency, as every prompt is cached")]
 
 
+def filled(value: Any, text: str) -> Any:
+    """The same value with `text` for every line of every string in it; a field that can hold only certain words keeps them."""
+    if type(value) is str:
+        return "\n".join(text for _ in value.split("\n"))
+    if isinstance(value, Answer):
+        hints = {name: field.annotation for name, field in type(value).model_fields.items()}
+        return replace(value, **_filled_fields(value, hints, text))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        hints = get_type_hints(type(value))
+        return replace(
+            value, **_filled_fields(value, {f.name: hints[f.name] for f in dataclasses.fields(value) if f.init}, text)
+        )
+    if isinstance(value, tuple) and hasattr(value, "_replace"):
+        return value._replace(**_filled_fields(value, get_type_hints(type(value)), text))
+    if isinstance(value, Mapping):
+        return {filled(key, text + str(i)): filled(item, text) for i, (key, item) in enumerate(value.items())}
+    if isinstance(value, list | tuple):
+        return type(value)(filled(item, text) for item in value)
+    return value
+
+
+def _filled_fields(value: Any, hints: Mapping[str, Any], text: str) -> dict[str, Any]:
+    return {name: filled(getattr(value, name), text) for name, hint in hints.items() if not _holds_words(hint)}
+
+
+def _holds_words(hint: Any) -> bool:
+    """Whether a type is a Literal, or has one as an alternative."""
+    return get_origin(hint) is Literal or any(_holds_words(part) for part in get_args(hint))
+
+
 def hostile(text: str = HOSTILE) -> list[TargetAnswer]:
     """Every field that a configuration, an engine or an endpoint can fill holds `text`."""
-    rng = Random(4)
-    one = slow()[0]
-    evil = replace(TTFT, name=text)
-    result = sweep("c0ffee")
-    probes = [
-        replace(
-            probe(5 + i * 12, rng, outcome=Outcome.HTTP_5XX if i % 2 else Outcome.OK, detail=text if i % 2 else ""),
-            workload=text,
-            model=text,
-            engine=text,
-            text=text,
-            request_id=text,
-        )
-        for i in range(8)
-    ]
-    assert one.diagnosis is not None
-    return [
-        replace(
-            one,
-            name=text + str(i),
-            url=text,
-            model=text,
-            engine=text,
-            slos=[SloAnswer.model_validate(SloStatus(evil, text, 10, 1, NOW, "missed", text))],
-            quantiles=[replace(quantile, workload=text) for quantile in one.quantiles],
-            latest=[],
-            earlier=[replace(quantile, workload=text) for quantile in one.earlier],
-            diagnosis=replace(
-                one.diagnosis,
-                means=text,
-                next_measurement=text,
-                missing=(text,),
-                evidence=(Finding(text, 1.0, "of 2 probes", text),),
-            ),
-            drift=[replace(moved, workload=text) for moved in drifting()[0].drift],
-            probes=[replace(probe, target=text + str(i)) for probe in probes],
-            sweeps=[
-                replace(
-                    result,
-                    id=text,
-                    stop_detail=text,
-                    target=replace(result.target, model=text, url=text),
-                    capacities=tuple(replace(capacity, slo=text) for capacity in result.capacities),
-                )
-            ],
-        )
-        for i in range(2)
-    ]
+    one = replace(slow()[0], drift=drifting()[0].drift, probes=slow()[0].probes[:8])
+    return [filled(one, text + str(i)) for i in range(2)]
 
 
 @cache

@@ -340,24 +340,21 @@ async def test_a_probe_on_request_changes_nothing_of_its_target(url: str) -> Non
     """Not state, failures in a row, in-flight count, identity or warm-up, whether it ends well or not."""
     async with requesting(f"name: a, url: {url}, rate: 1/h, warmup: 5") as site:
         await until(lambda: site.seen.probes("a") >= 1)
-        target = line_of(site, "a").target
 
-        def all_of_it() -> tuple[Any, ...]:
-            warm_up = target.warm_up
-            state = (
-                target.state,
-                target._answers.latest,
-                target._was_ready,
-                len(target.in_flight),
-                target.identity,
-            )
-            return (*state, warm_up._remaining, warm_up._last_ns, tuple(warm_up._warm_ups))
+        async def told() -> dict[str, Any]:
+            (target,) = (await site.ask("GET", "/api/v1/targets")).data
+            return {
+                name: target[name]
+                for name in ("state", "reason", "health", "outcomes", "model", "engine", "no_latency")
+            }
 
-        before = all_of_it()
+        before = await told()
+        assert before["no_latency"]
         answers = [await site.ask("POST", "/api/v1/probes?target=a") for _ in range(4)]
         assert {answer.data["outcome"] for answer in answers} == ({"ok"} if "{url}" in url else {"connect_refused"})
         assert not any(answer.data["warm_up"] for answer in answers)
-        assert all_of_it() == before
+        assert await told() == before
+        assert not line_of(site, "a").target.in_flight
 
 
 async def test_a_probe_on_request_is_charged_what_it_used() -> None:

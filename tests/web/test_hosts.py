@@ -177,26 +177,11 @@ def test_an_external_address_has_the_form_of_browsers(text: str, address: str) -
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "javascript:alert(1)",
-        "prober.example",
-        "prober.example:9742",
-        "//prober.example",
-        "/slo",
-        "ftp://prober.example",
-        "https://",
-        "https:///slo",
-        "https://prober.example:port",
-        "https://user:hunter22@prober.example",
-        "https://prober.example/?a=1",
-        "https://prober.example/#a",
-        "https://prober.example/a b",
-        "https://prober.example\n",
-        " https://prober.example",
-        "https://prober.example/\xfc",
-        "https://${HOST}",
-    ],
-)
+    ["javascript:alert(1)", "prober.example", "prober.example:9742", "//prober.example", "/slo", "ftp://prober.example", "https://",
+     "https:///slo", "https://prober.example:port", "https://user:hunter22@prober.example", "https://prober.example/?a=1",
+     "https://prober.example/#a", "https://prober.example/a b", "https://prober.example\n", " https://prober.example",
+     "https://prober.example/\xfc", "https://${HOST}"],
+)  # fmt: skip
 def test_what_is_no_whole_http_address_is_refused(text: str) -> None:
     """Each would make links that lead nowhere, or run a script; no password is shown."""
     with pytest.raises(ValueError, match=r"http|query|password|blank|variable") as error:

@@ -1,13 +1,12 @@
 """The prober's own page as HTML: its text in each scene, its structure, and that no foreign text becomes markup."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from random import Random
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
 import pytest
 
@@ -26,7 +25,6 @@ from prober.measure.timeline import Connection, Timeline
 from prober.results.capacity import Capacity, UndecidedEvents
 from prober.statistics.quantiles import Quantile
 from prober.storage.watched_file import runbooks
-from prober.web.api_types import Answer
 from prober.web.page import filters, layout
 from prober.web.page.filters import cut
 from prober.web.page.layout import TEMPLATES
@@ -44,6 +42,7 @@ from tests.web.scenes import (
     TTFT,
     at_other_load,
     drift,
+    filled,
     hostile,
     hundred,
     page_of,
@@ -144,36 +143,6 @@ TEXTS = {
     "long": LONG,
     "half characters, controls, a comment, any script": "\ud800\udfff" * 40 + "\x00\x07\x1b[31m]]>--><!--名前 🦙",
 }
-
-
-def filled(value: Any, text: str) -> Any:
-    """The same value with `text` for every line of every string in it; a field that can hold only certain words keeps them."""
-    if type(value) is str:
-        return "\n".join(text for _ in value.split("\n"))
-    if isinstance(value, Answer):
-        hints = {name: field.annotation for name, field in type(value).model_fields.items()}
-        return replace(value, **{n: filled(getattr(value, n), text) for n in hints if not holds_words(hints[n])})
-    if is_dataclass(value) and not isinstance(value, type):
-        hints = get_type_hints(type(value))
-        changed = {
-            field.name: filled(getattr(value, field.name), text)
-            for field in fields(value)
-            if field.init and not holds_words(hints[field.name])
-        }
-        return replace(value, **changed)
-    if isinstance(value, tuple) and hasattr(value, "_replace"):
-        hints = get_type_hints(type(value))
-        return value._replace(**{n: filled(getattr(value, n), text) for n in hints if not holds_words(hints[n])})
-    if isinstance(value, Mapping):
-        return {filled(key, text + str(i)): filled(item, text) for i, (key, item) in enumerate(value.items())}
-    if isinstance(value, list | tuple):
-        return type(value)(filled(item, text) for item in value)
-    return value
-
-
-def holds_words(hint: Any) -> bool:
-    """Whether a type is a Literal, or has one as an alternative."""
-    return get_origin(hint) is Literal or any(holds_words(part) for part in get_args(hint))
 
 
 EVIL = {
@@ -497,10 +466,7 @@ def test_the_state_of_the_engine_is_shown_with_its_last_ten_minutes() -> None:
         (10.0 * i, EngineSignals(EngineInfo("vllm"), requests_running=float(i), preemptions_total=count))
         for i, count in enumerate((1.0, 3.0, 0.0))
     ]
-    assert engine_trends(readings) == [
-        ("requests running", [0.0, 1.0, 2.0], ""),
-        ("preemptions", [12.0, 0.0], "/min"),
-    ]
+    assert engine_trends(readings) == [("requests running", [0.0, 1.0, 2.0], ""), ("preemptions", [12.0, 0.0], "/min")]
     assert engine_trends([]) == engine_trends(readings[:0]) == []
 
 
@@ -587,10 +553,7 @@ def test_what_rests_on_too_few_samples_says_so() -> None:
 def test_actions_are_there_only_where_they_are_allowed() -> None:
     """With the flag: probe, sweep, pause and reload, and a running sweep can be stopped. Without it: none, and how to enable them."""
     paths = Read(html(SCENES["healthy"]())).all("data-path")
-    assert paths == [
-        "-/reload",
-        *(f"api/v1/{kind}?target=llama-70b" for kind in ("probes", "sweeps", "pauses")),
-    ]
+    assert paths == ["-/reload", *(f"api/v1/{kind}?target=llama-70b" for kind in ("probes", "sweeps", "pauses"))]
     off = html(SCENES["healthy"](), admin=False)
     assert Read(off).all("data-path") == []
     assert "--web.enable-admin-api" in off

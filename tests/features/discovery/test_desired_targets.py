@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -51,9 +52,13 @@ class Followed:
 
     async def settled(self, discoveries: int) -> None:
         """Every source has been heard, and what it said is taken over."""
-        up = discovery_series.DISCOVERY_UP.name
+        up = self.families[discovery_series.DISCOVERY_UP.name].children
+        await self.until(lambda: sum(getattr(child, "value", 0) for child in up.values()) >= discoveries)
+
+    async def until(self, true: Callable[[], object]) -> None:
+        """Take over what the sources say until it is true."""
         async with asyncio.timeout(10):
-            while sum(getattr(child, "value", 0) for child in self.families[up].children.values()) < discoveries:
+            while not true():
                 await asyncio.sleep(0.01)
                 await self.roster.apply()
 
@@ -99,10 +104,7 @@ async def test_the_limit_keeps_those_that_are_probed(tmp_path: Path) -> None:
     await seen.roster.configure(configured(f"discovery: [{{{source}, limit: 2}}]"))
     await seen.settled(1)
     write(path, ("a", "h0:1"), ("m", "h1:1"), ("n", "h2:1"))
-    async with asyncio.timeout(10):
-        while not seen.value(discovery_series.DISCOVERY_REFUSED, "file", "limit"):
-            await asyncio.sleep(0.05)
-            await seen.roster.apply()
+    await seen.until(lambda: seen.value(discovery_series.DISCOVERY_REFUSED, "file", "limit"))
     assert seen.now().keys() == {"m", "n"}
     assert seen.value(discovery_series.DISCOVERY_TARGETS, "file") == 2
     await seen.roster.close()
@@ -143,10 +145,7 @@ async def test_a_source_that_fails_keeps_its_targets_and_says_so(tmp_path: Path)
     await seen.roster.configure(configured(f"discovery: [{{{source}}}]"))
     await seen.settled(1)
     path.write_text("{")
-    async with asyncio.timeout(10):
-        while seen.value(discovery_series.DISCOVERY_UP, "file"):
-            await asyncio.sleep(0.05)
-            await seen.roster.apply()
+    await seen.until(lambda: not seen.value(discovery_series.DISCOVERY_UP, "file"))
     assert seen.value(discovery_series.DISCOVERY_FAILURES, "file") >= 1
     assert seen.now().keys() == {"a"}
     await seen.roster.close()
@@ -218,10 +217,7 @@ async def test_who_comes_and_who_leaves_is_told_together(tmp_path: Path, caplog:
         await seen.roster.apply()
         await seen.roster.configure(configured(f"discovery: [{{name: pods, {source}, target: {{rate: 1/min}}}}]"))
         write(path, *many[:11], ("new", "h99:1"))
-        async with asyncio.timeout(10):
-            while "new" not in seen.now():
-                await asyncio.sleep(0.05)
-                await seen.roster.apply()
+        await seen.until(lambda: "new" in seen.now())
     messages = [record.getMessage() for record in caplog.records if record.getMessage().startswith("discovery=pods")]
     first = ", ".join(name for name, _ in many[:10])
     assert messages == [

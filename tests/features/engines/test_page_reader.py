@@ -151,11 +151,7 @@ async def test_other_paths_are_tried_and_json_endpoints_complete_the_page() -> N
         return web.Response(text='sglang:num_running_reqs{model_name="m"} 1.0\nlitellm_in_flight_requests 3.0\n')
 
     proxy, sglang = Heard(), Heard()
-    async with (
-        serving(page) as url,
-        reading(url, proxy, engine="litellm"),
-        reading(url, sglang, engine="sglang"),
-    ):
+    async with serving(page) as url, reading(url, proxy, engine="litellm"), reading(url, sglang, engine="sglang"):
         await until(lambda: proxy.now is not None and sglang.now is not None)
     assert proxy.now is not None
     assert sglang.now is not None

@@ -62,11 +62,7 @@ def test_an_absent_value_is_none() -> None:
     a, b = Source("a"), Source("b")
     only_a, only_b = page(a=2.0), page(b=0.0)
     assert waiting(only_b, a) is None
-    total, product, ratio = (
-        Computed("sum", (a, b)),
-        Computed("product", (a, b)),
-        Computed("ratio", (a, b)),
-    )
+    total, product, ratio = (Computed("sum", (a, b)), Computed("product", (a, b)), Computed("ratio", (a, b)))
     assert (waiting(only_a, total), waiting(only_b, total)) == (2.0, None)
     assert (waiting(only_a, product), waiting(page(a=2.0, b=3.0), product)) == (None, 6.0)
     assert (waiting(only_a, ratio), waiting(page(a=2.0, b=0.0), ratio)) == (None, None)
@@ -118,8 +114,7 @@ def test_histograms_of_ranks_are_added() -> None:
     both += [bucket("100", 1, "1"), bucket("500.0", 4, "1"), bucket("+Inf", 4, "1"), bucket("200", 3, "1")]
     both += [sample(1.0, {"le": "x"}), sample(1.0, {})]
     reading = read(
-        Page({"h_bucket": both, "h_sum": [sample(3000.0)]}),
-        table(Source("h", scale=0.001), signal="ttft_seconds"),
+        Page({"h_bucket": both, "h_sum": [sample(3000.0)]}), table(Source("h", scale=0.001), signal="ttft_seconds")
     )
     assert reading.signals.ttft_seconds == EngineHistogram((0.1, 0.5), (3.0, 5.0, 13.0), 3.0)
     without = Page({"h_bucket": [bucket("100", 1, "0")], "h_sum": [sample(1.0)]})

@@ -20,15 +20,7 @@ from prober.features.grafana.client import connected
 from prober.features.grafana.push import NOT_REPLACED, PushResult, State, message_of, push
 from prober.features.grafana.sync import mark_of
 from prober.measure.target_state import TargetEvent
-from tests.features.grafana.grafana_server import (
-    LOGIN,
-    PASSWORD,
-    TOKEN,
-    USER,
-    Fault,
-    Grafana,
-    standing_in,
-)
+from tests.features.grafana.grafana_server import LOGIN, PASSWORD, TOKEN, USER, Fault, Grafana, standing_in
 from tests.scripted import scripted
 
 DOCUMENTS: list[dict[str, Any]] = [json.loads(text) for text in files().values()]
