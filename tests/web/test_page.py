@@ -294,6 +294,73 @@ def test_a_targets_page_shows_all_figures(scene: str) -> None:
     assert [missing for missing in FIGURES[scene].split(" | ") if missing not in text] == []
 
 
+def bounded(*bounds: float | None) -> TargetAnswer:
+    """A target of whose SLOs the sweep could not judge one."""
+    (well,) = SCENES["healthy"]()
+    assert well.swept is not None
+    both = [*well.swept.capacities, Capacity("patience", "not_enough_data")]
+    return replace(well, swept=replace(well.swept, capacities=both), headroom=room(*bounds))
+
+
+def diagnosed(**changes: Any) -> TargetAnswer:
+    """A slow target whose diagnosis differs so."""
+    (view,) = SCENES["slow"]()
+    assert view.diagnosis is not None
+    return replace(view, diagnosis=replace(view.diagnosis, **changes))
+
+
+STARTING = "refuses connections since 10:54:00; counted as failures after 20m, from 11:14:00 UTC (starting_timeout)"
+# What is said of targets, and what is not.
+SAID: dict[str, tuple[list[TargetAnswer], list[str], list[str]]] = {
+    "a drift at a load that was not learnt has neither cause nor size": (
+        [replace(target(), drift=at_other_load(active=True))],
+        ["so neither cause nor size is stated"], ["too few samples yet", "no drift found"],
+    ),
+    "without a drift there is no verdict at such a load": (
+        [replace(target(), drift=at_other_load(active=False))],
+        ["? no verdict: the load is outside"], ["too few samples yet", "no drift found"],
+    ),
+    "what is only unusual is no concern": (
+        [replace(target(), drift=unusual())],
+        ["no problem found", "? unusual since", "three days are not learnt yet, so it may be usual"], ["slower than its baseline"],
+    ),
+    "probes that are in no percentile, for lack of CPU time of the prober": (
+        [replace(target(), timed=(120, 113))], ["Of 120 probes of the last ten minutes 7 have no TTFT"], [],
+    ),
+    "no probe is left out": ([replace(target(), timed=(120, 120))], [], ["have no TTFT"]),
+    "a headroom beside an SLO without enough data is an upper bound, without a bar": (
+        [bounded(None, None, 0.6, None, None, 3.0)],
+        ["? at most 60% free: the sweep could not judge patience, which may fail at a lower rate"],
+        ["of the capacity in use", "unknown"],
+    ),
+    "no headroom is no headroom beside it either": (
+        [bounded(None, None, -0.1, None, None, 0.0)], ["✗ none, demand is above the capacity"], [],
+    ),
+    "an unknown headroom is neither 0% nor 100%": (
+        [replace(target(), headroom=None, headroom_unknown="the demand is not known at the moment")],
+        ["Headroom: ? unknown, the demand is not known at the moment."], ["% free"],
+    ),
+    "a known headroom": ([target()], ["% free"], ["unknown"]),
+    "a target that refuses connections, since when and until when": (SCENES["starting"](), [STARTING], []),
+    "and its card": ([target(), *SCENES["starting"]()], [STARTING], []),
+    "an action without a cost names none": (
+        [diagnosed(advice=(Advice("wait", "nothing"), Advice("add replicas", "cost")))], ["trade-off: cost"], ["trade-off: nothing"],
+    ),
+    "a command in a sentence, between backticks": (
+        [diagnosed(next_measurement="TTFT (`prober diagnose`)", missing=("it`s",))], ["TTFT (prober diagnose)", "it`s"], [],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_what_is_said_of_a_target(case: str) -> None:
+    """And what is not, in words that a reader can act on."""
+    views, said, unsaid = SAID[case]
+    text = Read(html(views)).text.replace("\xa0", " ")
+    assert [words for words in said if words not in text] == []
+    assert [words for words in unsaid if words in text] == []
+
+
 def test_the_last_probes_are_filtered_by_links() -> None:
     """All, failed, the chosen outcome, each workload: links that keep what else is chosen. No probe left is not `no probes yet`."""
     view = page_of([replace(target(), workloads=("chat", "long & slow"))], chosen="llama-70b")
@@ -338,15 +405,6 @@ def test_trouble_leads_to_its_runbook_and_to_grafana() -> None:
     assert "https://g.example/x/d/llm-slo-target?var-target=a%20b" in linked
     fleet = replace(page_of([target(), target("b")]), grafana_url="https://g.example/x")
     assert "https://g.example/x/d/llm-slo" in Read(html_of(fleet)).all("href")
-
-
-def test_a_drift_at_a_load_that_was_not_learnt_has_no_size() -> None:
-    """The page says why, and not that samples are too few; without a drift it says that there is no verdict."""
-    for active, words in ((True, "so neither cause nor size is stated"), (False, "? no verdict: the load is outside")):
-        text = Read(html([replace(SCENES["healthy"]()[0], drift=at_other_load(active=active))])).text
-        assert words in text
-        assert "too few samples yet" not in text
-        assert "no drift found" not in text
 
 
 def burning(slo: Slo, bad: int) -> SloAnswer:
@@ -431,35 +489,6 @@ def test_what_will_be_trouble_is_a_warning(days: float | None, problem: str, wor
     assert list(early_warnings(probes, problem, NOW)) == words
 
 
-def test_an_action_without_a_cost_names_none() -> None:
-    """Another one has its trade-off."""
-    (view,) = SCENES["slow"]()
-    assert view.diagnosis is not None
-    actions = (Advice("wait", "nothing"), Advice("add replicas", "cost"))
-    text = Read(html([replace(view, diagnosis=replace(view.diagnosis, advice=actions))])).text
-    assert "trade-off: cost" in text
-    assert text.count("trade-off") == 1
-
-
-def test_what_stands_between_backticks_is_code() -> None:
-    """A command in a sentence; a text with a single backtick stays as it is."""
-    (view,) = SCENES["slow"]()
-    assert view.diagnosis is not None
-    shown = replace(view.diagnosis, next_measurement="TTFT (`prober diagnose`)", missing=("it`s",))
-    page = html([replace(view, diagnosis=shown)])
-    assert "<bdi>TTFT (<code>prober diagnose</code>)</bdi>" in page
-    assert "<bdi>it`s</bdi>" in page
-
-
-def test_what_is_only_unusual_is_no_concern() -> None:
-    """Slower than in the first hours: the page says so and why, and does not call the target slower than its baseline."""
-    target_ = replace(SCENES["healthy"]()[0], drift=unusual())
-    assert target_.concern.text == "no problem found"
-    text = Read(html([target_])).text
-    assert "? unusual since" in text
-    assert "three days are not learnt yet, so it may be usual" in text
-
-
 def test_the_state_of_the_engine_is_shown_with_its_last_ten_minutes() -> None:
     """Gauges as they are, counters as rates between readings; a signal that the page lacks is absent, and so is a restart's fall."""
     readings = [
@@ -511,13 +540,6 @@ def test_the_percentiles_tell_who_took_the_times() -> None:
     without = html_of(replace(page, receive_delay=None, reads=(0, 1_500)))
     assert f"Of 1,500 requests and reads since the start, 1,500 have {by_process}" in without
     assert "kernel takes" not in without
-
-
-def test_the_percentiles_tell_how_many_probes_are_not_in_them() -> None:
-    """Of the last ten minutes, for lack of CPU time of the prober; nothing if there are none."""
-    some = html([replace(target(), timed=(120, 113))]).replace("\xa0", " ")
-    assert "Of 120 probes of the last ten minutes 7 have no TTFT" in some
-    assert "have no TTFT" not in html([replace(target(), timed=(120, 120))])
 
 
 def test_a_probe_shows_its_way_and_why_it_has_no_ttft() -> None:
@@ -650,29 +672,6 @@ def test_headroom_can_be_followed() -> None:
     assert "50% used" in text
 
 
-def test_a_headroom_beside_an_slo_without_enough_data_is_an_upper_bound() -> None:
-    """The SLO that the sweep could not judge is named, and no bar is drawn."""
-    seen = target()
-    assert seen.swept is not None
-    both = [*seen.swept.capacities, Capacity("patience", "not_enough_data")]
-    bounded = replace(seen, swept=replace(seen.swept, capacities=both), headroom=room(None, None, 0.6, None, None, 3.0))
-    text = Read(html([bounded])).text
-    assert "? at most 60% free: the sweep could not judge patience, which may fail at a lower rate" in text
-    assert "of the capacity in use" not in text
-    assert "unknown" not in text
-    full = replace(bounded, headroom=room(None, None, -0.1, None, None, 0.0))
-    assert "✗ none, demand is above the capacity" in Read(html([full])).text
-
-
-def test_an_unknown_headroom_is_said_to_be_unknown() -> None:
-    """Neither 0% nor 100% free is shown: only the capacity, without a bar, and why."""
-    unknown = replace(target(), headroom=None, headroom_unknown="the demand is not known at the moment")
-    text = Read(html([unknown])).text
-    assert "Headroom: ? unknown, the demand is not known at the moment." in text
-    assert "% free" not in text
-    assert "unknown" not in Read(html([target()])).text
-
-
 def test_a_sweep_without_enough_data_says_how_many_events_it_had() -> None:
     """The text is in place of the capacity and in the table."""
     lacking = Capacity("ttft", "not_enough_data", samples=127, evidence=UndecidedEvents(1.0, 127, 0, 346))
@@ -718,15 +717,6 @@ def test_a_target_whose_latencies_are_not_judged_says_so() -> None:
     for scene in ("down", "slow", "drifting"):
         (view,) = SCENES[scene]()
         assert replace(view, trusted=False).concern == view.concern
-
-
-def test_a_target_that_refuses_connections_says_since_when_and_until_when() -> None:
-    """Both its page and its card show the times."""
-    (view,) = SCENES["starting"]()
-    text = "refuses connections since 10:54:00; counted as failures after 20m, from 11:14:00 UTC (starting_timeout)"
-    assert view.concern.kind == "unknown"
-    assert text in Read(html([view])).text
-    assert text in Read(html([target(), view])).text
 
 
 @pytest.mark.parametrize(
