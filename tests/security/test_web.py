@@ -21,16 +21,16 @@ from aiohttp import web
 
 from prober.config.problems import ConfigError
 from prober.config.web import load_web
-from prober.mock.server import running
 from prober.web import server
 from prober.web.access_control import HEADERS, MAX_WAITING, PAGES_BURST, Passwords, missing_authentication
 from prober.web.server import PageServer
 from prober.web.site import Site
 from prober.web.token_bucket import TooMany
-from prober.web.web_config import Loaded, WebFile, read
+from prober.web.web_config import Loaded, read
 from tests.commands import prober
-from tests.daemon.test_fleet import QUICK, Watched, specs, watched
+from tests.daemon.test_fleet import Watched
 from tests.processes import HANG_S, Program, Prometheus, free_port, until
+from tests.web.listening import listening
 
 PASSWORD = "correct horse"
 HASH = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
@@ -85,19 +85,12 @@ class Served:
 
 @asynccontextmanager
 async def served(path: Path | None, *, admin: bool = False) -> AsyncIterator[Served]:
-    async def reload() -> str | None:
-        return None
-
-    connector = aiohttp.TCPConnector(force_close=True)
-    async with running(QUICK) as url, watched() as seen, aiohttp.ClientSession(connector=connector) as session:
-        await seen.reconcile(specs(f"name: a, url: '{url}', rate: 1/s"), 1.0)
-        site = Site(seen.fleet, seen.sweeps, seen.families, reload, "", "", WebFile(str(path) if path else None))
-        site.api.admin = admin
-        serving = await site.serve("127.0.0.1:0")
-        try:
-            yield Served(seen, site, serving, session)
-        finally:
-            await serving.close()
+    one, connector = "name: a, url: '{url}', rate: 1/s", aiohttp.TCPConnector(force_close=True)
+    async with (
+        listening(one, admin=admin, web=path) as (seen, site, server),
+        aiohttp.ClientSession(connector=connector) as session,
+    ):
+        yield Served(seen, site, server, session)
 
 
 # --- what the file says

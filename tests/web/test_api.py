@@ -21,8 +21,6 @@ from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.features.health.series import HEALTHY
 from prober.measure.chunk import Usage
 from prober.measure.outcome import Outcome
-from prober.mock.server import running
-from prober.mock.service import Settings
 from prober.probing.history import TargetHistory
 from prober.probing.replicas import Shard, shard_of
 from prober.probing.target_runner import TargetRunner
@@ -31,10 +29,11 @@ from prober.web import on_demand
 from prober.web.access_control import HEADERS
 from prober.web.site import Site
 from prober.web.token_bucket import Rates
-from tests.daemon.test_fleet import QUICK, SLOW, Watched, specs, watched
+from tests.daemon.test_fleet import SLOW, Watched, specs, watched
 from tests.processes import HANG_S
 from tests.results.samples import sweep
 from tests.serving import until
+from tests.web.listening import listening
 
 
 @dataclass
@@ -60,21 +59,9 @@ class Requester:
 
 
 @asynccontextmanager
-async def requesting(
-    *targets: str, admin: bool = True, external: str = "", prefix: str = "", slos: str = "", mock: Settings = QUICK
-) -> AsyncIterator[Requester]:
-    async def reload() -> str | None:
-        return None
-
-    async with running(mock) as url, watched() as seen, aiohttp.ClientSession() as session:
-        await seen.reconcile(specs(*(each.format(url=url) for each in targets), slos=slos), 1.0)
-        site = Site(seen.fleet, seen.sweeps, seen.families, reload, external, prefix)
-        site.api.admin = admin
-        runner = await site.serve("127.0.0.1:0")
-        try:
-            yield Requester(seen, site, f"http://127.0.0.1:{runner.addresses[0][1]}", session)
-        finally:
-            await runner.close()
+async def requesting(*targets: str, admin: bool = True, **more: Any) -> AsyncIterator[Requester]:
+    async with listening(*targets, admin=admin, **more) as (seen, site, server), aiohttp.ClientSession() as session:
+        yield Requester(seen, site, f"http://127.0.0.1:{server.addresses[0][1]}", session)
 
 
 ONE = "name: a, url: '{url}'"

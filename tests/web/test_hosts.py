@@ -14,7 +14,7 @@ import pytest
 from prober.web.access_control import AccessControl
 from prober.web.site import Site, external_address
 from prober.web.web_config import WebFile
-from tests.daemon.test_fleet import specs, watched
+from tests.web.listening import listening
 
 EXTERNAL = "https://prober.example/slo"
 PAGES = ("/", "/api/v1/targets", "/api/v1/openapi.json", "/static/page.js", "/runbooks/LLMProberDown")
@@ -31,15 +31,10 @@ LOCAL = [
 
 @asynccontextmanager
 async def site_of(listen: str, external: str = "", prefix: str = "") -> AsyncIterator[tuple[Site, int]]:
-    async with watched() as seen:
-        await seen.reconcile(specs("name: a, url: 'http://127.0.0.1:1', rate: 1/h"), 1.0)
-        address = external_address(external) if external else ""
-        site = Site(seen.fleet, seen.sweeps, seen.families, cast(Any, None), address, prefix)
-        serving = await site.serve(listen)
-        try:
-            yield site, int(serving.addresses[0][1])
-        finally:
-            await serving.close()
+    address = external_address(external) if external else ""
+    one = "name: a, url: 'http://127.0.0.1:1', rate: 1/h"
+    async with listening(one, external=address, prefix=prefix, listen=listen) as (_, site, server):
+        yield site, int(server.addresses[0][1])
 
 
 async def ask(port: int, path: str, host: str | None, method: str = "GET", more: str = "") -> tuple[int, str]:
