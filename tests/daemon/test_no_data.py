@@ -25,11 +25,11 @@ from prober.web.targets import Snapshot
 from prober.web.views import Snapshots, Views
 from tests.daemon.test_fleet import Watched, watched
 from tests.observed import StoppedClock
-from tests.probing.test_probe import HEAD, chunked, ended, good_answer
+from tests.probing.test_probe import ended
 from tests.scripted import Asked, scripted
-from tests.wire.case import Step
-from tests.wire.events import DONE
-from tests.wire.heads import LAST_CHUNK
+from tests.wire.case import Script, Step
+from tests.wire.events import DONE, MODEL, content, end, usage
+from tests.wire.heads import body, stream
 
 pytestmark = pytest.mark.virtual_time
 KEY = "HTTP 401: invalid x-api-key (some_error)"
@@ -70,7 +70,7 @@ SEQUENCES = {
 
 def targets(url: str, more: str = "", workloads: str = "a b") -> tuple[TargetSpec, ...]:
     """Two targets, each probed with the same workloads every second, and judged by an SLO. more: keys of the first one"""
-    keys = f"url: '{url}', model: m, engine: openai, probes: [{', '.join(f'{{workload: {name}}}' for name in workloads.split())}]"
+    keys = f"url: '{url}', model: {MODEL}, engine: openai, probes: [{', '.join(f'{{workload: {name}}}' for name in workloads.split())}]"
     text = f"""
 defaults: {{rate: 1/s, arrivals: constant, warmup: 0}}
 slos: {{answered: {{signal: success, objective: 99%}}}}
@@ -172,28 +172,22 @@ def test_a_workload_of_several_kinds_of_requests_is_no_data_if_all_that_are_stil
 class Gateway:
     """A server of OpenAI's API. refused: answers, by a word of the prompt, instead of the good one; "" refuses all."""
 
-    refused: dict[str, bytes] = field(default_factory=dict)
+    refused: dict[str, Script] = field(default_factory=dict)
     requests: int = 0
 
     def reply(self, asked: Asked) -> Iterator[Step]:
         yield 0.001
         if asked.method == "GET":
-            yield answer("404 Not Found", "no list")
+            yield from body("404 Not Found", "no list")
             return
         self.requests += 1
-        refusal = next((raw for word, raw in self.refused.items() if word.encode() in asked.body), b"")
-        yield refusal or HEAD
-        for event in good_answer(asked.json["max_tokens"]).split(b"\n\n") if not refusal else ():
-            yield from (0.001, chunked(event + b"\n\n"))
-        yield b"" if refusal else chunked(DONE) + LAST_CHUNK
+        tokens = asked.json["max_tokens"]
+        whole = stream(*content(tokens, 0.001), end(), usage(tokens, 20), DONE)
+        yield from next((refusal for word, refusal in self.refused.items() if word.encode() in asked.body), whole)
 
 
-def answer(status: str, message: str, headers: str = "") -> bytes:
-    body = orjson.dumps({"type": "error", "error": {"type": "some_error", "message": message}})
-    return (
-        f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode()
-        + body
-    )
+def refused_with(status: str, message: str) -> Script:
+    return body(status, {"type": "error", "error": {"type": "some_error", "message": message}})
 
 
 @asynccontextmanager
@@ -249,7 +243,7 @@ async def test_a_key_that_stops_working_is_one_state_with_its_reason_until_a_pro
     async with probed(gateway) as seen:
         await asyncio.sleep(3.5)
         before = (await told(seen, caplog))["events"]
-        gateway.refused = {"": answer("401 Unauthorized", "invalid x-api-key")}
+        gateway.refused = {"": refused_with("401 Unauthorized", "invalid x-api-key")}
         await asyncio.sleep(30)
         at = await told(seen, caplog)
         begin = f"rejected, was ready: {KEY}"
@@ -275,7 +269,7 @@ async def test_a_workload_that_is_refused_beside_another_is_no_data_of_its_own(
     """The target is ready: the other workload is answered. The page, the API, `watch`, the event and the log name the workload."""
     caplog.set_level(logging.INFO)
     refusal = "HTTP 400: max_tokens: 64 > 32 (some_error)"
-    gateway = Gateway({'"max_tokens":64': answer("400 Bad Request", "max_tokens: 64 > 32")})
+    gateway = Gateway({'"max_tokens":64': refused_with("400 Bad Request", "max_tokens: 64 > 32")})
     async with probed(gateway) as seen:
         await asyncio.sleep(6.5)
         at = await told(seen, caplog)

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
-import orjson
 import pytest
 
 from prober.config.load import load
@@ -17,10 +16,12 @@ from prober.probing.observer import ObservedTarget
 from prober.probing.recorder import TargetProbes
 from prober.probing.target import Target
 from prober.workload.budget import Budget
-from tests.probing.test_probe import HEAD, chunked, send
+from tests.probing.test_probe import send
 from tests.scripted import Asked, scripted
 from tests.virtual import make_clock
 from tests.wire.case import RST, Step
+from tests.wire.events import block_text, message_start, sse
+from tests.wire.heads import LAST_CHUNK, UVICORN, body, chunk, joined
 
 pytestmark = pytest.mark.virtual_time
 
@@ -38,16 +39,15 @@ targets:
     )
 
 
-def answer(status: str, message: str, headers: str = "") -> bytes:
-    body = orjson.dumps({"type": "error", "error": {"type": "some_error", "message": message}})
-    return (
-        f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode()
-        + body
-    )
+HEAD = UVICORN
+
+
+def answer(status: str, message: str) -> bytes:
+    return joined(*body(status, {"type": "error", "error": {"type": "some_error", "message": message}}))
 
 
 def event(**fields: Any) -> bytes:
-    return chunked(b"data: " + orjson.dumps(fields) + b"\n\n")
+    return chunk(sse(fields))
 
 
 def content(text: str) -> bytes:
@@ -63,15 +63,8 @@ ZERO = event(choices=[], usage={"prompt_tokens": 100, "completion_tokens": 0})
 PROMPTLESS = event(choices=[], usage={"prompt_tokens": 0, "completion_tokens": 2})
 LONG = event(choices=[], usage={"prompt_tokens": 20, "completion_tokens": 99})
 STOP = event(choices=[{"delta": {}, "finish_reason": "stop"}])
-DONE = chunked(b"data: [DONE]\n\n") + b"0\r\n\r\n"
-WORD = b"event: content_block_delta\ndata: " + orjson.dumps(
-    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "four"}}
-)
-MESSAGE = HEAD + chunked(
-    b"event: message_start\ndata: "
-    + orjson.dumps({"type": "message_start", "message": {"usage": {"input_tokens": 20, "output_tokens": 1}}})
-    + b"\n\n"
-)
+DONE = chunk(b"data: [DONE]\n\n") + LAST_CHUNK
+MESSAGE = HEAD + chunk(message_start(20))
 # Answers to a request of 9 and 64 tokens, and what a budget is charged for them: tokens of the prompt and of the answer.
 CHARGES = {
     "401": (answer("401 Unauthorized", "no such key"), (0, 0)),
@@ -98,7 +91,7 @@ CHARGES = {
     "a reset before the answer": (b"", (9, 0)),
     "a stream that is cut": (HEAD + content("four") + content("five5"), (9, 9)),
     "a long stream that is cut": (HEAD + content("word " * 40), (9, 64)),
-    "a message that is cut": (MESSAGE + chunked(WORD + b"\n\n"), (20, 4)),
+    "a message that is cut": (MESSAGE + chunk(block_text("four")), (20, 4)),
     "a message that is cut before its content": (MESSAGE, (20, 1)),
 }
 

@@ -16,19 +16,10 @@ from prober.probing import probe as probe_module
 from prober.probing.pacer import REMEMBERED_NS, ConnectLead
 from prober.probing.probe import MAX_RECONNECTIONS
 from prober.probing.target import Target
-from tests.probing.test_probe import (
-    HEAD,
-    Busy,
-    Ending,
-    chunked,
-    closes,
-    good_answer,
-    known,
-    resets,
-    send,
-    serving,
-    stays_open,
-)
+from tests.probing.test_probe import Busy, Handler, known, send, serving
+from tests.scripted import reset
+from tests.wire.events import good
+from tests.wire.heads import joined, stream
 
 pytestmark = pytest.mark.virtual_time
 SECOND_NS = 10**9
@@ -36,7 +27,19 @@ LEAD_S = 1.0
 TIMED_OUT = b"HTTP/1.1 408 Request Time-out\r\nConnection: close\r\n"
 
 
-def writes(data: bytes, then: Ending) -> Ending:
+async def stays_open(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+async def closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+async def resets(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    reset(writer)
+
+
+def writes(data: bytes, then: Handler) -> Handler:
     async def end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(data)
         await then(reader, writer)
@@ -58,8 +61,8 @@ class Impatient:
     """A server that ends a connection on which no request arrives within `idle_s`. connections: those of probes."""
 
     idle_s: float
-    end: Ending = closes
-    answers: Callable[[int], bytes] = lambda n: HEAD + chunked(good_answer(n), b"data: [DONE]\n\n")
+    end: Handler = closes
+    answers: Callable[[int], bytes] = lambda n: joined(*stream(*good(n)))
     connections: int = 0
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

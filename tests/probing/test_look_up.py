@@ -14,10 +14,12 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.probing.target import FIRST_PROBE_DELAY_S, MODELS_TIMEOUT_S, Identity, Target
-from tests.probing.test_probe import HEAD, chunked, ended, good_answer, known, send, spec
+from tests.probing.test_probe import ended, known, send, spec
 from tests.scripted import Asked, scripted
 from tests.virtual import make_clock
 from tests.wire.case import HOLD, RST, Step
+from tests.wire.events import good
+from tests.wire.heads import body, stream
 
 pytestmark = pytest.mark.virtual_time
 HANG = HOLD
@@ -73,10 +75,10 @@ class Engine:
         else:
             self.requests.append(asked.json)
             is_served = asked.json["model"] == self.served
-            yield (
-                HEAD + chunked(good_answer(asked.json["max_tokens"]), b"data: [DONE]\n\n")
+            yield from (
+                stream(*good(asked.json["max_tokens"], 0.0))
                 if is_served
-                else answer("404 Not Found", b'{"error": {"message": "no such model"}}')
+                else body("404 Not Found", {"error": {"message": "no such model"}})
             )
 
 

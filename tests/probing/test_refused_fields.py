@@ -9,7 +9,6 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
-import orjson
 import pytest
 
 from prober.features.capacity.sweep_runner import SweepRunner
@@ -26,10 +25,11 @@ from prober.probing.workers import Workers
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import RequestGenerator, Workload
 from tests.features.capacity.stage import target_spec
-from tests.probing.test_look_up import answer
-from tests.probing.test_probe import HEAD, chunked, good_answer, send, spec
-from tests.scripted import Asked, scripted
+from tests.probing.test_probe import send, spec
+from tests.scripted import Asked, Script, scripted
 from tests.virtual import make_clock
+from tests.wire.events import good
+from tests.wire.heads import body, stream
 
 pytestmark = pytest.mark.virtual_time
 LIMIT = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
@@ -46,16 +46,15 @@ class Api:
     refused: Sequence[tuple[str, str, str]] = REASONING
     requests: list[dict[str, Any]] = field(default_factory=list)
 
-    def reply(self, asked: Asked) -> bytes:
+    def reply(self, asked: Asked) -> Script:
         if asked.method == "GET":
-            return answer("404 Not Found")
-        self.requests.append(body := asked.json)
+            return body("404 Not Found", "")
+        self.requests.append(fields := asked.json)
         for name, words, code in self.refused:
-            if name in body:
+            if name in fields:
                 error = {"message": words, "type": "invalid_request_error", "param": name, "code": code}
-                return answer("400 Bad Request", orjson.dumps({"error": error}))
-        limit = body.get("max_completion_tokens") or body["max_tokens"]
-        return HEAD + chunked(good_answer(limit), b"data: [DONE]\n\n")
+                return body("400 Bad Request", {"error": error})
+        return stream(*good(fields.get("max_completion_tokens") or fields["max_tokens"], 0.0))
 
     @property
     def limits(self) -> list[set[str]]:
