@@ -61,7 +61,7 @@ class Fleet:
         begin = [key for key in desired if key not in self.runners or key in stale]
         first_answers = None
         if len(begin) > MAX_TOLD_APART:
-            first_answers = FirstAnswers(begin, self._tell)
+            first_answers = FirstAnswers(begin, self._record)
             asyncio.get_running_loop().call_later(FIRST_ANSWERS_S, first_answers.end)
         for key in stale:
             self._changing[key] = asyncio.create_task(self._change_one(key, drain_s, first_answers))
@@ -142,10 +142,9 @@ class Fleet:
         self.runners[spec.key] = runner
         return runner
 
-    def _tell(self, text: str) -> None:
-        """Log an event of several targets and add it to the event log."""
-        log.info("%s", text)
-        self.context.events.append(TargetEvent(self.context.clock.unix_s(), "", "state", text))
+    def _record(self, text: str) -> None:
+        """Record an event of several targets."""
+        self.context.events.record(log, TargetEvent(self.context.clock.unix_s(), "", "state", text))
 
     def _pause_s(self, among: int) -> float:
         """Seconds to wait before the next target's start, so that `among` targets do not begin at the same time."""

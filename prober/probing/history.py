@@ -4,6 +4,7 @@ changes of state and engine, drift, diagnoses, changed SLOs, sweeps.
 
 import asyncio
 import json
+import logging
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -199,6 +200,11 @@ class EventLog(Stateful):
         self._events = deque(known, maxlen=MAX_EVENTS)
         self._unsaved: deque[TargetEvent] = deque(maxlen=MAX_EVENTS)
         self._changed = asyncio.Event()
+
+    def record(self, log: logging.Logger, event: TargetEvent, line: str = "") -> None:
+        """Log an event and append it. line: what the log says of its target, if it is not the event's text"""
+        log.info("%s%s", f"target={event.target} " if event.target else "", line or event.text)
+        self.append(event)
 
     def append(self, event: TargetEvent) -> None:
         """Add an event; the oldest is dropped."""

@@ -316,8 +316,7 @@ class TargetBuffering(TargetObserver):
         self._registry.show(series.BUFFERED, None if now is None else float(now), name)
         if now != before and (now or before):
             text = f"buffered: {self.buffering.text}" if now else f"no longer buffered: {self.buffering.text}"
-            log.info("target=%s %s", name, text)
-            self._events.append(TargetEvent(self._observed.target.clock.unix_s(), name, "state", text))
+            self._events.record(log, TargetEvent(self._observed.target.clock.unix_s(), name, "state", text))
 
 
 class TargetCaching(TargetObserver):
@@ -344,5 +343,5 @@ class TargetCaching(TargetObserver):
         self._in_a_row[result.workload] = self._in_a_row.get(result.workload, 0) + 1 if result.cached else 0
         if (now := self.text) != before:
             text = f"cached: {now}" if now else f"no longer cached: {result.workload} measures latencies again"
-            log.info("target=%s %s", self._observed.name, text)
-            self._events.append(TargetEvent(self._observed.target.clock.unix_s(), self._observed.name, "state", text))
+            unix_s, name = self._observed.target.clock.unix_s(), self._observed.name
+            self._events.record(log, TargetEvent(unix_s, name, "state", text))

@@ -137,7 +137,7 @@ class TargetRunner:
         if unix_s is not None:
             self._observed.paused()
         text = "paused on request" if unix_s is not None else "resumed on request"
-        self._tell(text, text)
+        self._record(text, text)
 
     def end(self, is_ending: bool) -> None:
         """Stop sending because the end of the server was announced; failures of probes under way do not count. False: send again"""
@@ -261,7 +261,7 @@ class TargetRunner:
             text = f"{target.state}, was {self._logged_state}: {target.reason}".removesuffix(": ")
             self._logged_state, group = target.state, self.first_answers
             if group is None or not group.include(self.name, target.state):
-                self._tell(f"is {text}", text)
+                self._record(f"is {text}", text)
         is_beside = result is not None and result.outcome not in NEUTRAL
         for known in target.workloads.values():
             before, state = self._logged_workloads.get(known.workload, TargetState.READY), known.state
@@ -270,7 +270,7 @@ class TargetRunner:
             if (begins or ends) and self._may_log(known.workload):
                 self._logged_workloads[known.workload] = state
                 text = f"workload {known.workload} is {state}, was {before}: {known.reason}".removesuffix(": ")
-                self._tell(text, text)
+                self._record(text, text)
         problem = target.endpoint.secret.problem if target.endpoint.secret else ""
         if problem != self._logged_token_problem:
             self._logged_token_problem = problem
@@ -284,7 +284,6 @@ class TargetRunner:
         lines.append(now_ns)
         return True
 
-    def _tell(self, line: str, text: str) -> None:
-        """Log a line about the target, and add its event to the event log."""
-        log.info("target=%s %s", self.name, line)
-        self._context.events.append(TargetEvent(self._context.clock.unix_s(), self.name, "state", text))
+    def _record(self, line: str, text: str) -> None:
+        """Record an event of the target. line: its text in the log"""
+        self._context.events.record(log, TargetEvent(self._context.clock.unix_s(), self.name, "state", text), line)

@@ -86,8 +86,7 @@ class TargetAnswers(TargetObserver):
         event = state.step(is_wrong, at, threshold(self._rates[key], spec.false_alarms), spec.accept_after)
         if event is not None:
             text = f"{key[1]} of {key[0]}: {_words(state, event)}"
-            log.info("target=%s answers: %s", self.name, text)
-            self._monitor.events.append(TargetEvent(at.unix_s, self.name, "answers", text))
+            self._monitor.events.record(log, TargetEvent(at.unix_s, self.name, "answers", text), f"answers: {text}")
         if event is not None or state.alarm is not None or before is not state.baseline:
             self._show(key)
 

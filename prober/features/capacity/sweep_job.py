@@ -101,8 +101,7 @@ class SweepJob:
             async with session:
                 run = await runner.run()
         except asyncio.CancelledError:  # the prober ends, and keeps nothing of it
-            log.info("target=%s %s", target.name, CUT)
-            parts.events.append(TargetEvent(parts.clock.unix_s(), target.name, "sweep", CUT))
+            parts.events.record(log, TargetEvent(parts.clock.unix_s(), target.name, "sweep", CUT))
             raise
         finally:
             guards.cancel()
@@ -119,14 +118,14 @@ class SweepJob:
 
     def _show(self, run: SweepRun, result: Result) -> None:
         """Show the result. Without a capacity the last capacity and its load curve stay."""
-        name, finished = self._target.name, run.finished
+        finished = run.finished
         self._series.ended(run, result)
         if has_capacity(result):
             self._target.show_capacity()
         self._series.stages(self._target.last_curve())
         text = f"sweep: {finished.verdict}, {result.capacity_words()}; why it ended: {ending(result.stop, result.stop_detail)}"
-        log.info("target=%s %s (%s)", name, text, finished.reason)
-        self._parts.events.append(TargetEvent(result.ended_unix_s, name, "sweep", text))
+        event = TargetEvent(result.ended_unix_s, self._target.name, "sweep", text)
+        self._parts.events.record(log, event, f"{text} ({finished.reason})")
 
     async def _guard(self, runner: SweepRunner, sweep: SweepSpec) -> None:
         """End the sweep for reasons outside the state machine: scheduled probes, the target's state, the prober, alerts."""

@@ -335,9 +335,8 @@ class TargetDiagnosis(TargetObserver):
         if names == ("unknown",) or names in self._logged:
             return
         self._logged.add(names)
-        log.info("target=%s diagnosis: %s", self.name, " and ".join(names))
-        unix_s = self._observed.target.clock.unix_s()
-        self._monitor.events.append(TargetEvent(unix_s, self.name, "diagnosis", self.diagnosis.text()))
+        event = TargetEvent(self._observed.target.clock.unix_s(), self.name, "diagnosis", self.diagnosis.text())
+        self._monitor.events.record(log, event, f"diagnosis: {' and '.join(names)}")
 
     def _show(self) -> None:
         """Export the names that are shown now."""

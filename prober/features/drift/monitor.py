@@ -313,8 +313,7 @@ class TargetDrift(TargetObserver):
             text = f"{signal} of {workload}: {verdict.event}" + (f", {verdict.why}" if verdict.active else "")
             if verdict.event in ("burst", "alarm"):
                 text += self._recurrence(f"{signal} of {workload}: ", unix_s)
-            log.info("target=%s drift: %s", self.name, text)
-            self._monitor.events.append(TargetEvent(unix_s, self.name, "drift", text))
+            self._monitor.events.record(log, TargetEvent(unix_s, self.name, "drift", text), f"drift: {text}")
 
     def _recurrence(self, latency: str, unix_s: float) -> str:
         """The number of earlier days in the event log with a burst or an alarm of a latency at about this time, as text; or ""."""

@@ -290,9 +290,8 @@ class TargetEngine(TargetObserver):
             self._changed_to = change.new
 
     def _record(self, text: str) -> None:
-        log.info("target=%s engine: %s", self.name, text)
-        unix_s = self._observed.target.clock.unix_s()
-        self._monitor.events.append(TargetEvent(unix_s, self.name, "engine", text))
+        event = TargetEvent(self._observed.target.clock.unix_s(), self.name, "engine", text)
+        self._monitor.events.record(log, event, f"engine: {text}")
 
     def _show_info(self) -> None:
         """Export the identity on the metrics page, with the answering model if it is not the requested one."""

@@ -187,8 +187,7 @@ class SloMonitor(Monitor):
             if len(names) > MAX_TOLD_APART:
                 text += f" ({counted(len(names), 'target')}: {first_names(names, MAX_NAMES)})"
             for name in sorted(names) if len(names) <= MAX_TOLD_APART else [""]:
-                log.info("%s%s", f"target={name} " if name else "", text)
-                self._events.append(TargetEvent(self.now().unix_s, name, "slo", text))
+                self._events.record(log, TargetEvent(self.now().unix_s, name, "slo", text))
         self.changes.clear()
 
     def forget(self, target: "TargetSlos") -> None:
