@@ -1,1 +1,1 @@
-"""Configuration: YAML text becomes frozen models, or all its errors are reported at once, each with its path."""
+"""Configuration: turns YAML text into frozen models, or reports all its errors at once, each with its path."""

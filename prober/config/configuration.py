@@ -15,7 +15,7 @@ from prober.measure.objective import DAY_S, JudgedStream, Slo
 
 
 def url_problem(url: str, example: str = "https://grafana.example.org") -> str:
-    """Error in the URL of a site that people open, with its secrets left out; empty if it is valid."""
+    """Error in the URL of a site for people, without its secrets; empty if it is valid."""
     problem = server_problem(url, example)
     return problem or ("has a query or fragment; give the base address only" if set(url) & set("?#") else "")
 
@@ -69,7 +69,7 @@ class DriftSpec(Block):
 
 
 class StorageSpec(Block):
-    """Storage of state. path: folder; None: nothing is stored"""
+    """Storage of state. path: folder; None: state is in memory only"""
 
     path: str | None = Field(
         None, description="folder for state that survives a restart; `--storage.path` overrides it"
@@ -89,7 +89,7 @@ class PrometheusSpec(Block):
 
 
 class Configuration(Block):
-    """The complete configuration. Without arguments: the defaults, and no targets."""
+    """The complete configuration. Without arguments it has the defaults and no targets."""
 
     defaults: Overridable = Field(default_factory=Overridable, description="for all targets")
     slos: dict[str, SloSpec] = Field(default_factory=dict, description="name to objective")
@@ -105,12 +105,12 @@ class Configuration(Block):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings about valid but unwise values, as `source:line: path: message`."""
+        """Warnings about valid but risky values, as `source:line: path: message`."""
         return self._warnings
 
     @property
     def file(self) -> Problems:
-        """The file that the configuration was read from, for messages with its lines."""
+        """The file from which the configuration was read, for messages with its lines."""
         assert self._file is not None, "set by `load`"
         return self._file
 
@@ -121,7 +121,7 @@ class Configuration(Block):
 
     @property
     def kinds(self) -> tuple[TargetSpec, ...]:
-        """All targets, and for each discovery a template of the targets that it finds."""
+        """All targets, and per discovery a template of its targets."""
         return tuple(self.places.values())
 
     @property
@@ -136,7 +136,7 @@ class Configuration(Block):
         return tuple(sorted({name for kind in self.kinds for name in kind.labels}))
 
     def for_watching(self) -> Self:
-        """Returns the configuration for a second prober of the same targets: without storage, Grafana and sweeps."""
+        """The configuration for a second prober of the same targets: without storage, Grafana and sweeps."""
         targets = tuple(target.model_copy(update={"sweep": None}) for target in self.targets)
         discovery = tuple(spec.without_sweep() for spec in self.discovery)
         return self.model_copy(
@@ -144,7 +144,7 @@ class Configuration(Block):
         )
 
     def uses(self) -> dict[Slo, list[JudgedStream]]:
-        """Streams of probes by the SLO that judges them."""
+        """SLO → streams of probes that it judges."""
         streams: dict[Slo, list[JudgedStream]] = {}
         for target in self.kinds:
             for slo, use in target.uses():
@@ -152,5 +152,5 @@ class Configuration(Block):
         return streams
 
     def traffic_slos(self) -> list[Slo]:
-        """SLOs that all requests of an engine are judged by."""
+        """SLOs that judge all requests of an engine."""
         return list(dict.fromkeys(slo for target in self.kinds for slo in target.traffic_slos))

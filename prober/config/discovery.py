@@ -1,7 +1,7 @@
 """Discovery of targets: its settings, and conversion of discovered labels to targets.
 
-The labels of a discovered target set only its address, name and model. Files, tokens, headers, proxies and certificates come from the
-configuration, and are sent only to hosts that the configuration names.
+The labels of a discovered target only set its address, name and model. Files, tokens, headers, proxies and certificates come from the
+configuration and are sent only to hosts that it names.
 """
 
 import ipaddress
@@ -43,10 +43,10 @@ from prober.config.units import shortened
 from prober.measure.printable import name_problem, shown_name
 
 KINDS = ("file", "http", "dns", "kubernetes")
-MAX_TARGETS = 50_000  # of one prober, and in a list: read, each takes some 4 kB
+MAX_TARGETS = 50_000  # per prober and per list; each takes some 4 kB when read
 _TOO_MANY = f"{{:,}} targets are more than one prober can have; use {MAX_TARGETS:,} or less"
 PLACEHOLDER = "https://discovered.invalid"  # RFC 6761: never an address
-MAX_NAME_CHARS = 200  # of a target, and of a model
+MAX_NAME_CHARS = 200  # of a target's or model's name
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?)(:(\d{1,5}))?")
 _PATH = re.compile(r"(/[A-Za-z0-9._~%!$&'()*+,;=:@-]*){0,50}")
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -66,7 +66,7 @@ _ENDPOINT_SLICE = (
     "address_target_kind address_target_name address_type annotation_* endpoint_conditions_ready endpoint_conditions_serving "
     "endpoint_conditions_terminating endpoint_hostname endpoint_node_name endpoint_zone label_* name port port_name"
 )
-# Labels that a source sets beside TARGET_LABELS; * stands for a name.
+# Labels that a source sets in addition to TARGET_LABELS; * stands for a name.
 META = {
     "dns": ("__meta_dns_name", "__meta_dns_srv_record_target", "__meta_dns_srv_record_port"),
     "pod": ("__meta_kubernetes_namespace", *(f"__meta_kubernetes_pod_{name}" for name in _POD.split())),
@@ -198,7 +198,7 @@ class KubernetesSpec(Block):
 
 
 class DiscoverySpec(Block):
-    """A discovery and the settings of its targets. name: empty until the discovery is in a list"""
+    """A discovery with the settings of its targets. name: empty until the discovery is in a list"""
 
     name: Annotated[str, Field(pattern=r"^[\w.-]{1,100}$")] = Field(
         "", description="label `discovery`; absent: its kind, with its index if there are several"
@@ -254,7 +254,7 @@ class DiscoverySpec(Block):
     @field_validator("relabel")
     @classmethod
     def _check_labels(cls, relabel: tuple[Rule, ...], info: ValidationInfo) -> tuple[Rule, ...]:
-        """Refuse source labels that the source never sets. A list from files or HTTP may have any labels."""
+        """Refuse source labels that the source never sets. Lists from files or HTTP may have any labels."""
         dns, kubernetes = info.data.get("dns"), info.data.get("kubernetes")
         if dns is None and kubernetes is None:
             return relabel
@@ -265,7 +265,7 @@ class DiscoverySpec(Block):
                     if not any(fnmatchcase(name, pattern) for pattern in (*known, "__tmp*")):
                         mistakes.add(f"[{place}].{key}", no_such("label", name, known))
                 if "$" in rule.sets[1]:
-                    break  # it may set any label for the rules that follow
+                    break  # it may set any label for later rules
         return relabel
 
     @property
@@ -281,25 +281,25 @@ class DiscoverySpec(Block):
 
     @property
     def reads(self) -> LabelNames:
-        """Labels of the source that its targets use, or that the relabelling rules read."""
+        """Labels of the source that its targets use or its relabelling rules read."""
         names = {*TARGET_LABELS, *self.target.labels, *(name for rule in self.relabel for name in rule.reads.values())}
         return LabelNames(frozenset(names), tuple(rule.regex for rule in self.relabel if rule.action == "labelmap"))
 
     @property
     def template(self) -> TargetSpec:
-        """A target with these settings. Its URL is a placeholder, and its name is its place in the configuration."""
+        """A target with these settings. Its URL is a placeholder; its name is its place in the configuration."""
         assert self._template is not None, "set by `placed`"
         return self._template
 
     def without_sweep(self) -> Self:
-        """Returns the discovery without sweeps of its targets."""
+        """The discovery without sweeps of its targets."""
         spec = self.model_copy()
         spec._template = self.template.model_copy(update={"sweep": None})
         return spec
 
     def placed(self, index: int, name: str) -> Self:
-        """Returns the discovery with its name and its index in the list."""
-        gpus = self.target.gpus  # of this machine, so that discovered targets have none by default
+        """The discovery with its name and its index in the list."""
+        gpus = self.target.gpus  # of this machine: discovered targets have none by default
         own = {"gpus": gpus.model_copy(update={"indices": ()})} if gpus.indices is None else {}
         spec = self.model_copy(update={"name": name})
         spec._template = TargetSpec.model_construct(
@@ -309,11 +309,11 @@ class DiscoverySpec(Block):
 
 
 class Unfit(ValueError):
-    """Labels that describe no valid target; the message says why."""
+    """Labels describe no valid target; the message says why."""
 
 
 def target_of(labels: Labels, spec: DiscoverySpec) -> TargetSpec | None:
-    """The target that these labels describe; None if a relabelling rule drops it. Raises Unfit."""
+    """Convert labels to a target; None if a relabelling rule drops it. Raises Unfit."""
     relabelled = relabel(labels, spec.relabel)
     if relabelled is None:
         return None
@@ -345,12 +345,12 @@ def _quoted(text: str) -> str:
 
 
 def _check_host(host: str, hosts: Sequence[str]) -> None:
-    """Raises Unfit for a host that is not in `hosts`; if `hosts` is empty, for loopback and refused addresses."""
+    """Raise Unfit for a host that is not in `hosts`; if `hosts` is empty, for loopback and refused addresses."""
     try:
         at = ipaddress.ip_address(host)
     except ValueError:
         if _NUMERIC.fullmatch(host.rpartition(".")[2]):
-            # 127.1 and 0x7f000001 are addresses to a resolver and would get round every rule on addresses.
+            # A resolver reads 127.1 and 0x7f000001 as addresses, which would bypass every rule on addresses.
             raise Unfit(f"__address__ {_quoted(host)} is neither a name nor an address") from None
         is_near = is_loopback(host)
         allowed = any(
@@ -374,7 +374,7 @@ def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
 
 
 def _server_problem(url: str, auth: Auth | None) -> str:
-    """Error in the URL of a server that may be sent a token, with secrets left out; empty if it is valid."""
+    """Error in the URL of a server to which a token may be sent, without secrets; empty if it is valid."""
     if problem := server_problem(url, "https://host:port"):
         return problem
     is_open = auth is not None and url.startswith("http:") and not is_loopback(urlsplit(url).hostname or "")

@@ -1,6 +1,6 @@
-"""YAML files: their plain values, and errors in them with the line of each.
+"""YAML files: their plain values, and errors with their lines.
 
-Duplicate keys are refused, and so are tags that build objects. Dates and numbers in base 60, such as 1:30, stay text, since no key has
+Duplicate keys and tags that build objects are refused. Dates and numbers in base 60, such as 1:30, stay text, because no key has
 such a value.
 """
 
@@ -25,7 +25,7 @@ _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 class BadYaml(ValueError):
-    """Invalid YAML, or a duplicate key. The message starts with the position if it is known; at: this position as text"""
+    """Invalid YAML, or a duplicate key. The message starts with the position, if known; at: this position as text"""
 
     def __init__(self, problem: str, at: Position | None) -> None:
         super().__init__(problem if at is None else f"line {at[0]}, column {at[1]}: {problem}")
@@ -33,9 +33,9 @@ class BadYaml(ValueError):
 
 
 class _Loader(Composer, CParser, SafeConstructor, Resolver):
-    """SafeLoader that refuses duplicate keys and does not convert dates and numbers in base 60.
+    """SafeLoader that refuses duplicate keys and keeps dates and numbers in base 60 as text.
 
-    libyaml reads the text, but PyYAML's composer builds the nodes: libyaml's composer ends the process for deeply nested nodes.
+    libyaml reads the text, but PyYAML's composer builds the nodes, because libyaml's ends the process for deeply nested nodes.
     """
 
     def __init__(self, text: str) -> None:
@@ -72,7 +72,7 @@ def _position(mark: Mark) -> Position:
 
 
 def _child(node: Node | None, path: str) -> tuple[Position, Node, str] | None:
-    """(position, node, rest of the path) of the value that a path begins with. Keys may contain dots: the longest match is used."""
+    """Find the longest match for the beginning of a path, whose keys may contain dots: (position, node, rest of the path)."""
     if isinstance(node, SequenceNode):
         index, _, rest = path.removeprefix("[").partition("]")
         item = node.value[int(index)] if index.isdecimal() and int(index) < len(node.value) else None
@@ -87,7 +87,7 @@ def _child(node: Node | None, path: str) -> tuple[Position, Node, str] | None:
 
 
 def _take_as_written(node: Node, path: Sequence[str]) -> None:
-    """Keep the scalars below these keys as text, such as 0x10, 1.50 and yes, as Go's YAML does where text is expected."""
+    """Keep the scalars below these keys as text, such as 0x10, 1.50 and yes, as Go's YAML does for text fields."""
     if isinstance(node, ScalarNode):
         kind = node.tag.removeprefix("tag:yaml.org,2002:")
         if not path and kind in ("null", "bool", "int", "float"):
@@ -102,9 +102,9 @@ def _take_as_written(node: Node, path: Sequence[str]) -> None:
 
 
 def parse(text: str, as_written: Sequence[str] | None = None) -> Any:
-    """Value of YAML text; None for empty text. Raises BadYaml.
+    """Parse YAML text to a value; None for empty text. Raises BadYaml.
 
-    as_written: path of keys, without indexes of lists, below which each scalar stays the text in the file, or "" if it has no value
+    as_written: path of keys, without list indexes, below which scalars stay the file's text, or "" if they have no value
     """
     try:
         loader = _Loader(text)
@@ -118,10 +118,10 @@ def parse(text: str, as_written: Sequence[str] | None = None) -> Any:
         mark = problem.problem_mark or problem.context_mark
         message = problem.problem or problem.context or "this is not YAML"
         begin = problem.context_mark
-        if problem.problem and problem.context and begin and mark and begin.line != mark.line:  # of what was not ended
+        if problem.problem and problem.context and begin and mark and begin.line != mark.line:  # the element's start
             message += f" {problem.context} from line {begin.line + 1}, column {begin.column + 1}"
         lines, at = text.split("\n"), None
-        if mark is not None:  # the parser takes the end of a file for a line of its own
+        if mark is not None:  # the parser counts the end of a file as a line
             at = _position(mark) if mark.line < len(lines) else (len(lines), len(lines[-1]) + 1)
         is_tab = at is not None and lines[at[0] - 1][at[1] - 1 : at[1]] == "\t"
         raise BadYaml(_advised(message, is_tab=is_tab), at) from None
@@ -131,14 +131,14 @@ def parse(text: str, as_written: Sequence[str] | None = None) -> Any:
         raise BadYaml(f"character {problem.character:#06x} is not allowed in YAML; remove it", at) from None
     except RecursionError:
         raise BadYaml("nested too deeply; write it flat", None) from None
-    except Exception as problem:  # PyYAML's own; the file is wrong, not the prober
+    except Exception as problem:  # bugs of PyYAML; the file is wrong, not the prober
         raise BadYaml(f"this is not YAML: {problem!r}; mend the YAML", None) from problem
 
 
 def _advised(message: str, *, is_tab: bool) -> str:
-    """An error message of the parser, with advice on the remedy."""
+    """Add advice on the remedy to an error message of the parser."""
     if message.startswith(("could not determine a constructor", "found undefined alias", "found undefined tag handle")):
-        # The value is not shown: it may be a password without quotes.
+        # The value is not shown, because it may be a password without quotes.
         return "a tag or an alias that is not known; put quotes around what begins with '!' or '*'"
     if ";" in message:
         return message
@@ -150,16 +150,16 @@ def _advised(message: str, *, is_tab: bool) -> str:
 
 
 class Problems:
-    """Collects the errors of a YAML file, each with its line. The text is parsed again for the lines, which most files do not need."""
+    """Collects the errors of a YAML file with their lines. The text is parsed again for the lines, which most files do not need."""
 
     def __init__(self, source: str, text: str) -> None:
         self._source, self._text = source, text
-        self.count = 0  # of errors, one that several aliases repeat counts for each
-        # Lines of the message by position, missing part of the path, and message without its path.
+        self.count = 0  # number of errors; one repeated by aliases counts for each
+        # Lines of the message by position, missing part of the path, and message without path.
         self._found: dict[tuple[Position, str, str], str] = {}
 
     def parse(self, as_written: Sequence[str] | None = None) -> Any:
-        """Plain values of the file, see `parse`. Raises ConfigError."""
+        """Plain values of the file, as from `parse`. Raises ConfigError."""
         try:
             return parse(self._text, as_written)
         except BadYaml as bad:
@@ -167,7 +167,7 @@ class Problems:
             raise ConfigError(f"{self._source}{at}: {bad.problem}") from None
 
     def mapping(self, example: str, as_written: Sequence[str] | None = None) -> dict[Any, Any]:
-        """The file's mapping. Raises ConfigError, with the example, if the file is something else."""
+        """The file's mapping. If the file is anything else, raises ConfigError with the example."""
         values = self.parse(as_written)
         if isinstance(values, dict):
             return values
@@ -178,14 +178,14 @@ class Problems:
         loader = _Loader(self._text)
         root: Node | None = loader.get_single_node()
         if root is not None:
-            loader.construct_document(root)  # which writes out what is merged
+            loader.construct_document(root)  # expands merged keys
         return root
 
     def _find(self, path: str) -> tuple[Position, str]:
-        """Position of the key or item at a path such as `targets[0].url`, else of the enclosing block; and the missing rest of the
-        path.
+        """Find a path such as `targets[0].url`: (position of its key or item, or else of the enclosing block; the missing rest of the
+        path).
 
-        A value that is defined elsewhere, with an anchor, has the position of the anchor.
+        A value that is defined elsewhere by an anchor has the position of the anchor.
         """
         node = self._root
         at = _position(node.start_mark) if node is not None else (1, 1)
@@ -194,21 +194,21 @@ class Problems:
         return at, path
 
     def line(self, path: str, message: str) -> str:
-        """A message with path and line of the value at `path`. Control characters are escaped."""
+        """Add path and line of the value at `path` to a message. Control characters are escaped."""
         path = path.lstrip("/.")
         (number, _), _ = self._find(path)
         text = f"{self._source}:{number}: {path}: {message}" if path else f"{self._source}:{number}: {message}"
         return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
     def add(self, path: str, message: str) -> None:
-        """Add an error. Equal errors, such as for aliases of one value, are added once. Raises ConfigError if there are too many."""
+        """Add an error. Equal errors, such as for aliases of a value, are added once. Raises ConfigError if there are too many."""
         self.count += 1
         self._found.setdefault((*self._find(path.lstrip("/.")), message), self.line(path, message))
         if len(self._found) > MAX_PROBLEMS:
             self.end()
 
     def unique(self, path: str, names: Mapping[int, str]) -> None:
-        """Add an error for each name that an earlier item of the list at `path` has. names: name by index"""
+        """Add an error for each name that an earlier item of the list at `path` also has. names: name by index"""
         places: dict[str, int] = {}
         for index, name in sorted(names.items()):
             first = places.setdefault(name, index)
@@ -229,7 +229,7 @@ class Problems:
             return None
 
     def end(self) -> None:
-        """Raises ConfigError with all errors from top to bottom, if there are any."""
+        """Raise ConfigError with all errors, sorted by position, if there are any."""
         lines = [line for _, line in sorted(self._found.items(), key=lambda item: item[0][0])]
         if len(lines) > MAX_PROBLEMS:
             lines[MAX_PROBLEMS:] = [f"{self._source}: there are more mistakes; fix these {MAX_PROBLEMS} first"]

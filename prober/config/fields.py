@@ -1,11 +1,11 @@
-"""Types of the configuration's fields: the form of a value in a file, and its type in the code.
+"""Types of the configuration's fields: form of a value in a file, and type in the code.
 
-A field has the name of its key, and its type determines the unit: a Duration is in seconds, a Rate is per second, a Percent is a ratio.
-Of these only an OptionalDuration may be 0, and a Percent is at most 100%.
-A variable for such a value has the name of the field and the unit: `stall_s` for `timeouts.stall`, `max_rate_per_s` for `max_rate`.
+A field is named like its key, and its type determines the unit: a Duration is in seconds, a Rate per second, a Percent a ratio.
+Only an OptionalDuration may be 0, and a Percent is at most 100%.
+A variable for such a value has the field's name and unit: `stall_s` for `timeouts.stall`, `max_rate_per_s` for `max_rate`.
 
 A file is validated with a `Document` as context: quantities are text with a unit, names are looked up. Code that builds a model has
-no context and passes numbers in these units, and the objects themselves.
+no context and passes numbers in these units, and objects instead of names.
 """
 
 import re
@@ -42,8 +42,8 @@ class Document:
     """Context for the validation of a file.
 
     read: returns the content of a file that the configuration names; raises OSError
-    defaults: block `defaults` as written, with REPORTED as the value of invalid keys
-    broken: (list, name) of blocks with errors, such as ("slos", name), which are not reported again at each use; name None: all names
+    defaults: block `defaults` as written, with REPORTED in place of invalid values
+    broken: (list, name) of blocks with errors, such as ("slos", name), whose uses report no further error; name None: all names
     """
 
     engines: Iterable[str]
@@ -60,12 +60,12 @@ class Document:
 
 
 def mistake(message: str, at: str = "") -> PydanticCustomError:
-    """Error of a validator. at: key below the validated value, such as `probes[0]`; with a leading slash a path from the top"""
+    """Create the error of a validator. at: key below the validated value, such as `probes[0]`; a leading slash starts at the top"""
     return PydanticCustomError("mistake", "{message}", {"message": message, "at": at})
 
 
 class Mistakes:
-    """Collects the errors of a validator and raises them together at the end of a `with` statement."""
+    """Collects a validator's errors and raises them together at the end of a `with` statement."""
 
     def __init__(self) -> None:
         self._errors: list[InitErrorDetails] = []
@@ -83,7 +83,7 @@ class Mistakes:
 
 
 def require(holds: Callable[[Any], object], message: str) -> AfterValidator:
-    """Validator of a single value. message: format of the error if `holds` is false for the value; `holds` may also raise ValueError"""
+    """Validator of a single value. message: format of the error if `holds` is false; `holds` may also raise ValueError"""
 
     def validate(value: T) -> T:
         if not holds(value):
@@ -99,15 +99,15 @@ def matching(pattern: str, message: str) -> AfterValidator:
 
 
 def at_least(least_s: float) -> AfterValidator:
-    """Validator of the time between two readings, with a minimum in seconds."""
+    """Validator for the time between two readings, with a minimum in seconds."""
     return require(lambda s: s >= least_s, f"{{:g}}s is too often; use {least_s:g}s or more")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quantity:
-    """Marks a field that is written as text in a file.
+    """Marks a field that a file has as text.
 
-    text: returns a default as it would be written in a file; in_code: code passes the text too
+    text: writes a default as in a file; in_code: code passes text too
     """
 
     parse: Callable[[object], Any]
@@ -169,7 +169,7 @@ Auto = Annotated[
 
 
 def _named(kind: str, path: Literal["slos", "workloads"], value: object, info: ValidationInfo) -> object:
-    """The SLO or workload with a name in the file. Code passes the object itself, which is returned."""
+    """Look up an SLO or workload by its name in the file. An object, passed by code, is returned unchanged."""
     document: Document | None = info.context
     if isinstance(value, Workload | Mix | Slo):
         return value
@@ -190,7 +190,7 @@ NamedSlo = Annotated[Slo, PlainValidator(partial(_named, "SLO", "slos")), _NAME]
 
 
 class Block(BaseModel):
-    """A block of the configuration. It is frozen; unknown keys are refused, and a key without a value counts as absent."""
+    """A block of the configuration. It is frozen, refuses unknown keys, and treats a key without a value as absent."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
@@ -201,5 +201,5 @@ class Block(BaseModel):
 
 
 def present(value: Any) -> Any:
-    """A mapping without the keys that have no value; any other value is returned unchanged."""
+    """A mapping without its keys that lack a value; any other value unchanged."""
     return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value

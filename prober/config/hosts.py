@@ -1,4 +1,4 @@
-"""Hosts in URLs: this machine, and addresses to which requests are sent only if a person configures that."""
+"""Classifies hosts in URLs: this machine, and addresses that are only contacted if a person configures it."""
 
 import errno
 import ipaddress
@@ -7,7 +7,7 @@ from functools import lru_cache
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# Cloud metadata services hand out credentials. Those of nearly all clouds are link-local.
+# Cloud metadata services hand out credentials. Nearly all of them have link-local addresses.
 REFUSED = {
     ipaddress.ip_network(network): kind
     for network, kind in {
@@ -30,7 +30,7 @@ NAT64_LOCAL = ipaddress.IPv6Network("64:ff9b:1::/48")  # RFC 8215
 COMPATIBLE = ipaddress.IPv6Network("::/96")  # RFC 4291, 2.5.5.1
 
 
-@lru_cache(maxsize=4096)  # asked for every connection
+@lru_cache(maxsize=4096)  # called for every connection
 def ip_address(host: str) -> Address | None:
     """The IP address, without its zone; None for a host name."""
     try:
@@ -50,9 +50,9 @@ def is_loopback(host: str) -> bool:
     return (getattr(at, "ipv4_mapped", None) or at).is_loopback
 
 
-@lru_cache(maxsize=4096)  # every probe connects to the same few addresses
+@lru_cache(maxsize=4096)  # probes connect to few addresses
 def refused_kind(address: str) -> str:
-    """The kind of an address to which nothing is sent unless that is configured; "" for other addresses and for names."""
+    """Kind of an address that is not contacted unless configured; "" for other addresses and for names."""
     at = ip_address(address)
     if at is None:
         return ""
@@ -60,16 +60,14 @@ def refused_kind(address: str) -> str:
 
 
 def _embedded(at: Address) -> Iterator[Address]:
-    """Yields the address, and for IPv6 the IPv4 addresses to which a gateway or the kernel may translate it."""
+    """Yield the address, and for IPv6 the IPv4 addresses to which a gateway or the kernel may translate it."""
     yield at
     if isinstance(at, ipaddress.IPv4Address):
         return
     yield from filter(None, (at.ipv4_mapped, at.sixtofour, *(at.teredo or ())))
     if at in NAT64 or at in COMPATIBLE:
         yield ipaddress.IPv4Address(at.packed[12:])
-    if (
-        at in NAT64_LOCAL
-    ):  # the prefix of the network may have 48 to 96 bits; bits 64 to 71 are not used (RFC 6052, 2.2)
+    if at in NAT64_LOCAL:  # the network's prefix has 48 to 96 bits; bits 64 to 71 are unused (RFC 6052, 2.2)
         octets = at.packed[:8] + at.packed[9:]
         yield from (ipaddress.IPv4Address(octets[start : start + 4]) for start in (6, 7, 8, 11))
 
@@ -79,10 +77,10 @@ class Forbidden(OSError):
 
 
 def check(address: str, *, allow_link_local: bool = False) -> None:
-    """Raise Forbidden for a link-local or metadata service address. Names pass, as their addresses are checked later.
+    """Raise Forbidden for a link-local or metadata service address. Names pass; their addresses are checked later.
 
-    Called when the socket is opened, after name resolution, so that DNS rebinding does not bypass it. With a proxy the proxy
-    resolves names, and only a literal address can be refused here.
+    Called when the socket is opened, after name resolution, so that DNS rebinding cannot bypass it. With a proxy, which
+    resolves names itself, only a literal address can be refused here.
     """
     if not allow_link_local and (kind := refused_kind(address)):
         message = f"{address} is {kind}: refused, nothing was sent; to allow it set `allow_link_local: true`"

@@ -1,8 +1,8 @@
-"""Labels of targets: those that users configure, and relabelling of discovered ones as in Prometheus.
+"""Labels of targets: those that users configure, and relabelling of discovered targets as in Prometheus.
 
-Labels that users configure are on every series about a target, and on its alerts. Relabelling turns the labels of a target into new
+Configured labels are on every series about a target and on its alerts. Relabelling turns the labels of a target into new
 labels, or drops the target. Its regular expressions are RE2's and must match the entire text. RE2 takes time linear in the text, so
-that no label from another system can make it run long.
+no label from another system can make it slow.
 """
 
 import re
@@ -21,7 +21,7 @@ from prober.measure.printable import name_problem
 MAX_LABELS = 10
 MAX_VALUE_CHARS = 128
 LABEL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-# Of the prober's series, of its rules, and of every alert.
+# Labels of the prober's series and rules, and of every alert.
 OWN_LABELS = frozenset(
     (
         *("alertname", "alertstate", "bound", "budget", "cause", "check", "direction", "discovery", "engine", "event"),
@@ -31,7 +31,7 @@ OWN_LABELS = frozenset(
         "workload",
     )
 )
-# Prometheus and its operator set these to those of the prober, and rename others of the same name to exported_….
+# Prometheus and its operator set these to the prober's own values, and rename equal names to exported_….
 SCRAPE_LABELS = frozenset(("container", "endpoint", "instance", "job", "namespace", "pod", "prometheus", "service"))
 
 
@@ -116,7 +116,7 @@ def _drop_names(rule: "Rule", labels: dict[str, str], text: str) -> bool:
     return True
 
 
-# The actions of Prometheus: what each does, which says whether the target stays, and the keys that it uses.
+# Prometheus's actions: (function, which returns whether the target stays; the keys that it uses).
 _ACTIONS: dict[str, tuple[Callable[["Rule", dict[str, str], str], bool], str]] = {
     "replace": (_replace, "source_labels separator regex target_label replacement"),
     "keep": (_keep, "source_labels separator regex"),
@@ -174,13 +174,13 @@ class Rule(Block):
 
     @property
     def reads(self) -> dict[str, str]:
-        """The labels whose values the rule reads, by their place in the rule. labelmap reads all whose names match."""
+        """{place in the rule: label that it reads}. labelmap reads all labels with matching names."""
         names = {f"source_labels[{index}]": name for index, name in enumerate(self.source_labels)}
         return names | ({"target_label": self.target_label or ""} if "equal" in self.action else {})
 
     @property
     def sets(self) -> tuple[str, str]:
-        """(key of the rule that holds the name of the label to set, that name). The name may have groups; "" if no label is set."""
+        """(key of the rule with the name of the label to set, that name). The name may contain groups; "" if no label is set."""
         if self.action == "labelmap":
             return "replacement", self.replacement
         return "target_label", "" if "equal" in self.action else self.target_label or ""
@@ -188,7 +188,7 @@ class Rule(Block):
 
 @dataclass(frozen=True, slots=True)
 class LabelNames:
-    """The labels that are read from a source. patterns: regular expressions for further names"""
+    """Labels that are read from a source. patterns: regular expressions for further names"""
 
     names: frozenset[str]
     patterns: tuple[str, ...] = ()
@@ -198,7 +198,7 @@ class LabelNames:
 
 
 def relabel(labels: Labels, rules: Sequence[Rule]) -> Labels | None:
-    """Labels after all rules; None if a rule drops the target. Labels that are set to an empty value are removed."""
+    """Apply all rules to labels; None if a rule drops the target. Labels set to an empty value are removed."""
     changed = dict(labels)
     for rule in rules:
         text = rule.separator.join(changed.get(name, "") for name in rule.source_labels)
@@ -208,7 +208,7 @@ def relabel(labels: Labels, rules: Sequence[Rule]) -> Labels | None:
 
 
 def compiled(regex: str) -> Any:
-    """The compiled regular expression, in which a dot matches line breaks too. Raises ValueError for syntax unknown to RE2."""
+    """Compile a regular expression whose dot also matches line breaks. Raises ValueError for syntax unknown to RE2."""
     try:
         return quality.compiled(regex, dot_nl=True)
     except ValueError as problem:
@@ -220,7 +220,7 @@ def _is_match(regex: str, text: str) -> bool:
 
 
 def _expanded(template: str, match: Any) -> str:
-    """The template with the groups of a match filled in, as by Go's Regexp.Expand; missing groups are empty."""
+    """Fill the groups of a match into a template, like Go's Regexp.Expand; missing groups are empty."""
     groups = {str(index): match[index] for index in range(match.re.groups + 1)} | match.groupdict()
     return _GROUP.sub(
         lambda reference: "$" if reference[1] else groups.get(reference[2] or reference[3]) or "", template

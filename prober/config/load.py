@@ -1,4 +1,4 @@
-"""Load a configuration. One pass reports all errors: an invalid block does not hide errors elsewhere."""
+"""Loads a configuration. One pass reports all errors: an invalid block does not hide errors elsewhere."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ def load(
 
     source: name of the text in messages; engines: known dialects; environment: variables for the downward API and `${NAME}`
     read: returns the content of a file that the configuration names, or raises OSError
-    examine: returns errors of a valid block by key that depend on this machine, such as unreadable certificates
+    examine: returns {key: error} of a valid block for errors on this machine, such as unreadable certificates
     """
     problems = Problems(source, text)
     raw = problems.mapping(MINIMAL, as_written=("discovery", "relabel"))
@@ -67,7 +67,7 @@ def load(
 
 
 def load_workloads(text: str, *, source: str, read: Callable[[str], str]) -> dict[str, Workload | Mix]:
-    """The built-in workloads and those of a configuration, whose other blocks are ignored. Raises ConfigError."""
+    """The built-in workloads and those of a configuration. Its other blocks are ignored. Raises ConfigError."""
     problems = Problems(source, text)
     raw = problems.mapping("leave it out to use a built-in workload")
     if not raw.get("workloads"):
@@ -80,7 +80,7 @@ def load_workloads(text: str, *, source: str, read: Callable[[str], str]) -> dic
 
 
 def _refuse_variables(raw: dict[Any, Any], problems: Problems) -> None:
-    """Report variables that are not expanded, and put REPORTED in the place of their texts."""
+    """Report variables in texts that are not expanded, and replace those texts by REPORTED."""
     for keys, message in list(unexpanded_variables(raw)):
         problems.add(path_of(keys), message)
         reduce(getitem, keys[:-1], raw)[keys[-1]] = REPORTED
@@ -95,7 +95,7 @@ class _Reader:
     document: Document
 
     def configuration(self, examine: Callable[[TargetSpec | GrafanaSpec], Mapping[str, str]]) -> Configuration:
-        """The configuration. Not valid if there are problems."""
+        """Read the configuration. The result is not valid if there are problems."""
         raw, fields, broken = self.raw, Configuration.model_fields, self.document.broken
         for key in map(str, raw.keys() - fields.keys()):
             self.problems.add(key, unknown_key(key, fields))
@@ -137,7 +137,7 @@ class _Reader:
         return configuration
 
     def _defaults(self) -> Overridable:
-        """The block `defaults`, which targets inherit. Its invalid keys become REPORTED, so that targets do not report them again."""
+        """Read the block `defaults`. Invalid keys become REPORTED, so that targets that inherit them do not report them again."""
         raw = self.raw.get("defaults") or {}
         if not isinstance(raw, dict):
             self._block(Overridable, raw, "defaults")
@@ -216,7 +216,7 @@ class _Reader:
 
 
 def _address(url: str) -> str:
-    """Host of a URL for use in a name; with its port on this machine, on which several engines may listen."""
+    """Host of a URL for a name; with its port if it is this machine, where several engines may listen."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     return parts.netloc if is_loopback(host) else host

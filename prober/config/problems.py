@@ -1,4 +1,4 @@
-"""Error messages for a configuration, made from the errors of a pydantic model."""
+"""Error messages for a configuration, from the errors of a pydantic model."""
 
 import difflib
 import re
@@ -19,18 +19,18 @@ TYPES = {
     "tuple_type": "a list; write it as [a, b]",
 }
 BOUNDS = {"gt": "more than", "ge": "at least", "le": "at most"}
-MISTAKES = ("mistake", "value_error")  # of this program; the second is a ValueError
+MISTAKES = ("mistake", "value_error")  # error types of this program; the second is a ValueError
 MISSING = "needed, but not given"
 _HINT = re.compile(r'did you mean "(.*?)"\?')
-MAX_PROBLEMS = 100  # of a file; further ones are reported once these are fixed
+MAX_PROBLEMS = 100  # per file; further ones appear once these are fixed
 SECRET_KEYS = {"auth", "headers", "proxy_url", "url", "bearer_token_file", "key_file"}  # their values are never shown
 
 
-REPORTED = object()  # stands for a value whose error is reported where it is written
+REPORTED = object()  # replaces a value whose error is reported where it is written
 
 
 class File(Protocol):
-    """The file that an error is in."""
+    """The file that contains an error."""
 
     def line(self, path: str, message: str) -> str:
         """A message with path and line of the value at `path`."""
@@ -40,7 +40,7 @@ class File(Protocol):
 
 
 class ConfigError(ValueError):
-    """All errors, one per line: `source:line: path: error; remedy`. file: the file with the errors, if it is YAML."""
+    """All errors, one per line: `source:line: path: error; remedy`. file: the file with the errors, if it is YAML"""
 
     def __init__(self, text: str, file: File | None = None) -> None:
         super().__init__(text)
@@ -50,7 +50,7 @@ class ConfigError(ValueError):
 def explain(
     error: "ValidationError", model: "type[BaseModel]", written: object, *, is_secret: bool = False
 ) -> dict[str, str]:
-    """Messages by path below the validated value: `.key`, `[0].key`, or `/key` for a path from the top of the file.
+    """Convert errors to {path below the validated value: message}: `.key`, `[0].key`, or `/key` from the top of the file.
 
     written: the validated value; is_secret: messages must not repeat any part of it
     """
@@ -62,7 +62,7 @@ def explain(
             continue
         path, message = _explain_one(model, written, item, is_secret=is_secret)
         if kind in MISTAKES and path in messages:
-            messages[path] += f"; {message}"  # of other types all but the first are alternatives of the same mistake
+            messages[path] += f"; {message}"  # for other types, all but the first are alternatives of one mistake
         else:
             messages.setdefault(path, message)
         if len(messages) > MAX_PROBLEMS:
@@ -94,7 +94,7 @@ def _explain_one(model: "type[BaseModel]", written: object, item: Any, *, is_sec
 
 
 def _keys(model: "type[BaseModel]", written: Any, location: Sequence[int | str]) -> Iterator[int | str]:
-    """Keys and indexes of the location of an error. Pydantic's names for branches of a union are left out: they are not in the file."""
+    """Keys and indexes in the location of an error, without pydantic's names for branches of a union, which the file lacks."""
     keys: list[int | str] = []
     for part in location:
         try:
@@ -113,7 +113,7 @@ def path_of(keys: Iterable[object]) -> str:
 
 
 def below(path: str, key: str) -> str:
-    """Path of a key below another path. A key that is a path from the top replaces the other path."""
+    """Path of a key below another path. A key that starts at the top replaces the path."""
     return key if key.startswith("/") else path + key if not key or key.startswith(("[", ".")) else f"{path}.{key}"
 
 

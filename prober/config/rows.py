@@ -1,4 +1,4 @@
-"""The file of a workload matrix. Its rows are read, or all errors are reported at once."""
+"""Reads the file of a workload matrix: all its rows, or all errors at once."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -60,19 +60,19 @@ def _objective(text: object, info: ValidationInfo) -> Slo:
 
 
 class Row(Shape):
-    """A row of a workload matrix: the lengths of its requests, how they are sent, and the objectives that they must meet.
+    """A row of a workload matrix: lengths of its requests, how they are sent, and the objectives to meet.
 
-    named: a workload, in place of lengths, model and adapters
-    rate: requests per second of an open loop, or concurrency: number of requests in flight of a closed loop; the other one is None
-    think_time: in ms, between an answer and the next request of a closed loop, which then is one of `concurrency` users. None: that
-        of its sessions, or none
-    requests: number of requests to send, or duration: seconds of sending; the other one is None
+    named: a workload, which replaces lengths, model and adapters
+    rate: requests per second in an open loop; concurrency: requests in flight in a closed loop; one of them is None
+    think_time: in ms, from an answer to the next request of each of `concurrency` users in a closed loop. None: that of its sessions,
+    or none
+    requests: number of requests to send; duration: seconds of sending; one of them is None
     accept: objectives that must all hold; different objectives in a file have different names
-    max_cost: most dollars per million output tokens, which `accept` has as `cost<2.50`; None: no such target
+    max_cost: most dollars per million output tokens, written `cost<2.50` in `accept`; None: no limit
     beside: name of the previous row, during which this row is sent as additional load; this row is not judged. None: sent alone
-    against: name of an earlier row, sent in the same way, with which this row is compared; None: no comparison
-    start: begin of a row that is sent beside another, in seconds since the begin of the other
-    shed_allowed: requests that the target sheds do not end a row that is sent beside another
+    against: name of an earlier row that was sent alike, with which this row is compared; None: no comparison
+    start: begin of a row `beside` another, in seconds after the other's begin
+    shed_allowed: requests that the target sheds do not end a row `beside` another
     headers: headers of this row's requests, in addition to those of the command
     """
 
@@ -95,7 +95,7 @@ class Row(Shape):
     @model_validator(mode="before")
     @classmethod
     def _take_cost(cls, value: Any) -> Any:
-        """Move a cost target from `accept` to `max_cost`, as it is not an objective on a share of events."""
+        """Move a cost limit from `accept` to `max_cost`, because it is no objective on a share of events."""
         listed = value.get("accept") if isinstance(value, dict) else None
         if not isinstance(listed, list | tuple):
             return value
@@ -176,12 +176,12 @@ class Row(Shape):
 
     @property
     def think_time_of_users(self) -> LengthDistribution | None:
-        """Think time in ms of each of `concurrency` users; None for an open loop, and for a closed loop without pauses."""
+        """Think time in ms of each of `concurrency` users; None in an open loop, and in a closed loop without pauses."""
         return (self.think_time or self.workload.think_time) if self.closed else None
 
     @property
     def closed(self) -> bool:
-        """True for a closed loop, in which a request waits for the answer to another one."""
+        """True for a closed loop, in which requests wait for answers to others."""
         return self.concurrency is not None
 
 
@@ -192,7 +192,7 @@ def load_rows(
     workloads: Mapping[str, Workload | Mix] = MappingProxyType(BUILT_IN),
     environ: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Row, ...]:
-    """Rows of a file, in their order. source: name of the text in messages. Raises ConfigError with all errors.
+    """Read the rows of a file, in order. source: name of the text in messages. Raises ConfigError with all errors.
 
     environ: environment variables that headers may use
     """

@@ -12,11 +12,11 @@ from prober.config.fields import Block, Quantity
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of the configuration file, for editors. Defaults are in the form that a file has."""
+    """JSON Schema (2020-12) of the configuration file, for editors. Defaults have the form used in files."""
     schema = Configuration.model_json_schema()
     for model in _models(Block):
         block = schema if model is Configuration else schema["$defs"].get(model.__name__, {})
-        block.pop("description", None)  # written for the code
+        block.pop("description", None)  # written for readers of the code
         for name, field in model.model_fields.items():
             key = block.get("properties", {}).get(name, {})
             key.pop("default", None)
@@ -34,7 +34,7 @@ def _models(model: type[Block]) -> Iterator[type[Block]]:
 
 
 def default_text(field: FieldInfo) -> Any:
-    """Default of a field in the form that a file has; None if there is none, or if it is a block."""
+    """Default of a field in the form used in files; None for no default, and for a block."""
     extra = field.json_schema_extra
     default = extra["default"] if isinstance(extra, dict) and "default" in extra else field.default
     quantity = next((item for item in field.metadata if isinstance(item, Quantity)), None)

@@ -1,6 +1,6 @@
-"""Connection to a server: address, proxy, headers, authentication and certificates. The configuration need not contain secrets.
+"""Connection to a server: address, proxy, headers, authentication and certificates. Secrets need not be in the configuration.
 
-Values can use environment variables `${NAME}` for secrets; plain secrets cause a warning.
+Values can contain `${NAME}`, an environment variable with a secret; plain secrets cause a warning.
 """
 
 import re
@@ -29,12 +29,12 @@ _UNSENDABLE = (
 EXPANDED_URLS = (("metrics", "url"), ("prometheus", "url"), ("http", "url"))
 FREE_TEXTS = (("sampling",), ("golden",), ("relabel",))
 _API_VERSION = re.compile(r"api-version=[A-Za-z0-9._-]+")
-# The URL of an API itself, such as http://host/v1/messages: base URL and path of the API.
+# URL of an API itself, such as http://host/v1/messages: base URL and path of the API.
 _API_URL = re.compile(rf"([a-zA-Z]+://[^/?#]+[^?#]*?)/({'|'.join(api.path for api in APIS.values())})/*")
 
 
 class Auth(Block):
-    """A secret in a file: a bearer token, or a key in a header of its own."""
+    """A secret in a file: a bearer token, or a key with its own header."""
 
     bearer_token_file: str | None = Field(None, description="file with the token; read again when it changes")
     header: str | None = Field(None, description="targets only: header for the key of `key_file`, such as x-api-key")
@@ -55,7 +55,7 @@ class Auth(Block):
 
     @property
     def secret_key(self) -> Literal["bearer_token_file", "key_file"]:
-        """Key of the setting that has the path of the file."""
+        """Key of the setting that names the file."""
         return "bearer_token_file" if self.bearer_token_file is not None else "key_file"
 
     @property
@@ -69,7 +69,7 @@ class Auth(Block):
 
 
 class TlsSpec(Block):
-    """TLS settings for the connection to a server. ca_file: None: the CAs of the system"""
+    """TLS settings for the connection to a server. ca_file: None: the system's CAs"""
 
     ca_file: str | None = Field(None, description="certificate authorities to trust instead of those of the system")
     insecure_skip_verify: bool = Field(False, description="accept any certificate, for tests only")
@@ -87,26 +87,26 @@ class TlsSpec(Block):
 
 
 def server_tls(tls: TlsSpec | None) -> TlsSpec | None:
-    """Validates TLS of a server that is no target. Raises a mistake for settings that only targets support."""
+    """Validate the TLS settings of a server that is no target. Raises a mistake for settings that only targets support."""
     if tls is not None and tls.server_name:
         raise mistake("is for targets only; give the url the name in the certificate", "server_name")
     return tls
 
 
 def server_auth(auth: Auth) -> Auth:
-    """Validates authentication at a server that is no target. Raises a mistake for settings that only targets support."""
+    """Validate the authentication at a server that is no target. Raises a mistake for settings that only targets support."""
     if auth.header is not None:
         raise mistake("is for targets only; use bearer_token_file", "header")
     return auth
 
 
 def environment(info: ValidationInfo) -> Mapping[str, str] | None:
-    """Environment variables for the file that is validated; None if code builds the model."""
+    """Environment variables for a validated file; None if code builds the model."""
     return info.context.environment if info.context else None
 
 
 def http_url(text: str, info: ValidationInfo, example: str, *schemes: str) -> str:
-    """Validates a URL and expands its variables, whose values may be secrets. schemes: default http and https. Raises ValueError."""
+    """Validate a URL and expand its variables, which may be secrets. schemes: default http and https. Raises ValueError."""
     url = expand_url(text, environment(info))
     if not _is_sendable(url):
         raise ValueError(f"{mask_secrets(text)!r} {_UNSENDABLE}")
@@ -123,14 +123,14 @@ def http_url(text: str, info: ValidationInfo, example: str, *schemes: str) -> st
 
 
 def _is_sendable(url: str) -> bool:
-    """True if a request can carry the URL. The host may be an international name, and a query is percent-encoded when it is sent."""
+    """True if a request can carry the URL. The host may be an international name; a query is percent-encoded on sending."""
     address, _, query = url.partition("?")
     _, _, path = address.partition("://")[2].partition("/")
     return url == url.strip() and (address + query).isprintable() and " " not in address and path.isascii()
 
 
 def header_problem(name: str, value: str, *, auth_header: str) -> str:
-    """Error in a header; empty if it is valid. auth_header: name of the header that `auth` sets, empty without one"""
+    """Error in a header; empty if it is valid. auth_header: name of the header that `auth` sets; empty for none"""
     if OWN_HEADERS.fullmatch(name.lower()) or name.lower() == auth_header.lower() != "":
         return "is set by the prober itself; remove it"
     if not name or not all(c.isalnum() or c in "!#$%&'*+-.^_`|~" for c in name) or not name.isascii():
@@ -141,7 +141,7 @@ def header_problem(name: str, value: str, *, auth_header: str) -> str:
 
 
 def _expanded_headers(headers: Mapping[str, str], info: ValidationInfo) -> dict[str, str]:
-    """Headers with the variables in their values expanded. An error is raised as a mistake at the name of its header."""
+    """Expand the variables in header values. Errors are raised as mistakes at the header's name."""
     auth: Auth | None = info.data.get("auth")
     auth_header = auth.credential("")[0] if auth is not None else ""
     expanded: dict[str, str] = {}
@@ -161,7 +161,7 @@ Headers = Annotated[dict[str, str], AfterValidator(_expanded_headers)]
 
 
 def server_problem(url: str, example: str) -> str:
-    """Error in the URL of a server, which must not contain a password; empty if it is valid. The error repeats no part of the URL."""
+    """Error in the URL of a server, which must have no password; empty if it is valid. The error repeats no part of the URL."""
     if not _is_sendable(url):
         return _UNSENDABLE
     if _NAME.search(url):
@@ -179,9 +179,9 @@ def server_problem(url: str, example: str) -> str:
 
 
 def base_url(text: str) -> str:
-    """The base URL, without a trailing slash and without the path of an API. If the URL has no path, /v1 is added. Raises a mistake.
+    """The base URL, without trailing slash and API path; /v1 is added if there is no path. Raises a mistake.
 
-    `?api-version=…` stays: Azure needs it with every request, and it is no secret. Other parameters may be secrets, and are refused.
+    `?api-version=…` stays: Azure needs it in every request, and it is no secret. Other parameters may be secrets and are refused.
     """
     if problem := server_problem(text, "http://host:port"):
         raise mistake(f"{mask_secrets(text)!r} {problem}")
@@ -195,21 +195,21 @@ def base_url(text: str) -> str:
 
 
 def api_of(url: object) -> Api | None:
-    """The API whose path is at the end of a URL; None for a base URL."""
+    """The API whose path ends a URL; None for a base URL."""
     api_url = _API_URL.fullmatch(url.partition("?")[0]) if isinstance(url, str) else None
     return next((api for api in APIS.values() if api_url and api.path == api_url[2]), None)
 
 
 def expand_url(url: str, environment: Mapping[str, str] | None) -> str:
-    """A URL with its variables expanded. Values of variables within the URL are percent-encoded. Raises ValueError."""
+    """Expand variables in a URL, percent-encoding their values. Raises ValueError."""
     return expand(url, environment, str if _NAME.fullmatch(url) else lambda value: quote(value, safe=""))
 
 
 def expand(text: str, environment: Mapping[str, str] | None, write: Callable[[str], str] = str) -> str:
-    """Text with its variables expanded; unchanged without an environment. Raises ValueError for variables that are not set."""
+    """Expand variables in a text; without an environment return it unchanged. Raises ValueError for unset variables."""
     if environment is None:
         return text
-    # The file of a Secret often ends with a newline.
+    # The file of a Secret often ends with a line break.
     values = {name: environment.get(name, "").strip() for name in _NAME.findall(text)}
     if unset := [name for name, value in values.items() if not value]:
         raise ValueError(f"the environment has no {' and no '.join(unset)}, or an empty one; set it")
@@ -217,7 +217,7 @@ def expand(text: str, environment: Mapping[str, str] | None, write: Callable[[st
 
 
 def texts(written: Any, *keys: Any) -> Iterator[tuple[tuple[Any, ...], str]]:
-    """Yields (keys, text) of each text in a configuration as it is written."""
+    """Yield (keys, text) for each text in a configuration as written."""
     if isinstance(written, str):
         yield keys, written
     items = written.items() if isinstance(written, dict) else enumerate(written) if isinstance(written, list) else ()
@@ -226,9 +226,9 @@ def texts(written: Any, *keys: Any) -> Iterator[tuple[tuple[Any, ...], str]]:
 
 
 def unexpanded_variables(written: Any) -> Iterator[tuple[tuple[Any, ...], str]]:
-    """Yields (keys, error) of each text that names a variable where none is expanded.
+    """Yield (keys, error) for each text with a variable where variables are not expanded.
 
-    Request fields, golden prompts and relabelling rules are texts in which `${NAME}` means something else.
+    Request fields, golden prompts and relabelling rules are excluded: `${NAME}` has another meaning there.
     """
     for keys, text in texts(written):
         is_expanded = keys[-1] == "proxy_url" or keys[-2:-1] == ("headers",) or keys[-2:] in EXPANDED_URLS
@@ -237,7 +237,7 @@ def unexpanded_variables(written: Any) -> Iterator[tuple[tuple[Any, ...], str]]:
 
 
 def plain_secrets(written: Any) -> Iterator[tuple[str, str]]:
-    """Yields (path, warning) for each secret that a configuration contains as plain text."""
+    """Yield (path, warning) for each secret that is plain text in a configuration."""
     for keys, text in texts(written):
         if keys[-2:-1] == ("headers",) and keys[-1].lower() in SECRET_HEADERS and not _NAME.search(text):
             yield path_of(keys), f"a secret {_REMEDY}"

@@ -1,5 +1,5 @@
-"""Settings of a target's server: the engine's metrics page, GPUs, the data that a decode step reads, and facts for the context of
-results that the prober cannot find out.
+"""Settings about a target's server: the engine's metrics page, GPUs, the data that a decode step reads, and facts for the context of
+results that the prober cannot read.
 """
 
 import json
@@ -54,7 +54,7 @@ Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": "string"})
 
 
 def read_model_config(path: str, info: ValidationInfo) -> dict[str, Any]:
-    """The JSON object of a model's config.json, whose path is `config_file` in the validated file. Raises a mistake."""
+    """Read the JSON object of a model's config.json. path: value of `config_file`. Raises a mistake."""
     try:
         assert isinstance(info.context, Document), "only a file names a file"
         config = json.loads(info.context.read(path))
@@ -74,7 +74,7 @@ FACTS = (
 
 
 class ContextSpec(Block):
-    """Facts about hardware, engine and model, by their names in FACTS. If the prober finds another value, results contain both."""
+    """Facts about hardware, engine and model, by their names in FACTS. If the prober reads another value, results have both."""
 
     model_config = ConfigDict(
         extra="allow", json_schema_extra={"propertyNames": {"enum": [*FACTS, "flags", "rollback", "config_file"]}}
@@ -109,7 +109,7 @@ class ContextSpec(Block):
 
     @property
     def checkpoint_facts(self) -> list[Fact]:
-        """Facts from `config_file`. An engine may convert weights to another type when it loads them."""
+        """Facts from `config_file`. An engine may convert weights to another type while loading."""
         config = self._config or {}
         values: dict[str, object] = {
             "precision": config.get("dtype") or config.get("torch_dtype"),
@@ -121,7 +121,7 @@ class ContextSpec(Block):
 
     @property
     def decode_model(self) -> DecodeModel | None:
-        """The data that a decode step reads; None without `config_file`, or if the file does not determine it."""
+        """Data that a decode step reads; None without `config_file`, or if it is not sufficient."""
         try:
             return decode_model(self._config)
         except UnknownFigure:
@@ -129,7 +129,7 @@ class ContextSpec(Block):
 
 
 def _quantization(block: object) -> str | None:
-    """Method, bits and group size as text, as far as a `quantization_config` has them."""
+    """Method, bits and group size of a `quantization_config` as text, as far as known."""
     if not isinstance(block, dict) or not isinstance(method := block.get("quant_method"), str):
         return None
     parts = [method]
@@ -145,7 +145,7 @@ def _page_url(text: str | None, info: ValidationInfo) -> str | None:
 
 
 class MetricsSpec(Block):
-    """Metrics page of the engine. url: None: discover it on the target's server"""
+    """Metrics page of the engine. url: None: search for it on the target's server"""
 
     url: Annotated[Auto, AfterValidator(_page_url)] = Field(
         None,
@@ -205,7 +205,7 @@ class GpusSpec(Block):
 
 
 class DecodeBoundSpec(Block):
-    """Data that a decode step reads. gpus: number of GPUs that share the weights; None: as many as are detected"""
+    """Data that a decode step reads. gpus: number of GPUs that share the weights; None: as many as detected"""
 
     config_file: str | None = Field(None, description="config.json of the model on Hugging Face")
     active_parameters: Positive | None = Field(None, description="weights read per token; absent: from config_file")
@@ -252,5 +252,5 @@ class DecodeBoundSpec(Block):
 
     @property
     def memory_bandwidth_bytes_per_s(self) -> float | None:
-        """Bandwidth of one GPU: the configured one, or that of `gpu`; None if both are absent."""
+        """Bandwidth of one GPU, configured or that of `gpu`; None without either."""
         return self._bandwidth

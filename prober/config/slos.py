@@ -48,12 +48,12 @@ class SloSpec(Block):
         return threshold
 
     def named(self, name: str) -> Slo:
-        """Returns the objective with its name."""
+        """The objective with its name."""
         return Slo(name, self.signal, self.threshold, self.objective, self.window)
 
 
 def objective(text: object) -> Slo:
-    """Parses the short form of an objective, which gets the name of its signal. Raises ValueError."""
+    """Parse the short form of an objective, whose name is its signal. Raises ValueError."""
     match = _OBJECTIVE.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f"{shortened(text)} is no objective; {FORM}")
@@ -65,7 +65,7 @@ def objective(text: object) -> Slo:
 
 
 def renamed(objectives: Sequence[Slo]) -> dict[Slo, Slo]:
-    """Objectives of the command line with unique names, by original: the signal, with a number if that is taken."""
+    """Give command-line objectives unique names, {original: renamed}: the signal, with a number if it is taken."""
     names: dict[Slo, Slo] = {}
     for slo in dict.fromkeys(objectives):
         same = sum(other.signal == slo.signal for other in names)
@@ -74,7 +74,7 @@ def renamed(objectives: Sequence[Slo]) -> dict[Slo, Slo]:
 
 
 def parse_objectives(texts: Sequence[str]) -> tuple[Slo, ...]:
-    """Parses the values of the option `--slo`. Raises ValueError."""
+    """Parse the values of the option `--slo`. Raises ValueError."""
     slos: list[Slo] = []
     for text in texts:
         try:

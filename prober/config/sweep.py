@@ -1,4 +1,4 @@
-"""Sweeps of a target: the requests, the schedule and the stop conditions."""
+"""Sweeps of a target: requests, schedule and stop conditions."""
 
 from typing import Annotated, Literal
 
@@ -49,7 +49,7 @@ class GuardSpec(Block):
 
 
 class LimitsSpec(Block):
-    """Limits on the resources that a sweep may use; None: no limit."""
+    """Limits on what a sweep may use; None: no limit."""
 
     requests: PositiveCount | None = Field(None, description="most requests")
     tokens: PositiveCount | None = Field(None, description="prompt and output tokens")
@@ -63,7 +63,7 @@ _TOO_LATE = f"{{:g}}s is above {MAX_SPREAD_S:g}s; a sweep that starts so late co
 
 
 class SweepSpec(Block):
-    """Short sweeps of a target."""
+    """Short sweeps of a target, with their schedule and limits."""
 
     schedule: Annotated[str, require(due_minutes, "")] | None = Field(
         None,
@@ -119,7 +119,7 @@ class SweepSpec(Block):
 
     @property
     def lowest_rate(self) -> float:
-        """Requests per second of the warm-up and of the first stage."""
+        """Requests per second in the warm-up and the first stage."""
         return self.rates[0] if self.rates else self.min_rate
 
     @property
@@ -128,7 +128,7 @@ class SweepSpec(Block):
         return self.step or (60.0 if self.mode == "grid" else 4.0)
 
     def rate(self, number: int) -> float | None:
-        """Requests per second of a stage of the ramp or the grid; None beyond the highest. number: of the stage, from 0"""
+        """Requests per second in a stage of the ramp or grid; None beyond the highest. number: number of the stage, from 0"""
         if self.rates:
             return self.rates[number] if number < len(self.rates) else None
         factor = FACTORS[self.mode]

@@ -1,4 +1,4 @@
-"""Targets: their addresses, the probes that are sent to them, and budgets."""
+"""Targets: their addresses, the probes sent to them, and budgets."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ from prober.workload.workloads import Mix, TraceWorkload, Workload, sample_lengt
 
 DEFAULT_SIGNALS = ("ttft", "ttft_answer", "tpot", "itl", "e2e")  # judged by sweeps without `slos`
 DAY_S = 86400
-DRAWS = 300  # of a workload, to estimate the variance of its lengths
+DRAWS = 300  # from a workload, to estimate the variance of its lengths
 
 
 class GammaShape(Block):
@@ -70,7 +70,7 @@ Arrivals = Annotated[
 class Timeouts(Block):
     """Timeouts of a request, in seconds.
 
-    All but `connect` count from the due time, and only content of the answer satisfies them: headers and comments do not.
+    All except `connect` count from the due time, and only content of the answer satisfies them: headers and comments do not.
     """
 
     connect: Duration = Field(10.0, description="DNS, TCP and TLS of one connection together")
@@ -80,7 +80,7 @@ class Timeouts(Block):
 
 
 class HealthSpec(Block):
-    """Rules by which `/health/TARGET` answers that a target is healthy or not."""
+    """Rules by which `/health/TARGET` decides whether a target is healthy."""
 
     failures: PositiveCount = Field(3, description="failed probes among the last `of` that make a target unhealthy")
     of: PositiveCount = Field(5, description="probes among which failures are counted, at least `failures`")
@@ -99,7 +99,7 @@ class HealthSpec(Block):
 
 
 class Overridable(Block):
-    """Settings that `defaults` sets for all targets, and that each target can override."""
+    """Settings that `defaults` sets for all targets and each target can override."""
 
     rate: Rate = Field(0.2, description="mean rate of probes")
     arrivals: Arrivals = Field(
@@ -155,13 +155,13 @@ class BudgetSpec(Block):
         return price
 
     def dollars(self, prompt_tokens: float, completion_tokens: float) -> float:
-        """Cost of tokens in dollars; 0 without configured prices."""
+        """Dollars for these tokens; 0 without configured prices."""
         price = self.price_per_million
         return (prompt_tokens * price.prompt + completion_tokens * price.completion) / 1e6 if price else 0.0
 
 
 class ProbeSpec(Block):
-    """A stream of probes. rate: with arrivals `trace`, the rate of the trace at the workload's speed"""
+    """A stream of probes. rate: with arrivals `trace`, the trace's rate at the workload's speed"""
 
     workload: NamedWorkload = Field(
         default_factory=lambda: BUILT_IN["probe"],
@@ -177,13 +177,13 @@ class ProbeSpec(Block):
     )
 
     def judged(self) -> Iterator[tuple[str, Workload, float, tuple[Slo, ...]]]:
-        """Yields (series, workload, probes per second, SLOs) of each series. `quality` SLOs judge only answers that are checked."""
+        """Yield (series, workload, probes per second, SLOs) per series. `quality` SLOs only judge checked answers."""
         for name, workload, share in self.workload.shares():
             slos = tuple(slo for slo in self.slos if slo.signal != "quality" or workload.checks)
             yield name, workload, self.rate * share, slos
 
     def for_target(self, target: Mapping[str, Any], known: list[Slo], at: str, mistakes: Mistakes) -> Self:
-        """Returns the probe with inherited values. target: valid fields of the target; known: SLOs of the file; at: path of probe"""
+        """The probe with inherited values. target: valid fields of the target; known: SLOs of the file; at: path of the probe"""
         own = self.model_fields_set
         update = {key: target[key] for key in ("rate", "arrivals") if key not in own and key in target}
         if update.get("arrivals", self.arrivals) == "trace":
@@ -212,7 +212,7 @@ class ProbeSpec(Block):
 
 
 def unjudged(slo: Slo, workload: Workload | Mix, *, stream: bool) -> str:
-    """Why an SLO cannot judge the answers of a workload; empty if it can."""
+    """Why an SLO cannot judge a workload's answers; empty if it can."""
     if slo.signal == "quality" and not workload.checks:
         return (
             f"{slo.name!r} judges quality, but no answer of workload {workload.name!r} is checked; give it `golden` prompts, tools "
@@ -224,7 +224,7 @@ def unjudged(slo: Slo, workload: Workload | Mix, *, stream: bool) -> str:
 
 
 def threshold_problem(slo: Slo, timeouts: Timeouts) -> str:
-    """Error if a timeout cuts a probe before its SLO threshold is exceeded; empty if not."""
+    """Error if a timeout ends a probe before its SLO threshold is exceeded; empty if not."""
     cuts = {"ttft": "first_token", "itl": "stall", "tpot": "stall"}
     key = cuts.get(slo.signal, "total")
     limit_s: float = getattr(timeouts, key)
@@ -243,7 +243,7 @@ def _engine(name: str | None, info: ValidationInfo) -> str | None:
 
 
 class Template(Overridable):
-    """Settings that configured and discovered targets have in common: all but address and name."""
+    """Settings of configured and discovered targets: all except address and name."""
 
     model: Auto = Field(None, description="name of the model; auto: from /v1/models")
     api: Literal["chat", "completions", "responses", "messages"] = Field(
@@ -361,7 +361,7 @@ class Template(Overridable):
 
 
 class TargetSpec(Template):
-    """A target. url: base URL without a trailing slash; name, model, engine: None: detected by the daemon"""
+    """A target. url: base URL without trailing slash; name, model, engine: None: detected by the daemon"""
 
     url: Annotated[str, AfterValidator(base_url)] = Field(
         description="base URL, or that of the API itself, such as http://host/v1/messages; without a path, /v1 is added; "
@@ -375,7 +375,7 @@ class TargetSpec(Template):
     @model_validator(mode="before")
     @classmethod
     def _take_api_of_url(cls, value: Any) -> Any:
-        """Set `api` to the API whose path is at the end of the URL."""
+        """Set `api` to the API whose path ends the URL."""
         api = api_of(value.get("url")) if isinstance(value, dict) else None
         if api is None:
             return value
@@ -392,11 +392,11 @@ class TargetSpec(Template):
 
     @property
     def traffic_slos(self) -> tuple[Slo, ...]:
-        """SLOs that all requests of the engine are judged by."""
+        """SLOs that judge all requests of the engine."""
         return self.metrics.slos if self.metrics else ()
 
     def uses(self) -> Iterator[tuple[Slo, JudgedStream]]:
-        """Yields (SLO, stream of this target's probes that it judges)."""
+        """Yield (SLO, stream of this target's probes that it judges)."""
         for probe in self.probes:
             for series, workload, rate_per_s, slos in probe.judged():
                 _, mean = workload.mean_tokens()
@@ -420,7 +420,7 @@ class Estimate:
 
 
 def estimate_per_day(target: TargetSpec) -> Estimate:
-    """Daily use by one prober of `target`: rate x 86400 x mean lengths, summed over its probes."""
+    """Mean daily use by one prober of `target`: rate x 86400 x mean lengths, summed over its probes."""
     return _estimate(target.probes, target.budget)
 
 
@@ -433,7 +433,7 @@ def _estimate(probes: tuple[ProbeSpec, ...], budget: BudgetSpec | None) -> Estim
 
 
 def needs_of(target: TargetSpec) -> dict[str, BudgetDemand]:
-    """Demand of the scheduled probes of `target` for the daily budgets "tokens" and "cost"."""
+    """Demand of the scheduled probes of `target` on the daily budgets "tokens" and "cost"."""
     budget = target.budget or BudgetSpec()
     tokens = _need(target, lambda prompt, output: prompt + output) if budget.tokens_per_day is not None else None
     cost = _need(target, budget.dollars) if budget.cost_per_day is not None else None
@@ -441,7 +441,7 @@ def needs_of(target: TargetSpec) -> dict[str, BudgetDemand]:
 
 
 def _need(target: TargetSpec, amount: Callable[[float, float], float]) -> BudgetDemand:
-    """Mean (rate x mean) and variance (rate x mean square) for Poisson arrivals. amount: amount for (prompt, output) tokens"""
+    """Mean (rate x mean) and variance (rate x mean square) for Poisson arrivals. amount: returns the cost of (prompt, output) tokens"""
     mean = variance = 0.0
     for probe in target.probes:
         draws = sample_lengths(probe.workload, Random(0), DRAWS)

@@ -1,4 +1,4 @@
-"""Parse quantities such as `500ms`, `0.2/s`, `99.9%`, `4M`."""
+"""Parses and formats quantities such as `500ms`, `0.2/s`, `99.9%`, `4M`."""
 
 import re
 from collections.abc import Collection
@@ -25,7 +25,7 @@ PERCENT_PATTERN = rf"^{_NUMBER}\s*%$"
 MAX_WORKERS = 256
 COUNT_PATTERN = rf"^{_NUMBER}\s*([kKMGB]?)$"
 
-MAX_DURATION_S = 100 * 365 * 86_400.0  # larger values are mistakes, and clocks and counters cannot hold them
+MAX_DURATION_S = 100 * 365 * 86_400.0  # larger values are mistakes, and overflow clocks and counters
 MIN_RATE_PER_S, MAX_RATE_PER_S = 1e-8, 1e5
 MAX_COUNT = 10**15
 
@@ -35,7 +35,7 @@ class UnitError(ValueError):
 
 
 def duration(value: object) -> float:
-    """Parses "500ms", "10s", "2m", "6h" or "30d" to seconds. Raises UnitError with a valid form."""
+    """Parse "500ms", "10s", "2m", "6h" or "30d" to seconds. Raises UnitError with a valid form."""
     if match := re.match(DURATION_PATTERN, value) if isinstance(value, str) else None:
         if (seconds := float(match[1]) * _SECONDS[match[2]]) <= MAX_DURATION_S:
             return seconds
@@ -46,14 +46,14 @@ def duration(value: object) -> float:
 
 
 def positive_duration(value: object) -> float:
-    """Parses a `duration` above 0. Raises UnitError."""
+    """Parse a `duration` above 0. Raises UnitError."""
     if seconds := duration(value):
         return seconds
     raise UnitError(f"must be more than 0, is {shortened(value)}")
 
 
 def rate(value: object) -> float:
-    """Parses "0.2/s", "12/min", "1/h" or "1/30s" to requests per second. Raises UnitError."""
+    """Parse "0.2/s", "12/min", "1/h" or "1/30s" to requests per second. Raises UnitError."""
     if match := re.match(RATE_PATTERN, value) if isinstance(value, str) else None:
         span_s = float(match[2] or 1) * _PER[match[3]]
         per_s = float(match[1]) / span_s if span_s else 0.0
@@ -66,7 +66,7 @@ def rate(value: object) -> float:
 
 
 def share(value: object) -> Decimal:
-    """Parses "30%" or "99.9%", from 0% to 100%, to the exact ratio. Raises UnitError."""
+    """Parse "30%" or "99.9%", from 0% to 100%, to the exact ratio. Raises UnitError."""
     if match := re.match(PERCENT_PATTERN, value) if isinstance(value, str) else None:
         if (ratio := Decimal(match[1]) / 100) <= 1:
             return ratio
@@ -75,14 +75,14 @@ def share(value: object) -> Decimal:
 
 
 def percent(value: object) -> Decimal:
-    """Parses a `share` above 0%. Raises UnitError."""
+    """Parse a `share` above 0%. Raises UnitError."""
     if ratio := share(value):
         return ratio
     raise UnitError(f"{shortened(value)} is nothing; use more than 0%")
 
 
 def reuse(value: object) -> float:
-    """Parses the share of warm requests: "warm" is 1, "cold" is 0, else a percentage. Raises UnitError."""
+    """Parse the share of warm requests: "warm" is 1, "cold" is 0, else a percentage. Raises UnitError."""
     try:
         return float(value == "warm" if value in ("warm", "cold") else share(value))
     except UnitError as problem:
@@ -90,7 +90,7 @@ def reuse(value: object) -> float:
 
 
 def count(value: object) -> int:
-    """Parses a whole number: 128, "4M", "200k". Raises UnitError."""
+    """Parse a whole number: 128, "4M", "200k". Raises UnitError."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT:
         return value
     if match := re.match(COUNT_PATTERN, value) if isinstance(value, str) else None:
@@ -101,7 +101,7 @@ def count(value: object) -> int:
 
 
 def worker_count(value: object) -> int | None:
-    """Parses the number of processes that send, 1 to `MAX_WORKERS`; None for `auto`. Raises UnitError."""
+    """Parse the number of sending processes, 1 to `MAX_WORKERS`; None for `auto`. Raises UnitError."""
     if value == "auto":
         return None
     if isinstance(value, int | str) and str(value).isdecimal() and 1 <= int(value) <= MAX_WORKERS:
@@ -110,7 +110,7 @@ def worker_count(value: object) -> int | None:
 
 
 def duration_text(seconds: float) -> str:
-    """A duration in the form that a file has: 500ms, 20m, 30d."""
+    """Format a duration as in files: 500ms, 20m, 30d."""
     for unit in ("d", "h", "m", "s"):
         if seconds and seconds % _SECONDS[unit] == 0:
             return f"{seconds / _SECONDS[unit]:g}{unit}"
@@ -118,25 +118,25 @@ def duration_text(seconds: float) -> str:
 
 
 def rate_text(per_s: float) -> str:
-    """A rate in the form that a file has: 0.2/s, 1/30d."""
+    """Format a rate as in files: 0.2/s, 1/30d."""
     return f"{per_s:g}/s" if per_s >= 0.01 else f"1/{duration_text(round(1 / per_s, 3))}"
 
 
 def counted(count: int, noun: str) -> str:
-    """A number with its noun: 1 target, 2 targets, 1,000 targets."""
+    """Format a number with its noun: 1 target, 2 targets, 1,000 targets."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def first_names(names: Collection[str], limit: int) -> str:
-    """The first names in alphabetical order and the number of others, such as "a, b, c and 1,997 more"."""
+    """First names in alphabetical order, and how many others, such as "a, b, c and 1,997 more"."""
     listed = ", ".join(sorted(names)[:limit])
     return f"{listed} and {len(names) - limit:,} more" if len(names) > limit else listed
 
 
 def shortened(value: object) -> str:
-    """A value for a message: its repr, of at most 80 characters."""
+    """Format a value for a message: its repr, of at most 80 characters."""
     try:
         text = repr(value)
-    except ValueError:  # an integer with thousands of digits
+    except ValueError:  # an integer has thousands of digits
         text = "a number of thousands of digits"
     return text if len(text) <= 80 else text[:79] + "…"

@@ -1,6 +1,6 @@
-"""`--web.config.file` in the format of Prometheus's exporter-toolkit: TLS, passwords and headers of the prober's web server.
+"""Parses `--web.config.file`, in the format of Prometheus's exporter-toolkit: TLS, passwords and headers of the prober's web server.
 
-A setting that Python's TLS cannot implement is refused by name, never ignored silently. No message repeats a secret.
+A setting that Python's TLS lacks is refused by name, never ignored silently. No message repeats a secret.
 """
 
 import re
@@ -26,7 +26,7 @@ VERSIONS = ("TLS12", "TLS13")
 
 
 class TlsServer(Block):
-    """`tls_server_config`. Paths are as written, relative to the folder of the configuration."""
+    """`tls_server_config`. Paths are as written, relative to the configuration's folder."""
 
     cert: str = ""
     key: str = Field("", repr=False)
@@ -41,13 +41,13 @@ class TlsServer(Block):
 
     @property
     def is_configured(self) -> bool:
-        """True if TLS is configured, possibly incompletely."""
+        """True if TLS is configured, even if incompletely."""
         files = (self.cert, self.cert_file, self.key, self.key_file, self.client_ca, self.client_ca_file)
         return any(files) or bool(self.client_auth_type)
 
     @property
     def certificate_required(self) -> bool:
-        """True if clients must have a certificate of a configured CA."""
+        """True if clients need a certificate from a configured CA."""
         return self.client_auth_type == "RequireAndVerifyClientCert"
 
     @model_validator(mode="after")
@@ -89,7 +89,7 @@ class TlsServer(Block):
 
 
 class HttpServer(Block):
-    """`http_server_config`. HTTP/2 is not supported, even if it is configured; clients use HTTP/1.1 instead."""
+    """`http_server_config`. HTTP/2 is not supported, even if configured; clients use HTTP/1.1 instead."""
 
     http2: bool = True
     headers: dict[str, str] = Field(default_factory=dict)
@@ -109,7 +109,7 @@ class HttpServer(Block):
 
 
 class RateLimit(Block):
-    """`rate_limit` of all requests together, by a token bucket. interval: seconds per request, 0 for no limit"""
+    """`rate_limit` for all requests together, by a token bucket. interval: seconds per request, 0 for no limit"""
 
     interval: OptionalDuration = 0.0
     burst: Annotated[int, Field(ge=0)] = 0
@@ -122,7 +122,7 @@ class RateLimit(Block):
 
 
 class WebConfig(Block):
-    """The complete file."""
+    """A web configuration file."""
 
     tls_server_config: TlsServer = TlsServer()
     http_server_config: HttpServer = HttpServer()
@@ -152,7 +152,7 @@ class WebConfig(Block):
 
 
 def load_web(text: str, source: str) -> WebConfig:
-    """Parse the file. Raises ConfigError with all errors."""
+    """Parse a web configuration file. Raises ConfigError with all errors."""
     problems = Problems(source, text)
     raw = problems.parse()
     config = problems.validated(WebConfig, {} if raw is None else raw, "", Document((), {}, str), is_secret=True)

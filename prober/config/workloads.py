@@ -1,4 +1,4 @@
-"""Workloads: the blocks under `workloads`, and the workloads that they describe."""
+"""Workloads: the blocks under `workloads`, and their conversion to workloads."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -73,7 +73,7 @@ class QuantilesSpec(Block, Generic[N]):
 
 
 class DistributionSpec(Block, Generic[N]):
-    """A distribution of lengths in tokens or of times. Exactly one key is set."""
+    """A distribution of token lengths or times. Exactly one key is set."""
 
     fixed: N | None = None
     uniform: UniformSpec[N] | None = None
@@ -82,7 +82,7 @@ class DistributionSpec(Block, Generic[N]):
     empirical: QuantilesSpec[N] | None = None
 
     def distribution(self, scale: int, least: int) -> LengthDistribution:
-        """Returns the distribution, in units of 1 / `scale`, from `least` on if the file has no minimum. Raises a mistake."""
+        """The distribution in units of 1 / `scale`. least: its minimum, if the file has none. Raises a mistake."""
         if len(self.model_fields_set) != 1:
             raise mistake(f"no distribution; write a plain value, or one of {', '.join(DistributionSpec.model_fields)}")
 
@@ -116,7 +116,7 @@ def _distribution(
     value: object,
     info: ValidationInfo,
 ) -> object:
-    """A distribution as it is written. Code passes the distribution itself, which is returned."""
+    """Parse a distribution as written. A distribution object, passed by code, is returned unchanged."""
     if isinstance(value, Fixed | Uniform | Exponential | Lognormal | Empirical):
         return value
     if isinstance(value, dict):
@@ -212,7 +212,7 @@ class PartSpec(Block):
 
 
 class Shape(Block):
-    """Prompt and output lengths, prefix and adapters of requests: the keys that a workload and a row of a workload matrix share."""
+    """Prompt and output lengths, prefix and adapters of requests: keys shared by workloads and rows of a workload matrix."""
 
     prompt_tokens: Length | None = Field(
         None,
@@ -244,7 +244,7 @@ class Shape(Block):
     def named_workload(
         self, name: str, sampling: Mapping[str, Any] | None = None, kind: Callable[..., Workload] = Workload
     ) -> Workload:
-        """Returns the workload with these lengths. kind: class of the workload, or a partial of it with the fields that only it has"""
+        """The workload with these lengths. kind: class of the workload, or a partial of it with the fields that only it has"""
         models = Adapters((self.model,)) if self.model is not None else None
         if self.adapters is not None:
             models = Adapters(self.adapters.names, self.adapters.turn)
@@ -283,7 +283,7 @@ class WorkloadSpec(Shape):
 def resolve_workloads(
     specs: Mapping[str, WorkloadSpec], problems: "Problems", document: Document
 ) -> dict[str, Workload | Mix]:
-    """Workloads by name, including built-in ones. Mixes are resolved last, as they refer to others. Names with errors become broken."""
+    """Convert blocks to {name: workload}, with the built-in ones; mixes last, as they refer to others. Bad names become broken."""
     workloads: dict[str, Workload | Mix] = dict(BUILT_IN)
     for name, spec in sorted(specs.items(), key=lambda item: item[1].mix is not None):
         before = problems.count

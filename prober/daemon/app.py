@@ -53,7 +53,7 @@ from prober.web.views import Snapshots
 from prober.web.web_config import Loaded, WebFile
 
 WATCH_INTERVAL_S = 2.0
-# A file with mistakes is read again though it has not changed: what it names may be there by then, or be readable.
+# A file with mistakes is read again even if unchanged: a file that it names may have appeared or become readable.
 RETRY_CONFIG_S, RETRY_CHANGE_S = 10.0, 60.0  # without any configuration; with an old one in use
 MIN_RETRY_LISTEN_S, MAX_RETRY_LISTEN_S = 1.0, 30.0
 MIN_RETRY_STORAGE_S, MAX_RETRY_STORAGE_S = 2.0, 60.0
@@ -64,15 +64,15 @@ NO_LEASE = (
     "sweeps and writes to Grafana are one at a time in this prober only, and a second one with this shard would do them too; "
     "give all of a shard the same lease"
 )
-KINDS = (ANSWERED, EVENTS, *(feature.saved for feature in FEATURES if feature.saved))  # of the rows in the store
-END_NOTICE_S = 10.0  # from the end of one container of a pod to the hook of another: up to 6 s were seen on a busy node
-POD_END_LIMIT_S = 3600.0  # longer than pods are given to end
+KINDS = (ANSWERED, EVENTS, *(feature.saved for feature in FEATURES if feature.saved))  # kinds of rows in the store
+END_NOTICE_S = 10.0  # between the end of one container of a pod and another's hook: up to 6 s on a busy node
+POD_END_LIMIT_S = 3600.0  # longer than any grace period of a pod
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of the command line. config_text: text of the configuration; if given, config_file is only its name"""
+    """Options of the command line. config_text: text of the configuration; if given, config_file only names it"""
 
     config_file: str
     listen_address: str = ":9742"  # "": no pages are served
@@ -93,7 +93,7 @@ class Options:
 
 
 def _warn(specs: Configuration) -> None:
-    """Log warnings about a valid configuration, such as an alert that cannot fire or a secret that could be shown."""
+    """Log warnings about a valid configuration, such as an alert that cannot fire or a secret that may be shown."""
     for warning in specs.warnings:
         log.warning("%s", warning)
     for slo, uses in specs.uses().items():
@@ -105,12 +105,12 @@ def _warn(specs: Configuration) -> None:
 
 
 def _discovered(specs: Configuration) -> str:
-    """Names of the discovery sources, as a part of a log line."""
+    """Names of the discovery sources for a log line."""
     return f", and those of discovery {', '.join(source.name for source in specs.discovery)}" if specs.discovery else ""
 
 
 def _dashboards() -> Iterable[dict[str, Any]]:
-    from prober.daemon.dashboards import documents  # large, and needed by a Grafana only
+    from prober.daemon.dashboards import documents  # large, and only needed with a Grafana
 
     return documents().values()
 
@@ -121,7 +121,7 @@ M = TypeVar("M", bound=Monitor)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the daemon. work: runs until the daemon ends, and again after a failure; name: label `task` of its failures"""
+    """A part of the daemon. work: runs until the daemon ends, and is restarted after a failure; name: label `task` of its failures"""
 
     name: str
     start: Work | None = None
@@ -132,10 +132,10 @@ class Part:
 class App:
     """The daemon.
 
-    watch: takes snapshots of all targets; probing ends when it returns. Storage, Grafana and sweeps are then not used, as another
-        prober may run with the same configuration
-    stopped_by: the signal that ended probing, if one did
-    pod_ends: set when `prober drain` is run
+    watch: takes snapshots of all targets; probing ends when it returns. Storage, Grafana and sweeps are then off, because another
+    prober may run with the same configuration
+    stopped_by: the signal that ended probing, if any
+    pod_ends: set by `prober drain`
     """
 
     def __init__(
@@ -153,26 +153,26 @@ class App:
         self._reloading = asyncio.Lock()
         self._file = WatchedFile(options.config_file)
         self._problems: dict[str, Problem] = {}  # settings not in effect, by part
-        self._configured = False  # a configuration was applied
-        self._next_reading_s = 0.0  # of a configuration with mistakes, by the loop's clock
+        self._configured = False  # a configuration is in effect
+        self._next_reading_s = 0.0  # next reading of a configuration with mistakes, on the loop's clock
         self._serving: PageServer | None = None
-        self._mended: tuple[Store, dict[str, SavedRows]] | None = None  # could not be used at first
+        self._mended: tuple[Store, dict[str, SavedRows]] | None = None  # a store that could not be used at first
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def should_restart(self) -> bool:
-        """True if the process must start again: the store has become usable, and no signal asked for the end."""
+        """True if the process must restart: the store has become usable, and no signal asked for the end."""
         return self._mended is not None and self.stopped_by is None
 
     async def run(self) -> None:
         """Probe until SIGTERM or SIGINT, or until `should_restart`; then drain. Raises ConfigError, OSError (address in use).
 
-        With `keep_running` only mistakes in options are raised, as no changed file and no other process can fix them.
+        With `keep_running` only mistakes in options are raised: neither a changed file nor another process can fix them.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, number)
-        await self._reloading.acquire()  # a SIGHUP during the start is handled after it
+        await self._reloading.acquire()  # handle a SIGHUP during the start after it
         loop.add_signal_handler(signal.SIGHUP, lambda: self._start(asyncio.create_task(self.reload())))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGHUP))
         log.info("llm-slo-prober %s, configuration %s", __version__, self._options.config_file)
@@ -311,7 +311,7 @@ class App:
             await self._desired_targets.configure(specs)
             clock.on_beat = self._beat_recorder(self._site.views.receive_delays)
 
-        # In the order in which they start; they end in the opposite order, after all work has been cancelled.
+        # In order of start; they end in reverse order, after all work is cancelled.
         return [
             Part("clock", close=clock.close),
             Part("pages", start=self._listen, close=lambda: self._serving.close() if self._serving else None),
@@ -323,7 +323,7 @@ class App:
                 if part.saving_task
             ),
             Part("fleet", close=lambda: self._fleet.stop(options.drain_s)),
-            # Released after the last sweep, so that other replicas need not wait for the end of the lease.
+            # Released after the last sweep, so that other replicas need not wait until the lease expires.
             Part("leases", work=leading.run, close=leading.close),
             Part("sweeps", close=self._sweeps.close),
             Part("targets", start=begin, work=self._desired_targets.run, close=self._desired_targets.close),
@@ -336,7 +336,7 @@ class App:
         return next(monitor for monitor in self._monitors if isinstance(monitor, kind))
 
     def _set_up(self, specs: Configuration) -> None:
-        """Apply the settings that are not about one target."""
+        """Apply the settings that do not concern a single target."""
         for monitor in self._monitors:
             monitor.configured(specs)
         self._grafana.configure(specs.grafana)
@@ -356,13 +356,13 @@ class App:
         self._stopping.set()
 
     def _pod_ends(self) -> None:
-        """Stop probing the targets in the prober's own pod, which is ending; resume after POD_END_LIMIT_S if it still runs."""
+        """Stop probing targets in the prober's own pod, which is ending; resume after POD_END_LIMIT_S if it still runs."""
         self.pod_ends = True
         log.info("the pod is being ended: no more probes of %s", counted(self._end_own_targets(), "target"))
         asyncio.get_running_loop().call_later(POD_END_LIMIT_S, self._pod_stays)
 
     def _end_own_targets(self) -> int:
-        """Send nothing more to the targets in the prober's own pod. Returns the number of these targets."""
+        """Stop sending to targets in the prober's own pod. Returns the number of these targets."""
         own = [runner for runner in self._fleet.runners.values() if is_loopback(runner.target.endpoint.host)]
         for runner in own:
             runner.end(True)
@@ -376,11 +376,11 @@ class App:
             runner.end(False)
 
     async def reload(self) -> str | None:
-        """Apply the configuration file. Returns its mistakes, with which nothing is changed, or None."""
+        """Apply the configuration file. Returns its mistakes, without applying anything, or None."""
         return await self._reload(is_requested=True)
 
     async def _reload(self, *, is_requested: bool) -> str | None:
-        """Apply the configuration file. is_requested: log mistakes even if they are unchanged."""
+        """Apply the configuration file. is_requested: log mistakes even if unchanged."""
         async with self._reloading:
             self._file.mark_read()
             try:
@@ -407,7 +407,7 @@ class App:
             return None
 
     def _initial_config(self) -> Configuration:
-        """The configuration at the start; an empty one if it has mistakes and the prober has to keep running."""
+        """The configuration at the start; an empty one if it has mistakes and the prober must keep running."""
         try:
             options = self._options
             return self._used(
@@ -420,13 +420,13 @@ class App:
             return Configuration()
 
     def _used(self, specs: Configuration) -> Configuration:
-        """The configuration to apply. Raises ConfigError if its memory exceeds the limit and the prober has to keep running."""
+        """Return the configuration to apply. Raises ConfigError if it exceeds the memory limit and the prober must keep running."""
         if self._options.keep_running and (mistake := memory_excess(len(specs.targets))):
             raise ConfigError(f"{self._options.config_file}: {mistake}")
         return specs.for_watching() if self._watching is not None else specs
 
     def _stored(self, path: str | None) -> tuple[Store | None, dict[str, SavedRows]]:
-        """(store, its rows by kind). The store is None if state is in memory only."""
+        """(store, its rows by kind). The store is None if state is only in memory."""
         if path is None:
             log.warning(NO_STORE)
         else:
@@ -458,9 +458,9 @@ class App:
             raise UnusableStore(text) from None
 
     async def _retry_storage(self, path: str | None) -> None:
-        """Try again to open the store, and stop probing once it can be used, as its rows are only read at the start.
+        """Retry to open the store, and stop probing once it is usable, because rows are only read at the start.
 
-        It is not tried during a sweep or while the pod ends, of which a new start would know nothing.
+        No attempt is made during a sweep or while the pod ends, because a restarted process would not know of it.
         """
         if path is None or "storage" not in self._problems:
             return
@@ -489,7 +489,7 @@ class App:
         store.close()
 
     async def _listen(self) -> None:
-        """Serve the pages. If the address cannot be used and the prober has to keep running, retry until it can."""
+        """Serve the pages. If the address cannot be used and the prober must keep running, retry until it can."""
         address = self._options.listen_address
         if not address:
             return
@@ -512,7 +512,7 @@ class App:
         log.info("%s", self._pages())
 
     def _pages(self) -> str:
-        """Text on the address and protection of the pages, for the log."""
+        """Text on the pages' address and protection, for the log."""
         web = self._site.access.file
         if not self._options.listen_address:
             return "no pages"
@@ -527,9 +527,9 @@ class App:
         self._refused("configuration", f"configuration not applied, {consequence}", mistakes, is_requested=is_requested)
 
     def _refused(self, part: str, headline: str, mistakes: Sequence[str], *, is_requested: bool = True) -> None:
-        """Report settings that are not in effect, in the log, on the page and by a series, until `_fixed` is called.
+        """Report settings that are not in effect in the log, on the page and by a series, until `_fixed` is called.
 
-        part: of the configuration; is_requested: log the mistakes even if they are unchanged
+        part: part of the configuration; is_requested: log the mistakes even if unchanged
         """
         problem = Problem(headline=headline, mistakes=list(mistakes))
         if is_requested or self._problems.get(part) != problem:
@@ -549,7 +549,7 @@ class App:
         self._families.value(own_series.RELOAD_TIME).value = self._clock.unix_s()
 
     async def _watch_targets(self) -> None:
-        """Pass snapshots to `watch`, if it is given; probing ends when it returns."""
+        """Pass snapshots to `watch`, if given; probing ends when it returns."""
         if self._watching is None:
             return
         try:
@@ -571,7 +571,7 @@ class App:
                 await self._reload(is_requested=False)
 
     async def _check_web_config(self) -> None:
-        """Check if a web configuration that locks the pages was fixed."""
+        """Check whether a web configuration that locks the pages has been fixed."""
         loaded = await self._site.access.file.current()
         if loaded.is_locked:
             return
@@ -583,7 +583,7 @@ class App:
             self._fixed("web")
 
     def _beat_recorder(self, latest_delays: deque[float]) -> Callable[[float], None]:
-        """Function that records with each beat of the clock how late it is, and the delays of what was received since the last one."""
+        """Return a function that records, at each beat of the clock, its lateness and the receive delays since the last beat."""
         lags = self._families.histogram(own_series.LOOP_LAG, COARSE)
         delays = self._families.histogram(own_series.RECEIVE_DELAY, FINE)
         by_kernel, by_process = (self._families.value(own_series.STAMPS, source) for source in ("kernel", "process"))

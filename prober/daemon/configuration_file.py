@@ -1,4 +1,4 @@
-"""Reads the configuration file and the files that it names, and checks what only this machine can tell."""
+"""Reads the configuration file and the files that it names, and checks what depends on this machine."""
 
 import logging
 import os
@@ -13,19 +13,19 @@ from prober.measure.engines import DIALECTS
 from prober.net.endpoint import BadEndpoint, endpoint
 from prober.storage.watched_file import MAX_TEXT_BYTES, read_regular, read_text
 
-MEMORY_LIMITS = (  # of this container, by control groups of version 2 and 1
+MEMORY_LIMITS = (  # of this container, from control groups of version 2 and 1
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
-OWN_MB, TARGET_MB = 60.0, 0.6  # rather too little: a sidecar takes 69 MB, and 500 targets 410 MB (bench/figures.md)
+OWN_MB, TARGET_MB = 60.0, 0.6  # rather low: a sidecar takes 69 MB, and 500 targets 410 MB (bench/figures.md)
 log = logging.getLogger(__name__)
 
 
 def read_config(path: str, text: str | None = None, *, is_regular: bool = False) -> Configuration:
-    """Configuration from the file. Raises ConfigError, with every mistake.
+    """Read the configuration from the file. Raises ConfigError with all mistakes.
 
-    text: text of the configuration; if given, path is only its name in errors
-    is_regular: refuse a file that is a pipe, which could block for ever
+    text: text of the configuration; if given, path only names it in errors
+    is_regular: refuse a pipe, which could block for ever
     """
     try:
         if text is None:
@@ -36,7 +36,7 @@ def read_config(path: str, text: str | None = None, *, is_regular: bool = False)
 
 
 def _examine(block: TargetSpec | GrafanaSpec) -> dict[str, str]:
-    """{key: error} for what a valid block needs and this machine lacks."""
+    """{key: error} for files and libraries that a valid block needs and this machine lacks."""
     if isinstance(block, GrafanaSpec):
         return {} if available() else {"": MISSING}
     try:
@@ -48,7 +48,7 @@ def _examine(block: TargetSpec | GrafanaSpec) -> dict[str, str]:
 
 
 def read_config_safely(path: str, text: str | None = None, *, is_regular: bool) -> Configuration:
-    """`read_config`, but every exception becomes a ConfigError, as no content of a file may end a running prober."""
+    """`read_config`, with every exception as a ConfigError, because no file content may end a running prober."""
     try:
         return read_config(path, text, is_regular=is_regular)
     except ConfigError:
@@ -65,7 +65,7 @@ def _read(path: str) -> str:
 
 
 def memory_excess(targets: int) -> str:
-    """Error text if so many targets need more than the memory limit, at which the kernel kills the prober; else ""."""
+    """Error if this many targets exceed the memory limit, at which the kernel kills the prober; else ""."""
     needed_mb, limit_mb = OWN_MB + TARGET_MB * targets, _limit_mb()
     if needed_mb <= limit_mb:
         return ""

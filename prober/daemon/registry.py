@@ -1,4 +1,4 @@
-"""All features, and all series, in the order in which /metrics and the documentation list them."""
+"""All features and series, in the order of /metrics and of the documentation."""
 
 import re
 
@@ -19,7 +19,7 @@ from prober.features.slo import declaration as slo
 from prober.probing import declaration as probing
 from prober.probing.feature import Feature, declared
 
-# In the order in which their observers are called: a new feature is one name here.
+# Order in which their observers are called. A new feature is one name here.
 FEATURES: tuple[Feature, ...] = tuple(
     declaration.FEATURE
     for declaration in (
@@ -32,15 +32,15 @@ VANTAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
 def registry(vantage: str = "") -> Registry:
-    """An empty registry with every family declared.
+    """Create an empty registry with every family declared.
 
-    vantage: name of the place from which the prober probes, a label of every series about a target; empty for no label.
+    vantage: place from which the prober probes, as a label of every series about a target; empty for no label
     """
     return Registry(ALL, (("vantage", vantage),) if vantage else ())
 
 
 def vantage_name(text: str) -> str:
-    """The text, if it is a valid name of a vantage or empty. Raises ValueError."""
+    """Validate the name of a vantage, which may be empty. Raises ValueError."""
     if text and not VANTAGE.fullmatch(text):
         raise ValueError(
             f"{text!r} is not the name of a place: write up to 63 letters, digits, -, _ and ., such as eu-west-1"

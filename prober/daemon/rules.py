@@ -11,9 +11,9 @@ from prober.probing import series as probes
 
 
 def groups(configuration: Configuration | None, options: RuleOptions) -> list[Rule]:
-    """The rule groups that a configuration needs, in the format of Prometheus rule files; without a configuration all of them.
+    """Rule groups for a configuration, in the format of Prometheus rule files; without a configuration all groups.
 
-    SLOs need no rules of their own. What is written depends on the features that targets use: checked answers, budgets, sweeps,
+    SLOs need no separate rules. The groups depend on the features that targets use: checked answers, budgets, sweeps,
     discovery, SLOs of all requests.
     """
     kinds = configuration.kinds if configuration else ()
@@ -39,7 +39,7 @@ def groups(configuration: Configuration | None, options: RuleOptions) -> list[Ru
 
 
 def as_operator(rule_groups: list[Rule], name: str = "llm-slo-prober") -> Rule:
-    """The groups as a PrometheusRule of the Prometheus operator."""
+    """The groups as a PrometheusRule for the Prometheus operator."""
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",

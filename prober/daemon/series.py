@@ -1,4 +1,4 @@
-"""Series and alerts of the prober itself."""
+"""Series and alerts about the prober itself."""
 
 from prober.exposition.alerting import Alert, Link
 from prober.exposition.families import counter, gauge, histogram
@@ -21,17 +21,17 @@ STAMPS = counter(
 )
 STORAGE_FAILURES = counter("llmslo_storage_write_failures_total", "Writes to --storage.path that failed.")
 
-# Within a week, whatever its scrape job is called; the steps of the long look back may all miss a short life.
+# Within a week, whatever its scrape job is called; the steps of the long look-back may all miss a short life.
 A_PROBER = "(last_over_time(llmslo_build_info[1h]) or max_over_time(llmslo_build_info[7d:5m]))"
 LOST = f"(up == 0 and on (job, instance) {A_PROBER})"
 
 
 def alerts(*, has_several: bool) -> tuple[Alert, ...]:
-    """Alerts on missing and unreliable probers, and on configurations that cannot be loaded. has_several: several probers, as shards"""
-    # What was a prober within a week and cannot be scraped now is named; only without any of those, one is missing.
-    # A last failed scrape of one that was deleted together with its ServiceMonitor stays visible for five minutes.
+    """Alerts on missing and unreliable probers, and on invalid configurations. has_several: several probers, such as shards"""
+    # Probers of the last week that cannot be scraped are named; an unnamed one is missing only if there were none.
+    # If a prober is deleted with its ServiceMonitor, its last failed scrape stays visible for five minutes.
     down = f"({LOST} and count_over_time(up[3m]))\nor\n(absent(llmslo_build_info) unless on () {LOST})\n"
-    if has_several:  # a deleted pod has no `up` series; the other shards still export how many shards there should be
+    if has_several:  # a deleted pod has no `up` series; other shards still export the number of shards
         shards = "max by (job) (llmslo_shards) > count by (job) (group by (job, shard) (llmslo_shard_info))"
         down += f"or\n({shards} unless on (job) up == 0)\n"
     return (

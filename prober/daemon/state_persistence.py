@@ -16,33 +16,33 @@ from prober.probing.target import Target
 from prober.storage.saved_rows import SavedRows
 from prober.storage.store import Entry, Store
 
-ANSWERED, EVENTS = "answered", "events"  # kinds of rows in the store that no feature writes
+ANSWERED, EVENTS = "answered", "events"  # kinds of rows written by no feature
 SAVE_INTERVAL_S = 60.0
-MAX_STATE_AGE_S = 30 * 86_400.0  # of a target that is no longer probed
+MAX_STATE_AGE_S = 30 * 86_400.0  # for targets that are no longer probed
 log = logging.getLogger(__name__)
 
 
 class StatePersistence:
     """Saves the state of all parts.
 
-    parts: by the kind of their rows in the store
-    store: if None, state is in memory only
+    parts: kind of rows in the store → part
+    store: None: state is only in memory
     failures: counts failed writes
     """
 
     def __init__(self, parts: Mapping[str, Stateful], store: Store | None, failures: Value, clock: Clock) -> None:
         self._parts, self._store, self._failures, self._clock = parts, store, failures, clock
-        self._failing: set[str] = set()  # kinds whose last write failed
-        self._writing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # one write of a kind at a time
+        self._failing: set[str] = set()  # kinds with a failed last write
+        self._writing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # one write per kind at a time
 
     async def save_often(self) -> None:
-        """Save all states every minute, so that a kill loses little evidence."""
+        """Save all states every minute, so that little evidence is lost if the process is killed."""
         while self._store is not None:
             await asyncio.sleep(SAVE_INTERVAL_S)
             await self.save(self._store)
 
     async def save_changes(self, kind: str) -> None:
-        """Save the changes of a part as they come, so that a kill loses those of an instant."""
+        """Save a part's changes as they come, so that only the latest are lost if the process is killed."""
         part = self._parts[kind]
         while self._store is not None:
             await part.wait_for_changes()
@@ -76,13 +76,13 @@ class StatePersistence:
             self._parts[kind].states_saved()
 
     async def add(self, store: Store) -> None:
-        """Save the states that this store lacks; stored ones stay, as they were learned over a longer time. Raises sqlite3.Error."""
+        """Save the states that this store lacks. Stored ones stay, as they were learned for longer. Raises sqlite3.Error."""
         for kind, part in self._parts.items():
             stored = {entry.key for entry in await asyncio.to_thread(store.entries, kind)}
             await self.put(store, kind, (item for item in part.states() if item[0] not in stored))
 
     async def close(self) -> None:
-        """Save all states a last time."""
+        """Save all states for the last time."""
         if self._store is not None:
             await self.save(self._store)
             self._store.close()
@@ -92,14 +92,14 @@ def _old_events(entries: Sequence[Entry]) -> list[str]:
     return sorted(entry.key for entry in entries)[:-MAX_EVENTS]
 
 
-ROW = "all"  # key of the one row in the store
-EXPECTED_SAVES = 60  # one a minute: for so long a target of the earlier process may still be found by its discovery
+ROW = "all"  # key of the only row in the store
+EXPECTED_SAVES = 60  # one per minute: time for discovery to find targets of the earlier process
 
 
 class AnsweredTargets(Stateful):
-    """Addresses at which targets have answered, by key of the target.
+    """Addresses at which targets have answered, by target key.
 
-    targets: returns the targets that are probed now
+    targets: returns the probed targets
     saved: row that an earlier process stored
     """
 
@@ -112,11 +112,11 @@ class AnsweredTargets(Stateful):
         self._saves = 0
 
     def take(self, target: Target) -> bool:
-        """True if this target answered an earlier process at this address. A second call returns False, as the entry is removed."""
+        """Remove this target's entry. Returns True if the target answered an earlier process at this address."""
         return self._before.pop(target.spec.key, None) == _address(target)
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """The row to save. There is none while there are no targets, so that the earlier row stays: discovery may still find them."""
+        """The row to save; none without targets, so that the earlier row stays until discovery has found them."""
         targets = list(self._targets())
         if targets:
             self._saves += 1

@@ -1,4 +1,4 @@
-"""Finds facts about a target before a run, from its server and from this machine, and reads its GPUs during the run."""
+"""Reads facts about a target before a run, from its server and this machine, and its GPUs during the run."""
 
 import asyncio
 import os
@@ -28,15 +28,15 @@ READ_INTERVAL_S = 1.0
 SOURCE = "the prober's machine"
 DRIVER_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 2.0
-OF_MEMORY = {"Total": "host_ram", "Available": "host_ram_available"}  # facts by the kernel's names
-SIOCGIFADDR = 0x8915  # ioctl of Linux: the IPv4 address of an interface
-_OF_READINGS = {"gpu", "gpu_count", "gpu_memory"}  # facts that the readings of the chosen GPUs state
+OF_MEMORY = {"Total": "host_ram", "Available": "host_ram_available"}  # kernel's name → fact
+SIOCGIFADDR = 0x8915  # ioctl of Linux: IPv4 address of an interface
+_OF_READINGS = {"gpu", "gpu_count", "gpu_memory"}  # stated by the readings of the chosen GPUs
 
 
 async def read_facts(target: Target, gpus: Collection[str] | None) -> list[Fact]:
-    """Facts about the target, the most trusted source first. Raises nothing: a fact that cannot be read is left out.
+    """Facts about the target, most trusted source first. Raises nothing: an unreadable fact is left out.
 
-    gpus: UUIDs of the target's GPUs, of which the result has readings; if None, this machine's GPUs are used for a loopback URL
+    gpus: UUIDs of the target's GPUs in the result's readings; None: for a loopback URL, this machine's GPUs
     """
     facts = await read_context(target)
     chosen: Collection[int | str] | None = target.spec.gpus.indices if gpus is None else gpus
@@ -55,9 +55,9 @@ async def read_facts(target: Target, gpus: Collection[str] | None) -> list[Fact]
 
 
 async def read_gpus(target: Target, on_reading: Callable[[Sequence[GpuReading]], None]) -> None:
-    """Call `on_reading` every second until cancelled, with the GPUs that serve the target.
+    """Call `on_reading` every second with the GPUs that serve the target, until cancelled.
 
-    Returns at once if the target is not on this machine, or if no GPU can be read. `gpus.indices` chooses the GPUs; None: all
+    Returns immediately if the target is on another machine, or if no GPU can be read. `gpus.indices` chooses the GPUs; None: all
     """
     chosen = ("all",) if target.spec.gpus.indices is None else target.spec.gpus.indices
     if not is_loopback(target.endpoint.host.strip("[]")) or not chosen:
@@ -76,7 +76,7 @@ async def read_gpus(target: Target, on_reading: Callable[[Sequence[GpuReading]],
 
 
 def read_host(url: str) -> list[Fact]:
-    """Facts about this machine. Processor and memory of the engine's host are among them only for a loopback URL."""
+    """Facts about this machine; with CPU and memory of the engine's host for a loopback URL."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     models = (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name"))
     cpu = f"{count} × {next(models, platform.machine())}"
@@ -92,7 +92,7 @@ def read_host(url: str) -> list[Fact]:
 
 
 async def read_network(target: Target) -> list[Fact]:
-    """Facts about the path to the server, or to its proxy, as this machine sees it; empty if it was not identified."""
+    """Facts about the network path from this machine to the server or proxy; empty if the target was not identified."""
     if target.identity is None:
         return []
     exchange = Exchange(None, target.clock)
@@ -102,7 +102,7 @@ async def read_network(target: Target) -> list[Fact]:
         if connection is None or (address := ip_address(connection.local_address)) is None:
             return []
         info = connection.tcp_info()
-    except (Broken, OSError):  # or the server ended it at once
+    except (Broken, OSError):  # or the server ended it immediately
         return []
     finally:
         exchange.abort()
@@ -115,10 +115,10 @@ async def read_network(target: Target) -> list[Fact]:
 
 
 def storage_of(path: Path) -> str:
-    """File system of a path on this machine, with its disk and the disk's model if known; "" for a path that is not here."""
+    """File system of a path on this machine, with disk and disk model if known; "" if the path is not here."""
     try:
         device = path.stat().st_dev if path.is_absolute() else 0
-    except (OSError, ValueError):  # as a NUL in the path is
+    except (OSError, ValueError):  # the path has a NUL
         return ""
     name = f"{os.major(device)}:{os.minor(device)}"
     mounts = (line.split() for line in _lines("/proc/self/mountinfo"))
@@ -132,7 +132,7 @@ def storage_of(path: Path) -> str:
 
 
 def _interface(address: IPv4Address | IPv6Address) -> str:
-    """The interface that has this address, with the speed of its link if it is a device; "" if it is not found."""
+    """The interface with this address, with its link's speed if it is a device; "" if not found."""
     link = ""
     if address.version == 6:
         rows = (line.split() for line in _lines("/proc/net/if_inet6"))
@@ -140,7 +140,7 @@ def _interface(address: IPv4Address | IPv6Address) -> str:
     else:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             for _, name in socket.if_nameindex():
-                with suppress(OSError):  # it has no address
+                with suppress(OSError):  # the interface has no address
                     if ioctl(sock, SIOCGIFADDR, struct.pack("256s", name.encode()))[20:24] == address.packed:
                         link = name
     speed = "".join(_lines(f"/sys/class/net/{link}/speed")) if Path(f"/sys/class/net/{link}/device").exists() else ""
@@ -148,7 +148,7 @@ def _interface(address: IPv4Address | IPv6Address) -> str:
 
 
 def is_of_this_machine(url: str) -> bool:
-    """True if the URL names this machine. As a forwarded port looks the same, sources of facts name the prober's machine."""
+    """True if the URL names this machine. A forwarded port looks the same, so sources of facts name the prober's machine."""
     return is_loopback(urlsplit(url).hostname or "")
 
 

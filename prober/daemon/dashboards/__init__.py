@@ -1,4 +1,4 @@
-"""All dashboards: boards of one feature, and boards that are composed of the panels of several."""
+"""All dashboards: boards of single features, and boards composed of panels of several features."""
 
 import json
 
@@ -29,17 +29,17 @@ ANNOTATIONS = (
 
 
 def boards() -> tuple[Board, ...]:
-    """Every dashboard, in the order of the links between them."""
+    """Every dashboard, in the order of the links between dashboards."""
     return overview.board(), _target(), slo.board(), capacity.board(), _engine(), _drift()
 
 
 def documents() -> dict[str, Json]:
-    """JSON of each dashboard by the name of its file."""
+    """{file name: JSON of the dashboard}."""
     return {f"{board.name}.json": board.as_json(ANNOTATIONS) for board in boards()}
 
 
 def files() -> dict[str, str]:
-    """Text of each file by its name; the same code gives the same text."""
+    """{file name: text}; the same code yields the same text."""
     return {name: json.dumps(document, indent=1, ensure_ascii=False) + "\n" for name, document in documents().items()}
 
 

@@ -77,16 +77,16 @@ ANY_IS_BAD = ((None, GREEN), (1, RED))
 ANY_IS_ODD = ((None, GREEN), (1, ORANGE))
 OF_LIMIT = ((None, GREEN), (0.8, YELLOW), (1, RED))
 TREND = ((None, "transparent"), (1.5, YELLOW))
-# 0 left is no overdraft: there may be too few events to allow one bad event.
+# 0 left is no overdraft: too few events may not allow one bad event.
 LEFT_STEPS = ((None, RED), (0, ORANGE), (1, "transparent"))
 SOON = ((None, RED), (6 * 3_600, ORANGE), (3 * 86_400, "transparent"))
-SLO_NAMES = ("met", "no data", "missed")  # in the order of the codes of `slo_state`
-SLOW_STEP = "4m"  # of what the rules record every few minutes
+SLO_NAMES = ("met", "no data", "missed")  # in the order of `slo_state`'s codes
+SLOW_STEP = "4m"  # for series that rules record every few minutes
 STATE_STEP = "2m"
 EACH_SLO = "target, workload, slo"
 FEW = ((None, ORANGE), (MIN_P99_SAMPLES, "transparent"))
 ALERT = "severity, alertname, target, workload, slo, cause"
-# 0 wherever there is a target, and wherever rules are loaded: a band without events. Of few series, as they are read at each step.
+# 0 for each target, and if rules are loaded: a band without events. Uses few series, as they are read at each step.
 KNOWN = f'0 * group({probe_series.STATE}{{{TARGET},state="ready"}})'
 RULES = f"0 * group({BUDGET_RATIO}{{{TARGET}}})"
 JUDGED = f"0 * group({SLO_STATE}{{{TARGET}}})"
@@ -198,7 +198,7 @@ def board() -> Board:
                     decimals=1,
                     width=12,
                     interval=SLOW_STEP,
-                    empty="",  # else its axis shows that for ticks without a label
+                    empty="",  # otherwise the axis shows it for ticks without a label
                 ),
                 states(
                     "State of the targets",
@@ -216,12 +216,12 @@ def board() -> Board:
 
 
 def _alerts(severity: str) -> str:
-    """PromQL with one row for each firing alert. severity: `=` for critical alerts, `!=` for all others"""
+    """PromQL with one row per firing alert. severity: `=` for critical alerts, `!=` for all others"""
     return f'group by ({ALERT}) (ALERTS{{{ALERTING},severity{severity}"critical"}})'
 
 
 def _burn(signal: str = "") -> str:
-    """PromQL for the burn rate of each SLO of each workload over the selected window. signal: latency of the SLOs, "" for all"""
+    """PromQL for each SLO's and workload's burn rate over the selected window. signal: latency of the SLOs, "" for all"""
     of_signal = f',signal="{signal}"' if signal else ""
     allowed = f"(1 - max by ({EACH_SLO}) ({slo_series.SLO_OBJECTIVE}{{{PROBES}{of_signal}}}))"
     return f"{tiles('bad_events', EACH_SLO)} / ({tiles('events', EACH_SLO)} > 0) / {allowed}"
@@ -237,13 +237,13 @@ def _trend(signal: str) -> str:
 
 
 def _happening() -> str:
-    """PromQL for a cause of each target by the diagnosis, after the word `confirmed` or `probable`."""
+    """PromQL for one diagnosed cause per target, after the word `confirmed` or `probable`."""
     causes = f'label_join({diagnosis_series.CAUSE}{{{TARGET}}}, "cause", " ", "state", "cause")'
     return f"topk by (target) (1, max by (target, cause) ({causes}))"
 
 
 def _of_worst(expr: str) -> str:
-    """PromQL that limits `expr`, which is by SLO, to each target's SLO with the least budget."""
+    """PromQL that limits `expr`, which is by SLO, to each target's SLO with the least remaining budget."""
     return f"{expr} and bottomk by (target) (1, min by ({EACH_SLO}) ({BUDGET_LEFT}{{{PROBES}}}))"
 
 
@@ -252,7 +252,7 @@ def _targets() -> Panel:
     events, budget = (
         f"min by ({EACH_SLO}) ({name}{{{PROBES}}})" for name in (slo_series.SLO_WINDOW_EVENTS, BUDGET_LEFT)
     )
-    left = f"(1 - {objective}) * {events} * {budget}"  # events that may still be bad
+    left = f"(1 - {objective}) * {events} * {budget}"  # number of events that may still be bad
     bad_now, events_now = (
         increase(declared, EACH_SLO, window=NOW) for declared in (slo_series.SLO_BAD_EVENTS, slo_series.SLO_EVENTS)
     )
@@ -317,7 +317,7 @@ def _headroom() -> Panel:
 
 
 def _incidents() -> Panel:
-    """Panel of incidents as counts by kind, so that it is readable for any number of targets."""
+    """Panel of incidents as counts by kind, readable for any number of targets."""
 
     def changes(what: str) -> str:
         return f"sum(max by (target) (increase({engines_series.ENGINE_CHANGES}{{{TARGET},what{what}}}[{STEP}])) > bool 0) or {KNOWN}"
@@ -398,7 +398,7 @@ def _latencies() -> Panel:
 def _p99(signal: str, name: str, description: str) -> Panel:
     p99 = _p99_of(signal)
     enough = f"{samples(f'llmslo_{signal}_seconds', window=RECORDED_WINDOW)} >= {MIN_P99_SAMPLES}"
-    # A threshold for 95% is no limit. Of now, so that Prometheus looks it up once and not at each step.
+    # A threshold for 95% is no limit. Evaluated at the end of the range, so that Prometheus looks it up only once.
     of_p99 = f"max by ({EACH_SLO}) ({slo_series.SLO_OBJECTIVE}{{{PROBES}}} @ end()) > 0.9895 < 0.9905"
     return series(
         f"{name} p99 by target",
@@ -411,7 +411,7 @@ def _p99(signal: str, name: str, description: str) -> Panel:
         width=12,
         low=None,
         custom={"scaleDistribution": LOGARITHMIC, "lineWidth": 2},
-        empty="",  # else its axis shows that for ticks without a label
+        empty="",  # otherwise the axis shows it for ticks without a label
         overrides=[dashed("limit of .*"), dotted("B")],
         interval=SLOW_STEP,
     )

@@ -1,4 +1,4 @@
-"""Panels on the prober itself."""
+"""Panels about the prober itself."""
 
 from prober.daemon import series as own_series
 from prober.exposition.dashboards.board import GOOD_AT_ONE, YES_NO
@@ -11,7 +11,7 @@ from prober.statistics.quantiles import percentile_name
 
 
 def health() -> list[Panel]:
-    """Panels of the trust, configuration, version and lags of each prober."""
+    """Panels of each prober's trust, configuration, version and lags."""
     reload_time = gauge(own_series.RELOAD_TIME, "instance", select=INSTANCE)
     return [
         _yes_no(
@@ -59,7 +59,7 @@ def health() -> list[Panel]:
 
 
 def timestamps() -> list[Panel]:
-    """Panels of the source of arrival times, and of the delay from a packet's arrival to its reading."""
+    """Panels of the source of arrival times, and of the delay from a packet's arrival until it is read."""
     by_quantile = [
         Query(
             quantile(q, own_series.RECEIVE_DELAY, "instance", 'instance!=""', STEP),
