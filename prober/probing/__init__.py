@@ -1,1 +1,1 @@
-"""Sending of probes at their due times, independent of earlier probes (open loop)."""
+"""Sends probes at their due times, independent of earlier probes (open loop)."""

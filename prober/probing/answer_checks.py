@@ -1,10 +1,10 @@
-"""Checks of answers in a separate process, since an answer can make its check take seconds.
+"""Checks answers in a separate process, because an answer can make its check take seconds.
 
-The process checks one answer at a time and may use CHECK_CPU_S of CPU time for it, after which the kernel ends it. The limit includes C
-code, and excludes waiting for a busy machine. The next check starts a new process. An answer whose check ends the process counts as
+The process checks one answer at a time with at most CHECK_CPU_S of CPU time, after which the kernel ends it. The limit includes C
+code, but not waiting for a busy machine. The next check starts a new process. An answer whose check ends the process counts as
 wrong, with a message that says so. Exact texts are compared without the process.
 
-The process is started by the first check that needs it, and ends with the prober.
+The first check that needs the process starts it; it ends with the prober.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from prober.measure.tool_calls import ToolCall
 from prober.net.libc import end_with_parent
 
 CHECK_CPU_S = 0.5
-MAX_WAIT_S = 20.0  # for the process, its start included; longer only where the machine has no time for it
-MAX_MEMORY_BYTES = 512 << 20  # of addresses: a check that needs more fails
+MAX_WAIT_S = 20.0  # for the process, with its start; longer only if the machine has no time for it
+MAX_MEMORY_BYTES = 512 << 20  # of address space: a check that needs more fails
 NICENESS = 10
 
 
 class CheckUnavailable(Exception):
-    """An answer could not be checked because of the prober or its machine, not because of the answer."""
+    """An answer could not be checked because of the prober or its machine."""
 
 
 class AnswerChecks:
@@ -49,7 +49,7 @@ class AnswerChecks:
         return self._process.pid if self._process else None
 
     async def problem(self, expectation: Expectation, answer: str, calls: Sequence[ToolCall] = ()) -> str:
-        """Returns the fault of an answer, "" if it is right; see `quality.answer_problem`. Raises CheckUnavailable."""
+        """The fault of an answer; "" if it is right; see `quality.answer_problem`. Raises CheckUnavailable."""
         named = [(call.name, call.arguments) for call in calls]
         if expectation.kind == "text":
             return answer_problem(expectation, answer, named)
@@ -79,17 +79,17 @@ class AnswerChecks:
             return str(json.loads(reply))
         code = process.wait()
         self.close()
-        # From here on only this answer can be the cause: the process had started, and waited for it.
+        # From here only this answer can be the cause: the process had started, and waited for it.
         if code == -signal.SIGPROF:
             return f"the check of this answer was stopped: it used {CHECK_CPU_S:g} s of CPU time, which is its limit"
         return f"the check of this answer ended the process that checks (status {code})"
 
     def _running(self) -> "subprocess.Popen[bytes]":
         if self._process is not None and self._process.poll() is not None:
-            self.close()  # ended between two checks
+            self.close()  # the process ended between two checks
         if self._process is None:
             try:
-                # A session of its own: Ctrl-C in a terminal goes to the prober, which decides.
+                # A separate session: Ctrl-C in a terminal only reaches the prober, which decides.
                 self._process = subprocess.Popen(
                     (sys.executable, "-m", "prober.probing.answer_checks", str(os.getpid())),
                     stdin=subprocess.PIPE,
@@ -107,7 +107,7 @@ class AnswerChecks:
 
 
 def _line(stream: IO[bytes]) -> bytes:
-    """The next line; b"" if the stream ends before it. Raises TimeoutError after MAX_WAIT_S without a byte."""
+    """Read the next line; b"" if the stream ends before it. Raises TimeoutError after MAX_WAIT_S without a byte."""
     line, ready = b"", select.poll()
     ready.register(stream, select.POLLIN)
     while not line.endswith(b"\n"):
@@ -122,12 +122,12 @@ def _line(stream: IO[bytes]) -> bytes:
 
 @cache
 def answer_checks() -> AnswerChecks:
-    """The AnswerChecks of this process, created at the first call and shared."""
+    """The AnswerChecks shared in this process, created at the first call."""
     return AnswerChecks()
 
 
 def main(parent: int) -> None:
-    """Check the answers on lines of standard input until it ends. parent: id of the process with which this one ends"""
+    """Check the answers on lines of standard input until it ends. parent: id of the process; this one ends with it"""
     end_with_parent(parent)
     os.nice(NICENESS)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)

@@ -20,7 +20,7 @@ LENGTH_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class NewTarget:
-    """Message to a worker: a target, which later messages name by its number."""
+    """Message to a worker: a target, named by its number in later messages."""
 
     number: int
     spec: TargetSpec
@@ -31,7 +31,7 @@ class NewTarget:
 class Send:
     """Message to a worker: send a request to a target.
 
-    All times in messages are on the prober's clock. All processes of a host share CLOCK_MONOTONIC.
+    All times in messages are on the prober's clock; processes of one host share CLOCK_MONOTONIC.
     target: number of the target
     clock_ns: the worker's clock minus the prober's
     """
@@ -58,24 +58,24 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Sign of life, sent in both directions.
+    """Sign of life, in both directions.
 
-    progress: from a worker: news of requests in flight, (request id, `late_ns`, time of first content or None)
+    progress: from a worker: requests in flight as (request id, `late_ns`, time of first content or None)
     """
 
     progress: tuple[tuple[str, int, int | None], ...] = ()
 
 
 def packed(message: object) -> bytes:
-    """The bytes of a message, preceded by its length."""
+    """Encode a message, preceded by its length."""
     data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     return len(data).to_bytes(LENGTH_BYTES, "big") + data
 
 
 class Channel(asyncio.Protocol):
-    """An end of a channel. write: sends bytes; None before the connection and after its end
+    """One end of a channel. write: sends bytes; None before the connection and after its end
 
-    received: called with each message; lost: called once, when the other end is gone
+    received: called with each message; lost: called once, when the other end has gone
     """
 
     def __init__(self, received: Callable[[Any], None], lost: Callable[[], None]) -> None:
@@ -85,7 +85,7 @@ class Channel(asyncio.Protocol):
         self.write: Callable[[bytes], None] | None = None
 
     def send(self, message: object) -> None:
-        """Send a message, unless the other end is gone."""
+        """Send a message, unless the other end has gone."""
         if self.write is not None:
             self.write(packed(message))
 
@@ -116,23 +116,23 @@ class Channel(asyncio.Protocol):
         self._lost()
 
 
-MAX_DRIFT_RATIO = 1e-3  # between two clocks: the kernel slews each by 500 ppm at most
+MAX_DRIFT_RATIO = 1e-3  # between two clocks: the kernel slews each by at most 500 ppm
 EXCHANGES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """Offset of another clock. offset_ns: that clock minus this one; error_ns: largest possible error of it, in either direction"""
+    """Offset of another clock. offset_ns: other clock minus this one; error_ns: largest possible error, in either direction"""
 
     offset_ns: int
     error_ns: int
 
 
 class ClockOffset:
-    """The offset of another clock, estimated from the latest exchanges of times.
+    """Estimates the offset of another clock from the latest exchanges of times.
 
-    The other clock is read between sending a question and receiving its answer. So the middle of these two times is wrong by at most
-    half of the time between them, whatever the delay of each direction. The error of an exchange grows with its age, as the clocks
+    The other clock is read between sending a question and receiving the answer, so the middle of these two times is wrong by at most
+    half of the time between them, whatever the delay in each direction. The error of an exchange grows with its age, because the clocks
     drift apart.
     """
 
@@ -140,7 +140,7 @@ class ClockOffset:
         self._exchanges: deque[tuple[int, Offset]] = deque(maxlen=EXCHANGES)
 
     def exchanged(self, asked_ns: int, other_ns: int, answered_ns: int) -> None:
-        """Add an exchange. asked_ns, answered_ns: times on this clock; other_ns: time on the other clock between them"""
+        """Add an exchange. asked_ns, answered_ns: times on this clock; other_ns: time between them on the other clock"""
         middle_ns = (asked_ns + answered_ns) // 2
         self._exchanges.append((middle_ns, Offset(other_ns - middle_ns, (answered_ns - asked_ns + 1) // 2)))
 

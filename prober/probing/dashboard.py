@@ -46,7 +46,7 @@ SIGNALS = {
     "tpot": ("TPOT", "Time per output token after the first, one a probe"),
     "e2e": ("E2E", "Time to the end of the answer"),
 }
-# Reasons of failures as people read them, as in the texts of alerts.
+# Reasons of failures for people, as in the texts of alerts.
 FAILURE_WORDS = words_mapping(
     {reason.value: reason.value.replace("http_", "HTTP ").replace("_", " ") for reason in sorted(BAD)}, RED
 )
@@ -191,7 +191,7 @@ def _quantile_lines(signal: str) -> Panel:
 
 
 def network() -> list[Panel]:
-    """Panels: connection phases, TTFT by client and by engine, and whether answers arrive held back."""
+    """Panels: connection phases, TTFT by client and engine, and whether answers arrive held back."""
     return [
         series(
             "Network, p90",
@@ -232,7 +232,7 @@ def network() -> list[Panel]:
 
 
 def _client_and_engine() -> Panel:
-    """Panel that compares the mean TTFT of the probes with the mean that the engine reports.
+    """Panel that compares the probes' mean TTFT with the engine's.
 
     Means are exact; quantiles of two histograms differ by their buckets.
     """
@@ -255,7 +255,7 @@ def _client_and_engine() -> Panel:
 
 
 def vantages() -> list[Panel]:
-    """Panels of a target that is probed from several places: latency from each, their common part, and what each place adds."""
+    """Panels of a target probed from several places: latency from each, the common part, and what each place adds."""
     place, level = ',vantage!=""', "target, workload, vantage"
     p50 = quantile(0.5, probe_series.TTFT, level, PROBES + place)
     p90 = quantile(0.9, probe_series.TTFT, level, PROBES + place)
@@ -310,7 +310,7 @@ def vantages() -> list[Panel]:
 
 
 def failures() -> list[Panel]:
-    """Panels of failures by reason, over time and now. They are red, unlike everything else on the first screen."""
+    """Panels of failures by reason, over time and now, in red, unlike anything else on the first screen."""
     recent = increase(probe_series.FAILURES, "reason, workload", window=RECENTLY)
     return [
         series(
@@ -435,7 +435,7 @@ def latency_of_slowest() -> Panel:
 
 
 def schedule() -> list[Panel]:
-    """Panels with the rate of the probes, and with probes that do not count."""
+    """Panels with the rate of probes, and with probes that do not count."""
     shed = increase(probe_series.FAILURES, "target, reason", ',reason="shed"')
     return [
         series(

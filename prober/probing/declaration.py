@@ -1,4 +1,4 @@
-"""What the daemon, the rule files and the store must know of probing."""
+"""Registers probing with the daemon, the rule files and the store."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -1,6 +1,6 @@
-"""A feature as a value, and what it is at run time. Each feature declares its own, and `prober/daemon/registry.py` lists them.
+"""A feature as a value, and its parts at run time. Each feature declares its own, and `prober/daemon/registry.py` lists them.
 
-This module loads nothing that probes, so that a command that only writes rules or counts series stays small.
+This module imports nothing that probes, so that commands that only write rules or count series stay small.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,48 +24,48 @@ if TYPE_CHECKING:
 
 
 class Stateful:
-    """A part whose state must survive a restart.
+    """A part with state that must survive a restart.
 
-    saving_task: name of the task that saves changes as they come, as the label of its failures; "" if each minute is enough
+    saving_task: name of the task that saves changes as they come, label of its failures; "": a save per minute is enough
     """
 
     saving_task = ""
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """(key, state) of each part, to be saved."""
+        """(key, state) of each part, to save."""
         return iter(())
 
     async def wait_for_changes(self) -> None:
-        """Wait until `changed_states` may have some."""
+        """Wait until `changed_states` may return some."""
 
     def changed_states(self) -> Iterator[tuple[str, bytes]]:
-        """The states that have changed since the last call."""
+        """States that changed since the last call."""
         return iter(())
 
     def states_saved(self) -> None:
-        """The states that were returned last were saved, or cannot be saved."""
+        """Record that the last returned states were saved, or cannot be saved."""
 
 
 class Monitor(Stateful):
-    """A feature at run time, for all targets. Methods that a feature does not override do nothing.
+    """A feature at run time, for all targets. Methods that it does not override do nothing.
 
-    task: name of the task that `run` is, as the label of its failures; "" if there is nothing to run
+    task: name of the task that runs `run`, label of its failures; "" if there is nothing to run
     """
 
     task = ""
 
     def observe(self, observed: "ObservedTarget") -> "TargetObserver | None":
-        """Make the observer of a target, which holds the state of the feature for it; None if it is not observed."""
+        """Create the observer of a target, which has the feature's state for it; None if it is not observed."""
 
     def configured(self, configuration: "Configuration") -> None:
-        """Apply the settings of the configuration that are not about one target."""
+        """Apply the settings that do not concern a single target."""
 
     async def run(self) -> None:
         """Work until cancelled."""
 
 
 class PerTarget(Monitor):
-    """A feature without state of its own beside its observers. make: makes the observer of a target"""
+    """A feature whose only state is in its observers. make: creates the observer of a target"""
 
     def __init__(self, make: "Callable[[ObservedTarget], TargetObserver | None]") -> None:
         self._make = make
@@ -78,13 +78,13 @@ class PerTarget(Monitor):
 class Shared:
     """Parts of the prober that features share.
 
-    saved: rows that an earlier process stored, by their kind
-    store: None if state is in memory only
+    saved: kind → rows that an earlier process stored
+    store: None if state is only in memory
     runners: returns the runners of all targets
-    leadership: of several replicas only the leader sweeps and writes
-    open_page, read_facts: read the engine's metrics page, and facts about a target and this machine
+    leadership: of several replicas, only the leader sweeps and writes
+    open_page, read_facts: read the engine's metrics page; read facts about a target and this machine
     instance: name of this prober
-    history_limit: number of successful probes that are stored for each target
+    history_limit: number of successful probes stored per target
     """
 
     registry: Registry
@@ -103,13 +103,13 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A feature of the prober, as `FEATURE` of its folder.
+    """A feature of the prober: the value `FEATURE` of its folder.
 
     series: its series
-    monitors: makes what the feature is at run time; imports that only when called
+    monitors: creates the feature's parts at run time; imports them only when called
     alerts: its alerts
-    is_used: whether a configuration uses the feature, so that rule files need its alerts
-    saved: kind of the rows in the store that its first monitor writes; "" if it has no state
+    is_used: returns whether a configuration uses the feature, so that rule files need its alerts
+    saved: kind of the rows written by its first monitor; "" without state
     """
 
     series: tuple[AnySeries, ...]
@@ -120,5 +120,5 @@ class Feature:
 
 
 def declared(module: ModuleType) -> tuple[AnySeries, ...]:
-    """Returns the series that a module declares, in their order."""
+    """The series that a module declares, in order."""
     return tuple(value for value in vars(module).values() if isinstance(value, Series))

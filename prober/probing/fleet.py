@@ -1,6 +1,6 @@
-"""All targets that are probed. A new configuration leaves unchanged targets, and their statistics, as they are.
+"""All probed targets. A new configuration keeps unchanged targets and their statistics.
 
-A changed target drains, is removed, and comes back as after a restart of the prober.
+A changed target drains, is removed, and returns as after a restart of the prober.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from prober.probing.replicas import Shard, shard_of
 from prober.probing.target import Target
 from prober.probing.target_runner import RunnerContext, TargetRunner
 
-START_GAP_S, START_WITHIN_S = 0.02, 60.0  # many new targets: 50 begin in a second, or all of them within a minute
-FIRST_ANSWERS_S = 90.0  # from the begin of many targets until the event on those that have answered
+START_GAP_S, START_WITHIN_S = 0.02, 60.0  # start of many targets: 50 per second, or all within a minute
+FIRST_ANSWERS_S = 90.0  # after the begin of many targets, until the event about those that have answered
 Observer = TypeVar("Observer", bound=TargetObserver)
 log = logging.getLogger(__name__)
 
 
 class Fleet:
-    """The runners of all targets of one shard. runners: runner by key of its target"""
+    """The runners of all targets of one shard. runners: runner by target key"""
 
     def __init__(self, context: RunnerContext, shard: Shard | None = None) -> None:
         self.context = context
@@ -36,7 +36,7 @@ class Fleet:
         self._changing: dict[str, asyncio.Task[None]] = {}
         self._one_at_a_time = asyncio.Lock()
         self._next_start_s = 0.0
-        self._elsewhere: set[str] = set()  # keys of the targets of other shards
+        self._elsewhere: set[str] = set()  # keys of other shards' targets
 
     async def settled(self) -> None:
         """Wait until all removed and changed targets have stopped."""
@@ -44,10 +44,10 @@ class Fleet:
             await asyncio.wait(list(self._changing.values()))
 
     async def change(self, specs: Iterable[TargetSpec], drain_s: float) -> None:
-        """Make the running targets those of `specs`. Removed and changed targets stop in the background, within `drain_s` seconds.
+        """Start and stop targets to match `specs`. Removed and changed targets stop in the background, within `drain_s` seconds.
 
-        Only one call at a time is allowed. Each turn of the event loop makes one target, as hundreds take a second, and they begin one
-        after another.
+        Only one call at a time is allowed. Each turn of the event loop creates one target, because hundreds take a second; their starts
+        are spread.
         """
         desired: dict[str, TargetSpec] = {}
         elsewhere: set[str] = set()
@@ -82,23 +82,23 @@ class Fleet:
         await asyncio.gather(*(runner.stop(drain_s) for runner in list(self.runners.values())))
 
     def find(self, name: str) -> TargetRunner | None:
-        """The target whose series have the label `name`; None if there is none."""
+        """The target with this label `name` in its series; None if there is none."""
         return self.runners.get(name)
 
     def observers(self, kind: type[Observer]) -> Iterator[Observer]:
-        """Yields the observers of this kind, of all targets."""
+        """Yield the observers of this kind for all targets."""
         for runner in list(self.runners.values()):
             if (observer := runner.find(kind)) is not None:
                 yield observer
 
     def elsewhere(self, name: str) -> Shard | None:
-        """The other shard that has the target with this name; None if there is none."""
+        """The other shard with the target of this name; None if there is none."""
         if name not in self._elsewhere:
             return None
         return Shard(shard_of(name, self.shard.count), self.shard.count)
 
     def is_awaited(self, name: str) -> bool:
-        """True if the target with this name is configured, and its runner may not be created yet."""
+        """True if the target with this name is configured and may still lack a runner."""
         return name in self._desired
 
     @property
@@ -111,7 +111,7 @@ class Fleet:
         return desired is not runner.spec and desired != runner.spec
 
     async def _change_one(self, key: str, drain_s: float, first_answers: FirstAnswers | None) -> None:
-        """Drain a target and remove it, then begin it anew, until it matches the configuration."""
+        """Restart or remove a target until it matches the configuration."""
         try:
             while (runner := self.runners.get(key)) is not None and self._is_stale(runner):
                 is_ending = runner.target.is_ending
@@ -132,7 +132,7 @@ class Fleet:
     def _make(
         self, spec: TargetSpec, first_answers: FirstAnswers | None, former: Target | None = None
     ) -> TargetRunner | None:
-        """Returns a runner that is not started yet; None, with a log line, if the target's certificates cannot be used."""
+        """Create a runner without starting it; None, with a log line, if the target's certificates cannot be used."""
         try:
             runner = TargetRunner(spec, self.context, former)
         except BadEndpoint as problem:
@@ -147,7 +147,7 @@ class Fleet:
         self.context.events.record(log, TargetEvent(self.context.clock.unix_s(), "", "state", text))
 
     def _pause_s(self, among: int) -> float:
-        """Seconds to wait before the next target's start, so that `among` targets do not begin at the same time."""
+        """Seconds before the next target's start, so that `among` targets do not begin at the same time."""
         now_s = asyncio.get_running_loop().time()
         begin_s = max(now_s, self._next_start_s)
         self._next_start_s = begin_s + min(START_GAP_S, START_WITHIN_S / among)

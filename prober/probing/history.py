@@ -1,4 +1,4 @@
-"""The latest probes of each target, failures for longer than successes; latency samples for quantiles; and the events of all targets:
+"""Latest probes of each target, failures for longer than successes; latency samples for quantiles; and the events of all targets:
 changes of state and engine, drift, diagnoses, changed SLOs, sweeps.
 """
 
@@ -25,11 +25,11 @@ from prober.storage.saved_rows import SavedRows
 SAMPLES, SPARE = 4096, 512
 MARK_S, RECENT_S, LATEST_S = 300.0, 600.0, 60.0
 STEP_S = 10.0  # resolution of the times of recent values
-FAILURE_FACTOR = 4  # as many times more failures than successes are stored, as people look for failures
-MAX_RESULTS = 25_000  # of all targets together
-MAX_BYTES = 48 << 20  # of all targets together; the target with the most loses its oldest
-RESULT_BYTES = 1_600  # of a result, without its texts and timestamps
-MIN_SUCCESSES = 4  # of each target, however many targets there are
+FAILURE_FACTOR = 4  # ratio of stored failures to successes, because people look for failures
+MAX_RESULTS = 25_000  # for all targets together
+MAX_BYTES = 48 << 20  # for all targets together; the largest target loses its oldest results
+RESULT_BYTES = 1_600  # of a result, without texts and timestamps
+MIN_SUCCESSES = 4  # per target, however many targets there are
 
 
 @dataclass(slots=True)
@@ -37,9 +37,9 @@ class Samples:
     """The latest `SAMPLES` values of one latency, in single precision."""
 
     _values: "array[float]" = field(default_factory=lambda: array("f"))
-    _quantiles: dict[int, list[Quantile]] = field(default_factory=dict)  # that were asked for, by the number of values
-    _marks: deque[tuple[float, int]] = field(default_factory=deque)  # time, and values before it, MARK_S apart or more
-    _steps: deque[tuple[float, int]] = field(default_factory=deque)  # the same of RECENT_S, STEP_S apart or more
+    _quantiles: dict[int, list[Quantile]] = field(default_factory=dict)  # computed ones, by start
+    _marks: deque[tuple[float, int]] = field(default_factory=deque)  # (time, values before it), MARK_S apart or more
+    _steps: deque[tuple[float, int]] = field(default_factory=deque)  # the same for RECENT_S, at least STEP_S apart
     _count: int = 0
     _latest_unix_s: float = 0.0
 
@@ -66,7 +66,7 @@ class Samples:
         return (self._marks[0][0], self._latest_unix_s) if self._marks else None
 
     def quantiles(self, since_unix_s: float = 0.0) -> list[Quantile]:
-        """Quantiles with counts and confidence intervals, of values since a time within the last RECENT_S; of all values by default."""
+        """Quantiles with counts and confidence intervals of the values since a time within the last RECENT_S, or of all values."""
         marks = self._steps if since_unix_s else ()
         first = next((before for unix_s, before in marks if unix_s >= since_unix_s), self._count if marks else 0)
         number = min(SAMPLES, self._count - first)
@@ -76,7 +76,7 @@ class Samples:
 
 
 class ProbeHistory(Monitor):
-    """The history of all targets. limit: number of successes stored per target; fewer if many targets share MAX_BYTES"""
+    """The histories of all targets. limit: successes stored per target; fewer if many targets share MAX_BYTES"""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -90,7 +90,7 @@ class ProbeHistory(Monitor):
         return observer
 
     def forget(self, target: "TargetHistory") -> None:
-        """Remove a target."""
+        """Remove a target and its share of the stored bytes."""
         del self._targets[target.name]
         self._total_bytes -= self._bytes.pop(target.name, 0)
 
@@ -105,15 +105,15 @@ class ProbeHistory(Monitor):
 
     @property
     def max_successes(self) -> int:
-        """Number of successes that are now stored for each target."""
+        """Number of successes currently stored per target."""
         share = MAX_RESULTS // (1 + FAILURE_FACTOR) // max(1, len(self._targets))
         return min(self._limit, max(MIN_SUCCESSES, share))
 
 
 class TargetHistory(TargetObserver):
-    """Results of recent probes of one target, as pages and the API show them.
+    """Results of a target's recent probes, for pages and the API.
 
-    outcomes: number of scheduled probes by outcome, since the target appeared
+    outcomes: scheduled probes by outcome, since the target appeared
     """
 
     def __init__(self, history: ProbeHistory, name: str) -> None:
@@ -141,7 +141,7 @@ class TargetHistory(TargetObserver):
         self._history.forget(self)
 
     def add(self, result: ProbeResult) -> None:
-        """Store a probe without counting it, such as one on request."""
+        """Store a probe without counting it, such as a probe on request."""
         result, limit = result.stored, self._history.max_successes
         for results, most in ((self._successes, limit), (self._failures, FAILURE_FACTOR * limit)):
             if (results is self._successes) == (result.outcome is Outcome.OK):
@@ -151,7 +151,7 @@ class TargetHistory(TargetObserver):
         self._history.resize(self.name, _size(result))
 
     def drop_oldest(self) -> bool:
-        """Drop the oldest success or failure, of which there are more. Returns False if at most one is left."""
+        """Drop the oldest result of the more numerous kind, success or failure. Returns False if at most one is left."""
         results = max(self._successes, self._failures, key=len)
         if len(results) <= 1:
             return False
@@ -159,7 +159,7 @@ class TargetHistory(TargetObserver):
         return True
 
     def recent(self) -> Iterator[ProbeResult]:
-        """Yields the probes stored at the time of the call, latest first, merged lazily."""
+        """Yield the probes stored at the time of the call, latest first, merged lazily."""
         return merge(reversed(tuple(self._successes)), reversed(tuple(self._failures)), key=_latest_first)
 
     def _samples(self, workload: str, signal: str) -> Samples:
@@ -181,10 +181,10 @@ def _latest_first(result: ProbeResult) -> int:
     return -result.timeline.intended_ns
 
 
-MAX_EVENTS = 500  # of all targets together
+MAX_EVENTS = 500  # for all targets together
 FOLD_S = 600.0
-MAX_TOLD_APART = 10  # targets with an event each; the same of more of them is one event
-MAX_NAMES = 3  # in an event of many targets
+MAX_TOLD_APART = 10  # targets with separate events; the same change of more targets is one event
+MAX_NAMES = 3  # shown in an event of many targets
 
 
 class EventLog(Stateful):
@@ -202,7 +202,7 @@ class EventLog(Stateful):
         self._changed = asyncio.Event()
 
     def record(self, log: logging.Logger, event: TargetEvent, line: str = "") -> None:
-        """Log an event and append it. line: what the log says of its target, if it is not the event's text"""
+        """Log an event and append it. line: text for the log, if it differs from the event's"""
         log.info("%s%s", f"target={event.target} " if event.target else "", line or event.text)
         self.append(event)
 
@@ -213,7 +213,7 @@ class EventLog(Stateful):
         self._changed.set()
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """(key, event) of each event, to be saved. Keys sort by time."""
+        """(key, event) of each event, to save. Keys sort by time."""
         yield from map(_saved_event, tuple(self._events))
 
     async def wait_for_changes(self) -> None:
@@ -225,11 +225,11 @@ class EventLog(Stateful):
             yield _saved_event(self._unsaved.popleft())
 
     def latest(self, target: str | None = None) -> list[TargetEvent]:
-        """The events of one target, or of all, latest first. Those of a removed target stay."""
+        """The events of one target, or of all, latest first, including removed targets."""
         return [event for event in reversed(self._events) if target in (None, event.target)]
 
     def folded(self, target: str | None = None) -> list[TargetEvent]:
-        """Like `latest`, with equal events at most FOLD_S apart merged into the latest, which has their number and the first time."""
+        """Like `latest`, but equal events at most FOLD_S apart are merged into the latest, with their number and first time."""
         folded, places = list[TargetEvent](), dict[tuple[str, str, str], int]()
         for event in self.latest(target):
             same = (event.target, event.kind, event.text)
@@ -255,16 +255,16 @@ def _read_event(data: bytes) -> TargetEvent:
 
 
 class FirstAnswers:
-    """Reports the first answers of targets that begin together as one event, once each target has answered or failed.
+    """Reports the first answers of targets that start together as one event, once each has answered or failed.
 
-    names: of the targets; tell: called with the text of the event
+    names: names of the targets; tell: called with the text of the event
     """
 
     def __init__(self, names: Collection[str], tell: Callable[[str], None]) -> None:
         self._waiting, self._names, self._tell = set(names), list[str](), tell
 
     def include(self, name: str, state: TargetState) -> bool:
-        """Process a state of a target. Returns True if the change is reported as part of the event."""
+        """Take a state of a target. Returns True if the change is part of the common event."""
         if name not in self._waiting or state is TargetState.PENDING or state in SILENT_STATES:
             return False
         self._waiting.discard(name)
@@ -275,7 +275,7 @@ class FirstAnswers:
         return state is TargetState.READY
 
     def end(self) -> None:
-        """Report the event now. A target that answers later has an event of its own."""
+        """Report the event now. Targets that answer later have their own events."""
         self._waiting.clear()
         if self._names:
             are = "is" if len(self._names) == 1 else "are"

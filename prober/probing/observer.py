@@ -1,4 +1,4 @@
-"""Observers of a target. Each feature has one observer per target, which holds the feature's state for it."""
+"""Observers of a target. Each feature has one observer per target, with the feature's state for it."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class NamedSpec(Protocol):
-    """A target's configuration, with the name that its series have."""
+    """A target's configuration, with its name in series."""
 
     @property
     def name(self) -> str:
@@ -33,29 +33,29 @@ class NamedSpec(Protocol):
 class TargetObserver:
     """Receives the events of one target. Methods that a feature does not override do nothing.
 
-    A target whose configuration changes is removed and comes back as another one, with other observers. What must survive that is in
+    A target whose configuration changes is removed and returns as a new one with new observers. State that must survive is in
     the rows that the feature saves for a restart of the prober.
     """
 
     def summary(self) -> dict[str, Any]:
-        """Values for pages and API, by the fields of `prober.web.targets.TargetAnswer`."""
+        """Values for pages and API, by field of `prober.web.targets.TargetAnswer`."""
         return {}
 
     def probe_ended(self, result: ProbeResult) -> None:
-        """A scheduled probe has ended, or was due and not sent."""
+        """A scheduled probe has ended, or was due but not sent."""
 
     def started(self) -> None:
-        """Probing begins."""
+        """Probing has begun."""
 
     def stopped(self) -> None:
-        """No more probes are started; those under way still end."""
+        """No more probes are started; running ones still end."""
 
     def state_seen(
         self, state: TargetState, starting_until_unix_s: float | None, workloads: Iterable[WorkloadState]
     ) -> None:
-        """The target is in this state; called also if the state is the same as before.
+        """The state of the target, called even if it has not changed.
 
-        starting_until_unix_s: time at which a target that has never answered begins to count as failing; None for others
+        starting_until_unix_s: when a target that has never answered starts to count as failing; None for others
         workloads: states of its workloads
         """
 
@@ -66,52 +66,52 @@ class TargetObserver:
         """The GPUs that serve the target were read. driver: version of their driver, "" if unknown"""
 
     def engine_changed(self, change: EngineChange) -> None:
-        """The engine was restarted, or the engine or its hardware has changed."""
+        """The engine was restarted, or the engine or its hardware changed."""
 
     def drifted(self, workload: str, signal: str, *, active: bool) -> None:
-        """A latency has drifted from its baseline, or, if not `active`, is back."""
+        """A latency has drifted from its baseline, or if not `active` has returned to it."""
 
     def budget_spent(self) -> None:
-        """Requests other than scheduled probes are spending the budgets of the target."""
+        """Requests other than scheduled probes are spending the target's budgets."""
 
     def paused(self) -> None:
         """A person paused the target, or its server is about to end."""
 
     def removed(self) -> None:
-        """The target is gone, or its configuration has changed."""
+        """The target was removed, or its configuration changed."""
 
 
 class PageListener(Protocol):
-    """Listener for the readings of an engine's metrics page."""
+    """Receives the readings of an engine's metrics page."""
 
     def page_read(self, reading: PageReading | None) -> None:
         """The metrics page was read. reading: None if the page can no longer be read"""
 
     def engine_changed(self, change: EngineChange) -> None:
-        """The engine was restarted, or is another one than before."""
+        """The engine was restarted or replaced."""
 
 
 class PageSource(Protocol):
     """Reads the metrics page of one engine."""
 
     async def run(self) -> None:
-        """Read repeatedly until cancelled, or until it is certain that this engine has no metrics page."""
+        """Read repeatedly until cancelled, or until the engine certainly has no metrics page."""
 
     async def read(self) -> bool:
-        """Read once, and call the listener. Returns False if it is certain that this engine has no metrics page."""
+        """Read once and call the listener. Returns False if the engine certainly has no metrics page."""
 
 
 OpenPage = Callable[[Target, MetricsSpec, Clock, PageListener, Callable[[], str]], PageSource]
 
 
-# Makes a feature's observer of a target; None if the feature has nothing to do with it.
+# Creates a feature's observer of a target; None if the feature ignores the target.
 MakeObserver = Callable[["ObservedTarget"], TargetObserver | None]
 
 
 class ObservedTarget(TargetObserver):
     """A target with all its observers, in the order of the features.
 
-    It has the methods of an observer, each of which calls the same method of all observers. An exception of one observer is logged, and
+    Each method of an observer calls the same method of all observers. An exception of one observer is logged and
     affects neither the others nor the caller.
     """
 

@@ -1,4 +1,4 @@
-"""The open loop: each probe starts at its due time without waiting for others. Also the time before it at which a probe connects."""
+"""The open loop: each probe starts at its due time without waiting for others, and connects a lead before it."""
 
 import asyncio
 from collections import deque
@@ -10,10 +10,8 @@ from prober.net.clock import Clock
 from prober.workload.arrivals import constant, gamma, poisson, replay
 from prober.workload.workloads import TraceWorkload
 
-MISSED_S = 3.0  # after its due time a request is not sent any more: after a stop of the prober there would be a flood
-BUNCHED_S = (
-    0.1  # requests that are later than this leave together with others, and may fill the slots of a healthy target
-)
+MISSED_S = 3.0  # after its due time; a later request is not sent: after a stop of the prober there would be a flood
+BUNCHED_S = 0.1  # requests later than this leave together with others, and may fill the slots of a healthy target
 
 
 def due_times(probe: ProbeSpec, rng: Random, start_ns: int) -> Iterator[int]:
@@ -28,38 +26,38 @@ def due_times(probe: ProbeSpec, rng: Random, start_ns: int) -> Iterator[int]:
 
 
 def why_missed(due_ns: int, now_ns: int) -> str:
-    """Why a request that was due at `due_ns` is not sent, as it would be too late; "" if it may be sent."""
+    """Why a request due at `due_ns` is now too late to send; "" if it may be sent."""
     late_s = (now_ns - due_ns) / 1e9
     return f"the prober woke {late_s:.1f} s after the due time and did not send" if late_s > MISSED_S else ""
 
 
 async def pace(schedule: Iterable[int], clock: Clock, spec: TargetSpec, launch: Callable[[int], None]) -> None:
-    """Call `launch(due)` a `connect_lead` before each due time, or as soon as the prober wakes. Ends with the schedule."""
+    """Call `launch(due)` a `connect_lead` before each due time, or once the prober wakes. Ends with the schedule."""
     lead_ns = round(spec.connect_lead * 1e9)
     for due_ns in schedule:
         await clock.sleep_until(due_ns - lead_ns)
         launch(due_ns)
         if due_ns < clock.now_ns():
-            await asyncio.sleep(0)  # a long backlog must not hold the loop
+            await asyncio.sleep(0)  # a long backlog must not block the loop
 
 
-MIN_IDLE_NS = 10_000_000  # a connection that was closed sooner was not idle: it is the same for every client
+MIN_IDLE_NS = 10_000_000  # a connection closed sooner was not idle: the server does this to every client
 REMEMBERED_NS = 3600 * 10**9
-SET_UPS = 20  # the longest of the last ones counts
+SET_UPS = 20  # recent connections whose longest set-up counts
 SET_UP_MARGIN = 2
 
 
 class ConnectLead:
-    """Time by which one target's connections are made before the due time, learnt from those that the server closed while idle.
+    """How long before the due time a target's connections are opened, learned from idle ones that the server closed.
 
-    Two such connections within an hour shorten the lead for that hour, to half the shortest idle time plus twice the longest set-up.
-    Then the full lead is tried again. So a server that no longer closes connections has the short lead for up to an hour, and one that
-    begins to close them costs two connections.
+    Two such connections within an hour shorten the lead for an hour, to half the shortest idle time plus twice the longest set-up.
+    Then the full lead is tried again. So if a server stops closing connections, the lead stays short for up to an hour; if it
+    starts to, it costs two connections.
     """
 
     def __init__(self) -> None:
         self._set_ups_ns: deque[int] = deque(maxlen=SET_UPS)
-        # (time, idle time) of the last connections that were closed
+        # (time, idle time) of the last connections closed by the server
         self._closed: deque[tuple[int, int]] = deque(maxlen=2)
 
     def connected(self, set_up_ns: int) -> None:
@@ -67,7 +65,7 @@ class ConnectLead:
         self._set_ups_ns.append(set_up_ns)
 
     def closed(self, idle_ns: int, now_ns: int) -> bool:
-        """Record that the server closed a connection that was idle for `idle_ns`. Returns True if the lead is shorter from now on."""
+        """Record that the server closed a connection after `idle_ns` of idling. Returns True if the lead is now shorter."""
         before_ns = self.learnt_ns(now_ns)
         self._closed.append((now_ns, idle_ns))
         return before_ns is None and self.learnt_ns(now_ns) is not None
@@ -80,5 +78,5 @@ class ConnectLead:
 
     @property
     def set_up_ns(self) -> int:
-        """Expected time to set up a connection, with a margin; 0 before the first one."""
+        """Expected time to set up a connection, with a margin; 0 before the first."""
         return SET_UP_MARGIN * max(self._set_ups_ns, default=0)

@@ -1,4 +1,4 @@
-"""A probe: from its due time to its result."""
+"""A probe, from its due time to its result."""
 
 import asyncio
 import re
@@ -28,23 +28,23 @@ from prober.workload.workloads import RequestGenerator, Workload
 
 CACHED_SHARE = 0.10
 CALIBRATION_LEAD_NS = 100_000_000
-IDLE_TIMEOUT = 408  # status with which a server ends a connection on which no request came
-MAX_RECONNECTIONS = 4  # of a probe whose connections are closed before its request was written
-# Plus a round trip: a server that closes so soon after the request does so for an earlier reason.
+IDLE_TIMEOUT = 408  # status with which a server closes a connection without a request
+MAX_RECONNECTIONS = 4  # of a probe whose connections are closed before its request is written
+# Plus a round trip: a close this soon after the request has an earlier cause.
 CROSSING_NS = 10_000_000
-NOT_KEPT = AssistantMessage("assistant", "")  # no later turn has it
+NOT_KEPT = AssistantMessage("assistant", "")  # stands for an answer that no later turn needs
 SESSION_OVER = (
     "its session ends: the answer is far longer than asked for, or its tool calls are too many or no JSON objects"
 )
-MAX_HEADER_DIGITS = 15  # of a number in a header: more are no count of requests or tokens
-RATE_LIMITS = {  # kinds of `llmslo_rate_limit_remaining` by header
+MAX_HEADER_DIGITS = 15  # of a number in a header: a longer one is no count of requests or tokens
+RATE_LIMITS = {  # header → kind of `llmslo_rate_limit_remaining`
     **{f"x-ratelimit-remaining-{kind}": kind for kind in ("requests", "tokens")},
     **{
         f"anthropic-ratelimit-{kind}-remaining": kind.replace("-", "_")
         for kind in ("requests", "tokens", "input-tokens", "output-tokens")
     },
 }
-# Headers in which gateways tell how often they tried: (kind, whether the first try counts). Sources: Envoy's router filter
+# Headers with a gateway's number of attempts: (kind, whether the first attempt counts). Sources: Envoy's router filter
 # (`include_attempt_count_in_response`), LiteLLM's and Portkey's response headers, ngrok's AI gateway.
 RETRIES: dict[str, tuple[RetryKind, bool]] = {
     "x-envoy-attempt-count": ("retry", True),
@@ -56,19 +56,19 @@ RETRIES: dict[str, tuple[RetryKind, bool]] = {
 
 
 def always() -> bool:
-    """Returns True: default for `may`, as a request may always be sent."""
+    """Return True: the default for `may`, which allows every request."""
     return True
 
 
 async def run_probe(target: Target, drawer: Drawer, due_ns: int) -> ProbeResult | None:
-    """Send one probe, due at `due_ns`, and return its result; None, and nothing sent, while the engine is loading or draining.
+    """Send one probe due at `due_ns` and return its result. While the engine loads or drains, send nothing and return None.
 
-    The connection is begun at once. The request is sent at the due time, or when the connection is ready if that is later; this delay
-    is the target's and counts in TTFT. Never retried. Raises only faults of the prober before the first byte of the answer; an
+    Connects immediately. The request is sent at the due time, or when the connection is ready if that is later; this delay
+    is the target's and counts in TTFT. Nothing is retried. Raises only faults of the prober before the first byte of the answer; an
     exception while reading the answer becomes the outcome `malformed`.
 
-    The prober's own look-ups are in no latency: those that the first probe needs come before it and move its due time, all others take
-    place at the same time as probes.
+    No latency includes the prober's own look-ups: those that the first probe needs come before it and move its due time, all others
+    run in parallel with probes.
     """
     due_ns = await target.prepare(due_ns)
     if target.state in SILENT_STATES:
@@ -79,24 +79,24 @@ async def run_probe(target: Target, drawer: Drawer, due_ns: int) -> ProbeResult 
 
 
 async def calibrate(target: Target) -> None:
-    """Send sample prompts, one after the other, until the way in which the server counts tokens is known, or cannot be determined."""
+    """Send sample prompts, one after the other, until the server's way to count tokens is known, or cannot be determined."""
     calibration = target.prompt_calibration = target.prompt_calibration or PromptCalibration()
     drawer = RequestGenerator(Workload("sample", Fixed(1), Fixed(1)), Random())
     while calibration.is_due:
         result = await run_probe(target, drawer, target.clock.now_ns() + CALIBRATION_LEAD_NS)
         if result is None:
             calibration.stop("the engine is loading or shutting down")
-        elif result.outcome not in (*ANSWERED, Outcome.REJECTED):  # the probe itself stops at what is refused
+        elif result.outcome not in (*ANSWERED, Outcome.REJECTED):  # the probe itself stops if requests are refused
             calibration.stop(f"a sample prompt was not answered ({result.outcome.value})")
 
 
 def new_request(target: Target, drawer: Drawer, due_ns: int) -> Request:
-    """Returns the next request to this target."""
+    """Draw the next request to this target."""
     return drawer.draw(uuid.uuid4().int >> 64, due_ns, target.prompt_calibration)
 
 
 async def in_turn(target: Target, request: Request) -> Request:
-    """Returns the request; if it is `busy`, another one as soon as a session is ready, if there is still time to connect."""
+    """Return the request, or if it is `busy`, another one once a session is ready, if there is still time to connect."""
     pool, latest_ns = request.busy, request.due_ns - target.connect_lead.set_up_ns
     if pool is None or target.clock.now_ns() >= latest_ns:
         return request
@@ -115,12 +115,12 @@ async def in_turn(target: Target, request: Request) -> Request:
 
 
 class ProbeRun(ABC):
-    """A probe under way, with its budget, session and result. It is sent by this process, or by a worker (`workers.WorkerRun`).
+    """A running probe, with its budget, session and result. This process sends it, or a worker (`workers.WorkerRun`).
 
-    may: called when the request is due; if it returns False, the request is never sent
-    answer: for the next turn of its session; None if it cannot be sent again (`Answer.message`), or is not needed
+    may: called when the request is due; the request is sent only if it returns True
+    answer: answer for the session's next turn; None if not needed, or if it cannot be sent again (`Answer.message`)
     first_ns: arrival of the first content; None before it
-    late_ns: how late the prober itself sent it, which is in no latency; 0 if that is not known yet
+    late_ns: delay of sending caused by the prober, in no latency; 0 if not yet known
     """
 
     def __init__(self, target: Target, request: Request, may: Callable[[], bool] = always) -> None:
@@ -133,7 +133,7 @@ class ProbeRun(ABC):
     async def send(self) -> ProbeResult:
         """Send the request and return its result. Its session continues with the answer, or ends without one.
 
-        Raises exceptions of the prober that occur before the first byte of the answer.
+        Raises exceptions of the prober before the first byte of the answer.
         """
         request, target = self.request, self._target
         reserved: tuple[dict[str, float], int] | None = None
@@ -177,18 +177,18 @@ class ProbeRun(ABC):
 
     @abstractmethod
     async def _exchanged(self) -> ProbeResult:
-        """Send the request, whose tokens are already reserved, and return its result."""
+        """Send the request, with tokens already reserved, and return its result."""
 
     @abstractmethod
     def delivered(self) -> Timeline:
-        """Timeline of the answer so far, also of a request that is cut."""
+        """Timeline of the answer so far, for an ended or a cut request."""
 
     @abstractmethod
     def _charged_tokens(self) -> tuple[int, int] | None:
-        """(prompt tokens, output tokens) charged to budgets; None if the full reservation may have been used."""
+        """(prompt tokens, output tokens) to charge to budgets; None if the full reservation may have been used."""
 
     def cut(self, outcome: Outcome, why: str, cut_ns: int | None = None) -> ProbeResult:
-        """The result of a request that is cut, with what it delivered before."""
+        """The result of a request that is cut, with what was delivered before."""
         return self._result(Verdict(outcome, why), replace(self.delivered(), cut_ns=cut_ns))
 
     def _completed(self, verdict: Verdict) -> ProbeResult:
@@ -196,7 +196,7 @@ class ProbeRun(ABC):
         return self._result(verdict, self.delivered())
 
     def _result(self, verdict: Verdict, timeline: Timeline) -> ProbeResult:
-        """The result from request, verdict and timeline. Secrets in the verdict's text are redacted."""
+        """Build the result from request, verdict and timeline. Secrets in the verdict's text are redacted."""
         request, target = self.request, self._target
         return ProbeResult(
             *(target.spec.name or "", request.workload, request.request_id, self._unix_s, verdict.outcome),
@@ -211,12 +211,12 @@ class ProbeRun(ABC):
         )
 
 
-# Begins a probe: `LocalRun` in this process, `Workers.launch` in another one.
+# Starts a probe: `LocalRun` in this process, `Workers.launch` in another.
 Launch = Callable[[Target, Request, Callable[[], bool]], ProbeRun]
 
 
 class LocalRun(ProbeRun):
-    """A probe that the current process sends."""
+    """A probe sent by the current process."""
 
     def __init__(self, target: Target, request: Request, may: Callable[[], bool] = always) -> None:
         super().__init__(target, request, may)
@@ -231,7 +231,7 @@ class LocalRun(ProbeRun):
         self._identity: Identity | None = None
         self._connection: Connection | None = None
         self._sent = b""
-        self.is_late = False  # sent by the prober itself later than BUNCHED_S, and so together with others
+        self.is_late = False  # sent by the prober over BUNCHED_S late, so together with others
         self._stopped: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()  # why it is not sent
 
     @property
@@ -257,11 +257,11 @@ class LocalRun(ProbeRun):
                 alarm = target.clock.call_at(self.request.due_ns, self._at_due_time)
                 await asyncio.wait((work, self._stopped), return_when=asyncio.FIRST_COMPLETED)
                 return self._completed(work.result() if work.done() else self._stopped.result())
-            finally:  # neither slot, connection nor task stays behind
+            finally:  # free slot, connection and task
                 if alarm is not None:
                     alarm.cancel()
                 target.in_flight.discard(self)
-                try:  # first: to cancel `work` cancels the `ended` that it waits for, and the connection would stay
+                try:  # first: cancelling `work` cancels the `ended` it awaits, and would leave the connection
                     if not self._exchange.ended.done():
                         self._exchange.abort()
                 finally:
@@ -269,7 +269,7 @@ class LocalRun(ProbeRun):
         except Exception as problem:
             if not self._exchange.received:
                 raise
-            # Nothing of the answer is used.
+            # The answer is not used.
             exchange, verdict = self._exchange, target.unreadable("the answer of a probe", problem)
             sent = Timeline(
                 self.request.due_ns,
@@ -280,7 +280,7 @@ class LocalRun(ProbeRun):
             return self._result(verdict, exchange.departure(sent))
 
     def _at_due_time(self) -> None:
-        """Send at the due time. The clock calls this for all targets, so an exception is passed to this probe instead of the clock."""
+        """Send at the due time. The clock calls this for all targets, so exceptions go to this probe, not to the clock."""
         try:
             self._on_due()
         except Exception as problem:
@@ -288,11 +288,11 @@ class LocalRun(ProbeRun):
                 self._stopped.set_exception(problem)
 
     def _on_due(self) -> None:
-        """At the due time: take a slot, or be shed if there is none; send if the connection is ready."""
+        """Take a slot at the due time, or be shed without one; send if the connection is ready."""
         target, due_ns, now_ns = self._target, self.request.due_ns, self._target.clock.now_ns()
         cap = target.spec.max_in_flight
         if len(target.in_flight) >= cap:
-            for run in tuple(target.in_flight):  # an answer that has arrived holds no slot
+            for run in tuple(target.in_flight):  # an arrived answer holds no slot
                 run.read_arrived()
         full = f"{cap} probes were in flight already (max_in_flight)"
         if why := why_missed(due_ns, now_ns):
@@ -310,7 +310,7 @@ class LocalRun(ProbeRun):
             self._stopped.set_result(Verdict(Outcome.SHED, full))
 
     def read_arrived(self) -> None:
-        """Read what has arrived, and free the slot if that is the end of the answer."""
+        """Read what has arrived, and free the slot if the answer has ended."""
         connection = self._exchange.connection
         while connection is not None and not self._exchange.ended.done() and connection.read():
             pass
@@ -328,7 +328,7 @@ class LocalRun(ProbeRun):
     async def _work(self) -> Verdict:
         """Connect a lead before the due time, wait for the end of the answer, and judge it.
 
-        A connection that the server closes because nothing was sent on it yet is made again.
+        A connection that the server closes because nothing was sent on it is opened again.
         """
         target = self._target
         identity = self._identity = target.probed_identity
@@ -365,9 +365,9 @@ class LocalRun(ProbeRun):
         return await self._judge(identity)
 
     def _was_closed_idle(self) -> bool:
-        """True if the server closed the connection because nothing had been sent on it: without a word, or with status 408.
+        """True if the server closed the connection because nothing was sent on it: silently, or with status 408.
 
-        The connect lead learns from it even if the request was sent meanwhile. The outcome remains the target's.
+        The connect lead learns from this even if the request was sent meanwhile. The outcome remains the target's.
         """
         exchange, now_ns = self._exchange, self._target.clock.now_ns()
         is_refused = exchange.broken is not None and exchange.broken.outcome is Outcome.TLS
@@ -415,19 +415,19 @@ class LocalRun(ProbeRun):
         return replace(verdict, detail="; ".join(filter(None, (verdict.detail, answer.unusable_usage, remedy))))
 
     def _remedy(self, refusal: str) -> str:
-        """Remedy for a refused request: how to configure the field that the server names; "" if it names none."""
+        """How to configure the field that the server's refusal names; "" if it names none."""
         if self._api is CHAT and OTHER_LIMIT.search(refusal):
             return "the next request has that instead; `max_tokens: null` in `sampling` does it from the first one on"
         sampling = self.request.sampling
         patterns = {name: rf"\b{re.escape(name)}\b" for name, value in sampling.items() if value is not None}
-        for name in OPTIONAL_FIELDS:  # words of every day: only where a server names them as fields
+        for name in OPTIONAL_FIELDS:  # ordinary words: only if a server names them as fields
             if name not in sampling and f'"{name}":'.encode() in self._sent:
                 patterns[name] = rf"(^|; ){name}(\.\w+)*: |['\"`]{name}['\"`]"
         named = [f"`{name}: null`" for name, pattern in patterns.items() if re.search(pattern, refusal)]
         return f"{', '.join(named)} in `sampling` leaves it out" if named else ""
 
     def _attributed(self, verdict: Verdict) -> Verdict:
-        """Returns the verdict, or `invalid` if a standstill of the prober may have caused it."""
+        """The verdict, or `invalid` if a standstill of the prober may be the cause."""
         if Trait.STANDSTILL not in verdict.outcome.traits or not self._target.clock.stood_still(self._began_ns):
             return verdict
         return Verdict(Outcome.INVALID, f"the prober itself stood still meanwhile, which may be why: {verdict.detail}")
@@ -481,11 +481,11 @@ class LocalRun(ProbeRun):
         )
 
     def _charged_tokens(self) -> tuple[int, int]:
-        """(prompt tokens, output tokens) charged to budgets: those of `usage`, else the most that the answer may have cost.
+        """(prompt tokens, output tokens) to charge to budgets: as in `usage`, or else the most that the answer may have cost.
 
-        A request that was not sent costs nothing, nor does an answer without content and usage. A request that was cut costs its prompt
-        and the received tokens. An answer that ended without usage costs the requested tokens. A server's usage never charges more than
-        the requested answer and the request that was sent.
+        Unsent requests cost nothing, nor do answers without content and usage. A cut request costs its prompt
+        and the received tokens. An answer without usage costs the requested tokens. A server's usage never charges more than
+        the requested answer and the sent request.
         """
         exchange, answer, draw = self._exchange, self._recording.answer, self.request
         usage, received, has_ended = answer.usage, answer.max_received_tokens, answer.finish_reason is not None
@@ -502,7 +502,7 @@ class LocalRun(ProbeRun):
 
 
 def gateway_retries(headers: Mapping[str, str]) -> dict[RetryKind, int]:
-    """Further tries of gateways by kind, as the headers of a response tell them. Tries of several gateways in a row are added."""
+    """Further attempts of gateways by kind, from response headers. Attempts of gateways in series are added."""
     retries: dict[RetryKind, int] = {}
     for header, (kind, counts_first) in RETRIES.items():
         if (count := header_number(headers, header)) is not None:
@@ -511,7 +511,7 @@ def gateway_retries(headers: Mapping[str, str]) -> dict[RetryKind, int]:
 
 
 def header_number(headers: Mapping[str, str], name: str) -> float | None:
-    """The value of a header with a whole number in ASCII digits, as in RFC 9110; None if it is absent, invalid or too long."""
+    """Read a header with a whole number in ASCII digits, as in RFC 9110; None if it is absent, invalid or too long."""
     value = headers.get(name, "")
     is_number = value.isascii() and value.isdigit() and len(value) <= MAX_HEADER_DIGITS
     return float(value) if is_number else None

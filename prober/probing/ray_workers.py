@@ -1,9 +1,9 @@
 """Workers on the nodes of a Ray cluster, for more load than one machine can send.
 
-Each is a process of `worker`, started by an actor (`worker_host`) that relays the bytes of its channel. All decisions are made in the
-prober, as with workers on this machine. Only the clock differs: a node's CLOCK_MONOTONIC has another origin, so its worker converts due
-times to the node's clock, and timestamps back, with one offset per request. Latencies are differences of times of one clock and keep
-their precision; only the due time has the error of the offset, which the limit of the send lag includes.
+Each is a process of `worker`, started by an actor (`worker_host`) that relays the bytes of its channel. The prober makes all
+decisions, as for workers on this machine. Only the clock differs: a node's CLOCK_MONOTONIC has another origin, so the worker converts
+due times to the node's clock, and timestamps back, with one offset per request. Latencies are differences on one clock and keep
+their precision; only the due time has the offset's error, which the limit of the send lag includes.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ from prober.probing.channel import ClockOffset, Offset
 from prober.probing.worker_host import START_S, WorkerHost, WorkerProcess, WorkersUnavailable, automatic_count
 
 LOCAL, AUTO = "local", "auto"
-REACH_S = 3.0  # to connect to the address of a cluster
-ANSWER_S = 1.0  # of an actor that ends, beyond what its worker may take
+REACH_S = 3.0  # to connect to a cluster's address
+ANSWER_S = 1.0  # for an actor to end, beyond its worker's time
 FIRST_EXCHANGES = 20
 INSTALL = f"check that llm-slo-prober[ray] {__version__} is installed on every node, for the same Python"
 
@@ -35,7 +35,7 @@ class RayWorker(WorkerProcess):
         super().__init__(number, received)
         self._actor: Any = None
         self._clock = ClockOffset()
-        self._max_error_ns = 0  # of the offset of any request
+        self._max_error_ns = 0  # of any request's offset
         self._outgoing, self._has_outgoing = bytearray(), asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -95,13 +95,13 @@ class RayWorker(WorkerProcess):
         self._has_outgoing.set()
 
     async def _exchange(self, data: bytes) -> None:
-        """Deliver bytes to the worker. Each delivery also compares the clocks."""
+        """Deliver bytes to the worker, and compare the clocks."""
         asked_ns = time.monotonic_ns()
         other_ns = await self._actor.deliver.remote(data)
         self._clock.exchanged(asked_ns, other_ns, time.monotonic_ns())
 
     async def _deliver(self) -> None:
-        """Deliver written bytes, one call at a time, as calls of an actor may overtake each other."""
+        """Deliver written bytes one call at a time, because calls of an actor may overtake each other."""
         try:
             while True:
                 await self._has_outgoing.wait()
@@ -125,9 +125,9 @@ class RayWorker(WorkerProcess):
 
 @asynccontextmanager
 async def joined(address: str, count: int | None) -> AsyncIterator[int]:
-    """Context in a cluster that this process has joined; yields the number of workers. Raises WorkersUnavailable.
+    """Join a cluster for the duration of the context, and yield the number of workers. Raises WorkersUnavailable.
 
-    address: `local` starts a cluster on this machine, `auto` is the one that this machine belongs to, else HOST:PORT of its head
+    address: `local` starts a cluster on this machine, `auto` is the one to which this machine belongs, else HOST:PORT of its head
     count: number of workers; None: number of the cluster's processors − 1
     """
     try:
@@ -139,7 +139,7 @@ async def joined(address: str, count: int | None) -> AsyncIterator[int]:
 
 
 async def _reach(address: str) -> None:
-    """Connect once to the head, since Ray itself would try for minutes. Raises WorkersUnavailable."""
+    """Connect once to the head, because Ray would try for minutes. Raises WorkersUnavailable."""
     if address == LOCAL or (address == AUTO and "RAY_ADDRESS" not in os.environ):
         return
     address = os.environ["RAY_ADDRESS"] if address == AUTO else address
@@ -157,11 +157,11 @@ def _join(address: str, count: int | None) -> None:
     """Join the cluster, or start it for `local`. Raises WorkersUnavailable."""
     options: dict[str, Any] = {}
     if address == LOCAL:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to others from here
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to others
         options = {"include_dashboard": False, "num_cpus": count or automatic_count() + 1}
     try:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
-    except Exception as problem:  # Ray raises many kinds, Exception itself among them
+    except Exception as problem:  # Ray raises many kinds, even Exception
         reason = str(problem).strip().splitlines()[0]
         raise WorkersUnavailable(_unreachable(address, reason)) from None
 

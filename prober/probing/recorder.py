@@ -21,10 +21,10 @@ from prober.probing.observer import NamedSpec, ObservedTarget, TargetObserver
 from prober.workload.requested_format import tool_schemas
 from prober.workload.workloads import Workload
 
-MIN_TRUST_PROBES = 10  # one a minute for the ten minutes that are judged
+MIN_TRUST_PROBES = 10  # one per minute in the ten minutes that are judged
 MIN_CACHED = 5  # answers in a row: fewer can be chance
 CACHE_REMEDY = "set `engine`, so that prompts bypass its cache, or switch off a cache on the way, such as a gateway's"
-# Histograms whose bounds are refined around SLO thresholds: the signal of the SLOs, and the scale of the bounds.
+# Histograms with finer bounds around SLO thresholds: signal of the SLOs, and scale of the bounds.
 _REFINED = (
     (series.TTFT, "ttft", "request"),
     (series.TTFT_ANSWER, "ttft_answer", "request"),
@@ -39,7 +39,7 @@ class TargetProbes(TargetObserver):
 
     def __init__(self, registry: Registry, observed: NamedSpec) -> None:
         self._registry, self._observed, self._name = registry, observed, observed.name
-        self._bounds: dict[str, dict[str, tuple[float, ...]]] = {}  # by workload, then by series
+        self._bounds: dict[str, dict[str, tuple[float, ...]]] = {}  # by workload, then series
         spec, name = observed.spec, observed.name
         registry.label(name, tuple(sorted((label, value) for label, value in spec.labels.items() if value)))
         if spec.budget is not None and spec.budget.price_per_million is not None:
@@ -117,7 +117,7 @@ class TargetProbes(TargetObserver):
             self._registry.value(series.MERGED_CHUNKS, *key).inc(timeline.merged_chunks)
 
     def _has_answer_series(self, timeline: Timeline, key: tuple[str, str]) -> bool:
-        """True if TTFT of the answer has its own series: for a model that reasons, or an SLO on it. Otherwise it equals TTFT."""
+        """True if the answer's TTFT has its own series: the model reasons, or an SLO judges it. Otherwise it equals TTFT."""
         return (
             timeline.first_answer_ns != timeline.first_ns or key in self._registry.family(series.TTFT_ANSWER).children
         )
@@ -147,7 +147,7 @@ class TargetProbes(TargetObserver):
             self._registry.show(series.CERT_EXPIRY, result.cert_expiry_unix_s, self._name)
 
     def _declare(self, workload: str, part: Workload, thresholds: dict[str, list[float]], *, streamed: bool) -> None:
-        """Create the series of a workload. thresholds: SLO thresholds in seconds by latency, which become bounds of its histogram"""
+        """Create the series of a workload. thresholds: {latency: SLO thresholds in seconds}, bounds of its histogram"""
         registry, key = self._registry, (self._name, workload)
         workload_bounds = self._bounds[workload] = {
             declared.name: bounds(scale, thresholds.get(signal, ())) for declared, signal, scale in _REFINED
@@ -179,17 +179,17 @@ class TargetProbes(TargetObserver):
 
 
 log = logging.getLogger(__name__)
-SLOT_NS = 10 * 10**9  # in which probes are counted, so that a high rate takes no more memory
+SLOT_NS = 10 * 10**9  # probes are counted in slots, so that a high rate needs no more memory
 FAILURE_WINDOW_NS, TRUST_WINDOW_NS = 300 * 10**9, 600 * 10**9
 MAX_FAILURE_CHARS = 200
-# Identifiers of a request in a text, each of which would make a new series: a UUID, and 16 hexadecimal digits or more.
+# Request identifiers in a text, each of which would create a series: a UUID, or 16 hexadecimal digits or more.
 _REQUEST_IDS = re.compile(
     r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b(?=[a-f]*[0-9])[0-9a-f]{16,}\b", re.IGNORECASE
 )
 
 
 class RecentCounts:
-    """Counts of what happened within `window_ns` before the latest call."""
+    """Counts events in the `window_ns` before the latest call."""
 
     def __init__(self, window_ns: int) -> None:
         self._window_ns = window_ns
@@ -197,7 +197,7 @@ class RecentCounts:
         self._total = Counter[str]()
 
     def add(self, now_ns: int, *names: str) -> None:
-        """Count each of the names once."""
+        """Count each name once."""
         is_current = self._slots and now_ns - self._slots[-1][0] < SLOT_NS
         begin_ns, _, counts = self._slots.pop() if is_current else (now_ns, now_ns, Counter[str]())
         counts.update(names)
@@ -205,7 +205,7 @@ class RecentCounts:
         self._slots.append((begin_ns, now_ns, counts))
 
     def at(self, now_ns: int) -> Counter[str]:
-        """Counts by name."""
+        """Counts in the window by name."""
         while self._slots and now_ns >= self.next_end_ns:
             self._total.subtract(self._slots.popleft()[2])
         return self._total
@@ -222,13 +222,13 @@ class RecentCounts:
 
 
 class TargetFailures(TargetObserver):
-    """Exports the most frequent reason of a target's failures of the last five minutes, and what the last one with it says."""
+    """Exports the most frequent reason of a target's failures in the last five minutes, with its latest text."""
 
     def __init__(self, registry: Registry, observed: ObservedTarget) -> None:
         self._registry, self._observed = registry, observed
         self._recent = RecentCounts(FAILURE_WINDOW_NS)
-        self._texts: dict[str, str] = {}  # of the last failure by reason, the latest at the end
-        self._alarm: TimerHandle | None = None  # when failures leave the window
+        self._texts: dict[str, str] = {}  # text of the last failure by reason, latest last
+        self._alarm: TimerHandle | None = None  # fires when failures leave the window
 
     def probe_ended(self, result: ProbeResult) -> None:
         if result.outcome in BAD:
@@ -258,9 +258,9 @@ class TargetFailures(TargetObserver):
 
 
 class TargetTrust(TargetObserver):
-    """Whether the latencies of a target are judged: at least half of its probes of the last ten minutes were sent and timed.
+    """Whether a target's latencies are judged: at least half of its probes in the last ten minutes were sent and timed.
 
-    These are the answered ones and those that the prober itself spoilt; a pause forgets them.
+    Only answered probes and those that the prober spoilt are compared; a pause clears them.
     """
 
     def __init__(self, registry: Registry, observed: ObservedTarget) -> None:
@@ -270,13 +270,13 @@ class TargetTrust(TargetObserver):
 
     @property
     def is_trusted(self) -> bool:
-        """True if the latencies are judged. Failures always are. A few probes, as of a start, are not enough to say no."""
+        """True if the latencies are judged. Failures always are. Too few probes, as after a start, do not make it false."""
         probes, timed = self.counts
         return probes < MIN_TRUST_PROBES or 2 * timed >= probes
 
     @property
     def counts(self) -> tuple[int, int]:
-        """(probes of the window, those that were sent and timed)."""
+        """(probes in the window, those that were sent and timed)."""
         counts = self._recent.at(self._observed.target.clock.now_ns())
         return counts["probes"], counts["timed"]
 
@@ -298,7 +298,7 @@ class TargetTrust(TargetObserver):
 
 
 class TargetBuffering(TargetObserver):
-    """The verdict on whether a target's answers arrive held back. All its workloads are judged together, as they use the same route."""
+    """Verdict on whether a target's answers arrive held back. All workloads are judged together, as they share the route."""
 
     def __init__(self, registry: Registry, events: EventLog, observed: ObservedTarget) -> None:
         self._registry, self._events, self._observed = registry, events, observed
@@ -320,15 +320,15 @@ class TargetBuffering(TargetObserver):
 
 
 class TargetCaching(TargetObserver):
-    """Says which workloads of a target have no latency because the engine had each of their last MIN_CACHED prompts in its cache."""
+    """Names workloads without latencies, because each of their last MIN_CACHED prompts was in the engine's cache."""
 
     def __init__(self, events: EventLog, observed: ObservedTarget) -> None:
         self._events, self._observed = events, observed
-        self._in_a_row: dict[str, int] = {}  # cached answers, by workload
+        self._in_a_row: dict[str, int] = {}  # cached answers by workload
 
     @property
     def text(self) -> str:
-        """The workloads and the remedy; "" if no workload is affected."""
+        """The affected workloads with the remedy; "" for none."""
         probed = {name for probe in self._observed.spec.probes for name in probe.workload.series}
         names = sorted(name for name in probed if self._in_a_row.get(name, 0) >= MIN_CACHED)
         return f"{', '.join(names)} measures no latency, as every prompt is cached; {CACHE_REMEDY}" if names else ""

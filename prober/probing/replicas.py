@@ -1,4 +1,4 @@
-"""Several probers that share targets. The key of a target decides its shard; one replica of each shard leads it, which sweeps."""
+"""Several probers that share targets. A target's key decides its shard; one replica of each shard leads, and sweeps."""
 
 import re
 from collections.abc import Callable
@@ -46,9 +46,9 @@ class Shard:
 
 
 def shard_of(key: str, count: int) -> int:
-    """The index of the shard, of `count`, that has `key`. It is the same in every process, machine and version.
+    """Index of the shard, of `count`, that has `key`: the same in every process, machine and version.
 
-    Jump consistent hash (Lamping and Veach 2014, arXiv:1406.2294) of the key's BLAKE2b: sizes of shards differ by chance only. One more
+    Jump consistent hash (Lamping and Veach 2014, arXiv:1406.2294) of the key's BLAKE2b: shards differ in size only by chance. One more
     shard takes 1/(count + 1) of the keys, equally from all others; no key moves between two old shards.
     """
     state = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
@@ -64,21 +64,21 @@ Listener = Callable[[], None]
 
 
 def claimed_as(key: str) -> str:
-    """Short form of a target's key for its claims, as all targets of a shard share one annotation."""
+    """Short form of a target's key for claims, because all targets of a shard share one annotation."""
     return blake2b(key.encode(), digest_size=8).hexdigest()
 
 
 class Leadership:
-    """Leadership of a shard. Without a lease, as here, it is always held.
+    """Leadership of a shard. This class has no lease: it always holds the leadership.
 
-    where: name of the lease, "" without one
+    where: name of the lease; "" without one
     """
 
     where = ""
 
     @property
     def holder(self) -> str:
-        """The last known holder of the lease, "" if none is known."""
+        """The last known holder of the lease; "" if unknown."""
         return ""
 
     def held(self) -> int | None:
@@ -86,11 +86,11 @@ class Leadership:
         return 0
 
     def claimed(self, key: str) -> float:
-        """Highest number that any holder has claimed for `key`; 0 if none."""
+        """Highest number claimed for `key` by any holder; 0 for none."""
         return 0.0
 
     async def claim(self, key: str, number: float) -> int | None:
-        """Claim a number for `key` before acting on it. Returns the fencing token, None if the lease is lost."""
+        """Claim a number for `key` before acting on it. Returns the fencing token; None if the lease is lost."""
         return 0
 
     def listen(self, lost: Listener, won: Listener) -> None:

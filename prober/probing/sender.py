@@ -1,4 +1,4 @@
-"""Sends the requests of an experiment (sweep, matrix, comparison or gate), from this process or from workers."""
+"""Sends the requests of an experiment (sweep, matrix, comparison or gate) from this process or workers."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
@@ -15,10 +15,10 @@ from prober.probing.target import Target
 
 @dataclass(slots=True, eq=False)
 class Sending:
-    """A request under way.
+    """A request, from its generation to its end.
 
-    request: as generated; that of the run may be another one, if sessions were busy
-    run: the probe; None before its connection begins
+    request: as generated; the run may have another one, if sessions were busy
+    run: the probe; None before it connects
     is_due: its due time has come
     """
 
@@ -28,17 +28,17 @@ class Sending:
 
 
 class Sender(asyncio.TaskGroup):
-    """Sends requests to a target in an open loop. Its context ends when all requests have ended, and an exception cuts them.
+    """Sends requests to a target in an open loop. Its context ends when all requests have ended; an exception cuts them.
 
-    A request is generated when its connection should begin, so in the order of the due times. It is generated even if it is not sent
-    because the prober woke too late or the engine is loading. So a seed gives the same request for each due time.
+    A request is generated when it should connect, thus in order of due times. It is generated even if it is not sent
+    because the prober woke too late or the engine is loading, so a seed gives the same request for each due time.
 
-    on_due: called at the due time, with the result if there is one already: shed, over budget, or without a connection
-    on_end: called with the result, not before the due time; with None if the engine reports that it is loading or draining. A request
-        that is cut has a result, with what it delivered, if its due time has come
-    cut_text: detail of the result of a request that is cut
-    may: called when a request should be sent; if it returns False, the request is never sent
-    looks_up: True: health and identity of the target are looked up as for scheduled probes, and its state follows the results
+    on_due: called at the due time, with the result if it exists already: shed, over budget, or without a connection
+    on_end: called with the result, not before the due time; None if the engine is loading or draining. A request cut after its due time
+    has a result, with what it delivered
+    cut_text: detail in the results of cut requests
+    may: called when a request should be sent; it is sent only if this returns True
+    looks_up: True: look up health and identity of the target as for scheduled probes, and update its state by the results
     under_way: requests that have not ended, by task
     """
 
@@ -59,7 +59,7 @@ class Sender(asyncio.TaskGroup):
         self.under_way: dict[asyncio.Task[ProbeResult | None], Sending] = {}
 
     def begin(self, request: Request) -> asyncio.Task[ProbeResult | None]:
-        """Send a request, whose connection begins a `connect_lead` before its due time. Returns the task, whose value is the result."""
+        """Send a request, which connects a `connect_lead` before its due time. Returns the task, whose value is the result."""
         sending = Sending(request)
         task = self.create_task(self._send(sending))
         self.under_way[task] = sending
@@ -67,9 +67,9 @@ class Sender(asyncio.TaskGroup):
         return task
 
     async def results(self, drawer: Drawer, due_times: Iterable[int]) -> AsyncGenerator[ProbeResult | None, None]:
-        """Send requests at the due times and yield the results in that order, without those that are cut.
+        """Send requests at the due times and yield their results in that order, without cut ones.
 
-        Closing it ends the schedule, not the requests under way.
+        Closing it ends the schedule, but not the running requests.
         """
         begun: asyncio.Queue[asyncio.Task[ProbeResult | None] | None] = asyncio.Queue()
 
@@ -87,19 +87,19 @@ class Sender(asyncio.TaskGroup):
             pacing.cancel()
 
     def read_arrived(self) -> None:
-        """Read what has arrived, so that no answer which only waits to be read is taken for a late one."""
+        """Read what has arrived, so that no answer seems late that only waits to be read."""
         for run in tuple(self._target.in_flight):
             run.read_arrived()
 
     def cancel(self) -> None:
-        """Cancel the requests under way, but not the one from whose callback this is called."""
+        """Cancel the running requests, except the one whose callback calls this."""
         for task in self.under_way:
-            # A second cancellation would break off the report of the first one.
+            # A second cancellation would interrupt the report of the first.
             if task is not asyncio.current_task() and not task.cancelling():
                 task.cancel()
 
     async def cut(self) -> None:
-        """Cut the requests under way, and wait until they have ended."""
+        """Cut the running requests, and wait until they have ended."""
         self.cancel()
         if self.under_way:
             await asyncio.wait(list(self.under_way))

@@ -1,4 +1,4 @@
-"""Series, alerts and the recording rule of the probes."""
+"""Series, alerts and the recording rule about probes."""
 
 from prober.exposition.alerting import Alert, Link, Rule, Severity, happening, no_data, of_present, probe_increase
 from prober.exposition.dashboards.queries import LEVEL, RECORDED_P99, RECORDED_SIGNALS, RECORDED_WINDOW, quantile
@@ -111,9 +111,9 @@ TOKEN_KINDS = ("prompt", "completion", "cached")
 
 
 OF_WORKLOAD = Link("target", ("target", "workload"))
-# Before the end of a certificate: time to order one by hand, and the last working day before a weekend.
+# Before a certificate expires: time to order one manually, and the last working day before a weekend.
 CERT_WARNING_S, CERT_CRITICAL_S = 14 * 86_400, 3 * 86_400
-# By prober and reason: all of its targets, more than one, fail every probe with that reason.
+# By prober and reason: all its targets (more than one) fail every probe with that reason.
 ALL_FAIL = (
     "count by (instance, reason) (llmslo_failure_info) > 1\n"
     '== on (instance) group_left () count by (instance) (llmslo_target_state{state="failing"})\n'
@@ -140,7 +140,7 @@ def alerts() -> tuple[Alert, ...]:
 
 
 def alerts_of_several_targets() -> tuple[Alert, ...]:
-    """Alerts where all targets of a prober fail alike."""
+    """Alerts if all targets of a prober fail alike."""
     return (
         Alert(
             "LLMAllTargetsFailing",
@@ -156,13 +156,13 @@ def alerts_of_several_targets() -> tuple[Alert, ...]:
             f"max by (target) (llmslo_failure_info and on (instance, reason) (\n{ALL_FAIL}))\n",
             "2m",
             "{{ $labels.target }} fails like all targets of its prober",
-            "",  # sent to nobody: it inhibits the alerts about the target in favour of LLMAllTargetsFailing
+            "",  # sent to nobody: inhibits alerts about the target in favour of LLMAllTargetsFailing
         ),
     )
 
 
 def alerts_of_tls() -> tuple[Alert, ...]:
-    """Alerts on the end of a server certificate."""
+    """Alerts on the expiry of a server certificate."""
     return (
         _certificate("critical", f"< {CERT_CRITICAL_S}"),
         _certificate("warning", f"< {CERT_WARNING_S} >= {CERT_CRITICAL_S}"),
@@ -172,9 +172,7 @@ def alerts_of_tls() -> tuple[Alert, ...]:
 def _certificate(severity: Severity, seconds_left: str) -> Alert:
     """seconds_left: PromQL comparisons"""
     end = "llmslo_tls_cert_expiry_timestamp_seconds"
-    left = (
-        f"min by (target) (min_over_time({end}[15m])) - time() {seconds_left}"  # replicas may have several certificates
-    )
+    left = f"min by (target) (min_over_time({end}[15m])) - time() {seconds_left}"  # replicas may differ in certificates
     return Alert(
         "LLMCertificateExpiring",
         severity,
@@ -187,7 +185,7 @@ def _certificate(severity: Severity, seconds_left: str) -> Alert:
 
 
 def alerts_of_several_probers() -> tuple[Alert, ...]:
-    """Alerts where several probers send to one target: on what most of their places see, one place, and one prober."""
+    """Alerts if several probers send to one target: on the view of most places, of one place, and of one prober."""
     fails = f"avg by (target) ({_by_vantage()}) > 0.5"
     return (
         _failing(f"{fails}\n"),
@@ -195,7 +193,7 @@ def alerts_of_several_probers() -> tuple[Alert, ...]:
             "LLMTargetFailingFromVantage",
             "warning",
             f"{_by_vantage()} == 1\nunless on (target)\n({fails})\n",
-            "5m",  # an outage is not noticed at the same time everywhere, and is a page
+            "5m",  # an outage is a page, but not noticed everywhere at once
             "{{ $labels.target }} fails every probe from "
             "{{ with $labels.vantage }}vantage {{ . }}{{ else }}the prober without a vantage{{ end }}",
             "At least half of the vantages have an answer, so it is no page: look at the way from this one first.",
@@ -223,14 +221,14 @@ def _failing(expr: str) -> Alert:
 
 
 def _by_vantage() -> str:
-    """PromQL: 1 if the target fails for all probers of a vantage that have recent data, else 0. No vantage counts as one."""
+    """PromQL: 1 if the target fails for all probers of a vantage with recent data, else 0. Probers without a vantage share one."""
     return f"min by (target, vantage) ({_by_prober()})"
 
 
 def _by_prober() -> str:
     """PromQL: 1 if the target fails, else 0, for each prober with recent data.
 
-    A prober for which the target is ready counts only if it has probed it recently, as a paused target keeps its old state.
+    A prober for which the target is ready counts only if it probed it recently, because a paused target keeps its old state.
     """
     by = "by (target, vantage, instance)"
     failing, ready = (f'max {by} (llmslo_target_state{{state="{state}"}}) == 1' for state in ("failing", "ready"))
@@ -239,9 +237,9 @@ def _by_prober() -> str:
 
 
 def record() -> Rule:
-    """Recording rule for the p99 of TTFT and ITL of each workload, for targets that are still probed.
+    """Recording rule for the p99 of TTFT and ITL by workload, for targets that are still probed.
 
-    Without it dashboards of many targets would read all buckets over hours at each refresh.
+    Without it dashboards of many targets would read all buckets of hours at each refresh.
     """
     quantiles = "\nor\n".join(
         f'label_replace({quantile(0.99, f"llmslo_{signal}_seconds", select="", window=RECORDED_WINDOW)}, "signal", "{signal}", "", "")'

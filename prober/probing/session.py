@@ -1,4 +1,4 @@
-"""A target during an experiment: identity, facts, readings of its metrics page and its GPUs, and its requests."""
+"""A target during an experiment: identity, facts, readings of metrics page and GPUs, and its requests."""
 
 import asyncio
 import uuid
@@ -27,16 +27,16 @@ from prober.results.steadiness import SteadinessTest
 from prober.workload.workloads import RequestGenerator
 
 PAGE_WAIT_S = 2.0
-MAX_TRAVEL_NS = 10 * 10**9  # from the due time of a request until the engine counts it
+MAX_TRAVEL_NS = 10 * 10**9  # from a request's due time until the engine counts it
 MAX_WARM_UP_LEAD_NS = 100_000_000
-# Calls with each reading of the GPUs that serve a target, until cancelled.
+# Calls a function with each reading of the GPUs that serve a target, until cancelled.
 ReadGpus = Callable[[Target, Callable[[Sequence[GpuReading]], None]], Coroutine[Any, Any, None]]
-# Facts about a target, read once before a run. Second argument: UUIDs of the GPUs that serve it; None: not known.
+# Reads facts about a target once before a run. Second argument: UUIDs of the GPUs that serve it; None: unknown.
 ReadFacts = Callable[[Target, Collection[str] | None], Awaitable[list[Fact]]]
 
 
 def random_seed() -> int:
-    """A random seed for a run, which its result contains."""
+    """A random seed for a run; the result states it."""
     return SystemRandom().getrandbits(32)
 
 
@@ -45,15 +45,15 @@ class UnidentifiedTarget(Exception):
 
 
 class Session:
-    """A target during an experiment. A context manager, inside which the metrics page and the GPUs are read.
+    """A target during an experiment. In its context, the metrics page and the GPUs are read.
 
     open_page: opens the engine's metrics page; None: the page is not read
-    launch: as the argument, and the request counts as the session's own
-    target: with a calibration of prompts if the daemon probes it meanwhile; devices: the GPUs that serve it, None: unknown
-    seed, rng: of the random numbers; origin_ns: start, on the clock of the timelines
-    failure: why the target was not identified, None if it was; requests have the same failure
-    facts: about the target, read at the start
-    readings, gpus: (ns of the monotonic clock, signals of the metrics page) and (ns, devices), in the order of time
+    launch: wraps the argument, and counts the request as the session's own
+    target: if the daemon probes it meanwhile, with a prompt calibration; devices: GPUs that serve it, None: unknown
+    seed, rng: for random numbers; origin_ns: start, on the clock of the timelines
+    failure: why the target was not identified; None if it was. Requests then fail alike
+    facts: facts about the target, read at the start
+    readings, gpus: (ns of the monotonic clock, signals of the metrics page) and (ns, devices), in order of time
     changes: restarts and changes of the engine during the session, as text
     warmed: the latest warm-up, so far
     """
@@ -87,7 +87,7 @@ class Session:
         self._readers: list[asyncio.Task[Any]] = []
 
     def launch(self, target: Target, request: Request, may: Callable[[], bool] = always) -> ProbeRun:
-        """Begin a request, which counts as one of this session."""
+        """Begin a request and count it as this session's."""
         self._due_ns.append(request.due_ns)
         return self._launch(target, request, may)
 
@@ -135,7 +135,7 @@ class Session:
         self.changes.append("restarted" if change.kind == "restart" else change.text())
 
     def described(self) -> MeasuredTarget:
-        """The target as results describe it."""
+        """The target for a result."""
         identity, info = self.target.identity, self.readings[-1][1].info if self.readings else None
         description = MeasuredTarget(
             url=result_url(self.spec.url), model=self.spec.model, engine=self.spec.engine, api=self.spec.api
@@ -149,7 +149,7 @@ class Session:
     def result(
         self, kind: Kind, load: Load, stages: Iterable[Stage], identity: str | None = None, **more: Any
     ) -> Result:
-        """The result of the experiment so far. identity: id of the result, None: a random one; more: further fields of `Result`"""
+        """The result of the experiment so far. identity: id of the result, None: random; more: further fields of `Result`"""
         result = Result(
             id=identity or uuid.uuid4().hex[:12],
             kind=kind,
@@ -164,10 +164,10 @@ class Session:
         return completed(result, self.spec, self.facts, seed=self.seed)
 
     def _interference(self) -> tuple[str, ...] | None:
-        """A sentence on requests of others that the engine's page surely counts; empty if there are none, None if it tells nothing.
+        """A sentence about others' requests that the engine's page certainly counts; empty for none, None if the page shows nothing.
 
-        Requests of this session that travel during the first reading are taken for such as arrive after it, and running requests of the
-        last reading for finished ones, as an engine may count a request as both for a moment.
+        Doubt favours the others: requests of this session on their way during the first reading count as arriving after it, and running
+        ones in the last reading as finished, because an engine may briefly count a request as both.
         """
         counted = [reading for reading in self.readings if reading[1].requests_arrived_total is not None]
         if len(counted) < 2 or self.changes:
@@ -182,10 +182,10 @@ class Session:
     async def warm_up(
         self, drawer: RequestGenerator, length: WarmUpLength, target: Target | None = None
     ) -> AsyncGenerator[ProbeResult | None, None]:
-        """Yields results of probes sent one after the other, so that a cold engine delays only one request. Their latencies do not
-        count.
+        """Send probes one after the other and yield their results, so that a cold engine delays only one request. Their latencies do
+        not count.
 
-        target: a copy with its own headers; None: the target of the session
+        target: a copy with its own headers; None: the session's target
         """
         target, began_ns, steadiness = target or self.target, self.clock.now_ns(), SteadinessTest()
         sent = ended = 0
@@ -204,11 +204,11 @@ class Session:
 
 
 def completed(result: Result, spec: TargetSpec, facts: Iterable[Fact], *, seed: int | None = None) -> Result:
-    """Returns the result with its context. facts: in the order of trust; seed: seed of the run's random numbers"""
+    """Add the context to a result. facts: most trusted first; seed: seed of the run's random numbers"""
     configured, gpus = spec.context.configured, spec.gpus
     if gpus.count is not None:
         configured["gpu_count"] = str(gpus.count)
-        if gpus.indices is None:  # GPUs that the prober merely sees need not serve the target
+        if gpus.indices is None:  # the prober sees GPUs that need not serve the target
             result = replace(result, context=replace(result.context, gpu_count=None))
     streaming = Fact("streaming", "on" if spec.stream else "off", "requests")
     result = with_context(

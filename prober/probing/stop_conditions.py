@@ -17,22 +17,22 @@ EngineCondition = Literal[
 ]
 VOID: frozenset[EngineCondition] = frozenset({"restarted", "replicas_changed", "engine_changed"})
 
-FAILED_RATIO = 0.1  # of the requests of a stage, two at least
-# Of the last requests, those that the prober did not send: the load is another one.
+FAILED_RATIO = 0.1  # of a stage's requests, at least two
+# Of the last requests, those that the prober did not send: the load is no longer the planned one.
 UNSENT_RATIO, UNSENT_RESULTS = 0.2, 20
 SEND_MORE = "send fewer requests a second, give the prober more CPU, or add --workers"
-TTFT_FACTOR = 3.0  # a TTFT above so many times its threshold ends the load
-WAITING_SHARE = 1.4  # of the TTFT threshold, which the wait in the engine's queue may last
-PAGE_LOST_S = 3.0  # without a reading where there were readings, as nothing is seen then
-_MAX_PREEMPTIONS, _PREEMPTIONS_S = 4.0, 2.0  # in so many seconds, more than before the sweep
-_PRODUCTION_SHARE, _PRODUCTION_S = 0.1, 5.0  # of others' requests in so many seconds, by the engine's own histogram
+TTFT_FACTOR = 3.0  # a TTFT above this multiple of its threshold ends the load
+WAITING_SHARE = 1.4  # of the TTFT threshold, for the wait in the engine's queue
+PAGE_LOST_S = 3.0  # after readings, time without one, in which nothing is seen
+_MAX_PREEMPTIONS, _PREEMPTIONS_S = 4.0, 2.0  # more in that time than before the sweep
+_PRODUCTION_SHARE, _PRODUCTION_S = 0.1, 5.0  # of others' requests in that time, by the engine's own histogram
 _CAPACITY_TOLERANCE = 0.01  # of the KV cache: some engines compute it from a rounded share
 
 
 class StopConditions:
-    """Stop conditions on the engine's metrics page, fed with readings in order of time.
+    """Stop conditions on the engine's metrics page. Feed it with readings in order of time.
 
-    ttft_s: lowest TTFT threshold of the SLOs, None without one.
+    ttft_s: lowest TTFT threshold of the SLOs; None without one
     """
 
     def __init__(self, guard: GuardSpec, ttft_s: float | None) -> None:
@@ -48,7 +48,7 @@ class StopConditions:
         return self._recent[-1][0] if self._recent else None
 
     def began(self) -> None:
-        """The sweep starts to send; preemptions before that are not caused by it."""
+        """Begin the sweep: earlier preemptions are not caused by it."""
         self._before_per_s = self._preemptions_per_s(None) or 0.0
 
     def reading(
@@ -62,7 +62,7 @@ class StopConditions:
         """Judge the page read at `at_s`; return the condition that is met, or None.
 
         total_per_s: rate of all requests. own_ttfts: (time of first token, TTFT) of the sweep's requests.
-        waiting_share: of the TTFT threshold, which the wait in the queue may last
+        waiting_share: limit of the wait in the queue, as a share of the TTFT threshold
         """
         self._first = self._first or (at_s, signals)
         self._recent.append((at_s, signals))
@@ -78,7 +78,7 @@ class StopConditions:
         return "production_ttft" if self._others_slow(own_ttfts) else None
 
     def change(self, now: EngineSignals) -> tuple[EngineCondition, str] | None:
-        """Change of the engine, its process or its size since the last reading that was judged, with the values as text."""
+        """Change of the engine, its process or its size since the last judged reading, with the values as text."""
         if not self._recent:
             return None
         before = self._recent[-1][1]
@@ -103,7 +103,7 @@ class StopConditions:
             return signals.requests_waiting > self._guard.waiting
         if self._ttft_s is None:
             return False
-        # Little's law: a request that joins a queue of W requests served at rate λ waits W / λ.
+        # Little's law: a request that joins W requests waiting at rate λ waits W / λ.
         return signals.requests_waiting > max(4.0, waiting_share * self._ttft_s * total_per_s)
 
     def _preemptions_per_s(self, span_s: float | None) -> float | None:
@@ -137,16 +137,16 @@ def _above(histogram: EngineHistogram, bound: float) -> float:
 
 
 class LoadGuard:
-    """Stops a load at once when it harms the requests beside it, by the thresholds of sweeps. Times in seconds of one clock.
+    """Stops a load if it harms the requests sent beside it, by the thresholds of sweeps. Times in seconds of one clock.
 
-    An overload is there to be measured, so it is no harm that requests wait: the queue may be worth as many TTFT thresholds as a
-    request may take at most.
+    The load may be an overload on purpose, so waiting alone is no harm: the queue may last as many TTFT thresholds as
+    a request may take.
 
     ttft_s: TTFT threshold of the requests beside the load
-    rate_per_s: of all requests
-    readings: (ns, signals of the engine's page) so far and to come; those so far, from index `since` on, are the baseline
-    shed_allowed: requests that the target sheds are no harm
-    harm: why the load must end, "" if it may go on; reason: its name
+    rate_per_s: rate of all requests
+    readings: (ns, signals of the engine's page), growing; present ones from index `since` on are the baseline
+    shed_allowed: requests shed by the target are no harm
+    harm: why the load must end; "" if it may continue; reason: its name
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class LoadGuard:
         self.harm = self.reason = ""
 
     def result(self, result: ProbeResult | None, *, is_of_load: bool = False) -> None:
-        """Judge a request that ended, of the load or beside it; None: it was not sent."""
+        """Judge an ended request, of the load or beside it; None: not sent."""
         if result is None:
             return
         failed = result.outcome in BAD and not (self._shed_allowed and is_shed(result))
@@ -190,7 +190,7 @@ class LoadGuard:
             self._waited(bounds_s[0])
 
     def look(self, now_ns: int, wait_s: float) -> None:
-        """Judge the pages read since the last look, and the longest wait for a first token beside the load. Both are of `now_ns`."""
+        """Judge the pages read since the last call, and the longest wait for a first token beside the load, both at `now_ns`."""
         self._read_pages()
         self._waited(wait_s)
         read_s, now_s = self._conditions.last_s, now_ns / 1e9

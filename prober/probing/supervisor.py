@@ -1,4 +1,4 @@
-"""Tasks that run as long as the prober or a target. A task that fails is counted and started again."""
+"""Tasks that run as long as the prober or a target. A failed task is counted and restarted."""
 
 import asyncio
 import logging
@@ -8,12 +8,12 @@ from prober.exposition.families import Registry
 from prober.probing import series
 
 MIN_RESTART_S, MAX_RESTART_S = 1.0, 60.0
-SETTLED_S = 300.0  # a task that ran this long begins again with MIN_RESTART_S
+SETTLED_S = 300.0  # a task that ran this long restarts after MIN_RESTART_S
 log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Starts tasks, and restarts them after an exception, with a growing pause. Needs a running event loop."""
+    """Starts tasks, and restarts them after an exception with a growing pause. Needs a running event loop."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry

@@ -1,4 +1,4 @@
-"""State of a target: the identity of its engine, its readiness, and the remains of its budgets."""
+"""State of a target: identity of its engine, readiness, and remaining budgets."""
 
 import asyncio
 import logging
@@ -38,9 +38,9 @@ from prober.workload.prompt_length import PromptCalibration
 HEALTH_EVERY_NS = 1_000_000_000
 HEALTH_TIMEOUT_S = 2.0
 MODELS_TIMEOUT_S = 10.0
-FIRST_PROBE_DELAY_S = 2.0  # by a look-up for the dialect only: after that a configured model is probed without it
-MIN_LOOK_UP_PAUSE_NS, MAX_LOOK_UP_PAUSE_NS = 10**9, 600 * 10**9  # between two look-ups beside the probes
-NO_LIST = (403, 404, 405, 410, 501)  # of servers that have no list of models, or show it to nobody
+FIRST_PROBE_DELAY_S = 2.0  # by a look-up only for the dialect; then a configured model is probed without it
+MIN_LOOK_UP_PAUSE_NS, MAX_LOOK_UP_PAUSE_NS = 10**9, 600 * 10**9  # between look-ups in parallel with probes
+NO_LIST = (403, 404, 405, 410, 501)  # from servers without a list of models, or that hide it
 SET_MODEL = "; set `model`"
 MAX_HEALTH_BYTES, MAX_MODELS_BYTES = 64 << 10, 256 << 10
 log = logging.getLogger(__name__)
@@ -48,9 +48,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identity of a target: id of its model for requests, dialect of its engine, and base path of its API.
+    """Identity of a target: id of its model for requests, dialect of its engine, base path of its API.
 
-    shown: the model's id with its secrets removed; "" if it has none
+    shown: the model's id without secrets; "" if there is none
     """
 
     model: str
@@ -65,16 +65,16 @@ class Identity:
 
 
 class InFlight(Protocol):
-    """A request past its due time. is_late: the prober itself sent it late"""
+    """A request past its due time. is_late: the prober sent it late"""
 
     is_late: bool
 
     def read_arrived(self) -> None:
-        """Read what has arrived, and free the slot if that is the end of the answer."""
+        """Read what has arrived, and free the slot if the answer has ended."""
 
 
 class BudgetKeeper(Protocol):
-    """Knows the spending of targets, so that it survives their removal and a restart."""
+    """Stores the spending of targets, so that it survives their removal and a restart."""
 
     def enter(self, target: "Target") -> None:
         """Add a target and restore its earlier spending."""
@@ -86,17 +86,17 @@ class BudgetKeeper(Protocol):
 class Target:
     """State of one target across its probes.
 
-    identity: as the last look-up found it; None before the first one
-    unidentified: why the last look-up found no identity, None if it did
-    waiting_since_ns: time since which the daemon waits for the first answer: refused connections may mean that the target is starting;
-        None: they are always failures, as in a single experiment
-    has_answered: it has answered an HTTP request, with any status; also one of an earlier process, if the store has that
-    is_refusing: its state is `starting` because it refuses connections and has never answered
+    identity: result of the last look-up; None before the first
+    unidentified: why the last look-up found no identity; None if it did
+    waiting_since_ns: since when the daemon waits for the first answer: refused connections may mean that the target is starting; None:
+    they are always failures, as in a single experiment
+    has_answered: it has answered an HTTP request with any status, perhaps to an earlier process, if that is stored
+    is_refusing: its state is `starting`, because it refuses connections and has never answered
     reason: why the state is not `ready`, from a probe or the health page; "" if it is
-    is_ending: the end of its server was announced: the state is `draining`, and failures do not count
-    refused_fields: request fields that the target has refused and that are no longer sent; shared with copies (`beside`)
-    worker: number of this process if it is a worker; 0: the prober itself
-    prompt_calibration: calibration by sample prompts, its first requests; None: no sample prompts, and a word counts as a token
+    is_ending: the end of its server is announced: the state is `draining`, and failures do not count
+    refused_fields: request fields that the target refused, which are no longer sent; shared with copies (`beside`)
+    worker: number of this process if it is a worker; 0: the prober
+    prompt_calibration: calibration by its first requests, sample prompts; None: no samples, a word counts as a token
     """
 
     def __init__(self, spec: TargetSpec, clock: Clock) -> None:
@@ -109,14 +109,14 @@ class Target:
         self.unidentified: Verdict | None = None
         self.state, self.reason = TargetState.PENDING, ""
         self.workloads = {name: WorkloadState(name) for probe in spec.probes for name in probe.workload.series}
-        # By schedule: the workloads whose probes are sent even if others are refused, so no later turns of sessions.
+        # By schedule: workloads whose probes are sent even if others are refused, so without later turns of sessions.
         self._leading_workloads = [
             {name for name, part, _ in probe.workload.shares() if part.turns == 1 or name == part.series[0]}
             for probe in spec.probes
         ]
-        self.paused_unix_s: float | None = None  # begin of the pause, in which it is neither probed nor swept
+        self.paused_unix_s: float | None = None  # begin of the pause: no probes, no sweeps
         self.in_flight: set[InFlight] = set()
-        self.check_turn = asyncio.Lock()  # held by the check of an answer
+        self.check_turn = asyncio.Lock()  # held while an answer is checked
         slowest = min((probe.rate for probe in spec.probes), default=1.0)
         self.warm_up = WarmUp(spec.warmup, max(DEFAULT_IDLE_NS, round(3e9 / slowest)))
         self.prompt_calibration: PromptCalibration | None = None
@@ -126,11 +126,11 @@ class Target:
         for kind, limit in limits.items():
             if limit:
                 self.budgets[kind] = Budget(limit)
-        self.protected_demand: Mapping[str, BudgetDemand] = {}  # by budget, not available to requests
-        self._answers = WorkloadState("")  # of all workloads: whether they are answered or fail
+        self.protected_demand: Mapping[str, BudgetDemand] = {}  # by budget; not available to requests
+        self._answers = WorkloadState("")  # of all workloads: whether they are answered
         self._last_outcome: Outcome | None = None
         self._was_ready = False
-        self._is_doubtful = False  # the target did not tell the identity itself, or may have another one since
+        self._is_doubtful = False  # identity not from the target, or perhaps outdated
         self._looked_up_ns: int | None = None  # end of the last look-up
         self._look_up_pause_ns = MIN_LOOK_UP_PAUSE_NS
         self._identifying: asyncio.Task[Verdict | None] | None = None
@@ -145,54 +145,54 @@ class Target:
 
     @property
     def starting_until_ns(self) -> int | None:
-        """Time from which refused connections count as failures; None if they count already."""
+        """When refused connections start to count as failures; None if they do already."""
         if self.waiting_since_ns is None or self.has_answered:
             return None
         until_ns = self.waiting_since_ns + round(self.spec.starting_timeout * 1e9)
         return until_ns if self.clock.now_ns() < until_ns else None
 
     def end(self, is_ending: bool) -> None:
-        """Set whether the end of the server was announced."""
+        """Set whether the end of the server is announced."""
         self.is_ending, self._answers = is_ending, WorkloadState("")
         self.state, self.reason = TargetState.PENDING, ""
         if is_ending:
             self.state, self.reason = TargetState.DRAINING, "its server is being ended"
 
     def follow(self, former: "Target") -> None:
-        """Take over what a person ordered, and what is known of the server at this address, from the target before a reload."""
+        """Take over from the target before a reload: its pause, and what is known of the server at this address."""
         self.paused_unix_s = former.paused_unix_s
         if (self.endpoint.host, self.endpoint.port) == (former.endpoint.host, former.endpoint.port):
             self.waiting_since_ns, self.has_answered = former.waiting_since_ns, former.has_answered
 
     def beside(self) -> "Target":
-        """Returns a copy for a probe outside the schedule. It uses no slot of this target and leaves state and warm-up unchanged."""
+        """Copy for a probe outside the schedule. It uses no slot of this target and leaves state and warm-up unchanged."""
         other = copy(self)
         other.in_flight, other.warm_up = set(), WarmUp(0)
         other.workloads, other._leading_workloads, other._answers = {}, [], WorkloadState("")
         other._identifying = other._asking = other._preparing = None
         if self.prompt_calibration is not None and self.prompt_calibration.is_due:
             other.prompt_calibration = None  # the probe is no sample prompt
-        other.identity, other._is_doubtful = self.probed_identity, False  # nothing is looked up beside its probe
+        other.identity, other._is_doubtful = self.probed_identity, False  # no look-up in parallel with its probe
         return other
 
     @property
     def probed_identity(self) -> Identity | None:
-        """Identity for a probe: that of the last look-up, else of the configuration; None if the model is unknown."""
+        """Identity for a probe: from the last look-up, or else the configuration; None if the model is unknown."""
         if self.identity is not None or self.spec.model is None:
             return self.identity
         return Identity(self.spec.model, self._dialect, self.endpoint.base_path)
 
     @property
     def _dialect(self) -> Dialect:
-        """Dialect of the last look-up, else of the configured engine."""
+        """Dialect from the last look-up, or else of the configured engine."""
         return self.identity.dialect if self.identity else DIALECTS.get(self.spec.engine or "", GENERIC)
 
     async def prepare(self, due_ns: int) -> int:
-        """Look the target up if the next probe, due at `due_ns`, needs that. Returns its due time, later if it passed meanwhile.
+        """Look the target up if the probe due at `due_ns` needs it. Returns its due time, later if it passed meanwhile.
 
-        The health check comes first if the target is new, loading or draining, and the list of models if no model is known. For a
+        The health check comes first if the target is new, loading or draining, and the list of models if no model is known. With a
         configured model, the list is requested once before the first probe, with a short timeout, to learn engine and path. A due time
-        that passes meanwhile is moved by the duration of the look-up, which is the prober's time and not the target's.
+        that passes meanwhile is moved by the duration of the look-up, which is not the target's fault.
         """
         if not self._is_asked_first and not self._is_looked_up_first:
             await self.awake()
@@ -204,25 +204,25 @@ class Target:
         return due_ns if due_ns > now_ns else due_ns + now_ns - began_ns
 
     async def identify(self) -> Verdict | None:
-        """Look up model, engine and base path once. Returns a verdict if that failed. Concurrent callers share one attempt.
+        """Look up model, engine and base path once. Returns a verdict if that fails. Concurrent callers share one attempt.
 
-        If the model is configured, no list of models is needed: the only failure then is that no connection can be made.
+        A configured model needs no list of models: the only failure then is that no connection can be opened.
         """
         if self.identity is not None:
             return None
         return await asyncio.shield(self._look_up())
 
     def refresh_identity(self) -> None:
-        """Look the target up while it is probed, if its identity is unknown or doubtful and the last look-up is long enough ago."""
+        """Start a look-up in parallel with probes, if the identity is unknown or doubtful and the last look-up long enough ago."""
         is_needed, last_ns = self.identity is None or self._is_doubtful, self._looked_up_ns
         if is_needed and (last_ns is None or self.clock.now_ns() - last_ns >= self._look_up_pause_ns):
             self._look_up().add_done_callback(self._log_fault)
 
     async def awake(self) -> bool:
-        """False while the engine reports that it is loading or shutting down, or does not listen yet.
+        """False while the engine reports that it loads or shuts down, or does not listen yet.
 
-        A target that answers, even with a refusal, gets no health check. A failing one is checked at the same time as its probes, which
-        do not wait; a new, loading or draining one is checked before its probes.
+        A target that answers, even with a refusal, gets no health check. A failing one is checked in parallel with its probes;
+        a new, loading or draining one is checked before its probes.
         """
         if self.is_ending:
             return False
@@ -237,15 +237,15 @@ class Target:
         return self.state not in SILENT_STATES
 
     def probed(self, result: ProbeResult) -> None:
-        """Process the end of a scheduled probe: update the state, and look the target up again, beside the probes, if that is due."""
+        """Process the end of a scheduled probe: update the state, and start a due look-up in parallel with probes."""
         self.has_answered = self.has_answered or result.timeline.headers_ns is not None
         self.ended(result)
         self.refresh_identity()
 
     def ended(self, result: ProbeResult) -> None:
-        """Update the state after the end of a scheduled probe, unless the end of the server was announced.
+        """Update the state after a scheduled probe, unless the end of the server is announced.
 
-        The target has no data if none of its workloads has any. When it answers again, workloads that were in the same state return to
+        The target has no data if none of its workloads has any. When it answers again, workloads in the same state return to
         `pending`.
         """
         outcome, end = result.outcome, STATE_OF_OUTCOME.get(result.outcome)
@@ -276,22 +276,22 @@ class Target:
         self._learn(outcome, end, before)
 
     def _learn(self, outcome: Outcome, end: TargetState, before: TargetState) -> None:
-        """Update warm-up and identity after the end of a probe. end: state that the outcome indicates; before: earlier state"""
+        """Update warm-up and identity after a probe. end: state that the outcome indicates; before: earlier state"""
         if end is TargetState.READY:
             self._was_ready = True
             self._look_up_pause_ns = MIN_LOOK_UP_PAUSE_NS if before is TargetState.FAILING else self._look_up_pause_ns
         if outcome in (Outcome.CONNECT_REFUSED, Outcome.RESET) or (end is self.state is TargetState.FAILING):
-            self.warm_up.restarted()  # it went away: what answers next may be a cold engine
+            self.warm_up.restarted()  # it was away: the next answers may come from a cold engine
         is_new_404 = outcome is Outcome.HTTP_404 and self._last_outcome is not Outcome.HTTP_404
         is_new_failure = self.state is TargetState.FAILING is not before  # it may return with another model
         if outcome is Outcome.HTTP_404 or is_new_failure:
             self._is_doubtful = True
-            if is_new_404 or is_new_failure:  # so it is looked up soon
+            if is_new_404 or is_new_failure:  # look it up soon
                 self._look_up_pause_ns = MIN_LOOK_UP_PAUSE_NS
         self._last_outcome = outcome
 
     def _no_data_state(self) -> TargetState | None:
-        """The worst state of the workloads if no schedule has data, else None. `pending` workloads are ignored, as they may be rare."""
+        """Worst state of the workloads if no schedule has data, else None. `pending` ones are ignored, as they may be rare."""
         schedules = [
             {self.workloads[name].state for name in names} - {TargetState.PENDING} for names in self._leading_workloads
         ]
@@ -300,7 +300,7 @@ class Target:
         return TargetState.REJECTED if TargetState.REJECTED in set().union(*schedules) else TargetState.OVER_BUDGET
 
     def learn_refusal(self, words: str) -> bool:
-        """True if a refusal shows that another field must limit the answer. All later requests then use that field."""
+        """True if a refusal shows that another field must limit the answer; all later requests then use it."""
         is_meant = self.spec.api == CHAT.name and OTHER_LIMIT.search(words) is not None
         is_new = is_meant and "max_tokens" not in self.refused_fields
         if is_new and not self.worker:
@@ -323,7 +323,7 @@ class Target:
             )
 
     def reserve(self, prompt_tokens: int, output_tokens: int) -> tuple[dict[str, float], int] | None:
-        """Reserve for a request. Returns (amounts by budget, time in ns); None, and nothing reserved, if a budget has too little."""
+        """Reserve for a request: (amounts by budget, time in ns); None, without a reservation, if a budget has too little."""
         now, amounts, reserved = self.clock.now_ns(), self.amounts(prompt_tokens, output_tokens), dict[str, float]()
         is_complete = False
         try:
@@ -339,20 +339,20 @@ class Target:
                     self.budgets[kind].settle(amount, 0.0, now)
 
     def lacking(self, prompt_tokens: int, output_tokens: int) -> str | None:
-        """The budget that has too little left for such a request, "tokens" or "cost"; None if all have enough."""
+        """The budget, "tokens" or "cost", with too little left for a request; None if all have enough."""
         now, amounts = self.clock.now_ns(), self.amounts(prompt_tokens, output_tokens)
         demand = {kind: self.protected_demand.get(kind, BudgetDemand()) for kind in self.budgets}
         lacking = (kind for kind, budget in self.budgets.items() if amounts[kind] > budget.available(now, demand[kind]))
         return next(lacking, None)
 
     def settle(self, reserved: tuple[dict[str, float], int], prompt_tokens: int, output_tokens: int) -> None:
-        """Replace the reserved amounts with those for the tokens used."""
+        """Replace the reserved amounts by those of the used tokens."""
         used, (amounts, at_ns) = self.amounts(prompt_tokens, output_tokens), reserved
         for kind, amount in amounts.items():
             self.budgets[kind].settle(amount, used[kind], at_ns)
 
     def unreadable(self, sent: str, problem: Exception) -> Verdict:
-        """The verdict on data that the prober failed to read: only the target's data can cause that. Logs the trace without secrets."""
+        """Verdict on data that the prober failed to read, which only the target's data can cause. Logs the trace without secrets."""
         trace = kind = type(problem).__name__
         with suppress(Exception):
             trace = self.endpoint.redactor.redact("".join(format_exception(problem)))
@@ -361,7 +361,7 @@ class Target:
         return Verdict(Outcome.MALFORMED, detail)
 
     def amounts(self, prompt_tokens: int, output_tokens: int) -> dict[str, float]:
-        """Tokens and dollars that a request costs, by budget."""
+        """{budget: tokens or dollars} that a request costs."""
         cost = self.spec.budget.dollars(prompt_tokens, output_tokens) if self.spec.budget else 0.0
         return {"tokens": float(prompt_tokens + output_tokens), "cost": cost}
 
@@ -372,21 +372,21 @@ class Target:
 
     @property
     def _is_looked_up_first(self) -> bool:
-        """True if the next probe waits for a look-up: the model is unknown, or none took place and the configuration is incomplete."""
+        """True if the next probe waits for a look-up: the model is unknown, or no look-up has completed the configuration."""
         if self.identity is not None or self.spec.model is None:
             return self.identity is None
         is_complete = self.spec.engine is not None and self.endpoint.base_path.endswith("/v1")
         return self._looked_up_ns is None and not is_complete
 
     async def _prepare(self) -> int:
-        """Run the health check and look-up that the next probe waits for. Returns the time in ns at which they began."""
+        """Do the health check and look-up for which the next probe waits. Returns the time in ns at which they began."""
         began_ns = self.clock.now_ns()
         if await self.awake() and self._is_looked_up_first:
             await asyncio.shield(self._look_up(MODELS_TIMEOUT_S if self.spec.model is None else FIRST_PROBE_DELAY_S))
         return began_ns
 
     def _look_up(self, timeout_s: float = MODELS_TIMEOUT_S) -> asyncio.Task[Verdict | None]:
-        """The task of the look-up under way, or of a new one."""
+        """The task of the running look-up, or of a new one."""
         if self._identifying is None or self._identifying.done():
             self._identifying = asyncio.create_task(self._identify(timeout_s))
         return self._identifying
@@ -397,9 +397,9 @@ class Target:
             log.error(text, self.spec.key, exc_info=problem)
 
     async def _ask_health(self) -> None:
-        """Set the state from the health page: starting or draining if the engine reports that; other faults are left to the probes.
+        """Set the state from the health page: starting or draining if the engine says so; other faults are left to the probes.
 
-        A target that refuses connections and has never answered counts as starting until `starting_timeout` has passed.
+        A target that refuses connections and has never answered is starting until `starting_timeout` has passed.
         """
         now = self.clock.now_ns()
         is_known = self.identity is not None or self.spec.engine in DIALECTS
@@ -436,9 +436,9 @@ class Target:
             self._answers = WorkloadState("")
 
     async def _get(self, path: str | None, timeout_s: float, max_bytes: int) -> Exchange:
-        """GET a path of the server, with the target's headers, token, certificates and proxy. With `path` None it only connects.
+        """GET a path of the server with the target's headers, token, certificates and proxy. `path` None: only connect.
 
-        Raises Broken if no connection can be made.
+        Raises Broken if no connection can be opened.
         """
         exchange = Exchange(None, self.clock, max_bytes)
         timeouts = self.spec.timeouts.model_copy(update={"total": timeout_s})
@@ -461,7 +461,7 @@ class Target:
         return exchange
 
     async def _identify(self, timeout_s: float) -> Verdict | None:
-        """Look the target up. Keeps the known identity if the answers give none."""
+        """Look the target up. If the answers have no identity, keep the known one."""
         try:
             looked_up = await self._ask_models(timeout_s)
         finally:
@@ -479,7 +479,7 @@ class Target:
         return self.unidentified
 
     async def _ask_models(self, timeout_s: float) -> Identity | Verdict | None:
-        """Identity from the list of models, or why there is none; None if the list is unusable but the model is configured."""
+        """Identity from the list of models, or why there is none; None if the list is useless but the model is configured."""
         base, verdict, is_connected, remedy = self.endpoint.base_path, None, True, ""
         for path in dict.fromkeys((base, f"{base}/v1" if not base.endswith("/v1") else base)):
             try:
@@ -536,7 +536,7 @@ class Target:
 
 
 def _id_problem(model_id: object) -> str:
-    """Why a model's id cannot be used in requests, such as "of more than 300 characters"; "" if it can."""
+    """Why a model's id cannot be sent, such as "of more than 300 characters"; "" if it can."""
     if not isinstance(model_id, str) or not shown_name(model_id):
         return "that is no text"
     if len(model_id) > MAX_NAME_CHARS:

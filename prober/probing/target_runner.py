@@ -1,4 +1,4 @@
-"""Probes one target: its schedules, its probes under way, and its observers."""
+"""Probes one target: schedules, running probes and observers."""
 
 import asyncio
 import logging
@@ -30,8 +30,8 @@ from prober.workload.workloads import RequestGenerator
 MAX_LINES, LINES_NS = (
     4,
     300 * 10**9,
-)  # changes of one state that are logged in this time, so that flapping has 52 lines an hour
-FIRST_ANSWER_INTERVAL_S = 2.0  # how often a target is asked that refuses connections and has never answered
+)  # logged changes per state and time, so that flapping has 52 lines an hour
+FIRST_ANSWER_INTERVAL_S = 2.0  # between checks of a target that refuses connections and has never answered
 Observer = TypeVar("Observer", bound=TargetObserver)
 log = logging.getLogger(__name__)
 
@@ -40,11 +40,11 @@ log = logging.getLogger(__name__)
 class RunnerContext:
     """Parts of the prober that the runners of all targets share.
 
-    features: in the order in which their observers are called
-    forget: removes all series with a target's name
+    features: in the order in which observers are called
+    forget: removes all series of a target's name
     instance: name of this prober, so that the schedules of two probers differ
-    end_notice_s: seconds after the end of a server in which its announcement may still arrive; 0: ends are not announced
-    has_answered_before: returns True if the target answered an earlier process, so that refused connections mean a failure
+    end_notice_s: seconds after a server's end within which it may still be announced; 0: ends are not announced
+    has_answered_before: returns True if the target answered an earlier process, so that a refused connection is a failure
     """
 
     clock: Clock
@@ -59,9 +59,9 @@ class RunnerContext:
 
 
 class TargetRunner:
-    """Probes a target under one name, which is fixed by its configuration, until it is removed.
+    """Probes a target under one name, fixed by its configuration, until it is removed.
 
-    former: the target with its former configuration, which has drained
+    former: the target with its former configuration, already drained
     """
 
     def __init__(self, spec: TargetSpec, context: RunnerContext, former: Target | None = None) -> None:
@@ -73,12 +73,12 @@ class TargetRunner:
             self.target.follow(former)
         self._context = context
         self._logged_state, self._logged_token_problem = self.target.state, ""
-        self._logged_workloads: dict[str, TargetState] = {}  # those that differed from their target
-        self._logged_ns: dict[str, deque[int]] = {}  # latest lines on the state of a workload; "": of the target
-        self.first_answers: FirstAnswers | None = None  # if its first answer is part of an event of several targets
+        self._logged_workloads: dict[str, TargetState] = {}  # those unlike their target
+        self._logged_ns: dict[str, deque[int]] = {}  # latest lines per workload; "": the target
+        self.first_answers: FirstAnswers | None = None  # if its first answer is part of a common event
         self._start: asyncio.TimerHandle | None = None
         self._schedules: list[asyncio.Task[None]] = []
-        self._launches: dict[str, Callable[[int], None]] = {}  # by workload: starts a probe that is due then
+        self._launches: dict[str, Callable[[int], None]] = {}  # by workload: starts a due probe
         self._probes: set[asyncio.Task[None]] = set()
         context.budgets.enter(self.target)
         self._observed = ObservedTarget(self.target, context.features)
@@ -95,22 +95,22 @@ class TargetRunner:
         return self.spec.key
 
     def find(self, kind: type[Observer]) -> Observer | None:
-        """The observer of this kind; None if the feature does not observe the target."""
+        """The observer of this kind; None if the feature ignores the target."""
         return self._observed.find(kind)
 
     def summary(self) -> dict[str, Any]:
-        """Values of all observers, as `TargetObserver.summary` returns them."""
+        """Values from all observers' `summary`."""
         return self._observed.summary()
 
     def start(self, pause_s: float = 0.0) -> None:
-        """Begin all schedules after `pause_s` seconds. The first probe of each is due at once, as warm-up."""
+        """Start all schedules after `pause_s` seconds. The first probe of each is due immediately, as warm-up."""
         if pause_s > 0:
             self._start = asyncio.get_running_loop().call_later(pause_s, self._begin)
         else:
             self._begin()
 
     async def stop(self, drain_s: float) -> None:
-        """End the schedules, let probes under way end within `drain_s` seconds, and cancel the rest."""
+        """End the schedules, let running probes end within `drain_s` seconds, and cancel the rest."""
         if self._start is not None:
             self._start.cancel()
         self._observed.stopped()
@@ -130,7 +130,7 @@ class TargetRunner:
         self._context.forget(self.name)
 
     def pause(self, unix_s: float | None) -> None:
-        """Stop sending; probes under way end normally. unix_s: begin of the pause; None: send again"""
+        """Stop sending; running probes end normally. unix_s: begin of the pause; None: send again"""
         if (unix_s is None) == (self.target.paused_unix_s is None):
             return
         self.target.paused_unix_s = unix_s
@@ -140,7 +140,7 @@ class TargetRunner:
         self._record(text, text)
 
     def end(self, is_ending: bool) -> None:
-        """Stop sending because the end of the server was announced; failures of probes under way do not count. False: send again"""
+        """Stop sending, because the server's end is announced; running probes may fail without counting. False: send again"""
         if is_ending == self.target.is_ending:
             return
         self.target.end(is_ending)
@@ -162,7 +162,7 @@ class TargetRunner:
         self._observed.gpus_read(devices, driver)
 
     def starting_since_and_until_unix_s(self) -> tuple[float, float] | None:
-        """(begin of the wait for a target that refuses connections, time from which that counts as a failure); None for others."""
+        """(since when the target is awaited while it refuses connections, when that becomes a failure); None for others."""
         target, clock = self.target, self._context.clock
         until_ns = target.starting_until_ns
         if not target.is_refusing or until_ns is None or target.waiting_since_ns is None:
@@ -186,7 +186,7 @@ class TargetRunner:
         self._observed.state_seen(self.target.state, start[1] if start else None, self.target.workloads.values())
 
     async def _await_first_answer(self) -> None:
-        """Check every few seconds a target that has refused connections since its start, and probe it as soon as it answers."""
+        """Check a target that has refused connections since its start every few seconds; probe it once it answers."""
         target, was_refused = self.target, False
         while target.starting_until_ns is not None or target.is_refusing:
             await asyncio.sleep(FIRST_ANSWER_INTERVAL_S)
@@ -211,7 +211,7 @@ class TargetRunner:
         def launch(due_ns: int) -> None:
             if self.target.paused_unix_s is not None:
                 return
-            if why := why_missed(due_ns, clock.now_ns()):  # nothing is drawn for it
+            if why := why_missed(due_ns, clock.now_ns()):  # too late: draw nothing for it
                 self._take(unsent(due_ns, Outcome.INVALID, why, probe.workload.series[0]))
                 return
             task = asyncio.create_task(self._probe(probe, drawer, due_ns))
@@ -231,7 +231,7 @@ class TargetRunner:
             detail = "a fault inside the prober; please report it with the trace in the log"
             result = unsent(due_ns, Outcome.INVALID, detail, probe.workload.series[0])
         if result is not None and result.outcome in BAD:
-            # Its server may have been ended, which may be announced a moment later.
+            # Its server may have ended, and the announcement may follow.
             if Trait.SERVER_ENDS in result.outcome.traits and self._context.end_notice_s and not self.target.is_ending:
                 with suppress(asyncio.CancelledError):
                     await asyncio.sleep(self._context.end_notice_s)
@@ -241,7 +241,7 @@ class TargetRunner:
         self._take(result)
 
     def _take(self, result: ProbeResult | None) -> None:
-        """Record a result, None if nothing was sent, and update the state. An exception is logged, and the schedule continues."""
+        """Record a result (None: nothing was sent) and update the state. Exceptions are logged, and the schedule continues."""
         try:
             if result is not None:
                 self.record(result)
@@ -252,9 +252,9 @@ class TargetRunner:
             log.exception("target=%s: a result or the state could not be recorded; please report this", self.name)
 
     def _log_changes(self, result: ProbeResult | None) -> None:
-        """Log changes of the state, workloads that begin or cease to have no data, and problems of the token file.
+        """Log changes of the state, workloads that begin or cease to lack data, and problems of the token file.
 
-        A workload has its own log line only if another workload is answered or fails. If none has data, the target's state says so.
+        A workload has its own line only if another workload is answered or fails. If none has data, the target's state says so.
         """
         target = self.target
         if target.state != self._logged_state and self._may_log(""):
@@ -277,7 +277,7 @@ class TargetRunner:
             log.warning("target=%s: %s", self.name, problem or "the token file is readable again")
 
     def _may_log(self, workload: str) -> bool:
-        """Returns True, and counts a line, unless the state has changed too often lately. The state of then is logged later."""
+        """True if the state has not changed too often lately; counts a line then. A suppressed state is logged later."""
         lines, now_ns = self._logged_ns.setdefault(workload, deque(maxlen=MAX_LINES)), self._context.clock.now_ns()
         if len(lines) == MAX_LINES and now_ns - lines[0] < LINES_NS:
             return False

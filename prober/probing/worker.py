@@ -20,7 +20,7 @@ from prober.probing.probe import LocalRun
 from prober.probing.target import Target
 
 BEAT_S = 0.1
-MAX_SILENT_BEATS = 10  # without a message of the prober; then its requests are cut, as no guard protects the target
+MAX_SILENT_BEATS = 10  # without a message of the prober: then requests are cut, because no guard protects the target
 log = logging.getLogger(__name__)
 
 
@@ -32,14 +32,14 @@ class Worker:
         self.closed = asyncio.Event()
         self.channel = Channel(self._receive, self.closed.set)
         self._targets: dict[int, Target] = {}
-        self._runs: dict[str, tuple[LocalRun, int]] = {}  # with the offset of the clock, by request id
+        self._runs: dict[str, tuple[LocalRun, int]] = {}  # with the clock's offset, by request id
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._reported: set[tuple[str, int, int | None]] = set()  # by the last beat
+        self._reported: set[tuple[str, int, int | None]] = set()  # in the last beat
         self._warm_ups: set[asyncio.Task[None]] = set()
         self._silent_beats = 0
 
     def beat(self) -> None:
-        """Report that it runs, and news of the requests in flight. Cancels all requests if the prober is silent."""
+        """Report that it runs, with news of requests in flight. Cancels all requests if the prober is silent."""
         self._silent_beats += 1
         if self._silent_beats > MAX_SILENT_BEATS:
             for task in self._tasks.values():
@@ -68,10 +68,10 @@ class Worker:
                 warm_up.add_done_callback(self._warm_ups.discard)
 
     async def _warm_up(self, target: Target) -> None:
-        """Connect once without sending, so that the first request is not slowed down by the start of this process."""
+        """Connect once without sending, so that this process's start does not slow down the first request."""
         exchange = Exchange(None, self._clock)
         try:
-            with suppress(Broken):  # the requests will say so
+            with suppress(Broken):  # the requests will report it
                 await connect(target.endpoint, exchange, target.spec.timeouts.connect)
         finally:
             exchange.abort()
@@ -93,13 +93,13 @@ class Worker:
             result = replace(result, request_id=request.request_id)
         finally:
             self._runs.pop(request.request_id, None)
-        if clock_ns:  # moved here, as every stamp of every worker would be work of the one prober
+        if clock_ns:  # moved here: the prober alone would have to move the stamps of all workers
             result = replace(result, timeline=result.timeline.shifted(-clock_ns))
         self.channel.send(Ended(result, answer))
 
 
 async def serve(number: int, channel_socket: socket.socket) -> None:
-    """Send requests until the prober closes the channel. Requests in flight then end with the process."""
+    """Send requests until the prober closes the channel; requests in flight end then."""
     clock = Clock()
     worker = Worker(number, clock)
     await asyncio.get_running_loop().create_connection(lambda: worker.channel, sock=channel_socket)
@@ -110,7 +110,7 @@ async def serve(number: int, channel_socket: socket.socket) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run a worker. arguments: its number, its socket, and the id of the process with which it ends"""
+    """Run a worker. arguments: its number, its socket, and the id of the parent process, with which it ends"""
     number, descriptor, parent = map(int, arguments)
     end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the prober decides

@@ -1,4 +1,4 @@
-"""A worker's process on one machine, and the prober's end of its channel. On a node of a Ray cluster this is an actor.
+"""A worker's process on a machine, and the prober's end of its channel. On a node of a Ray cluster this is an actor.
 
 The actor relays the bytes of the channel without reading them.
 """
@@ -16,13 +16,13 @@ from typing import Any
 from prober import __version__
 from prober.probing.channel import Channel, Offset
 
-MAX_BYTES = 1 << 22  # in one answer
+MAX_BYTES = 1 << 22  # per answer
 START_S = 30.0
 CLOSE_S = 2.0
 
 
 class WorkerHost:
-    """Starts the process of a worker. The worker ends with the process that started it, however that one ends.
+    """Starts the process of a worker. The worker ends with the process that started it, even if that is killed.
 
     socket: the prober's end of the channel
     """
@@ -31,7 +31,7 @@ class WorkerHost:
         self.socket, theirs = socket.socketpair()
         self._writer: asyncio.StreamWriter | None = None
         with theirs:
-            # A session of its own: Ctrl-C in a terminal goes to the prober, which decides.
+            # A separate session: Ctrl-C in a terminal only reaches the prober, which decides.
             self.process = subprocess.Popen(
                 (sys.executable, "-m", module, str(number), str(theirs.fileno()), str(os.getpid())),
                 pass_fds=(theirs.fileno(),),
@@ -63,7 +63,7 @@ class WorkerHost:
         return time.monotonic_ns()
 
     async def collect(self) -> bytes:
-        """Returns bytes from the worker as soon as there are any; none once it has ended."""
+        """Return bytes from the worker as soon as there are any; none once it has ended."""
         try:
             return await self._reader.read(MAX_BYTES)
         except ConnectionError:
@@ -75,7 +75,7 @@ class WorkersUnavailable(Exception):
 
 
 class WorkerProcess:
-    """A worker as the prober sees it. node: name of its machine, "" for this one"""
+    """A worker, from the prober's side. node: name of its machine, "" for this one"""
 
     node = ""
 
@@ -97,7 +97,7 @@ class WorkerProcess:
             raise WorkersUnavailable(f"worker {self.number} does not start ({await self.end(CLOSE_S)})")
 
     def clock_offset(self) -> Offset:
-        """The worker's clock minus the prober's, at this time."""
+        """The worker's clock minus the prober's, now."""
         return Offset(0, 0)
 
     def clock_text(self) -> str:
@@ -116,5 +116,5 @@ class WorkerProcess:
 
 
 def automatic_count() -> int:
-    """Number of workers on this machine: one less than its cores, for the prober."""
+    """Number of workers on this machine: one per core, without one core for the prober."""
     return max(1, len(os.sched_getaffinity(0)) - 1)

@@ -1,8 +1,8 @@
-"""Workers: processes that send the requests of one schedule, for more load than one process can measure.
+"""Workers: processes that send the requests of a schedule, for more load than one process can measure.
 
-The prober generates all requests and due times as it would without workers, and has budgets, stop conditions and results, but reads no
-stream. A request goes to the worker that has the fewest, well before it is due. The worker connects, sends, timestamps and reads as the
-prober itself would, and reports the result. All processes of a host share CLOCK_MONOTONIC, so times need no conversion, and the workers
+The prober generates all requests and due times as without workers, and keeps budgets, stop conditions and results, but reads no
+stream. Each request goes, well before it is due, to the worker with the fewest. The worker connects, sends, timestamps and reads as
+the prober would, and reports the result. All processes of a host share CLOCK_MONOTONIC, so times need no conversion, and the workers
 together have exactly the schedule of one process.
 """
 
@@ -26,33 +26,33 @@ from prober.probing.target import Identity, Target
 from prober.probing.worker_host import CLOSE_S, WorkerProcess, WorkersUnavailable, automatic_count
 
 BEAT_S = 0.25
-MAX_SILENT_BEATS = 8  # without a message of a worker; then it is killed
-CUT_S = 0.5  # for a worker to report what a request delivered before it was cut
+MAX_SILENT_BEATS = 8  # without a message of a worker: then it is killed
+CUT_S = 0.5  # for a worker to report what a cut request delivered
 MODULE = "prober.probing.worker"
 log = logging.getLogger(__name__)
 
 
 class Workers:
-    """Workers of this process. `launch` begins a probe in one of them, or in this process if there are none.
+    """Workers of this process. `launch` begins a probe in one of them, or in this process without workers.
 
     count: number of workers at the start; 0: this process sends
-    losses: sentences on workers that ended; on_loss: called with each sentence, before the requests of that worker end
+    losses: sentences about workers that ended; on_loss: called with each, before the worker's requests end
     """
 
     def __init__(self) -> None:
         self.losses: list[str] = []
         self.on_loss: Callable[[str], None] = lambda _: None
         self.count = 0
-        self.runs: defaultdict[WorkerProcess, dict[str, WorkerRun]] = defaultdict(dict)  # under way, by id
+        self.runs: defaultdict[WorkerProcess, dict[str, WorkerRun]] = defaultdict(dict)  # running, by id
         self._processes: list[WorkerProcess] = []
-        self._started: tuple[WorkerProcess, ...] = ()  # all, those that ended as well
+        self._started: tuple[WorkerProcess, ...] = ()  # all, including ended ones
         self._next = 0
         self._targets: dict[int, tuple[int, TargetSpec, Identity | None]] = {}  # by id of the specification
         self._known = 0  # number of targets that workers know
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, count: int, module: str = MODULE, kind: type[WorkerProcess] = WorkerProcess) -> None:
-        """Start the workers, and wait until all run. module: main module of a worker. Raises WorkersUnavailable."""
+        """Start the workers and wait until all run. module: main module of a worker. Raises WorkersUnavailable."""
         self.count = count
         self._processes = [kind(number, self._receive) for number in range(1, count + 1)]
         starts = (process.start(module) for process in self._processes)
@@ -63,7 +63,7 @@ class Workers:
         self._tasks = [asyncio.create_task(self._watch(process)) for process in self._processes]
 
     def clocks(self) -> list[str]:
-        """Sentences on the clocks of workers on other machines."""
+        """Sentences about the clocks of workers on other machines."""
         return [text for process in self._started if (text := process.clock_text())]
 
     async def close(self) -> None:
@@ -75,7 +75,7 @@ class Workers:
         self._processes = []
 
     def launch(self, target: Target, request: Request, may: Callable[[], bool] = always) -> ProbeRun:
-        """Begin a probe in a worker. Sample prompts, and requests that wait for a session, are sent by this process."""
+        """Begin a probe in a worker. This process sends sample prompts, and requests that wait for a session."""
         if (
             not self.count
             or target.probed_identity is None
@@ -86,9 +86,9 @@ class Workers:
         return WorkerRun(self, target, request, may)
 
     def deal(self, run: "WorkerRun", target: Target) -> tuple[WorkerProcess, int] | None:
-        """(worker with the fewest requests, in rotation if several have as few; number of the target); None without workers.
+        """(worker with the fewest requests, in rotation among equals; number of the target); None without workers.
 
-        At most as many workers as `max_in_flight` take part, so that each may have at least one request in flight.
+        At most `max_in_flight` workers take part, so that each may have a request in flight.
         """
         processes = self._processes[: target.spec.max_in_flight]
         if not processes:
@@ -100,7 +100,7 @@ class Workers:
         return process, self._number(target)
 
     def _number(self, target: Target) -> int:
-        """Number of a target, after announcing it to all workers. Each worker gets its share of `max_in_flight`."""
+        """Number of a target, announced to all workers. Each worker gets its share of `max_in_flight`."""
         known, identity = self._targets.get(id(target.spec)), target.probed_identity
         if known is None or known[2] != identity:
             known = self._targets[id(target.spec)] = self._known, target.spec, identity
@@ -108,7 +108,7 @@ class Workers:
             for process in self._processes:
                 cap = target.spec.max_in_flight
                 share = cap // self.count + (process.number <= cap % self.count)
-                # Without what only the prober needs: workloads may hold traces of many megabytes.
+                # Without what only the prober needs: workloads may contain traces of many megabytes.
                 update = {"max_in_flight": max(1, share), "warmup": 0, "probes": (), "sweep": None, "budget": None}
                 spec = target.spec.model_copy(update=update)
                 process.channel.send(NewTarget(known[0], spec, identity))
@@ -127,7 +127,7 @@ class Workers:
                         run.late_ns, run.first_ns = late_ns, first_ns
 
     async def _watch(self, process: WorkerProcess) -> None:
-        """Exchange beats until the worker ends. Kills a silent one. Beats are counted, not timed: a pause of the prober kills none."""
+        """Exchange beats until the worker ends; kill a silent one. Beats are counted, not timed: pauses of the prober kill none."""
         why = ""
         while not process.lost.is_set():
             process.channel.send(Beat())
@@ -151,7 +151,7 @@ class Workers:
 
 
 class WorkerRun(ProbeRun):
-    """A probe that a worker sends. This process accounts for its budgets."""
+    """A probe that a worker sends. This process charges its budgets."""
 
     answer: AssistantMessage | None = None
     first_ns: int | None = None
@@ -195,13 +195,13 @@ class WorkerRun(ProbeRun):
             self._ended.set_result(result)
 
     def lose(self, why: str) -> None:
-        """Complete the probe of a worker that ended. The request may have been sent."""
+        """Complete the probe of a worker that has ended. The request may have been sent."""
         self._may_be_sent = self._process is not None and self.request.due_ns <= self._target.clock.now_ns()
         if not self._ended.done():
             self._ended.set_result(self._completed(Verdict(Outcome.INVALID, why)))
 
     async def _cut(self) -> None:
-        """Tell the worker to cancel the request, and wait for what it delivered."""
+        """Tell the worker to cancel the request, and wait for its deliveries."""
         process, request_id = self._process, self.request.request_id
         if process is None or request_id not in self._workers.runs[process]:
             return
@@ -212,7 +212,7 @@ class WorkerRun(ProbeRun):
             self._may_be_sent = self.request.due_ns <= self._target.clock.now_ns()
 
     def _adopted(self, result: ProbeResult) -> ProbeResult:
-        """The worker's result, completed with values that only the prober has."""
+        """Complete the worker's result with values that only the prober has."""
         target, process = self._target, self._process
         if process is not None and process.node:
             result = replace(result, unix_s=self._unix_s)
@@ -231,15 +231,15 @@ class WorkerRun(ProbeRun):
 
 @asynccontextmanager
 async def open_workers(count: int | None, module: str = MODULE, ray: str = "") -> AsyncIterator[Workers]:
-    """Context with `count` workers. None: one for each spare core; 1 on this machine: this process sends. Raises WorkersUnavailable.
+    """Context with `count` workers. None: one per spare core; 1 on this machine: send in-process. Raises WorkersUnavailable.
 
-    ray: address of the Ray cluster whose nodes they run on; "": this machine
+    ray: address of the Ray cluster on whose nodes they run; "": this machine
     """
     workers, kind = Workers(), WorkerProcess
     async with AsyncExitStack() as stack:
         if ray:
             try:
-                from prober.probing.ray_workers import RayWorker, joined  # an extra, and slow to import
+                from prober.probing.ray_workers import RayWorker, joined  # an extra, slow to import
             except ModuleNotFoundError as problem:
                 if problem.name != "ray":
                     raise
