@@ -21,7 +21,7 @@ from tests.cluster.kinds import POLICY, as_of, definitions
 from tests.cluster.server import PATCH, UNCACHED, Server
 from tests.deploy.asking import Following, discovery, leased
 from tests.deploy.hardening import IMAGE, pod_specs
-from tests.deploy.rendering import Manifest, chart, merged
+from tests.deploy.rendering import Manifest, chart
 from tests.deploy.shipped import CHARTS, OVERLAYS, SHARDED, flag, sets, workload
 from tests.processes import Daemon, Mock, get, until
 
@@ -189,31 +189,11 @@ def test_every_pod_is_let_in_under_restricted(server: Server, manifests: dict[st
     assert sorted(set(kinds)) == ["AnalysisTemplate", "Deployment", "Job", "StatefulSet"]
 
 
-WORSE: dict[str, tuple[str, Json]] = {
-    "privileged": ("container", {"securityContext": {"privileged": True}}),
-    "may escalate": ("container", {"securityContext": {"allowPrivilegeEscalation": True}}),
-    "root": ("container", {"securityContext": {"runAsUser": 0}}),
-    "a capability": ("container", {"securityContext": {"capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN"]}}}),
-    "the host's network": ("pod", {"hostNetwork": True}),
-    "the host's processes": ("pod", {"hostPID": True}),
-    "a folder of the host": ("pod", {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}),
-    "no seccomp": ("pod", {"securityContext": {"seccompProfile": {"type": "Unconfined"}}}),
-}
-
-
-@pytest.mark.parametrize("fault", WORSE)
-def test_a_pod_that_is_not_restricted_is_kept_out(
-    server: Server, manifests: dict[str, list[Manifest]], fault: str
-) -> None:
+def test_a_pod_that_is_not_restricted_is_kept_out(server: Server, manifests: dict[str, list[Manifest]]) -> None:
     """The test above can fail."""
-    path = with_accounts(server, f"refused-{list(WORSE).index(fault)}")
+    path = with_accounts(server, "refused")
     _, pod = next(pods({"base": manifests["base"]}))
-    where, worse = WORSE[fault]
-    here = pod["spec"] if where == "pod" else pod["spec"]["containers"][0]
-    mounted = here.get("volumes", [])
-    here.update(merged(here, worse))
-    if "volumes" in worse:
-        here["volumes"] += mounted
+    pod["spec"]["containers"][0]["securityContext"]["privileged"] = True
     status, said = server.ask("POST", path, pod)
     assert status == 403, said
     assert "restricted" in said["message"].lower() or "security" in said["message"].lower()

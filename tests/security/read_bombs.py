@@ -4,6 +4,7 @@ Prints what it logged, the outcome, and the peak of its resident memory in MiB, 
 """
 
 import asyncio
+import io
 import json
 import logging
 import sys
@@ -28,17 +29,6 @@ class Listener:
 
     def engine_changed(self, change: EngineChange) -> None:
         pass
-
-
-class Lines(logging.Handler):
-    """Keeps warnings and errors."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
 
 
 def peak_mib() -> float:
@@ -68,6 +58,6 @@ async def read(url: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    lines = Lines()
-    logging.getLogger().addHandler(lines)
-    print(json.dumps(asyncio.run(read(sys.argv[1])) | {"log": lines.lines}))
+    log = io.StringIO()
+    logging.basicConfig(stream=log, level=logging.WARNING, format="%(message)s")
+    print(json.dumps(asyncio.run(read(sys.argv[1])) | {"log": log.getvalue().splitlines()}))

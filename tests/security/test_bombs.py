@@ -20,7 +20,7 @@ from prober.measure.engine_signals import EngineHistogram
 from prober.measure.engines import TABLES
 from prober.measure.payload import MAX_VALUES, Malformed, json_object
 from prober.measure.recording import Recording
-from tests.security.hostile_engine import chunk, engine, models, response, stream
+from tests.security.hostile_engine import by_path, chunk, engine, models, response, stream
 
 PEAK_MIB = 256  # of the manifests
 GROWTH_MIB = 80  # that one endpoint may cause
@@ -80,8 +80,7 @@ BOMBS: dict[str, tuple[str, Callable[[], bytes], str]] = {
 
 async def outcome(changes: dict[str, bytes]) -> dict[str, object]:
     """What `read_bombs` says of an honest engine with these answers in place of its own."""
-    answers = HONEST | changes
-    async with engine(lambda path, _: answers.get(path, response(b"", status=404))) as url:
+    async with engine(by_path(HONEST | changes)) as url:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tests.security.read_bombs", url), stdout=asyncio.subprocess.PIPE
         )

@@ -22,9 +22,7 @@ from prober.measure.engines import DIALECTS, TABLES
 from prober.measure.outcome import Outcome
 from prober.measure.printable import shown_name
 from prober.measure.recording import Recording
-from prober.net.clock import Clock
-from prober.probing.target import Target
-from tests.security.hostile_engine import Answers, chunk, engine, probe, response, stream, target_spec
+from tests.security.hostile_engine import Answers, by_path, chunk, probed, response, stream
 
 # Default_Ignorable_Code_Point of Unicode 15 (DerivedCoreProperties.txt), and the two selectors that change how a sign looks.
 INVISIBLE = {
@@ -95,24 +93,19 @@ def test_a_hostile_name_is_made_fit_and_its_neighbour_stays(kind: str) -> None:
     assert shown_name(neighbour) == neighbour
 
 
-@pytest.mark.parametrize("value", [None, 7, 1.5, True, ["m"], {"id": "m"}, b"m"])
-def test_what_is_no_text_is_no_name(value: object) -> None:
-    """Nothing is made a name by printing it."""
-    assert shown_name(value) == ""
-
-
 # --- the ways in
 
 
 def answers(listed: bytes, answered: str = "m", version: str = "1") -> Answers:
     """An engine with this list of models, whose answers and version name this."""
     document = {"model": answered, "choices": [{"index": 0, "delta": {"content": "hi"}}]}
-    by_path = {
-        "/v1/models": response(listed),
-        "/version": response(json.dumps({"version": version}).encode()),
-        "/v1/chat/completions": stream(json.dumps(document).encode(), chunk(" you", finish="length")),
-    }
-    return lambda path, _: by_path.get(path, response(b"", status=404))
+    return by_path(
+        {
+            "/v1/models": response(listed),
+            "/version": response(json.dumps({"version": version}).encode()),
+            "/v1/chat/completions": stream(json.dumps(document).encode(), chunk(" you", finish="length")),
+        }
+    )
 
 
 def listed(*ids: object, parent: object = None) -> bytes:
@@ -129,11 +122,7 @@ CANNOT_BE_ASKED_FOR = {"half a pair", "both halves apart", "long", "long and wid
 async def test_an_id_of_a_model(kind: str) -> None:
     """It is shown fit. One that no request can carry, or that is too long, is a malformed list and no fault of the prober."""
     for name, is_hostile in zip(NAMES[kind], (True, False), strict=True):
-        async with engine(answers(listed(name))) as url:
-            clock = Clock()
-            target = Target(target_spec(url), clock)
-            result = await probe(target, clock)
-            clock.close()
+        result = await probed(answers(listed(name)))
         assert_name(result.model)
         assert len(result.detail) < 1_000
         if is_hostile and kind in CANNOT_BE_ASKED_FOR:
@@ -148,10 +137,7 @@ async def test_an_id_of_a_model(kind: str) -> None:
 @pytest.mark.parametrize("value", [None, 7, ["m"], {"id": "m"}, True])
 async def test_an_id_that_is_no_text(value: object) -> None:
     """`None` is not the name of a model."""
-    async with engine(answers(listed(value))) as url:
-        clock = Clock()
-        result = await probe(Target(target_spec(url), clock), clock)
-        clock.close()
+    result = await probed(answers(listed(value)))
     assert result.outcome is Outcome.MALFORMED
     assert "set `model`" in result.detail
 
@@ -161,10 +147,7 @@ async def test_ids_of_several_models_and_of_adapters(kind: str) -> None:
     """Adapters beside a model leave it as it is; of several models the message lists names that can be shown."""
     hostile, _ = NAMES[kind]
     for parent, outcome in (("m", Outcome.OK), (None, Outcome.REJECTED)):
-        async with engine(answers(listed("m", hostile, parent=parent))) as url:
-            clock = Clock()
-            result = await probe(Target(target_spec(url), clock), clock)
-            clock.close()
+        result = await probed(answers(listed("m", hostile, parent=parent)))
         if kind in CANNOT_BE_ASKED_FOR:
             assert result.outcome in (outcome, Outcome.MALFORMED)
         else:

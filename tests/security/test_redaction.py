@@ -10,10 +10,8 @@ import pytest
 
 from prober.measure.engine_signals import EngineInfo
 from prober.measure.outcome import Outcome
-from prober.net.clock import Clock
 from prober.net.redaction import Redactor
-from prober.probing.target import Target
-from tests.security.hostile_engine import chunk, engine, models, probe, response, stream, target_spec
+from tests.security.hostile_engine import by_path, chunk, models, probed, stream
 
 SECRETS = (
     "sk-live-0123456789abcdef",
@@ -109,11 +107,7 @@ async def test_no_field_of_a_result_has_a_secret(is_escaped: bool) -> None:
             "/v1/models": models(text),
             "/v1/chat/completions": stream(chunk("hi", model=text), chunk(text, finish=text)),
         }
-        async with engine(lambda path, _, answers=answers: answers.get(path, response(b"", status=404))) as url:  # type: ignore[misc]
-            clock = Clock()
-            target = Target(target_spec(url, f", headers: {{X-Key: '{token}'}}"), clock)
-            result = await probe(target, clock)
-            clock.close()
+        result = await probed(by_path(answers), f", headers: {{X-Key: '{token}'}}")
         timeline = result.timeline
         assert timeline.finish_reason is not None
         assert result.outcome is Outcome.OK  # with a remark that quotes the reason

@@ -1,11 +1,9 @@
 """Dependencies are locked with hashes, fetched once and audited."""
 
-import importlib.util
 import re
 import shlex
-import sys
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -19,16 +17,6 @@ FETCHED = re.compile(r"^\W*(curl|wget|npm|npx|git clone)\b")
 FETCHING = re.compile(
     r"\b(curl|wget|pip3? download|npm|npx|git clone|urlretrieve|hf_hub|snapshot_download|playwright install)\b"
 )
-
-
-def audit() -> ModuleType:
-    module_spec = importlib.util.spec_from_file_location("audit", ROOT / "tools/audit.py")
-    assert module_spec is not None
-    assert module_spec.loader is not None
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules["audit"] = module
-    module_spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("name", LOCKS)
@@ -118,5 +106,5 @@ def test_nothing_is_fetched_after_the_installation() -> None:
 )
 def test_an_audit_that_could_not_ask_is_no_good_news(pypi: object, osv: object, code: int, message: str) -> None:
     """pip-audit itself ends with 0 where its service does not know a package."""
-    exit_code, sentence = audit().judge({"pypi": pypi, "osv": osv})
+    exit_code, sentence = import_module("tools.audit").judge({"pypi": pypi, "osv": osv})
     assert (exit_code, message in sentence) == (code, True), sentence

@@ -104,25 +104,36 @@ def test_an_edited_dashboard_is_left_alone(grafana: Grafana, how: str) -> None:
     assert grafana.writes == []
 
 
-def test_without_a_history_a_different_dashboard_is_left_alone(grafana: Grafana) -> None:
-    """It is unknown who saved it last."""
-    pushed(grafana, newer(DOCUMENTS))
-    grafana.faults["GET", "/api/dashboards/uid/llm-slo-drift/versions"] = Fault(403, '{"message": "Access denied"}')
-    report = pushed(grafana)
-    assert [result.uid for result in not_replaced(report)] == ["llm-slo-drift"]
-    assert "cannot be read" in not_replaced(report)[0].detail
+# A fault of one call, which dashboards were there before, what becomes of the first or the named one, and why.
+REFUSED: dict[str, tuple[tuple[str, str], Fault, bool, State, str]] = {
+    "no history: it is not known who saved it last": (
+        ("GET", "/api/dashboards/uid/llm-slo-drift/versions"), Fault(403, '{"message": "Access denied"}'),
+        True, "edited", "cannot be read",
+    ),
+    "a save in between wins": (
+        ("POST", "/api/dashboards/db"),
+        Fault(412, '{"status": "version-mismatch", "message": "The dashboard has been changed by someone else"}', times=1),
+        True, "edited", "changed by someone else",
+    ),
+    "a failure": (("POST", "/api/dashboards/db"), Fault(500, times=1), False, "failed", "HTTP 500"),
+}  # fmt: skip
 
 
-def test_a_save_in_between_wins(grafana: Grafana) -> None:
-    """Grafana refuses to replace a version that is no longer the newest; the result is `edited`."""
-    pushed(grafana, newer(DOCUMENTS))
-    grafana.faults["POST", "/api/dashboards/db"] = Fault(
-        412, '{"status": "version-mismatch", "message": "The dashboard has been changed by someone else"}', times=1
-    )
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_dashboard_that_is_not_pushed_does_not_affect_the_others(grafana: Grafana, name: str) -> None:
+    """It is left as it was, with the reason, and the next push has it."""
+    call, fault, was_there, state, reason = REFUSED[name]
+    if was_there:
+        pushed(grafana, newer(DOCUMENTS))
+    grafana.faults[call] = fault
     report = pushed(grafana)
-    assert states(report)[0] == "edited"
-    assert "changed by someone else" in not_replaced(report)[0].detail
-    assert set(states(report)[1:]) == {"updated"}
+    (refused,) = not_replaced(report)
+    assert (refused.state, reason in refused.detail) == (state, True), refused
+    assert refused.uid == ("llm-slo-drift" if "drift" in call[1] else DOCUMENTS[0]["uid"])
+    assert set(states(report)) - {state} == {"updated" if was_there else "created"}
+    grafana.faults.clear()
+    again = pushed(grafana)
+    assert [result.state for result in again if result.state != "unchanged"] == ["updated" if was_there else "created"]
 
 
 def test_a_dry_run_sends_nothing(grafana: Grafana) -> None:
@@ -293,14 +304,6 @@ def test_an_interrupted_push_is_completed_by_the_next(grafana: Grafana) -> None:
     assert states(pushed(grafana)) == [*["unchanged"] * done, *["created"] * (len(DOCUMENTS) - done)]
     assert len(grafana.writes) == len(DOCUMENTS) - done
     assert [len(dashboard.versions) for dashboard in grafana.dashboards.values()] == [1] * len(DOCUMENTS)
-
-
-def test_a_failed_dashboard_does_not_affect_the_others(grafana: Grafana) -> None:
-    """Grafana answers 500 once."""
-    grafana.faults["POST", "/api/dashboards/db"] = Fault(500, times=1)
-    report = pushed(grafana)
-    assert states(report) == ["failed", *["created"] * (len(DOCUMENTS) - 1)]
-    assert states(pushed(grafana)) == ["created", *["unchanged"] * (len(DOCUMENTS) - 1)]
 
 
 def test_the_token_is_in_no_message_and_no_log(grafana: Grafana, caplog: pytest.LogCaptureFixture) -> None:
