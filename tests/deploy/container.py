@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.processes import until
+
 ROOT = Path(__file__).parents[2]
 
 TAG = "localhost/llm-slo-prober:built"
@@ -249,11 +251,7 @@ class Pair:
 
     def first_request_s(self) -> float:
         """From the start of the prober's container to the first request that the engine received."""
-        end = time.monotonic() + 30
-        while not (lines := self.truth.read_text().splitlines()[:1]):
-            if time.monotonic() > end:
-                raise TimeoutError(f"no request within 30 s: {self.prober.log()}")
-            time.sleep(0.02)
+        lines = until(lambda: self.truth.read_text().splitlines()[:1], "a request of the prober", 30)
         return float(json.loads(lines[0])["received_ns"] - self.started_ns) / 1e9
 
     def value(self, name: str) -> float:
@@ -278,19 +276,7 @@ def pair(podman: Podman, folder: Path, config: str, *flags: str, engine: tuple[s
     )
     with podman.run("mock", "--port=8000", "--truth=/truth/truth.jsonl", *engine, options=ours) as first:
         first.start()
-        _answers(first)
+        until(lambda: first.get("/version", 8000), "the engine to answer", 20)
         run = ("run", "--config.file=/etc/prober/prober.yaml", "--storage.path=/var/lib/prober", *flags)
         with podman.run(*run, options=theirs, network=f"container:{first.name}") as second:
             yield Pair(first, second, truth, second.start())
-
-
-def _answers(engine: Container) -> None:
-    end = time.monotonic() + 20
-    while True:
-        try:
-            engine.get("/version", 8000)
-            return
-        except OSError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import free_port, get, until
+from tests.processes import Process, free_port, get, until
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "deploy/alertmanager/alertmanager.yaml"
@@ -167,17 +167,11 @@ def _alertmanager(binary: Path, folder: Path) -> Iterator[str]:
     """Base URL of an Alertmanager with the example, whose messages wait for an hour."""
     port, config = free_port(), folder / "alertmanager.yml"
     config.write_text(re.sub("group_wait: [0-9]+[sm]", "group_wait: 1h", CONFIG.read_text()))
-    command: list[str | Path] = [
-        binary, f"--config.file={config}", f"--storage.path={folder}", "--cluster.listen-address=",
-        f"--web.listen-address=127.0.0.1:{port}",
-    ]  # fmt: skip
-    with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
-        try:
-            url = f"http://127.0.0.1:{port}"
-            until(lambda: get(f"{url}/-/ready"), "Alertmanager")
-            yield url
-        finally:
-            process.terminate()
+    flags = (f"--config.file={config}", f"--storage.path={folder}", "--cluster.listen-address=")
+    with Process(folder / "log", binary, *flags, f"--web.listen-address=127.0.0.1:{port}"):
+        url = f"http://127.0.0.1:{port}"
+        until(lambda: get(f"{url}/-/ready"), "Alertmanager")
+        yield url
 
 
 def _labels(text: str) -> dict[str, str]:

@@ -56,7 +56,7 @@ from tests.web.scenes import (
 )
 
 GRAFANA = "https://grafana.example"  # checked where it is given
-VOID = {"meta", "link", "input", "br", "img"}
+VOID = {"meta", "link", "input", "br", "img", "hr"}
 
 
 def html(targets: Sequence[TargetAnswer], *, admin: bool = True, query: str = "", chosen: str = "") -> str:
