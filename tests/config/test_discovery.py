@@ -1,35 +1,21 @@
 """Where targets are found, as it is configured; what is found, as targets."""
 
-import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prober.config.configuration import Configuration
 from prober.config.discovery import DiscoverySpec, Unfit, target_of
 from prober.config.labels import Rule, relabel
-from prober.config.load import load
-from prober.config.problems import ConfigError
 from prober.config.server import Auth
-from prober.measure.engines import DIALECTS
+from tests.config.reading import loaded, mistakes
 
 FILE = "file: {files: [a.json]}"
 
 
-def loaded(text: str) -> Configuration:
-    return load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path)
-
-
 def discovery(text: str) -> DiscoverySpec:
     return loaded(f"discovery: [{{{text}}}]").discovery[0]
-
-
-def mistakes(text: str) -> list[str]:
-    with pytest.raises(ConfigError) as error:
-        loaded(text)
-    return [re.sub(r"^c:\d+: ", "", line) for line in str(error.value).splitlines()]
 
 
 OF_A_SOURCE = [  # keys of a discovery, and what is said of them

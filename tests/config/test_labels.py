@@ -2,18 +2,12 @@
 
 import pytest
 
-from prober.config.configuration import Configuration
 from prober.config.discovery import DiscoverySpec, Unfit, target_of
 from prober.config.labels import MAX_LABELS, MAX_VALUE_CHARS, OWN_LABELS, label_name_problem
-from prober.config.load import load
 from prober.config.problems import ConfigError
 from prober.daemon.registry import ALL
 from prober.daemon.rules import example_rules
-from prober.measure.engines import DIALECTS
-
-
-def loaded(text: str) -> Configuration:
-    return load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path)
+from tests.config.reading import loaded
 
 
 def labels(text: str) -> list[dict[str, str]]:

@@ -4,15 +4,14 @@ import pytest
 
 from prober.config.configuration import Configuration
 from prober.config.discovery import HttpSpec
-from prober.config.load import load
 from prober.config.problems import ConfigError
-from prober.measure.engines import DIALECTS
+from tests.config import reading
 
 ENVIRONMENT = {"KEY": "k3y", "PASSWORD": "p/w@1%\n", "PROXY": "http://u:p%2Fw@proxy:3128", "EMPTY": " "}
 
 
 def loaded(text: str) -> Configuration:
-    return load(text, source="c", engines=DIALECTS, environment=ENVIRONMENT, read=lambda path: path)
+    return reading.loaded(text, environment=ENVIRONMENT)
 
 
 def one(more: str) -> str:

@@ -445,47 +445,34 @@ def of(line: TargetRunner) -> bool:
     return bool(line.target.spec.name == "bad")
 
 
-# Where the code of one target fails, and how its probes end then. The first part names whose function it is.
+# Where the code of one target fails, and how its probes end then.
 BEFORE, READING = "invalid", "malformed"
-PLACES = {
-    ("Target", "awake"): BEFORE,
-    ("Target", "prepare"): BEFORE,
-    ("Target", "reserve"): BEFORE,
-    ("Target", "settle"): BEFORE,
-    ("Target", "ended"): BEFORE,
-    ("Endpoint", "token"): BEFORE,
-    ("Endpoint", "head"): BEFORE,
-    ("LocalRun", "__init__"): BEFORE,
-    ("LocalRun", "_work"): BEFORE,
-    ("LocalRun", "_on_due"): BEFORE,
-    ("LocalRun", "_send_if_ready"): BEFORE,
-    ("Exchange", "__init__"): BEFORE,
-    ("Exchange", "send"): BEFORE,
-    ("Exchange", "_check"): BEFORE,
-    ("Exchange", "on_header"): READING,
-    ("Exchange", "on_headers_complete"): READING,
-    ("Exchange", "_hand_over"): READING,
-    ("Exchange", "_complete"): READING,
-    ("Recording", "feed"): READING,
-    ("Recording", "finish"): READING,
-    ("Recording", "_take_chunk"): READING,
-    ("Recording", "_record"): READING,
-    ("Recording", "observed_end"): READING,
-    ("Recording", "complete"): READING,
-    ("LocalRun", "_judge"): READING,
-    ("LocalRun", "_attributed"): READING,
-    ("LocalRun", "_completed"): READING,
+SENDING: dict[type, str] = {
+    Target: "awake prepare reserve settle ended",
+    Endpoint: "token head",
+    LocalRun: "__init__ _work _on_due _send_if_ready",
+    Exchange: "__init__ send _check",
 }
-CLASSES = {"Target": Target, "Endpoint": Endpoint, "LocalRun": LocalRun, "Exchange": Exchange, "Recording": Recording}
+ANSWERING: dict[type, str] = {
+    Exchange: "on_header on_headers_complete _hand_over _complete",
+    Recording: "feed finish _take_chunk _record observed_end complete",
+    LocalRun: "_judge _attributed _completed",
+}
+PLACES = {
+    (kind, function): outcome
+    for outcome, functions in ((BEFORE, SENDING), (READING, ANSWERING))
+    for kind, names in functions.items()
+    for function in names.split()
+}
 
 
-@pytest.mark.parametrize("place", PLACES, ids=".".join)
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place[0].__name__}.{place[1]}")
 async def test_an_exception_in_the_code_of_one_target_is_its_own(
-    place: tuple[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    place: tuple[type, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Wherever it is raised: its probes say so, it gives slots and budget back, and its neighbour is untouched."""
     kind, function = place
-    real = getattr(CLASSES[kind], function)
+    real = getattr(kind, function)
     is_bad: ContextVar[bool] = ContextVar("is_bad", default=False)
     run = TargetRunner._probe
 
@@ -511,7 +498,7 @@ async def test_an_exception_in_the_code_of_one_target_is_its_own(
         with monkeypatch.context() as patched:
             patched.setattr(TargetRunner, "_probe", probe)
             patched.setattr(Clock, "call_at", in_its_context)
-            patched.setattr(CLASSES[kind], function, sometimes)
+            patched.setattr(kind, function, sometimes)
             await until(lambda: FAULT in caplog.text)
             good, failed = seen.probes("good"), seen.count("llmslo_probe_failures_total", "bad")
             bad.state = TargetState.PENDING if function == "awake" else TargetState.READY

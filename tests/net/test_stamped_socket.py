@@ -4,12 +4,12 @@ import asyncio
 import os
 import socket
 import ssl
-import struct
 import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from prober.net.connection import Broken, connect
 from prober.net.endpoint import Endpoint
 from prober.net.exchange import Exchange
 from prober.net.stamped_socket import READ_BYTES, StampedSocket
+from tests import scripted
 from tests.processes import HANG_S
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
@@ -51,7 +52,7 @@ def authority() -> trustme.CA:
 
 
 @asynccontextmanager
-async def serving(act: Act, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> AsyncIterator[int]:
+async def serving(act: Act, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     """Port of a server that acts so on each connection."""
     ends: set[asyncio.Task[None]] = set()
 
@@ -66,7 +67,7 @@ async def serving(act: Act, tls: ssl.SSLContext | None = None, host: str = "127.
         finally:
             writer.close()
 
-    server = await asyncio.start_server(handle, host, 0, ssl=tls)
+    server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
@@ -74,19 +75,27 @@ async def serving(act: Act, tls: ssl.SSLContext | None = None, host: str = "127.
         await asyncio.gather(*ends)
 
 
-async def exchanged(
-    clock: Clock, port: int, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
-) -> tuple[Verdict, Exchange]:
-    """The verdict on one request, and its exchange."""
-    recording = Recording()
-    exchange = Exchange(recording, clock)
+def endpoint(port: int, tls: ssl.SSLContext | None = None) -> Endpoint:
+    """A server of this machine; tls: of its client"""
     trust = None if tls is None else lambda: tls
+    return Endpoint("http", "127.0.0.1", port, "", trust=trust, server_name="localhost")
+
+
+async def complete(exchange: Exchange, server: Endpoint, request: bytes = REQUEST) -> None:
+    """Send one request, and wait for the end of its answer."""
     try:
-        await connect(Endpoint("http", host, port, "", trust=trust, server_name="localhost"), exchange, 20)
-        exchange.send(REQUEST, LIMITS)
+        await connect(server, exchange, 20)
+        exchange.send(request, LIMITS)
         await exchange.ended
     finally:
         exchange.abort()
+
+
+async def exchanged(clock: Clock, port: int, tls: ssl.SSLContext | None = None) -> tuple[Verdict, Exchange]:
+    """The verdict on one request, and its exchange."""
+    recording = Recording()
+    exchange = Exchange(recording, clock)
+    await complete(exchange, endpoint(port, tls))
     ending = recording.observed_end(transport_verdict=exchange.broken, status=exchange.status)
     return classify(ending, ExpectedAnswer(end_mark="[DONE]")), exchange
 
@@ -224,6 +233,16 @@ KINDS = {
 }
 
 
+class Beginning(Exchange):
+    """An exchange that remembers when its request was handed over."""
+
+    begun_ns = 0
+
+    def send(self, data: bytes, timeouts: Timeouts, delay_ns: int = 0) -> None:
+        self.begun_ns = time.monotonic_ns()
+        super().send(data, timeouts, delay_ns)
+
+
 async def asked_of(clock: Clock, authority: trustme.CA, kind: str, **server: Any) -> tuple[ThreadServer, Exchange, int]:
     """A server, the exchange with it, and the time just before its request was sent. server: of `ThreadServer`"""
     listens_at, host, is_secured, is_proxied = KINDS[kind]
@@ -234,21 +253,14 @@ async def asked_of(clock: Clock, authority: trustme.CA, kind: str, **server: Any
         )
     except OSError:
         pytest.skip("no IPv6 on this machine")
-    exchange, trust = Exchange(Recording(), clock), None if client_tls is None else lambda: client_tls
+    exchange = Beginning(Recording(), clock)
+    asked_at = replace(endpoint(made.port, client_tls), host=host)
+    if is_proxied:
+        asked_at = replace(asked_at, scheme="https", host="engine.test", port=1, proxy=(host, made.port))
     with made.running():
-        place, through = ("engine.test", 1), (host, made.port)
-        endpoint = Endpoint("http", host, made.port, "", trust=trust, server_name="localhost")
-        if is_proxied:
-            endpoint = Endpoint("https", *place, "", trust=trust, server_name="localhost", proxy=through)
-        try:
-            await connect(endpoint, exchange, 20)
-            begun_ns = clock.now_ns()
-            exchange.send(REQUEST.ljust(server.get("request_bytes", 0), b"x"), LIMITS)
-            await exchange.ended
-        finally:
-            exchange.abort()
+        await complete(exchange, asked_at, REQUEST.ljust(server.get("request_bytes", 0), b"x"))
     assert exchange.broken is None
-    return made, exchange, begun_ns
+    return made, exchange, exchange.begun_ns
 
 
 @pytest.mark.usefixtures("stamping")
@@ -315,15 +327,9 @@ async def read_late(
 ) -> tuple[ThreadServer, Timeline]:
     """A server that sends the head of an answer, these pieces while the event loop is busy, and the rest."""
     server = ThreadServer((0, HEAD), *pieces, tls=tls[0])
-    exchange, trust = BusyExchange(Recording(), clock), None if tls[1] is None else lambda: tls[1]
+    exchange = BusyExchange(Recording(), clock)
     with server.running():
-        endpoint = Endpoint("http", "127.0.0.1", server.port, "", trust=trust, server_name="localhost")
-        try:
-            await connect(endpoint, exchange, 20)
-            exchange.send(REQUEST, LIMITS)
-            await exchange.ended
-        finally:
-            exchange.abort()
+        await complete(exchange, endpoint(server.port, tls[1]))
     assert exchange.broken is None
     return server, timeline_of(exchange)
 
@@ -385,13 +391,7 @@ async def test_a_content_before_a_part_of_a_record_is_not_exact(clock: Clock, au
     exchange = BusyExchange(Recording(), clock)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         serving_ = asyncio.create_task(asyncio.to_thread(send_cut_records, listening, server_tls))
-        port = listening.getsockname()[1]
-        await connect(
-            Endpoint("http", "127.0.0.1", port, "", trust=lambda: client_tls, server_name="localhost"), exchange, 20
-        )
-        exchange.send(REQUEST, LIMITS)
-        await exchange.ended
-        exchange.abort()
+        await complete(exchange, endpoint(listening.getsockname()[1], client_tls))
         await serving_
     timeline = timeline_of(exchange)
     assert len(timeline.content_ns) == 2
@@ -457,12 +457,7 @@ async def test_stamps_of_departure_keep_no_loop_busy(clock: Clock, monkeypatch: 
     server = ThreadServer((0.3, HEAD), (0, CONTENT + END + DONE), request_bytes=4 << 20, reads_after_s=0.1)
     exchange = Exchange(Recording(), clock)
     with server.running():
-        try:
-            await connect(Endpoint("http", "127.0.0.1", server.port, ""), exchange, 20)
-            exchange.send(REQUEST.ljust(4 << 20), LIMITS)
-            await exchange.ended
-        finally:
-            exchange.abort()
+        await complete(exchange, endpoint(server.port), REQUEST.ljust(4 << 20))
     assert exchange.broken is None
     assert timeline_of(exchange).acknowledged_ns is not None
     assert reads < 500, "of a loop that spins there are some ten thousand"
@@ -528,8 +523,7 @@ async def test_without_stamps_of_the_kernel_readings_of_the_clock_are_used_and_c
 async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, pieces: tuple[bytes, ...]) -> None:
     """Send, and end with RST, whatever the other side has read."""
     await answer(reader, writer, pieces=pieces)
-    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    writer.transport.abort()
+    scripted.reset(writer)
 
 
 async def half_closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, pieces: tuple[bytes, ...]) -> None:
@@ -634,12 +628,7 @@ async def test_a_flood_leaves_other_answers_their_turns(clock: Clock, authority:
     counting = asyncio.create_task(count_turns())
     flood = partial(answer, pieces=(CHUNKED_HEAD + b"1\r\n:\r\n" * 170_000,))
     async with serving(flood, server_tls) as port:
-        exchange = Watched(Recording(tokens=16), clock)
-        trust = None if client_tls is None else lambda: client_tls
-        await connect(Endpoint("http", "127.0.0.1", port, "", trust=trust, server_name="localhost"), exchange, 20)
-        exchange.send(REQUEST, LIMITS)
-        await exchange.ended
-        exchange.abort()
+        await complete(Watched(Recording(tokens=16), clock), endpoint(port, client_tls))
     counting.cancel()
     assert len(reads) > 10
     assert max(size for _, size in reads) <= READ_BYTES
@@ -663,7 +652,7 @@ async def test_an_alarm_that_reads_the_connection_leaves_its_bytes_in_order(cloc
             clock.call_at(clock.now_ns() + 20_000, read)
 
     async with serving(partial(answer, pieces=(numbers,))) as port:
-        await connect(Endpoint("http", "127.0.0.1", port, ""), exchange, 20)
+        await connect(endpoint(port), exchange, 20)
         exchange.send(REQUEST, LIMITS)
         read()
         await exchange.ended
@@ -729,8 +718,7 @@ async def test_connections_leave_no_descriptor_behind(clock: Clock, authority: t
                     (no_tls, 20.0, "tls to") if number % 4 == 2 else (silent, 0.001, "no connection")
                 )
                 exchange = Exchange(None, clock)
-                endpoint = Endpoint("http", "127.0.0.1", port, "", trust=lambda: client_tls, server_name="localhost")
                 with pytest.raises(Broken, match=phase):
-                    await connect(endpoint, exchange, timeout_s)
+                    await connect(endpoint(port, client_tls), exchange, timeout_s)
                 exchange.abort()
         assert sum(link.startswith("socket:") for link in descriptors()) < before

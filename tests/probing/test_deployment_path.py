@@ -3,7 +3,6 @@
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -15,14 +14,11 @@ from prober.config.problems import ConfigError
 from prober.config.target import TargetSpec
 from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome
-from prober.measure.result import ProbeResult
-from prober.net.clock import Clock
-from prober.probing.probe import run_probe
-from prober.probing.target import Target
-from prober.workload.workloads import RequestGenerator
+from tests.probing.test_probe import probe
 from tests.scripted import Asked, Script, scripted
 from tests.wire.heads import EVENTS, body
 
+pytestmark = pytest.mark.virtual_time
 KEY = "k3y-of-the-deployment"
 PATH = "/openai/deployments/large"
 QUERY = "?api-version=2024-10-21"
@@ -60,20 +56,6 @@ def spec(target: str) -> TargetSpec:
     return load(text, source="c", **SURROUNDINGS).targets[0]
 
 
-async def probed(target_spec: TargetSpec) -> ProbeResult:
-    clock = Clock()
-    target = Target(target_spec, clock)
-    try:
-        await target.identify()
-        result = await run_probe(
-            target, RequestGenerator(target_spec.probes[0].workload, Random(1)), clock.now_ns() + 10_000_000
-        )
-    finally:
-        clock.close()
-    assert result is not None
-    return result
-
-
 @pytest.fixture
 def key_file(tmp_path: Path) -> Path:
     path = tmp_path / "key"
@@ -86,7 +68,7 @@ async def test_a_deployment_is_probed_by_path_version_and_key(key_file: Path) ->
     api = Api()
     async with scripted(api.reply) as server:
         auth = f"auth: {{header: api-key, key_file: {key_file}}}"
-        result = await probed(spec(f"url: '{server}{PATH}/{QUERY}', model: large, {auth}"))
+        result = await probe(spec(f"url: '{server}{PATH}/{QUERY}', model: large, {auth}"))
     assert result.outcome is Outcome.OK, result.detail
     assert (result.model, result.timeline.answered_model) == ("large", "large-2024-08-06")
     assert any(line.startswith(f"GET {PATH}/models?") for line, _ in api.requests)
@@ -100,7 +82,7 @@ async def test_a_key_in_another_header_is_sent_there_only(key_file: Path) -> Non
     api = Api(header="x-api-key")
     async with scripted(api.reply) as server:
         auth = f"auth: {{header: X-Api-Key, key_file: {key_file}}}"
-        result = await probed(spec(f"url: '{server}{PATH}{QUERY}', model: large, {auth}"))
+        result = await probe(spec(f"url: '{server}{PATH}{QUERY}', model: large, {auth}"))
     assert result.outcome is Outcome.OK, result.detail
     assert all("authorization" not in headers for _, headers in api.requests)
 
@@ -110,7 +92,7 @@ async def test_a_bearer_token_stays_the_default(key_file: Path) -> None:
     api = Api(header="authorization", key=f"Bearer {KEY}")
     async with scripted(api.reply) as server:
         auth = f"auth: {{bearer_token_file: {key_file}}}"
-        result = await probed(spec(f"url: '{server}{PATH}{QUERY}', model: large, {auth}"))
+        result = await probe(spec(f"url: '{server}{PATH}{QUERY}', model: large, {auth}"))
     assert result.outcome is Outcome.OK, result.detail
 
 
@@ -120,7 +102,7 @@ async def test_a_key_that_is_sent_back_is_redacted(key_file: Path, caplog: pytes
     with caplog.at_level(logging.DEBUG):
         async with scripted(api.reply) as server:
             auth = f"auth: {{header: api-key, key_file: {key_file}}}"
-            result = await probed(spec(f"url: '{server}{PATH}{QUERY}', model: large, {auth}"))
+            result = await probe(spec(f"url: '{server}{PATH}{QUERY}', model: large, {auth}"))
     assert result.outcome is Outcome.REJECTED
     assert "bad key …" in result.detail
     assert KEY not in caplog.text + repr(result)
@@ -130,7 +112,7 @@ async def test_a_missing_key_file_is_named() -> None:
     """By the key of the configuration that names it; nothing is sent."""
     api = Api()
     async with scripted(api.reply) as server:
-        result = await probed(
+        result = await probe(
             spec(f"url: '{server}{PATH}{QUERY}', model: large, auth: {{header: api-key, key_file: /no/key}}")
         )
     assert result.outcome is Outcome.REJECTED
@@ -231,7 +213,7 @@ async def test_a_url_of_an_api_is_probed_there(key_file: Path) -> None:
     api = Api()
     async with scripted(api.reply) as server:
         auth = f"auth: {{header: api-key, key_file: {key_file}}}"
-        result = await probed(spec(f"url: '{server}{PATH}/chat/completions{QUERY}', model: large, {auth}"))
+        result = await probe(spec(f"url: '{server}{PATH}/chat/completions{QUERY}', model: large, {auth}"))
     assert result.outcome is Outcome.OK, result.detail
     assert [line for line, _ in api.requests if line.startswith("POST")] == [
         f"POST {PATH}/chat/completions{QUERY} HTTP/1.1"

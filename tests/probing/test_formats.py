@@ -6,17 +6,13 @@ from typing import Any
 import orjson
 import pytest
 
-from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.target_state import TargetState
 from prober.probing.probe import run_probe
-from prober.probing.target import Identity, Target
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import RequestGenerator, Workload
-from tests.probing.test_probe import spec
-from tests.scripted import Asked, Script, scripted
-from tests.virtual import make_clock
+from tests.probing.test_probe import answered
+from tests.scripted import Asked, Script
 from tests.wire.events import DONE, chat, end, usage
 from tests.wire.heads import until_close
 
@@ -66,15 +62,9 @@ def texts(*pieces: str) -> list[dict[str, Any]]:
 
 async def asked(server: Server, sampling: dict[str, Any]) -> ProbeResult:
     """The result of one request with these fields, of vLLM, whose lengths can be forced."""
-    workload = Workload("w", Fixed(40), Fixed(TOKENS), sampling=sampling)
-    clock = make_clock()
-    try:
-        async with scripted(server.reply) as url:
-            target = Target(spec(url, engine="vllm"), clock)
-            target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY
-            result = await run_probe(target, RequestGenerator(workload, Random(1)), clock.now_ns() + 50_000_000)
-    finally:
-        clock.close()
+    drawer = RequestGenerator(Workload("w", Fixed(40), Fixed(TOKENS), sampling=sampling), Random(1))
+    async with answered(server.reply) as target:
+        result = await run_probe(target, drawer, target.clock.now_ns() + 50_000_000)
     assert result is not None
     return result
 

@@ -81,7 +81,8 @@ def known(url: str, **changes: Any) -> tuple[Clock, Target]:
     """A target that need not be asked who it is."""
     clock = make_clock(changes.pop("beat_ns", BEAT_NS))
     target = Target(spec(url, engine="vllm", **changes), clock)
-    target.identity, target.state = Identity("m", DIALECTS["vllm"], "/v1"), TargetState.READY
+    target.identity = Identity(target.spec.model or "m", DIALECTS["vllm"], "/v1")
+    target.state = TargetState.READY
     return clock, target
 
 

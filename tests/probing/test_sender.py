@@ -8,8 +8,6 @@ from random import Random
 
 import pytest
 
-from prober.config.target import TargetSpec
-from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome, Verdict
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
@@ -19,14 +17,13 @@ from prober.mock.service import Behaviour, Settings
 from prober.probing.channel import LENGTH_BYTES, Beat, Send
 from prober.probing.probe import LocalRun, ProbeRun, always, new_request
 from prober.probing.sender import Sender, Sending
-from prober.probing.target import Identity, Target
 from prober.probing.worker import Worker
 from prober.probing.worker_host import WorkerProcess
 from prober.probing.workers import WorkerRun, Workers
 from prober.workload.shapes import Uniform
 from prober.workload.workloads import RequestGenerator, Workload
 from tests.probing.test_probe import known
-from tests.virtual import make_clock, running
+from tests.virtual import running
 
 pytestmark = pytest.mark.virtual_time
 S = 10**9
@@ -140,9 +137,7 @@ async def test_a_request_under_way_says_how_late_the_prober_sent_it(late_s: floa
     """So that a guard counts its wait from then; what has arrived of it is read when a guard asks for it."""
     loop = asyncio.get_running_loop()
     async with running(Settings(behaviour=Behaviour(ttft=Constant(1.0)))) as url:
-        clock = make_clock()
-        target = Target(TargetSpec.model_validate({"url": url}), clock)
-        target.identity, target.state = Identity("mock", DIALECTS["vllm"], "/v1"), TargetState.READY
+        clock, target = known(url, model="mock")
         async with Sender(target, LocalRun) as sender:
             due_ns = clock.now_ns() + 2 * S
             sender.begin(new_request(target, RequestGenerator(VARIED, Random(4)), due_ns))
@@ -164,10 +159,8 @@ async def test_a_worker_reports_how_late_it_sent() -> None:
     """Once, and once more with the first content: the prober takes no request for overdue because its worker woke late."""
     loop, messages = asyncio.get_running_loop(), list[object]()
     async with running(Settings(behaviour=Behaviour(ttft=Constant(1.0)))) as url:
-        clock = make_clock()
+        clock, target = known(url, model="mock")
         worker, workers = Worker(1, clock), Workers()
-        target = Target(TargetSpec.model_validate({"url": url}), clock)
-        target.identity, target.state = Identity("mock", DIALECTS["vllm"], "/v1"), TargetState.READY
         worker._targets[0] = target
         worker.channel.write = lambda data: messages.append(pickle.loads(data[LENGTH_BYTES:]))
         request = new_request(target, RequestGenerator(VARIED, Random(4)), clock.now_ns() + S)

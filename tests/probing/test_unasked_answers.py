@@ -4,12 +4,8 @@ import asyncio
 
 import pytest
 
-from prober.measure.engines import GENERIC
 from prober.measure.outcome import Outcome
-from prober.measure.target_state import TargetState
-from prober.probing.target import Identity, Target
-from tests.probing.test_probe import send, serving, spec
-from tests.virtual import make_clock
+from tests.probing.test_probe import known, send, serving
 from tests.wire.events import good
 from tests.wire.heads import head, joined
 
@@ -34,8 +30,6 @@ async def test_an_answer_before_the_request_is_malformed(
         writer.close()
 
     async with serving(serve) as port:
-        clock = make_clock()
-        target = Target(spec(f"http://127.0.0.1:{port}", connect_lead=lead_s), clock)
-        target.identity, target.state = Identity("m", GENERIC, "/v1"), TargetState.READY
+        clock, target = known(f"http://127.0.0.1:{port}", connect_lead=lead_s)
         assert (await send(target, lead_s)).outcome is outcome
         clock.close()

@@ -39,19 +39,13 @@ from tests.probing.canned_worker import CannedRun
 from tests.processes import HANG_S, until
 from tests.scripted import Asked, scripted
 from tests.wire.case import Step
+from tests.wire.events import DONE, end, text, usage
+from tests.wire.heads import UNTIL_CLOSE
 
 WORKLOAD = Workload("w", Uniform(5, 60), Uniform(3, 9))
 LEAD_NS = 150_000_000
 STOP_S, PACE_PER_S = 1.0, 50
 AHEAD_NS = 700_000_000
-CHUNK = b'data: {"id":"x","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":{"content":"a "}}]}\n\n'
-LAST = (
-    b'data: {"id":"x","model":"m","choices":[{"index":0,"delta":{},"finish_reason":"length"}],'
-    b'"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}}\n\ndata: [DONE]\n\n'
-)
-
-
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 
 
 class Engine:
@@ -71,16 +65,15 @@ class Engine:
     def reply(self, asked: Asked) -> Iterator[Step]:
         self.open += 1
         self.peak = max(self.peak, self.open)
-        tokens, text = asked.json["max_tokens"], asked.json["messages"][0]["content"]
-        self.requests.append((text.partition("] ")[2], tokens))
+        tokens, prompt = asked.json["max_tokens"], asked.json["messages"][0]["content"].partition("] ")[2]
+        self.requests.append((prompt, tokens))
         try:
-            yield self.refusal or HEAD
+            yield self.refusal or UNTIL_CLOSE
             for _ in range(0 if self.refusal else tokens):
                 yield self.pause_s
-                yield CHUNK
+                yield text("a ")
                 self.chunks += 1
-            prompt = len(text.split()) - 1  # without the nonce
-            yield b"" if self.refusal else LAST % (prompt, tokens, prompt + tokens)
+            yield b"" if self.refusal else end() + usage(tokens, len(prompt.split())) + DONE
         except GeneratorExit:
             self.cut_s.append(time.monotonic())
             raise

@@ -1,7 +1,5 @@
 """Prompt texts: nonces, prefixes and prompt files."""
 
-import subprocess
-import sys
 from random import Random
 from typing import Any
 
@@ -124,9 +122,3 @@ def test_json_beyond_the_limits_of_python_raises_bad_prompts(text: str) -> None:
     """Nesting and numbers beyond Python's limits are reported with their place, without traceback."""
     with pytest.raises(BadPrompts, match=r"^p: .*not JSON"):
         parse_prompts(text, "p")
-
-
-def test_the_package_does_not_import_numpy() -> None:
-    """numpy would increase start-up time and memory."""
-    code = "import sys, prober.workload.arrivals, prober.workload.workloads\nsys.exit('numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
