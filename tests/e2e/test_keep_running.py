@@ -245,7 +245,7 @@ def test_a_full_disk_does_not_end_its_start(tmp_path: Path, mock: Mock) -> None:
         with KeepRunning(tmp_path, "--storage.path", disk) as prober:
             until(lambda: prober.probes() >= 3, "probes")
             assert prober.is_well()
-            assert prober.logged("old and odd demand states are not removed, but left out: ") == 1
+            assert prober.logged("old demand states are not removed, but left out: ") == 1
             assert prober.stop() == 0
 
 
