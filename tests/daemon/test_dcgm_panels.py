@@ -135,6 +135,12 @@ OF_LLAMA: dict[tuple[str, str], dict[str, float]] = {
 }
 NOTHING: dict[tuple[str, str], dict[str, float]] = {panel: {} for panel in OF_LLAMA}
 FALLBACK = "from the DCGM exporter"
+OF_PROBER: dict[tuple[str, str], dict[str, float]] = {
+    ("Utilisation", "A"): {"0": 0.96},
+    ("Power", "A"): {"0": 611},
+    ("Memory in use", "A"): {"0": 0.75},
+    ("PCIe and NVLink", "A"): {"0": 1},
+}
 OF_LLAMA_ON_AMD: dict[tuple[str, str], dict[str, float]] = NOTHING | {
     ("Utilisation", "A"): {"mi/0": 0.97, "mi/1": 0.64},
     ("SM occupancy and tensor units", "A"): {"mi/0": 0.25},
@@ -153,9 +159,7 @@ SCENES: dict[str, tuple[Series, str, dict[tuple[str, str], dict[str, float]], in
     "AMD, read by the prober too": (
         exporter(exported, page=AMD_PAGE) | target(LLAMA) | read_by_prober(LLAMA),
         LLAMA,
-        OF_LLAMA_ON_AMD
-        | {("Utilisation", "A"): {"0": 0.96}, ("Power", "A"): {"0": 611}, ("Memory in use", "A"): {"0": 0.75}}
-        | {("PCIe and NVLink", "A"): {"0": 1}},
+        OF_LLAMA_ON_AMD | OF_PROBER,
         1,
         "read by the prober",
     ),
@@ -190,18 +194,14 @@ SCENES: dict[str, tuple[Series, str, dict[tuple[str, str], dict[str, float]], in
     "read by the prober too": (
         exporter(exported) | target(LLAMA) | read_by_prober(LLAMA),
         LLAMA,
-        OF_LLAMA
-        | {("Utilisation", "A"): {"0": 0.96}, ("Power", "A"): {"0": 611}, ("Memory in use", "A"): {"0": 0.75}}
-        | {("PCIe and NVLink", "A"): {"0": 1}},
+        OF_LLAMA | OF_PROBER,
         1,
         "read by the prober",
     ),
     "read by the prober alone": (
         target(LLAMA) | read_by_prober(LLAMA),
         LLAMA,
-        NOTHING
-        | {("Utilisation", "A"): {"0": 0.96}, ("Power", "A"): {"0": 611}, ("Memory in use", "A"): {"0": 0.75}}
-        | {("PCIe and NVLink", "A"): {"0": 1}},
+        NOTHING | OF_PROBER,
         1,
         "read by the prober",
     ),

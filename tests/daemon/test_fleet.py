@@ -13,7 +13,6 @@ from typing import Any, NoReturn, TypeVar
 
 import pytest
 
-from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import FEATURES, registry
 from prober.daemon.state_persistence import AnsweredTargets
@@ -26,7 +25,6 @@ from prober.features.drift.monitor import TargetDrift
 from prober.features.engines.monitor import EngineMonitor, TargetEngine
 from prober.features.gpu.monitor import GpuMonitor
 from prober.features.slo.monitor import TargetSlos
-from prober.measure.engines import DIALECTS
 from prober.measure.gpu_reading import GpuReading, ThrottleReason
 from prober.measure.outcome import BAD
 from prober.measure.recording import Recording
@@ -51,6 +49,7 @@ from prober.probing.target_runner import RunnerContext, TargetRunner
 from prober.results.stage_parts import prompt_tokens_of
 from prober.storage.saved_rows import SavedRows
 from tests import virtual
+from tests.config.reading import loaded
 from tests.observed import shared
 from tests.processes import free_port
 from tests.scripted import Asked, scripted
@@ -76,7 +75,7 @@ def specs(*targets: str, slos: str = "") -> tuple[TargetSpec, ...]:
         + "targets:\n"
         + "".join(f"  - {{{target}}}\n" for target in targets)
     )
-    return load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets
+    return loaded(text).targets
 
 
 class Watched:

@@ -13,9 +13,7 @@ import orjson
 import pytest
 
 from prober.cli.watch import facts, plain_lines
-from prober.config.load import load
 from prober.config.target import TargetSpec
-from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome
 from prober.measure.target_state import MIN_NS, NO_DATA_STATES, TargetState
 from prober.net.clock import Clock
@@ -23,6 +21,7 @@ from prober.probing.target import Target
 from prober.web.api_types import dumped
 from prober.web.targets import Snapshot
 from prober.web.views import Snapshots, Views
+from tests.config.reading import loaded
 from tests.daemon.test_fleet import Watched, watched
 from tests.observed import StoppedClock
 from tests.probing.test_probe import ended
@@ -81,7 +80,7 @@ workloads:
   talk: {{prompt_tokens: 9, output_tokens: 4, sessions: {{turns: 2, count: 1}}}}
 targets: [{{name: t, {keys}{more}}}, {{name: u, {keys}}}]
 """
-    return load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets
+    return loaded(text).targets
 
 
 @pytest.mark.parametrize("sequence", SEQUENCES)

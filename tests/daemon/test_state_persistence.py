@@ -9,17 +9,16 @@ from typing import Any
 
 import pytest
 
-from prober.config.load import load
 from prober.daemon.registry import FEATURES, registry
 from prober.daemon.series import STORAGE_FAILURES
 from prober.daemon.state_persistence import ANSWERED, EVENTS, AnsweredTargets, StatePersistence
-from prober.measure.engines import DIALECTS
 from prober.measure.target_state import TargetEvent
 from prober.probing.feature import Stateful
 from prober.probing.history import MAX_EVENTS, EventLog
 from prober.probing.target import Target
 from prober.storage.saved_rows import SavedRows
 from prober.storage.store import Store
+from tests.config.reading import loaded
 from tests.observed import shared
 from tests.virtual import VirtualClock
 
@@ -46,7 +45,7 @@ def persistence(
     clock: VirtualClock, store: Store | None, events: EventLog | None = None
 ) -> tuple[StatePersistence, Target]:
     """Of one target, which has answered."""
-    specs = load("targets: [{name: t, url: 'http://h'}]", source="c", engines=DIALECTS, environment={}, read=str)
+    specs = loaded("targets: [{name: t, url: 'http://h'}]")
     families, events, target = registry(), events or EventLog(), Target(specs.targets[0], clock)
     target.has_answered = True
     common = shared(families, clock, events=events, store=store)

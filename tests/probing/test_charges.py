@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from prober.config.load import load
 from prober.daemon.registry import registry
-from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.probing import series
@@ -16,6 +14,7 @@ from prober.probing.observer import ObservedTarget
 from prober.probing.recorder import TargetProbes
 from prober.probing.target import Target
 from prober.workload.budget import Budget
+from tests.config.reading import loaded
 from tests.probing.test_probe import send
 from tests.scripted import Asked, scripted
 from tests.virtual import make_clock
@@ -34,9 +33,7 @@ targets:
   - {{name: t, url: '{url}/v1', api: {api}, model: m, engine: openai, probes: [{{workload: w}}], warmup: 0,
       budget: {{tokens_per_day: 100M, cost_per_day: 1000, price_per_million: {{prompt: 1, completion: 2}}}}}}
 """
-    return Target(
-        load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0], make_clock()
-    )
+    return Target(loaded(text).targets[0], make_clock())
 
 
 HEAD = UVICORN

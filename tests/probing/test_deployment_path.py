@@ -3,17 +3,15 @@
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from prober.cli.options import EndpointOptions
 from prober.cli.target import target as cli_target
-from prober.config.load import load
 from prober.config.problems import ConfigError
 from prober.config.target import TargetSpec
-from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome
+from tests.config.reading import loaded
 from tests.probing.test_probe import probe
 from tests.scripted import Asked, Script, scripted
 from tests.wire.heads import EVENTS, body
@@ -22,7 +20,6 @@ pytestmark = pytest.mark.virtual_time
 KEY = "k3y-of-the-deployment"
 PATH = "/openai/deployments/large"
 QUERY = "?api-version=2024-10-21"
-SURROUNDINGS: dict[str, Any] = {"engines": DIALECTS, "environment": {}, "read": lambda path: path}
 CHUNKS = (
     '{"choices":[],"model":"","prompt_filter_results":[{"prompt_index":0}]}',
     '{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}],"model":"large-2024-08-06"}',
@@ -53,7 +50,7 @@ class Api:
 
 def spec(target: str) -> TargetSpec:
     text = f"targets: [{{name: t, connect_lead: 50ms, metrics: {{url: none}}, {target}}}]"
-    return load(text, source="c", **SURROUNDINGS).targets[0]
+    return loaded(text).targets[0]
 
 
 @pytest.fixture
@@ -171,7 +168,7 @@ def test_a_key_in_a_header_is_for_targets_only() -> None:
     """Grafana and discovery take bearer tokens."""
     text = "grafana: {url: http://g, auth: {header: a, key_file: k}}\ntargets: [{url: http://h}]"
     with pytest.raises(ConfigError, match=r"grafana\.auth\.header: is for targets only; use bearer_token_file"):
-        load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path)
+        loaded(text)
 
 
 @pytest.mark.parametrize(

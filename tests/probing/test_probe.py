@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import trustme
 
-from prober.config.load import load
 from prober.config.server import Auth, TlsSpec
 from prober.config.target import TargetSpec, Timeouts
 from prober.measure.engines import DIALECTS
@@ -31,9 +30,11 @@ from prober.net.endpoint import Endpoint
 from prober.net.exchange import LINGER_S
 from prober.probing.probe import LocalRun, header_number, new_request, run_probe
 from prober.probing.target import Identity, Target
+from prober.workload.budget import Budget
 from prober.workload.prompts import GoldenPrompt
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import GoldenWorkload, RequestGenerator, Workload
+from tests.config.reading import loaded
 from tests.net.test_stamped_socket import ThreadServer
 from tests.scripted import Asked, Reply, Script, scripted
 from tests.virtual import BEAT_NS, VirtualLoop, make_clock, running
@@ -50,7 +51,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 def spec(url: str, **changes: Any) -> TargetSpec:
     text = f"targets: [{{name: t, url: '{url}', connect_lead: 100ms}}]"
-    found = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
+    found = loaded(text).targets[0]
     return found.model_copy(update={"timeouts": PATIENT} | changes)
 
 
@@ -93,6 +94,26 @@ async def answered(reply: Reply, **changes: Any) -> AsyncIterator[Target]:
         clock, target = known(url, **changes)
         yield target
         clock.close()
+
+
+@asynccontextmanager
+async def identified(settings: Settings = QUICK, **changes: Any) -> AsyncIterator[Target]:
+    """A target of the mock, which has been asked who it is."""
+    async with running(settings) as url:
+        target = Target(spec(url, **changes), make_clock())
+        await target.identify()
+        yield target
+        target.clock.close()
+
+
+async def sent_late(target: Target, after_s: float, still_s: float) -> ProbeResult:
+    """A probe that is due in 0.1 s, whose prober stands still for so long after so long."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    sending = asyncio.create_task(send(target, 0.1))
+    await asyncio.sleep(after_s)
+    loop.stand_still(still_s)
+    return await sending
 
 
 @asynccontextmanager
@@ -211,9 +232,7 @@ async def test_what_a_request_delivered_before_it_was_cut_is_known() -> None:
     """Chunk by chunk, though nobody waited for the end of the answer; of one that was cut before its first token, nothing."""
     slow = Settings(behaviour=Behaviour(ttft=Constant(0.05), itl=Constant(0.02)))
     for after_s, least in ((0.6, 5), (0.01, 0)):
-        async with running(slow) as url:
-            target = Target(spec(url), make_clock())
-            await target.identify()
+        async with identified(slow) as target:
             drawer = RequestGenerator(Workload("w", prompt_tokens=Fixed(20), output_tokens=Fixed(500)), Random(1))
             flight = LocalRun(target, new_request(target, drawer, target.clock.now_ns() + 50_000_000))
             flying = asyncio.create_task(flight.send())
@@ -221,7 +240,6 @@ async def test_what_a_request_delivered_before_it_was_cut_is_known() -> None:
             flying.cancel()
             await asyncio.wait([flying])
             found = flight.delivered()
-            target.clock.close()
         assert least <= len(found.content_ns) < 500
         assert found.end_ns is None
         assert (found.first_ns is None) is (least == 0)
@@ -302,12 +320,18 @@ async def relay(port: int, delay_s: float, reader: asyncio.StreamReader, writer:
     await asyncio.sleep(delay_s)
     upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", port)
 
-    async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    await carry((reader, upstream_writer), (upstream_reader, writer))
+
+
+async def carry(*ways: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
+    """Bytes, each way until its end."""
+
+    async def one(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         while data := await source.read(65536):
             sink.write(data)
         sink.close()
 
-    await asyncio.gather(carry(reader, upstream_writer), carry(upstream_reader, writer), return_exceptions=True)
+    await asyncio.gather(*(one(*way) for way in ways), return_exceptions=True)
 
 
 @pytest.mark.parametrize("late_s", [0.0, 0.05, 0.1, 0.5])
@@ -333,16 +357,8 @@ async def test_a_slow_handshake_is_slow_and_not_invalid(tmp_path: Path, late_s: 
 @pytest.mark.parametrize("late_s", [0.0, 0.05, 0.4])
 async def test_how_late_the_prober_sends_is_in_no_latency(late_s: float) -> None:
     """It stands still before the due time, until after it: the connection is ready, and the answer takes as long as ever."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualLoop)
-    async with running(QUICK) as url:
-        target = Target(spec(url), make_clock())
-        await target.identify()
-        sending = asyncio.create_task(send(target, 0.1))
-        await asyncio.sleep(0.09)
-        loop.stand_still(late_s + 0.01)
-        result = await sending
-        target.clock.close()
+    async with identified() as target:
+        result = await sent_late(target, 0.09, 0.01 + late_s)
     timeline = result.timeline
     assert result.outcome is Outcome.OK
     assert result.detail == ""
@@ -355,16 +371,8 @@ async def test_how_late_the_prober_sends_is_in_no_latency(late_s: float) -> None
 @pytest.mark.parametrize(("late_s", "outcome"), [(2.9, Outcome.OK), (3.1, Outcome.INVALID)])
 async def test_a_request_that_would_be_three_seconds_late_is_not_sent(late_s: float, outcome: Outcome) -> None:
     """After a stop of the prober all of them would leave together."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualLoop)
-    async with running(QUICK) as url:
-        target = Target(spec(url), make_clock())
-        await target.identify()
-        sending = asyncio.create_task(send(target, 0.1))
-        await asyncio.sleep(0.05)
-        loop.stand_still(0.05 + late_s)
-        result = await sending
-        target.clock.close()
+    async with identified() as target:
+        result = await sent_late(target, 0.05, 0.05 + late_s)
     assert result.outcome is outcome
     assert (result.timeline.sent_ns is None) == (outcome is Outcome.INVALID)
     assert ("woke 3.1 s after the due time" in result.detail) == (outcome is Outcome.INVALID)
@@ -411,17 +419,9 @@ async def test_a_full_target_is_the_prober_s_doing_where_requests_leave_together
     late_s: float, outcome: Outcome
 ) -> None:
     """A late request finds those that were due before it still in flight."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualLoop)
-    async with running(QUICK) as url:
-        target = Target(spec(url, max_in_flight=1), make_clock())
-        await target.identify()
+    async with identified(max_in_flight=1) as target:
         target.in_flight.add(Busy())
-        sending = asyncio.create_task(send(target, 0.1))
-        await asyncio.sleep(0.09)
-        loop.stand_still(0.01 + late_s)
-        result = await sending
-        target.clock.close()
+        result = await sent_late(target, 0.09, 0.01 + late_s)
     assert result.outcome is outcome
     assert "1 probes were in flight already (max_in_flight)" in result.detail
 
@@ -473,13 +473,7 @@ async def proxy(seen: list[str], reader: asyncio.StreamReader, writer: asyncio.S
         writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
     else:
         upstream_writer.write(head)
-
-    async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        while data := await source.read(65536):
-            sink.write(data)
-        sink.close()
-
-    await asyncio.gather(carry(reader, upstream_writer), carry(upstream_reader, writer), return_exceptions=True)
+    await carry((reader, upstream_writer), (upstream_reader, writer))
 
 
 async def test_http_and_https_go_through_a_proxy(tmp_path: Path) -> None:
@@ -527,13 +521,9 @@ async def test_a_proxy_that_gives_no_tunnel_is_let_go(answer: bytes, outcome: Ou
 
 async def test_at_the_cap_a_probe_is_shed_and_not_delayed() -> None:
     """With one allowed in flight, the second of two that are due at once is shed."""
-    clock = make_clock()
-    async with running(QUICK) as url:
-        target = Target(spec(url, max_in_flight=1), clock)
-        await target.identify()
+    async with identified(max_in_flight=1) as target:
         results = await asyncio.gather(send(target), send(target))
         after = await send(target)
-    clock.close()
     assert sorted(result.outcome for result in results) == [Outcome.OK, Outcome.SHED]
     assert after.outcome is Outcome.OK
     assert not target.in_flight
@@ -581,24 +571,18 @@ async def test_an_outage_of_the_target_is_its_failure_and_not_the_prober_s() -> 
 
 async def test_a_budget_that_is_used_up_sends_nothing() -> None:
     """Tokens are reserved before a request leaves, and given back when fewer were used."""
-    from prober.workload.budget import Budget
-
-    clock = make_clock()
-    async with running(QUICK) as url:
-        target = Target(spec(url), clock)
+    async with identified() as target:
         target.budgets["tokens"] = Budget(1)
-        await target.identify()
         refused = await send(target)
         target.budgets["tokens"] = Budget(100_000)
         result = await send(target)
-    clock.close()
     assert refused.outcome is Outcome.OVER_BUDGET
     assert refused.timeline.sent_ns is None
     usage = result.timeline.usage
     assert usage is not None
     assert usage.prompt_tokens is not None
     assert usage.completion_tokens is not None
-    assert target.budgets["tokens"].spent(clock.now_ns()) == usage.prompt_tokens + usage.completion_tokens
+    assert target.budgets["tokens"].spent(target.clock.now_ns()) == usage.prompt_tokens + usage.completion_tokens
 
 
 async def test_the_token_file_is_read_again_and_kept_when_it_vanishes(tmp_path: Path) -> None:
@@ -828,23 +812,18 @@ async def test_an_exception_before_the_answer_is_raised_and_gives_slot_and_budge
     owner: str, function: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing was sent, so nothing is spent; and the next probe is as if nothing had been."""
-    from prober.workload.budget import Budget
 
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a fault")
 
-    clock = make_clock()
-    async with running(QUICK) as url:
-        target = Target(spec(url), clock)
-        await target.identify()
+    async with identified() as target:
         target.budgets["tokens"] = Budget(100_000)
-        owners: dict[str, Any] = {"target": target, "endpoint": Endpoint, "clock": clock, "run": LocalRun}
+        owners: dict[str, Any] = {"target": target, "endpoint": Endpoint, "clock": target.clock, "run": LocalRun}
         with monkeypatch.context() as patched:
             patched.setattr(owners[owner], function, fail)
             with pytest.raises(ZeroDivisionError):
                 await send(target)
         assert not target.in_flight
-        assert target.budgets["tokens"].spent(clock.now_ns()) == 0
+        assert target.budgets["tokens"].spent(target.clock.now_ns()) == 0
         result = await send(target)
-    clock.close()
     assert result.outcome is Outcome.OK, result.detail
