@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from prober.measure.objective import JudgedStream, Slo
 
 MAX_NAMED = 10  # targets with equal figures, or rules
-P99 = Decimal("0.99")  # needs a thousand events, as a lower objective does
-VERDICT_S = 6 * 3_600  # without a verdict: a working day's morning tells how the night was
+P99 = Decimal("0.99")  # needs a thousand events, like any lower objective
+VERDICT_S = 6 * 3_600  # longest time without a verdict for which no higher rate is advised
 SECRET_FILES = ("bearer_token_file", "key_file")
 FILES = (*SECRET_FILES, "ca_file", "cert_file")
-Located = Iterator[tuple[str, str]]  # path in the configuration, and the message or value at it
+Located = Iterator[tuple[str, str]]  # (path in the configuration, message or value)
 
 
 def check(
@@ -104,7 +104,7 @@ def check(
 
 
 def _missing_files(written: object) -> Located:
-    """Warnings about files that a configuration names and this machine lacks. written: the configuration as in its file"""
+    """Warnings about files that a configuration names but this machine lacks. written: the configuration as in its file"""
     for keys, path in texts(written):
         shown = shown_path(path) if keys[-1] in SECRET_FILES else path
         if keys[-1] not in FILES and keys[-3:-1] != ("file", "files"):
@@ -116,7 +116,7 @@ def _missing_files(written: object) -> Located:
 
 
 def _refused_addresses(specs: Configuration) -> Located:
-    """Warnings about configured addresses that are link-local, to which the prober does not connect."""
+    """Warnings about configured link-local addresses, to which the prober does not connect."""
     for place, spec in specs.places.items():
         urls = {"url": spec.url, "proxy_url": spec.proxy_url, "metrics.url": spec.metrics and spec.metrics.url}
         for key, url in urls.items():
@@ -139,7 +139,7 @@ def _headline(specs: Configuration, alerts: int, sweeps: int, warnings: int, oth
 
 
 class _Declared(NamedTuple):
-    """A target whose series `prober check` counts."""
+    """A target with counted series."""
 
     name: str
     spec: TargetSpec
@@ -155,7 +155,7 @@ def _costs(specs: Configuration, sweeps: "Mapping[str, SweepCost]") -> None:
         f"{'target':32} {'probes/s':>9} {'prompt tokens/day':>18} {'output tokens/day':>18} {'$/day':>8} {'series':>7}"
     )
     discovered = [(f"each of discovery {discovery.name}", discovery.template) for discovery in specs.discovery]
-    rows: list[tuple[str, str]] = []  # names of targets and their figures
+    rows: list[tuple[str, str]] = []  # (names of targets, their figures)
     swept: list[tuple[str, str]] = []
     for name, spec in [*((spec.key, spec) for spec in specs.targets), *discovered]:
         use = estimate_per_day(spec)
@@ -188,7 +188,7 @@ def _costs(specs: Configuration, sweeps: "Mapping[str, SweepCost]") -> None:
 
 
 def _grouped(rows: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield rows of a name and its figures; those of more than MAX_NAMED names with equal figures as one."""
+    """Yield (name, figures) rows; equal figures of more than MAX_NAMED names share a row."""
     names: dict[str, list[str]] = {}
     for name, figures in rows:
         names.setdefault(figures, []).append(name)
@@ -198,7 +198,7 @@ def _grouped(rows: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 
 class _Cost(NamedTuple):
-    """Cost of one target or of all targets.
+    """Cost of one target, or of all.
 
     rate_per_s: probes per second
     prompt_tokens, completion_tokens, dollars: per day; dollars is NaN if no price is known
@@ -218,7 +218,7 @@ class _Cost(NamedTuple):
 
 
 def _alerts(specs: Configuration) -> list[tuple[str, str]]:
-    """Print how many bad probes fire each pair of burn-rate windows, in one row for all streams of which that is equally many.
+    """Print how many bad probes fire each pair of burn-rate windows; streams with equal numbers share a row.
 
     Returns (path, message) for each alert that cannot fire.
     """
@@ -229,7 +229,7 @@ def _alerts(specs: Configuration) -> list[tuple[str, str]]:
     echo("\nBad probes, of those expected, that fire each burn-rate alert (both windows must):")
     echo(f"{'slo':12} {'target, workload':40} {'severity':9} {'burn':>5}  {'long window':>22}  {'short window':>22}")
     for slo, uses in specs.uses().items():
-        rows: dict[tuple[str, str, str], list[str]] = {}  # names by figures, problem and place of an alert
+        rows: dict[tuple[str, str, str], list[str]] = {}  # {(figures, problem, place) of an alert: names}
         for check in firing_checks(slo, uses):
             pair = check.pair
             long = f"{check.bad_long} of {check.probes_long:,.0f} in {promql(pair.long_s)}"
@@ -249,7 +249,7 @@ def _alerts(specs: Configuration) -> list[tuple[str, str]]:
 
 
 def _evidence(slo: "Slo", uses: "Sequence[JudgedStream]") -> str:
-    """How long an SLO has no verdict for lack of events, and what shortens it."""
+    """How long an SLO lacks events for a verdict, and how to shorten this."""
     from prober.features.slo.compliance import percentile_events
     from prober.measure.objective import format_percent, format_rate
 
@@ -267,7 +267,7 @@ def _evidence(slo: "Slo", uses: "Sequence[JudgedStream]") -> str:
 
 
 def _time(seconds: float) -> str:
-    """A time such as `28 h`."""
+    """Format a time, such as `28 h`."""
     for unit, size_s in (("d", 86_400), ("h", 3_600)):
         if seconds >= 2 * size_s:
             return f"{seconds / size_s:,.0f} {unit}"
@@ -275,7 +275,7 @@ def _time(seconds: float) -> str:
 
 
 def _loaded(specs: Configuration, url: str) -> list[str]:
-    """Print whether a Prometheus has loaded the rules of the configuration. Returns what is missing, or is there twice."""
+    """Print whether a Prometheus has loaded the configuration's rules. Returns missing and repeated ones."""
     from prober.daemon.rules import groups
     from prober.exposition.alerting import RuleOptions
     from prober.net.prometheus import LoadedRule, QueryFailed, loaded_rules
@@ -291,7 +291,7 @@ def _loaded(specs: Configuration, url: str) -> list[str]:
     for rule in loaded:
         if rule.name in expected:
             places.setdefault((rule.name, rule.query), []).append(rule)
-    repeated: dict[tuple[str, ...], set[str]] = {}  # names by files, or by groups of one file
+    repeated: dict[tuple[str, ...], set[str]] = {}  # {files, or groups of one file: names}
     for (name, _), copies in places.items():
         files = {copy.file for copy in copies}
         if len({(copy.group, copy.file) for copy in copies}) > 1:

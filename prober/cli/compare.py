@@ -63,7 +63,7 @@ from prober.statistics.sequential_test import ERROR
 
 T = TypeVar("T")
 MAX_IN_FLIGHT = 256
-MIN_WIDTH_COLUMNS = 110  # in a narrower terminal lines wrap, so that no figure is cut
+MIN_WIDTH_COLUMNS = 110  # narrower terminals wrap lines, so that no figure is cut
 
 
 @expand_options
@@ -144,7 +144,7 @@ def compare(
                     probes=[{"workload": sent}],
                     max_in_flight=MAX_IN_FLIGHT,
                     connect_lead=0.2,
-                    warmup=0,  # the command sends its own
+                    warmup=0,  # the command warms up itself
                     metrics={"interval": 1.0},
                 )
                 for side, url, options, sent in (("A", a, endpoint, chosen), ("B", b, endpoint_b, of_b))
@@ -184,7 +184,7 @@ def compare(
 
 
 def _of_side(place: int, values: Sequence[T] | None) -> T | None:
-    """The value of an option that is given once for both sides, or for A, then for B."""
+    """Value of an option for a side: given once for both sides, or for A and then for B."""
     return values[min(place, len(values) - 1)] if values else None
 
 
@@ -196,11 +196,11 @@ async def _measure(
     slos: Sequence[Slo],
     options: WorkerOptions,
 ) -> tuple[Comparison, list[Round]]:
-    """Compare two targets. Raises as `sending` and `compare_targets`."""
+    """Compare two targets. Raises the errors of `sending` and `compare_targets`."""
     async with sending(options, quiet=True) as (clock, workers, _):
         a, b = (Session(spec, clock, PageReader, read_gpus=read_gpus, launch=workers.launch) for spec in specs)
         async with a:
-            # B gets the texts of A, even if its server counts other tokens for them.
+            # B gets A's texts, even if its server counts different tokens.
             b.target.prompt_calibration = a.target.prompt_calibration
             async with b:
                 interrupted = asyncio.Event()

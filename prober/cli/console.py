@@ -13,14 +13,14 @@ from prober.measure.printable import printable
 
 
 class Terminal(Console):
-    """A console that prints printable text only, also in the cells of tables."""
+    """A console that prints only printable text, also in table cells."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Make the printable text of a string; Rich calls it for every string that it prints."""
+        """Make a string printable; Rich calls this for every string that it prints."""
         return super().render_str(printable(text), **options)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
-        """Print a table without rules. left: number of leading columns that hold text; the other columns hold figures"""
+        """Print a table without rules. left: number of leading columns with text; the others have figures"""
         table = Table(box=None, pad_edge=False)
         for place, column in enumerate(columns):
             table.add_column(column, justify="left" if place < left else "right", overflow="fold")
@@ -30,7 +30,7 @@ class Terminal(Console):
 
 
 def on_interrupt(stop: Callable[[], None]) -> None:
-    """Call `stop` at Ctrl-C or SIGTERM, from inside the event loop. A second one ends the program at once."""
+    """Call `stop` at Ctrl-C or SIGTERM, in the event loop. A second one ends the program immediately."""
     loop = asyncio.get_running_loop()
 
     def interrupt() -> None:

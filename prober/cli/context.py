@@ -1,4 +1,4 @@
-"""Options for the context of a result: facts that cannot be found out, and the number and price of the GPUs."""
+"""Options for a result's context: facts that the prober cannot read, and number and price of the GPUs."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ from prober.storage.watched_file import read_text
 
 @dataclass(frozen=True, slots=True)
 class ContextOptions:
-    """Facts about hardware, engine and model for the result, and the price of a GPU."""
+    """Facts about hardware, engine and model, and number and price of the GPUs, for the result."""
 
     fact: Annotated[
         list[str] | None,
@@ -26,7 +26,7 @@ class ContextOptions:
     )
 
     def fields(self, command: str) -> dict[str, Any]:
-        """Fields of the target that the options set. Raises ConfigError."""
+        """Fields of the target set by the options. Raises ConfigError."""
         return {
             "context": self.spec(command),
             "gpus": {"count": self.gpus or None, "price_per_hour": self.gpu_price},

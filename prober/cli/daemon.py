@@ -1,4 +1,4 @@
-"""Runs the daemon for a command: makes a configuration from a few URLs, and runs the process until probing has ended."""
+"""Runs the daemon for a command: writes a configuration for URLs, and runs the process until probing has ended."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from prober.daemon.app import App
 
 OF_URLS = "of the URLs"  # name of their configuration in logs and errors
-THREADS_END_S, POLL_S = 2.0, 0.02  # threads read and write files, and call Grafana
+THREADS_END_S, POLL_S = 2.0, 0.02  # threads access files and Grafana
 log = logging.getLogger(__name__)
 
 
@@ -32,11 +32,11 @@ def url_configuration(
     fields: Mapping[str, Any] | None = None,
     slos: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
-    """A configuration with these targets, as YAML.
+    """Write a configuration with these targets as YAML.
 
-    rate: rate of the probes, None for the default; fields: further fields of each target; slos: blocks of `slos` by name
+    rate: rate of the probes, None: the default; fields: further fields of each target; slos: blocks of `slos` by name
 
-    Exits with WRONG_CALL for an invalid URL, or for one with credentials, which must not be printed.
+    Exits with WRONG_CALL for an invalid URL, and for one with credentials, which must not be printed.
     """
     import yaml
 
@@ -63,19 +63,19 @@ def url_configuration(
 
 
 def run_app(command: str, app: "App") -> None:
-    """Run the daemon until it ends; if it must start again, replace this process. Exits with FAILED if it cannot start."""
+    """Run the daemon until it ends. If it must restart, replace this process. Exits with FAILED if it cannot start."""
 
     async def serve() -> None:
         threads = ThreadPoolExecutor()
         asyncio.get_running_loop().set_default_executor(threads)
         await app.run()
         hold_signals()
-        await asyncio.sleep(POLL_S)  # so that the loop handles earlier signals
+        await asyncio.sleep(POLL_S)  # lets the loop handle earlier signals
         if app.should_restart:
             if app.pod_ends:
                 signal.raise_signal(signal.SIGUSR1)
             logging.shutdown()
-            # The same process, so that a kubelet, which waits for its end, sees none.
+            # Keep the process, so that a kubelet waiting for its end sees none.
             os.execv(sys.executable, sys.orig_argv)
         end = threading.Thread(target=threads.shutdown, kwargs={"cancel_futures": True}, daemon=True)
         end.start()
@@ -85,7 +85,7 @@ def run_app(command: str, app: "App") -> None:
                 "a file is still being read, or a Grafana called, after the end of probing; the process ends without it"
             )
             logging.shutdown()
-            os._exit(ExitCode.OK)  # otherwise Python waits for the thread, which nothing can end
+            os._exit(ExitCode.OK)  # otherwise Python waits for a thread that nothing can end
 
     configure_malloc()
     try:

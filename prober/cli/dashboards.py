@@ -64,7 +64,7 @@ def dashboards(
 
 
 def _differing(folder: Path, documents: dict[str, str]) -> list[str]:
-    """Messages on dashboard files that are missing, outdated or not generated."""
+    """Messages about dashboard files that are missing, outdated or not generated."""
     problems = []
     for name, text in documents.items():
         path = folder / name
@@ -85,7 +85,7 @@ class _Destination(NamedTuple):
 
 
 def _destination(config_file: str, url: str, token_file: str, folder: str, datasource: str) -> "_Destination":
-    """The Grafana of --url, or that of the configuration. Exits if something is missing."""
+    """The Grafana of --url, or the configured one. Exits if something is missing."""
     from prober.config.configuration import url_problem
     from prober.features.grafana import MISSING, available
 
@@ -126,7 +126,7 @@ def _token(path: str) -> str:
 
 
 def _push(destination: "_Destination", documents: list[dict[str, Any]], *, dry_run: bool, force: bool) -> ExitCode:
-    """Push and print the results. Returns FAILED if a dashboard was not replaced, CHANGES_PENDING if a dry run would change one."""
+    """Push and print the results. Returns FAILED if a dashboard was not replaced, CHANGES_PENDING if a dry run finds changes."""
     from prober.features.grafana import GrafanaError
     from prober.features.grafana.client import connected
     from prober.features.grafana.push import NOT_REPLACED, SENT, push

@@ -26,7 +26,7 @@ from prober.cli.scenes import ALL, SCENES, SLOWDOWN_RATIO, Engine, engines_of, l
 HOST = "127.0.0.1"
 FIRST_ENGINE_PORT, PROBER_PORT, PROMETHEUS_PORT = 8000, 9742, 9090
 SWEEP_BUDGET = "{tokens_per_day: 500M, cost_per_day: 200, price_per_million: {prompt: 0.20, completion: 0.60}}"  # a sweep every 5 min
-# TPOT is judged on engines without sweeps, as a sweep makes it longer.
+# TPOT is judged only on engines without sweeps, because sweeps increase it.
 SWEPT = (
     "probes: [{workload: probe, slos: [ttft, success]}], "
     'sweep: {mode: gentle, schedule: "*/5 * * * *", min_gap: 4m, slos: [ttft], max_rate: 50/s, limits: {time: 2m}}'
@@ -52,10 +52,10 @@ scrape_configs:
   - job_name: llm-slo-prober
     static_configs: [{{targets: ["127.0.0.1:{port}"]}}]
 """
-# The second where Prometheus is built without its newer pages, as Debian's is; the third where its page templates are not installed.
+# The second for a Prometheus built without its newer pages, such as Debian's; the third for one without page templates.
 ALERTS = ("/alerts", "/classic/alerts", "/api/v1/rules?type=alert")
-READY_TIMEOUT_S = 20.0  # of Prometheus
-RULES_INTERVAL_S = 15  # budgets are judged every four minutes elsewhere, as their windows are of days
+READY_TIMEOUT_S = 20.0  # for Prometheus to be ready
+RULES_INTERVAL_S = 15  # elsewhere budgets are judged every four minutes, as their windows are days
 ADDRESSES = """\
 prober       http://127.0.0.1:{prober}/        targets, SLOs, the last probes and what failed; /metrics is what is scraped
 Prometheus   {prometheus}
@@ -78,9 +78,9 @@ ENDING = "Ctrl-C ends it all."
 
 @dataclass(slots=True)
 class Processes:
-    """The processes of the demo, each with a log file of its name in the demo's folder.
+    """The processes of the demo, each with its log file in the demo's folder.
 
-    successors: by name of a process that may end, the command that starts then; None: nothing starts
+    successors: name of a process that may end → command that replaces it; None: no replacement
     """
 
     folder: Path
@@ -89,11 +89,11 @@ class Processes:
 
     def start(self, name: str, command: list[str]) -> None:
         with (self.folder / f"{name}.log").open("ab") as out:
-            # In sessions of their own: a Ctrl-C in the terminal is for this program, which ends them in order.
+            # Separate sessions: Ctrl-C in the terminal only reaches this program, which ends them in order.
             self.running[name] = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
 
     def check(self) -> None:
-        """Start successors of ended processes. Exits with FAILED if a process has ended that should not."""
+        """Start the successors of ended processes. Exits with FAILED if another process has ended."""
         for name, process in list(self.running.items()):
             if process.poll() is None:
                 continue
@@ -202,7 +202,7 @@ def _mock(name: str, port: int, options: Sequence[str], trouble_s: float) -> lis
 
 
 def _story(scenes: Sequence[str], trouble_s: float) -> str:
-    """Text on the expected course of each scene; without scenes, on the course of all four engines."""
+    """Text on the expected course of each scene; without scenes, of all four engines."""
     after = f"{trouble_s:g} s" if trouble_s < 120 else f"{trouble_s / 60:g} minutes"
     if not scenes:
         return STORY.format(after=after) + ENDING
@@ -213,7 +213,7 @@ def _story(scenes: Sequence[str], trouble_s: float) -> str:
 
 
 def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str]:
-    """Write Prometheus's configuration files, and return the command that starts it."""
+    """Write Prometheus's configuration files and return its command."""
     from prober.cli.rules import as_yaml
     from prober.daemon.configuration_file import read_config
     from prober.daemon.rules import groups
@@ -227,7 +227,7 @@ def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str
         group["interval"] = f"{RULES_INTERVAL_S}s"
         for rule in group["rules"]:
             if links := rule.get("annotations"):
-                # To the prober's page, as the demo has no Grafana.
+                # To the prober's page: the demo has no Grafana.
                 links["dashboard_url"] = links.get("prober_url", f"{page}/")
     (folder / "rules.yaml").write_text(as_yaml({"groups": rules}), encoding="utf-8")
     (folder / "prometheus.yml").write_text(PROMETHEUS.format(port=ports["prober"]), encoding="utf-8")
@@ -240,7 +240,7 @@ def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str
 
 
 def _alerts(ports: Mapping[str, int], prometheus: subprocess.Popen[bytes], stop: Event) -> str:
-    """URL of the page of alerts: the first of ALERTS that answers once Prometheus is ready."""
+    """URL of the alerts page: the first of ALERTS that answers once Prometheus is ready."""
     base, end = f"http://{HOST}:{ports['Prometheus']}", time.monotonic() + READY_TIMEOUT_S
     while prometheus.poll() is None and time.monotonic() < end and not stop.wait(0.1):
         if _answers(f"{base}/-/ready"):
@@ -249,7 +249,7 @@ def _alerts(ports: Mapping[str, int], prometheus: subprocess.Popen[bytes], stop:
 
 
 def _answers(url: str) -> bool:
-    """True if a GET of the URL is answered with success. It is sent without a proxy, as the URL is of this machine."""
+    """True if a GET of the URL succeeds. It bypasses proxies, because the URL is on this machine."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=5):
@@ -259,7 +259,7 @@ def _answers(url: str) -> bool:
 
 
 def _tell(ports: Mapping[str, int], engines: Sequence[str], alerts: str | None, story: str) -> None:
-    """Print the addresses and what to expect. alerts: URL of Prometheus's alerts page, None without Prometheus."""
+    """Print the addresses and what to expect. alerts: URL of Prometheus's alerts page; None without Prometheus"""
     addresses = ADDRESSES.format(
         prober=ports["prober"],
         prometheus=f"{alerts}    what fires, by the shipped rules"

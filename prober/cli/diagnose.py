@@ -1,4 +1,4 @@
-"""`prober diagnose`: sends probes to a URL and explains, as the daemon does, why it is slow."""
+"""`prober diagnose`: sends probes to a URL and explains, like the daemon, why it is slow."""
 
 import asyncio
 import json
@@ -44,14 +44,14 @@ from prober.workload.shapes import Fixed, Uniform
 from prober.workload.workloads import Mix, RequestGenerator, Workload
 
 PROBES = 60
-MIN_ANSWERED = 20  # after as many without an answer, the others would fail as well
-# Long and short prompts tell the cost of a prompt token, answers of this length the time of a step. They fit a context of 2,048 tokens.
+MIN_ANSWERED = 20  # without an answer so far, the others would fail too
+# Long and short prompts show the cost of a prompt token, answers of this length the time per step. They fit a context of 2,048 tokens.
 VARIED = Workload("varied", Uniform(128, 1_800), Fixed(64))
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Medians of the answers to prompts of similar length, in seconds; None if there is no value."""
+    """Medians of answers to prompts of similar length, in seconds; None if unknown."""
 
     kind: str
     answered: int
@@ -84,7 +84,7 @@ def diagnose(
     reason, diagnosis = not_diagnosed(results, breached), None
     if not reason:
         engine = readings[-1][1].info.engine if readings else results[-1].engine or None
-        # One probe at a time causes no queue: one that waits, waits for other requests.
+        # One probe at a time causes no queue: if it waits, other requests are the cause.
         diagnosis = judge(Symptoms(window_features(results, readings), breached=breached, engine=engine))
     if as_json:
         found = {"rows": [asdict(row) for row in table], "failures": [failure._asdict() for failure in failures]}
@@ -98,7 +98,7 @@ def diagnose(
 
 
 async def _measure(spec: TargetSpec, sent: Workload | Mix) -> tuple[list[ProbeResult], list[Reading]]:
-    """Send the probes one after the other, after one as warm-up. Returns (results, readings of the engine's page)."""
+    """Send a warm-up probe, then the probes one after the other. Returns (results, readings of the engine's page)."""
     drawer, results = RequestGenerator(sent, Random()), list[ProbeResult]()
     with closing(Clock()) as clock:
         async with Session(spec, clock, PageReader) as session:
@@ -114,7 +114,7 @@ async def _measure(spec: TargetSpec, sent: Workload | Mix) -> tuple[list[ProbeRe
 
 
 def rows(results: Sequence[ProbeResult]) -> Iterator[Row]:
-    """A row for each kind of probe, and for each third of its prompts by length if their lengths differ."""
+    """Yield a row per kind of probe, and per third of its prompts by length if lengths differ."""
     for kind in dict.fromkeys(probe.workload for probe in results):
         sent = sorted(
             (probe for probe in results if probe.workload == kind), key=lambda probe: probe.requested_prompt_tokens
@@ -134,7 +134,7 @@ def rows(results: Sequence[ProbeResult]) -> Iterator[Row]:
 
 
 def not_diagnosed(results: Sequence[ProbeResult], limits_s: Mapping[str, float]) -> str:
-    """Text on why there is no diagnosis; "" if there is one. limits_s: seconds by signal, as given to the command"""
+    """Explain why there is no diagnosis; "" if there is one. limits_s: {signal: seconds} from the command line"""
     answered = [probe.timeline for probe in results if probe.outcome in ANSWERED]
     if not answered:
         return "No probe was answered, so there is no latency to explain. Mend these failures first."

@@ -35,7 +35,7 @@ def drain(
 
 
 def _probers() -> Iterator[int]:
-    """Process ids of `prober run` in the same container, without the processes that those have started."""
+    """Process ids of `prober run` in this container, without processes started by them."""
     parents = {
         int(folder.name): parent for folder in PROC.iterdir() if (parent := _parent_of_prober(folder)) is not None
     }
@@ -43,7 +43,7 @@ def _probers() -> Iterator[int]:
 
 
 def _parent_of_prober(folder: Path) -> int | None:
-    """Process id of the parent, if the process is a `prober run` of this container; else None."""
+    """Id of the parent process if the process is a `prober run` of this container; else None."""
     try:
         words = (folder / "cmdline").read_bytes().split(b"\0")
         names = [word.rpartition(b"/")[2] for word in words]
@@ -52,5 +52,5 @@ def _parent_of_prober(folder: Path) -> int | None:
         if (folder / "ns/mnt").readlink() != (PROC / "self/ns/mnt").readlink():
             return None
         return int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, IndexError, ValueError):  # it ended, or is of another user, or no process at all
+    except (OSError, IndexError, ValueError):  # it ended, belongs to another user, or is no process
         return None

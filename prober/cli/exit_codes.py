@@ -12,7 +12,7 @@ from prober.cli.output import echo
 
 @unique
 class ExitCode(IntEnum):
-    """The exit codes. Each has the same meaning for every command."""
+    """The exit codes, with the same meaning in every command."""
 
     OK = 0
     """Done, and the result is good: ready, accepted, compared, a knee was estimated or the SLOs hold at a rate."""
@@ -39,7 +39,7 @@ class ExitCode(IntEnum):
 
     @property
     def colour(self) -> str:
-        """Colour on the terminal for a verdict that gives this exit code."""
+        """Terminal colour of a verdict with this exit code."""
         return {ExitCode.OK: "green", ExitCode.FAILED: "red"}.get(self, "yellow")
 
 
@@ -60,9 +60,9 @@ def fail(message: str, code: ExitCode) -> NoReturn:
 
 @contextmanager
 def saved(text: str, path: Path | None, option: str) -> Iterator[None]:
-    """Write `text` to the file that an option names before the block, which prints; exit with OWN_FAULT after it if that failed.
+    """Write `text` to the file of an option, then run the block, which prints; if writing failed, exit with OWN_FAULT afterwards.
 
-    path: None: nothing is written
+    path: None: write nothing
     """
     from prober.storage.watched_file import write_text
 
@@ -79,11 +79,11 @@ def saved(text: str, path: Path | None, option: str) -> Iterator[None]:
 
 @contextmanager
 def exit_on(*errors: type[Exception], command: str, code: ExitCode = ExitCode.WRONG_CALL) -> Iterator[None]:
-    """Exit with `code` and the message of the error if the block raises one of `errors`.
+    """Exit with `code` and the error's message if the block raises one of `errors`.
 
-    The message begins with `prober COMMAND: `, except that of a ConfigError, which names its own source in each line.
+    The message begins with `prober COMMAND: `, except for a ConfigError, whose lines name their source.
     """
-    from prober.config.problems import ConfigError  # here, as not every command needs the configuration
+    from prober.config.problems import ConfigError  # here, as some commands need no configuration
 
     try:
         yield

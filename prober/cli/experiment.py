@@ -1,4 +1,4 @@
-"""What the commands share that send a load: where its result goes, what sends it, and how they end."""
+"""Shared by commands that send a load: output of the result, the sending processes, and exit codes."""
 
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -24,13 +24,13 @@ from prober.probing.workers import Workers, open_workers
 
 @dataclass(frozen=True, slots=True)
 class ResultOptions:
-    """Where the result of an experiment goes: a file, or standard output as JSON or in words."""
+    """Where the result of an experiment goes: to a file, or as JSON or text to standard output."""
 
     output: Annotated[Path | None, typer.Option(help="File for the result, for `prober report`.")] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, as --output writes it.")] = False
 
     def check(self) -> None:
-        """Check, before requests are sent, that the file can be written; no empty file is left. Raises ValueError."""
+        """Check before sending that the file can be written, leaving no empty file. Raises ValueError."""
         path = self.output
         if path is None:
             return
@@ -43,7 +43,7 @@ class ResultOptions:
             path.unlink()
 
     def end(self, command: str, text: Callable[[], str], code: ExitCode, show: Callable[[], None]) -> NoReturn:
-        """Write the result, print it, and exit with `code`. text: its JSON; show: prints it in words"""
+        """Write the result, print it, and exit with `code`. text: its JSON; show: prints it as text"""
         written = text() if self.output or self.as_json else ""
         with saved(written, self.output, f"prober {command}: --output"):
             if self.as_json:
@@ -55,7 +55,7 @@ class ResultOptions:
 
 @contextmanager
 def refusals(command: str) -> Iterator[None]:
-    """Exit with WRONG_CALL for a mistake in the options, with NOT_JUDGED if the target or the workers cannot be used."""
+    """Exit with WRONG_CALL for a mistake in the options, with NOT_JUDGED for unusable target or workers."""
     with (
         exit_on(ConfigError, BadEndpoint, OSError, ValueError, command=command),
         exit_on(UnidentifiedTarget, WorkersUnavailable, command=command, code=ExitCode.NOT_JUDGED),
@@ -65,7 +65,7 @@ def refusals(command: str) -> Iterator[None]:
 
 @asynccontextmanager
 async def sending(options: WorkerOptions, *, quiet: bool = False) -> AsyncIterator[tuple[Clock, Workers, Progress]]:
-    """What an experiment sends with: a clock, processes, and lines of progress on standard error. Raises WorkersUnavailable."""
+    """Create a clock, sending processes, and progress lines on standard error. Raises WorkersUnavailable."""
     columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
     terminal = Terminal(stderr=True, highlight=False, soft_wrap=True)
     with closing(Clock()) as clock, Progress(*columns, console=terminal, disable=quiet) as progress:

@@ -60,7 +60,7 @@ from prober.results.result_file import to_json
 from prober.workload.workloads import Mix
 
 PAGE_INTERVAL_S = 10.0
-MAX_IN_FLIGHT = 256  # far above need, so that a slow target shows as slow instead of shedding requests
+MAX_IN_FLIGHT = 256  # far more than needed, so that a slow target appears slow instead of requests being shed
 
 
 @expand_options
@@ -95,7 +95,7 @@ def gate(
             endpoint,
             probes=[{"workload": sent, "rate": quantity("--rate", rate, parse_rate), "slos": objectives}],
             max_in_flight=MAX_IN_FLIGHT,
-            warmup=0,  # the command sends its own
+            warmup=0,  # the command warms up itself
             metrics={"interval": PAGE_INTERVAL_S},
             **context.fields("gate"),
         )
@@ -137,7 +137,7 @@ def gate(
 
 
 def _judged(verdict: GateVerdict, slos: Sequence[Slo], references: Sequence[Reference]) -> str:
-    """Sentence that names the SLOs and baseline latencies that the verdict is about."""
+    """Sentence with the SLOs and baseline latencies that the verdict judges."""
     if not verdict.findings:
         return "Judged: that it answers. Latency was not judged, as nothing listens."
     names = ["that it answers", *(slo.text for slo in slos), *(reference.name for reference in references)]
@@ -149,7 +149,7 @@ def _judged(verdict: GateVerdict, slos: Sequence[Slo], references: Sequence[Refe
 
 
 def _as_baseline(result: Result, path: Path) -> list[str]:
-    """Reasons why the saved result cannot serve as a baseline; empty if it can."""
+    """Reasons why the saved result cannot be a baseline; empty if it can."""
     try:
         reference(result.requests, "ttft", max(q for _, q in COMPARED), 0.2)
     except ValueError as problem:
@@ -160,7 +160,7 @@ def _as_baseline(result: Result, path: Path) -> list[str]:
 def _references(
     before: Result | None, probe: ProbeSpec, material: float, source: str
 ) -> tuple[list[Reference], list[str]]:
-    """(references from the baseline, sentences on latencies that cannot be compared with it). Raises ValueError."""
+    """(references from the baseline, sentences on latencies that it cannot be compared with). Raises ValueError."""
     if before is None:
         return [], []
     if not before.requests:

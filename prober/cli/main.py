@@ -1,4 +1,4 @@
-"""`prober`: finds the command and runs it. A command's module is imported only when it is called, which keeps the daemon small."""
+"""`prober`: finds and runs the command. A command's module is imported only when called, which keeps the daemon small."""
 
 import gc
 import signal
@@ -40,29 +40,27 @@ HEADINGS = {
 
 
 def hold_signals() -> None:
-    """Block signals until a daemon handles them, also across exec: by default they end a process, and process 1 never sees them."""
+    """Block signals until a daemon handles them, also across exec: by default they end a process, and process 1 ignores them."""
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1))
     for number in (signal.SIGALRM, signal.SIGVTALRM, signal.SIGUSR2, signal.SIGIO, signal.SIGPWR):
-        signal.signal(
-            number, signal.SIG_IGN
-        )  # they have no meaning here, and by default end a process that has not saved
+        signal.signal(number, signal.SIG_IGN)  # meaningless here, and by default they end a process before it saves
 
 
 def main() -> None:
-    """Entry point of all commands; `exit_codes` lists what they exit with."""
+    """Entry point of all commands; `exit_codes` lists the exit codes."""
     open_outputs()
     try:
         try:
             _run()
         finally:
-            sys.stdout.flush()  # here, as Python would only mention a failure, and exit with 120
+            sys.stdout.flush()  # here, because Python would only mention a failure and exit with 120
     except BrokenPipeError as problem:
         ended = problem.__context__
         discard_outputs()
         sys.exit(ended.code if isinstance(ended, SystemExit) else ExitCode.NO_READER)
     except OSError as problem:
         with suppress(OSError):
-            place = problem.filename or "its output cannot be written"  # other errors without a file are handled
+            place = problem.filename or "its output cannot be written"  # other errors without file are handled
             echo(f"prober: {place}: {problem.strerror or problem}", err=True, flush=True)
         discard_outputs()
         sys.exit(ExitCode.OWN_FAULT)
@@ -86,7 +84,7 @@ def _run() -> None:
         if name not in ("--help", "-h", "help"):
             fail(f"\nprober: no command {name!r}", ExitCode.WRONG_CALL)
         return
-    gc.disable()  # it takes a seventh of the imports' time, and nearly all that they make stays
+    gc.disable()  # takes a seventh of the imports' time, while nearly all their objects stay
     if name == "run":
         hold_signals()
     else:
@@ -108,7 +106,7 @@ def _run() -> None:
 
 
 def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
-    """A command that runs `command`, and exits with INTERRUPTED at a Ctrl-C that is not handled there."""
+    """Wrap a command so that a Ctrl-C that it does not handle exits with INTERRUPTED."""
 
     @wraps(command)
     def run(**options: object) -> None:
@@ -116,7 +114,7 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
             command(**options)
         except KeyboardInterrupt:
             sys.exit(ExitCode.INTERRUPTED)
-        except BrokenPipeError:  # before Click, which exits with 1
+        except BrokenPipeError:  # before Click handles it, with exit code 1
             sys.exit(ExitCode.NO_READER)
 
     return run

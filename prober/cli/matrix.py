@@ -1,4 +1,4 @@
-"""`prober matrix`: measures the rows of a workload matrix one after the other, with a verdict for each."""
+"""`prober matrix`: measures the rows of a workload matrix one after the other, each with a verdict."""
 
 import asyncio
 import os
@@ -75,7 +75,7 @@ def matrix(
             url,
             endpoint,
             max_in_flight=MAX_CONCURRENCY,
-            warmup=0,  # the command sends its own
+            warmup=0,  # the command warms up itself
             metrics={"interval": PAGE_INTERVAL_S},
             **context.fields("matrix"),
         )
@@ -99,7 +99,7 @@ async def _measure(
     configuration: str,
     options: WorkerOptions,
 ) -> tuple[list[RowVerdict], Result]:
-    """Send the rows until the end or Ctrl-C. configuration: text of the rows, for the result. Raises as `sending` and `run_rows`."""
+    """Send the rows until the end or Ctrl-C. configuration: text of the rows, for the result. Raises like `sending` and `run_rows`."""
     interrupted = asyncio.Event()
     on_interrupt(interrupted.set)
     async with sending(options) as (clock, workers, progress):
@@ -109,7 +109,7 @@ async def _measure(
 
 
 def _draw(rows: Sequence[Row], verdicts: Sequence[RowVerdict], result: Result) -> None:
-    """Print a table line for each row, then the reason of each verdict."""
+    """Print a table line per row, then the reasons of the verdicts."""
     console = Terminal(highlight=False, soft_wrap=True)
     width = max(len(text) for row in rows for text in (row.name, loop(row)))
     head = f"{'row':{width}}  {'sent as':{width}}  {'verdict':15}"

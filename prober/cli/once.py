@@ -1,4 +1,4 @@
-"""`prober once`: sends one probe to a URL and draws its timeline. Modules that show the result are imported once there is one."""
+"""`prober once`: sends one probe to a URL and draws its timeline. Modules for output are imported after the probe."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ def once(
     for text in unchecked_formats(spec.probes[0].workload):
         echo(text, err=as_json)
     if as_json:
-        from prober.web.api_types import ProbeAnswer  # here, as the probe needs no models of answers
+        from prober.web.api_types import ProbeAnswer  # here, as the probe does not need it
 
         echo(json.dumps(ProbeAnswer.model_validate(result).model_dump()))
     else:
@@ -53,7 +53,7 @@ def once(
 async def _send(spec: TargetSpec) -> ProbeResult | None:
     with closing(Clock()) as clock:
         target = Target(spec, clock)
-        await target.identify()  # so that finding out the model is not in the probe's time
+        await target.identify()  # so that the look-up is not part of the probe
         due = clock.now_ns() + 200_000_000
         result = await run_probe(target, RequestGenerator(spec.probes[0].workload, Random()), due)
         await asyncio.sleep(0)
@@ -62,7 +62,7 @@ async def _send(spec: TargetSpec) -> ProbeResult | None:
 
 def draw(result: ProbeResult) -> None:
     """Print the outcome, the phases, a table of the measures and the gaps between chunks."""
-    from rich.table import Table  # here, as the probe needs no tables
+    from rich.table import Table  # here, as the probe does not need it
 
     from prober.cli.console import Terminal
     from prober.measure.buffering import Buffering

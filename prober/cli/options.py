@@ -1,6 +1,6 @@
 """Options that several commands share, each declared once.
 
-A command is decorated with `expand_options` and takes the dataclasses below as parameters. Each field becomes an option of typer:
+A command is decorated with `expand_options` and takes the dataclasses below as parameters. Each field becomes an option:
 
     @expand_options
     def once(url: Url, endpoint: EndpointOptions, as_json: AsJson = False) -> None: ...
@@ -23,7 +23,7 @@ from prober.measure.target_state import UNTIL_STEADY, WarmUpLength
 from prober.workload.built_in import BUILT_IN
 
 T = TypeVar("T")
-RareOption = partial(typer.Option, hidden=True)  # shown by --help-all only
+RareOption = partial(typer.Option, hidden=True)  # only shown by --help-all
 Url = Annotated[str, typer.Argument(help="Base URL, such as http://localhost:8000.")]
 ConfigFile = Annotated[str, typer.Option("--config.file", help="YAML configuration.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -72,7 +72,7 @@ class EndpointOptions:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
-    """The requests to send: a workload by name, fixed lengths, prompts of a file or a trace, and golden prompts among them."""
+    """The requests to send: a named workload, fixed lengths, prompts from a file or trace, and added golden prompts."""
 
     workload: WorkloadName = "probe"
     prompt_tokens: Annotated[int, typer.Option(min=0, help="Fixed prompt length; needs --output-tokens.")] = 0
@@ -106,7 +106,7 @@ class AddedWorkloadOptions(WorkloadOptions):
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """The processes that send, and where they run."""
+    """The sending processes, and where they run."""
 
     workers: Annotated[
         str,
@@ -117,7 +117,7 @@ class WorkerOptions:
     ] = ""
 
     def count(self) -> int | None:
-        """Number of workers, None for `auto`. Raises ValueError, for an address of Ray too."""
+        """Number of workers; None for `auto`. Raises ValueError, also for an invalid Ray address."""
         count = quantity("--workers", self.workers, worker_count)
         if self.ray and not re.fullmatch(r"local|auto|[^/\s]+:\d{1,5}", self.ray):
             raise ValueError(f"--ray {self.ray!r}: write HOST:PORT of the cluster's head, auto, or local")
@@ -127,7 +127,7 @@ class WorkerOptions:
 
 
 def quantity(option: str, text: str, parse: Callable[[str], T]) -> T:
-    """The value of an option. parse: such as a function of `config.units`. Raises ValueError that names the option."""
+    """Parse an option's value. parse: parser such as those of `config.units`. Raises ValueError with the option's name."""
     try:
         return parse(text)
     except ValueError as problem:
@@ -135,14 +135,14 @@ def quantity(option: str, text: str, parse: Callable[[str], T]) -> T:
 
 
 def named_options(call: typer.Context, names: Iterable[str]) -> list[str]:
-    """The options on the command line that belong to parameters with these names."""
+    """Options on the command line whose parameters have these names."""
     sources = {name: call.get_parameter_source(name) for name in names}
     named = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
     return [parameter.opts[0] for parameter in call.command.params if parameter.name in named]
 
 
 def warm_up_length(text: str) -> WarmUpLength:
-    """The value of `--warm-up`: requests, a time, or `steady`. Raises ValueError."""
+    """Parse the value of `--warm-up`: requests, a time, or `steady`. Raises ValueError."""
     if text == "steady":
         return UNTIL_STEADY
     if text.isdecimal():
@@ -156,7 +156,7 @@ def warm_up_length(text: str) -> WarmUpLength:
 
 
 def share(option: str, text: str) -> float:
-    """The value of an option that is a percentage, as a ratio above 0 and below 1. Raises ValueError."""
+    """Parse a percentage as a ratio above 0 and below 1. Raises ValueError with the option's name."""
     ratio = float(quantity(option, text, percent))
     if ratio == 1:
         raise ValueError(f"{option} {text!r} must be below 100%")
@@ -164,7 +164,7 @@ def share(option: str, text: str) -> float:
 
 
 def expand_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with each parameter whose type is a dataclass replaced by one keyword parameter for each of its fields."""
+    """Replace each parameter of a command whose type is a dataclass by one keyword parameter per field."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, type] = {}
     parameters: list[inspect.Parameter] = []
@@ -192,7 +192,7 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def split_file(command: str, arguments: Sequence[str], config_file: str) -> tuple[list[str], str]:
-    """(URLs, configuration file) of a command line. A file exists or ends in .yaml. Exits with WRONG_CALL for both or two files."""
+    """Split arguments into (URLs, configuration file). A file exists or ends in .yaml. Exits with WRONG_CALL for both or two files."""
     files = [argument for argument in arguments if argument.endswith((".yaml", ".yml")) or Path(argument).exists()]
     urls = [argument for argument in arguments if argument not in files]
     files += filter(None, [config_file])

@@ -1,4 +1,4 @@
-"""Output of all commands. Texts of servers and files can neither control the terminal nor hide in it.
+"""Output of all commands. Text from servers and files can neither control the terminal nor be invisible in it.
 
 `echo` is the only way to print (the linter refuses `print`), and `console.Terminal` the only console.
 """
@@ -13,14 +13,14 @@ from prober.measure.printable import printable
 
 
 def echo(text: object = "", *, end: str = "\n", err: bool = False, flush: bool = False) -> None:
-    """Print on standard output, or with `err` on standard error. flush: write it at once, for a reader of a pipe"""
+    """Print on standard output, or with `err` on standard error. flush: write immediately, for the reader of a pipe"""
     print(printable(str(text)), end=end, file=sys.stderr if err else sys.stdout, flush=flush)
 
 
 def open_outputs() -> None:
-    """Let what a caller has closed lead nowhere, and show ? for what a terminal's encoding lacks.
+    """Replace outputs that the caller closed, and show ? for characters that a terminal's encoding lacks.
 
-    Python has no stream for a closed output, and the next file or socket would get its number.
+    Python has no stream for a closed output, whose number the next file or socket would get.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         if number == 1:
@@ -33,14 +33,14 @@ def open_outputs() -> None:
 
 
 def discard_outputs() -> None:
-    """Let what is still to be written lead nowhere, as Python tries it again at its end and exits with 120."""
-    with suppress(OSError, ValueError):  # ValueError: no file behind it
+    """Discard pending output: Python would retry it at exit, and end with code 120."""
+    with suppress(OSError, ValueError):  # ValueError: there is no file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         os.dup2(sys.stdout.fileno(), sys.stderr.fileno())
 
 
 class PrintableFormatter(logging.Formatter):
-    """Log formatter of all commands but `prober run`, whose lines have printable text only."""
+    """Log formatter of all commands except `prober run`; its lines contain only printable text."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))

@@ -1,4 +1,4 @@
-"""`prober plan`: computes how many instances a peak needs and what they cost, from the capacity that a sweep measured."""
+"""`prober plan`: computes how many instances a peak needs, with their cost, from the capacity measured by a sweep."""
 
 import json
 import sys
@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """A kind of instance, and the number of instances that the demand needs.
+    """A kind of instance, with the number of instances that the demand needs.
 
-    gpus: per instance; is_assumed: the number of GPUs is not known, and 1 is assumed
+    gpus: per instance; is_assumed: the number of GPUs is unknown and assumed to be 1
     """
 
     name: str
@@ -94,7 +94,7 @@ def plan(
 
 
 def _known_price(result: Result) -> float | None:
-    """The GPU price in the sweep's configuration; None if the sweep counted no tokens, as no price was requested here."""
+    """The configured GPU price of the sweep; None if the sweep counted no tokens, because the cost per token is then unknown."""
     counted = all(
         stage.output_tokens is not None and stage.prompt_tokens is not None for stage in result.stages if stage.answered
     )
@@ -102,7 +102,7 @@ def _known_price(result: Result) -> float | None:
 
 
 def _measured_gpus(result: Result) -> int | None:
-    """Number of GPUs of the sweep's target; None if it is not known. Raises ValueError if sources of the result disagree."""
+    """Number of GPUs of the sweep's target; None if unknown. Raises ValueError if sources in the result contradict each other."""
     for disagreement in result.disagreements:
         if disagreement.name == "gpu_count":
             raise ValueError(
@@ -112,7 +112,7 @@ def _measured_gpus(result: Result) -> int | None:
 
 
 def _per_sweep(option: str, values: list[T] | None, count: int) -> Sequence[T | None]:
-    """The values of an option, one for each sweep. Raises ValueError if their number is not 0, 1 or that of the sweeps."""
+    """Values of an option, one per sweep. Raises ValueError unless there are 0, 1, or as many as sweeps."""
     if not values:
         return [None] * count
     if len(values) not in (1, count):

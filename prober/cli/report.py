@@ -1,4 +1,4 @@
-"""`prober report`: writes results side by side as Markdown, HTML with charts, CSV or JSON; reads files of vLLM's client too."""
+"""`prober report`: writes results side by side as Markdown, HTML with charts, CSV or JSON; also reads files of vLLM's client."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Format(StrEnum):
-    """Output format of the report, as `--format` takes it."""
+    """Output formats of the report, the values of `--format`."""
 
     MARKDOWN = "markdown"
     HTML = "html"
@@ -85,7 +85,7 @@ def report(
 
 
 def _with_options(result: Result, spec: ContextSpec, options: ContextOptions) -> Result:
-    """The result, completed by the facts and the price that the options give."""
+    """Complete a result by the facts and the price in the options."""
     if options == ContextOptions():
         return result
     if spec.rollback is not None and result.decision is not None:
@@ -104,12 +104,12 @@ def _with_options(result: Result, spec: ContextSpec, options: ContextOptions) ->
 
 
 def result_of(path: Path) -> Result:
-    """The result in the file. Raises Unreadable."""
+    """Read the result in a file. Raises Unreadable."""
     return read(_text(path), str(path))
 
 
 def _request_rows(paths: Sequence[Path], results: Sequence[Result]) -> str:
-    """CSV of all requests. Files without any are named on standard error; exits with FAILED if none has any."""
+    """CSV of all requests. Files without requests are named on standard error; exits with FAILED if no file has any."""
     for path, result in zip(paths, results, strict=True):
         if not result.requests:
             echo(f"{path}: {result.why_no_requests}", err=True)
@@ -119,12 +119,12 @@ def _request_rows(paths: Sequence[Path], results: Sequence[Result]) -> str:
 
 
 def _documents(path: Path) -> list[tuple[Path, Result | Comparison]]:
-    """The documents in the file, each with the path."""
+    """Read the documents in a file, each paired with the path."""
     return [(path, document) for document in read_all(_text(path), str(path))]
 
 
 def all_of(files: Sequence[Path], open_: Callable[[Path], T]) -> list[T]:
-    """Documents that `open_` reads of the files. Exits with FAILED and a line for each file that cannot be read."""
+    """Read all files with `open_`. Exits with FAILED, and a line per file, if any cannot be read."""
     documents, problems = [], []
     for path in files:
         try:

@@ -20,7 +20,7 @@ DEFAULT = RuleOptions()
 
 
 class Format(StrEnum):
-    """Output format of the rules, as `--format` takes it."""
+    """Output formats of the rules, the values of `--format`."""
 
     PROMETHEUS = "prometheus"
     OPERATOR = "operator"
@@ -123,7 +123,7 @@ def _group_labels(names: list[str]) -> tuple[str, ...]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML dumper that writes PromQL as block text, so that diffs of rule files are readable."""
+    """YAML dumper that writes PromQL as block text, for readable diffs of rule files."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -136,5 +136,5 @@ _Dumper.add_representer(
 
 
 def as_yaml(document: dict[str, Any]) -> str:
-    """The document as YAML; the same text for the same input."""
+    """Write a document as YAML; equal input gives equal text."""
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)

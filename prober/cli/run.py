@@ -1,4 +1,4 @@
-"""`prober run`: the daemon. Flags follow the naming of Prometheus."""
+"""`prober run`: the daemon. Options are named like Prometheus's."""
 
 import os
 from typing import Annotated
@@ -148,5 +148,5 @@ def run(
 
 
 def patience_s(text: str) -> float:
-    """Parses a duration such as `30`, `30s` or `2m`; a bare number is in seconds. Raises ValueError."""
+    """Parse a duration such as `30`, `30s` or `2m`; a bare number is in seconds. Raises ValueError."""
     return duration(f"{text}s" if text.replace(".", "", 1).isdecimal() else text)

@@ -1,4 +1,4 @@
-"""Scenes of `prober demo`, as data. In each scene an engine has a problem, and a healthy engine runs beside it."""
+"""Scenes of `prober demo`, as data. In each scene one engine has a problem and another is healthy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ SLOWDOWN = f"latency:{SLOWDOWN_RATIO}"
 LIGHT_LOAD = ("--background", "0.2/s")
 BUDGET = "{tokens_per_day: 100M, cost_per_day: 60, price_per_million: {prompt: 0.20, completion: 0.60}}"
 PROBES = "probes: [{workload: probe, slos: [ttft, tpot, success]}]"
-# The engine of the scene with drift has steps of 34 ms: what this machine adds to a latency is little of it. Its probes are those of
-# the defaults, so that three days of them are simulated in seconds.
+# In the scene with drift, the engine's steps take 34 ms, so that this machine adds little to a latency. Its probes are the
+# default ones, so that three days of them are simulated in seconds.
 DRIFT_LOAD_PER_S, DRIFT_STEP_RATIO, DRIFT_PROBES_PER_S = 0.2, 4.0, 0.2
 DRIFT_ENGINE = ("--background", rate_text(DRIFT_LOAD_PER_S), "--fault", f"latency:{DRIFT_STEP_RATIO:g}")
 DRIFT_PROBES = f"probes: [{{workload: probe, rate: {rate_text(DRIFT_PROBES_PER_S)}, slos: [success]}}]"
@@ -22,9 +22,9 @@ class Engine:
     """A mock engine and its target.
 
     options: options of `prober mock`; `{trouble:g}` is the seconds until the problem begins. With `--duration` the mock ends by itself
-    successor: options of the mock that takes its port then
-    target, budget: settings of its target, without name and address, in YAML's flow style
-    has_past: baselines of its latencies are learned from three simulated days
+    successor: options of the mock that then takes its port
+    target, budget: settings of its target without name and address, in YAML's flow style
+    has_past: latency baselines are learned from three simulated days
     """
 
     options: tuple[str, ...] = LIGHT_LOAD
@@ -36,7 +36,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """An engine with a problem. trouble: its cause; shown: its visible effect; neighbour: a healthy engine of the same kind"""
+    """An engine with a problem. trouble: cause; shown: visible effect; neighbour: healthy engine of the same kind"""
 
     trouble: str
     shown: str
@@ -45,7 +45,7 @@ class Scene:
 
 
 def _faulty(fault: str) -> Engine:
-    """An engine that has this fault from the begin of the problem on."""
+    """An engine that has this fault from the begin of the problem."""
     return Engine((*LIGHT_LOAD, "--fault", f"{fault}@{{trouble:g}}s-"))
 
 
@@ -85,7 +85,7 @@ SCENES = {
         "again and again requests wait or are preempted, and TTFT misses its SLO; LLMErrorBudgetBurn",
         Engine(
             ("--background", "0.6/s", "--kv-blocks", "2000", "--seed", "1", "--fault", "kv_lost:1650@{trouble:g}s-"),
-            "probes: [{workload: probe, slos: [ttft, success]}]",  # long prompts of others keep TPOT near its threshold
+            "probes: [{workload: probe, slos: [ttft, success]}]",  # others' long prompts keep TPOT near its threshold
         ),
     ),
     "loading": Scene(
@@ -122,7 +122,7 @@ ALL = "all"
 
 
 def engines_of(names: Sequence[str]) -> dict[str, Engine]:
-    """The engines of these scenes by name, healthy ones first. Scenes with equal neighbours share one."""
+    """{name: engine} of these scenes, healthy ones first. Scenes with equal neighbours share one."""
     neighbours: dict[Engine, str] = {}
     for name in names:
         neighbour = SCENES[name].neighbour
@@ -131,5 +131,5 @@ def engines_of(names: Sequence[str]) -> dict[str, Engine]:
 
 
 def listed() -> str:
-    """List of all scenes, one line for each."""
+    """List all scenes, one per line."""
     return "\n".join(f"{name:10} {scene.trouble}" for name, scene in SCENES.items())

@@ -1,4 +1,4 @@
-"""The past of a target of the demo: results of three days of probes of a simulated engine, learned and stored as by the daemon."""
+"""The past of a demo target: results of three days of probes of a simulated engine, learned and stored as by the daemon."""
 
 import time
 from collections.abc import Iterable
@@ -18,12 +18,12 @@ from prober.simulation.parameters import Parameters
 from prober.simulation.probe_samples import simulate_probes
 from prober.storage.store import Store
 
-PAST_S = 3.1 * DAY_S  # the first settled baseline is of three days
+PAST_S = 3.1 * DAY_S  # the first settled baseline covers three days
 SEED = 1
 
 
 def store_past(folder: str, targets: Iterable[str]) -> None:
-    """Store what a prober would have learned of the workload `probe` of these targets, whose engines are of one kind. Takes seconds."""
+    """Store what a prober would have learned about these targets' workload `probe`. Their engines are of one kind. Takes seconds."""
     settings = Settings(DRIFT_PROBES_PER_S)
     ttft, itl = new_state(settings), new_state(settings)
     now_unix_s = time.time()

@@ -1,4 +1,4 @@
-"""`prober sweep`: estimates once the request rate up to which each SLO holds, or how many users fit."""
+"""`prober sweep`: estimates once up to which request rate each SLO holds, or how many users fit."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SLO = "ttft<500ms:99%"
 MAX_USERS = 256
-PAGE_INTERVAL_S = 0.5  # of users; a sweep over rates reads the page as often as its state needs
+PAGE_INTERVAL_S = 0.5  # with users; over rates the sweep decides
 WORST_FIRST = (ExitCode.FAILED, ExitCode.NO_ESTIMATE, ExitCode.NOT_JUDGED, ExitCode.OK)  # of several SLOs
 OF_RATES = ("min_rate", "max_rate")
 
@@ -102,7 +102,7 @@ def sweep(
         most, most_s = max_requests or None, quantity("--max-time", max_time, duration)
         fields, users = context.fields("sweep"), None
         if over == "users":
-            from prober.config.rows import MAX_CONCURRENCY  # here, as rates send no rows
+            from prober.config.rows import MAX_CONCURRENCY  # here, as sweeps over rates send no rows
             from prober.features.experiments.users_run import users_row
 
             think_s = quantity("--think", think, duration) if think else None
@@ -128,7 +128,7 @@ def sweep(
 
 
 def _rates(text: str) -> tuple[float, ...]:
-    """The value of `--rates`, whose bare numbers are per second. Raises ValueError."""
+    """Parse the value of `--rates`, whose bare numbers are per second. Raises ValueError."""
     try:
         return tuple(rate(part.strip() if "/" in part else f"{part.strip()}/s") for part in text.split(","))
     except ValueError:
@@ -138,7 +138,7 @@ def _rates(text: str) -> tuple[float, ...]:
 
 
 def _check_combination(call: typer.Context, rates: str, over: str) -> None:
-    """Check `over`, and that no option is given that has no effect with it or with `rates`. Raises ValueError."""
+    """Check `over`, and that all given options have an effect with it and with `rates`. Raises ValueError."""
     if over not in ("rates", "users"):
         raise ValueError(f"--over {over!r}: write rates or users")
     unused_by = {
@@ -161,7 +161,7 @@ async def _measure(
     shed_allowed: bool,
     quiet: bool,
 ) -> Result:
-    """Sweep over rates, or over `users` with so many requests at most. Raises UnidentifiedTarget, WorkersUnavailable."""
+    """Sweep over rates, or over `users`. most: limit of requests. Raises UnidentifiedTarget, WorkersUnavailable."""
     async with sending(options, quiet=quiet) as (clock, workers, progress):
         task = progress.add_task("looking at the target", total=None)
 
@@ -198,19 +198,19 @@ async def _measure(
 
 
 def _end_by(stop: Callable[[str], None], workers: Workers) -> None:
-    """Call `stop` with the reason at Ctrl-C and at the loss of a worker."""
+    """Call `stop` with the reason at Ctrl-C, and when a worker is lost."""
     workers.on_loss = stop
     on_interrupt(lambda: stop("interrupted"))
 
 
 def _json(result: Result) -> str:
-    from prober.results.result_file import to_json  # here, as most sweeps are only shown
+    from prober.results.result_file import to_json  # here, as most sweeps are only printed
 
     return to_json(result)
 
 
 def _exit_code(result: Result) -> ExitCode:
-    """The worst that the sweep shows of an SLO, if it shows anything."""
+    """NO_ESTIMATE if the estimate failed; otherwise the code of the worst SLO, or NOT_JUDGED without a judged one."""
     if result.stop == "no_estimate":
         return ExitCode.NO_ESTIMATE
     is_judged = result.stop not in VOID and not result.refused.is_too_many
@@ -257,7 +257,7 @@ def _draw(result: Result) -> None:
 
 
 def _sentences(result: Result) -> Iterator[str]:
-    """Sentences on the sweep, which are printed below its stages."""
+    """Sentences about the sweep, printed below its stages."""
     if result.warm_up is not None and result.warm_up.requests:
         yield f"Warm-up: {result.warm_up}, which do not count."
     is_over_users = any(stage.users for stage in result.stages)

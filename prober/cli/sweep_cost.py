@@ -1,4 +1,4 @@
-"""Upper bounds of the tokens and dollars that a target's sweeps use, for one sweep and per day; for `prober check`."""
+"""Upper bounds of tokens and dollars for a target's sweeps, per sweep and per day; used by `prober check`."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -17,8 +17,8 @@ from prober.features.capacity.sweep_schedule import due_times
 from prober.workload.budget import WINDOW_HOURS
 from prober.workload.schedule import WeeklySpan
 
-MAX_DUE_TIMES = 12_000  # over a week of one a minute
-WINDOW_S = (WINDOW_HOURS + 1) * 3600  # for as long an amount may count, as a budget is kept in whole hours
+MAX_DUE_TIMES = 12_000  # over a week of one per minute
+WINDOW_S = (WINDOW_HOURS + 1) * 3600  # an amount may count this long, because budgets are kept in whole hours
 UNITS = {"tokens": "{:,.0f} tokens", "cost": "${:,.2f}"}
 
 
@@ -45,7 +45,7 @@ class SweepCost:
 
     @classmethod
     def of(cls, place: str, spec: TargetSpec) -> Self | None:
-        """The cost of the target's sweeps; None if no sweeps are configured."""
+        """Compute the cost of a target's sweeps; None if it has none."""
         sweep = spec.sweep
         if sweep is None:
             return None
@@ -75,11 +75,11 @@ class SweepCost:
         return cls(place, spec, bound, explicit, most_in_day, requests, prompt, completion)
 
     def amount(self, kind: str) -> float:
-        """Use of one sweep, in tokens ("tokens") or dollars ("cost")."""
+        """Tokens ("tokens") or dollars ("cost") of one sweep."""
         return self.requests * _amount(self.spec.budget, kind, self.prompt_tokens, self.completion_tokens)
 
     def amount_per_day(self, kind: str) -> float:
-        """Use of a day's scheduled sweeps; at most what scheduled probes leave of the budget, if the budget limits the sweeps."""
+        """Tokens or dollars of a day's scheduled sweeps: all of them, or what probes leave of the budget, if less."""
         amount = self.most_in_day * self.amount(kind)
         return amount if self.is_explicit else min(amount, max(0.0, _left(self.spec).get(kind, inf)))
 
@@ -98,7 +98,7 @@ class SweepCost:
         return f"{tokens[0]:14,.0f} {dollars[0]:>8} {often:>9} {tokens[1]:14,.0f} {dollars[1]:>8}  {self.bound}"
 
     def mistakes(self) -> Iterator[tuple[str, str]]:
-        """(path, message) of mistakes: probes and sweeps exceed a daily budget."""
+        """(path, message) for daily budgets that probes and sweeps exceed."""
         for kind, left in _left(self.spec).items():
             limit, use = _budget(self.spec.budget, kind), estimate_per_day(self.spec)
             probes = use.tokens if kind == "tokens" else use.dollars or 0.0
@@ -123,7 +123,7 @@ class SweepCost:
                 )
 
     def warnings(self) -> Iterator[tuple[str, str]]:
-        """(path, message) of a warning: no time is left to measure demand."""
+        """(path, message) if no time is left to measure demand."""
         if (text := _unmeasured_demand(self.spec)) is not None:
             yield f"{self.place}.sweep.schedule", text
 
@@ -141,12 +141,12 @@ def mean_requests(sweep: SweepSpec) -> float:
 
 @cache
 def due_times_of(schedule: str, timezone: str, blackout: tuple[WeeklySpan, ...], min_gap_s: float) -> tuple[float, ...]:
-    """Due times of sweeps in Unix seconds over five weeks, at least `min_gap_s` apart: thousands of targets share few schedules."""
+    """Due times of sweeps in Unix seconds over five weeks, at least `min_gap_s` apart; cached, as many targets share a schedule."""
     return due_times(schedule, timezone, blackout, time.time(), min_gap_s, MAX_DUE_TIMES)
 
 
 def most_within(times: Sequence[float], within_s: float) -> int:
-    """Maximum number of the times in any span of `within_s`."""
+    """Maximum number of times in any span of `within_s`."""
     most = first = 0
     for last, due_s in enumerate(times):
         while due_s - times[first] >= within_s:
@@ -156,7 +156,7 @@ def most_within(times: Sequence[float], within_s: float) -> int:
 
 
 def _unmeasured_demand(spec: TargetSpec) -> str | None:
-    """Text if sweeps may follow each other so closely that the users' demand is not known between them."""
+    """Warning text if sweeps may be so close together that user demand is unknown between them."""
     sweep = spec.sweep
     if sweep is None or sweep.schedule is None:
         return None
@@ -178,7 +178,7 @@ def _unmeasured_demand(spec: TargetSpec) -> str | None:
 
 
 def _left(spec: TargetSpec) -> dict[str, float]:
-    """Remainder of each budget after the need of the scheduled probes, in the hours for which it counts, as the daemon computes it."""
+    """What scheduled probes leave of each budget, in the hours for which it counts, computed as in the daemon."""
     return {kind: _budget(spec.budget, kind) - need.max_over(WINDOW_S) for kind, need in needs_of(spec).items()}
 
 

@@ -1,4 +1,4 @@
-"""The target and the workload that the options of a command describe."""
+"""Builds target and workload from the options of a command."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from prober.workload.trace import parse_trace
 from prober.workload.workloads import FileWorkload, GoldenWorkload, Mix, TraceWorkload, Workload
 
 GOLDEN_SHARE = 0.05  # of the requests, with --golden
-# Options of the fields that a user sets; a path below a field follows its option.
+# Option for each field that users set; a path below a field is appended to its option.
 OPTIONS = {
     "url": "URL",
     "model": "--model",
@@ -49,7 +49,7 @@ OPTIONS = {
 def target(
     command: str, url: str, endpoint: EndpointOptions, *, metrics_url: str = "auto", **fields: Any
 ) -> TargetSpec:
-    """The target that these options describe. fields: further fields of the target. Raises ValueError, ConfigError."""
+    """Build the target from these options. fields: further fields. Raises ValueError, ConfigError."""
     page_url = quantity("--metrics-url", metrics_url, partial(expand_url, environment=os.environ))
     described = endpoint_fields(endpoint)
     described["headers"] = {
@@ -71,13 +71,13 @@ def target(
 
 
 def _option(path: str) -> str:
-    """The option for a field of a target, or the path of the field if it has none."""
+    """Option for a field of a target, or the field's path without one."""
     path = path.removeprefix(".")
     return next((name + path[len(key) :] for key, name in OPTIONS.items() if path.startswith(key)), path)
 
 
 def endpoint_fields(endpoint: EndpointOptions) -> dict[str, Any]:
-    """The fields of a target that these options set, with references to the environment in headers. Raises ValueError."""
+    """Fields of a target set by these options; headers may refer to the environment. Raises ValueError."""
     fields = {
         "model": endpoint.model,
         "api": endpoint.api,
@@ -92,12 +92,12 @@ def endpoint_fields(endpoint: EndpointOptions) -> dict[str, Any]:
 def _header(line: str) -> tuple[str, str]:
     name, colon, value = line.partition(":")
     if not colon:
-        raise ValueError("--header: one has no colon; write 'name: value'")  # its value may be a secret
+        raise ValueError("--header: one has no colon; write 'name: value'")  # without the value, which may be a secret
     return name.strip(), value.strip()
 
 
 def workload(options: WorkloadOptions, *, of_users: bool = False) -> Workload | Mix:
-    """The workload to send. of_users: sessions may have a think time. Raises ValueError, ConfigError."""
+    """The workload to send. of_users: its sessions may have a think time. Raises ValueError, ConfigError."""
     known = known_workloads(options.config_file)
     sent = _described(options) or _known("--workload", options.workload, known)
     if sent.think_time is not None and not of_users:
@@ -114,7 +114,7 @@ def workload(options: WorkloadOptions, *, of_users: bool = False) -> Workload | 
 
 
 def with_sampling(sent: Workload | Mix, option: str, text: str) -> Workload | Mix:
-    """The workload with further request fields from an option. Raises ValueError."""
+    """Add request fields from an option to a workload. Raises ValueError."""
     document = file_text(option, text[1:]) if text.startswith("@") else text
     try:
         fields = json.loads(document)
@@ -137,7 +137,7 @@ def _known(option: str, name: str, known: Mapping[str, Workload | Mix]) -> Workl
 
 
 def _described(options: WorkloadOptions) -> Workload | None:
-    """The workload that lengths, prompts or a trace describe; None if the options name a workload instead. Raises ValueError."""
+    """The workload given by lengths, prompts or a trace; None if the options name a workload. Raises ValueError."""
     values = {"--prompts": options.prompts, "--trace": options.trace, "--prompt-tokens": options.prompt_tokens}
     sources = [option for option, value in values.items() if value]
     if len(sources) > 1:
@@ -163,7 +163,7 @@ def _described(options: WorkloadOptions) -> Workload | None:
 
 
 def file_text(option: str, path: str | Path) -> str:
-    """Text of the file that an option names. Raises ValueError."""
+    """Text of the file named by an option. Raises ValueError."""
     try:
         return read_text(path)
     except (OSError, UnicodeDecodeError) as problem:
@@ -172,7 +172,7 @@ def file_text(option: str, path: str | Path) -> str:
 
 
 def known_workloads(config_file: str) -> Mapping[str, Workload | Mix]:
-    """The built-in workloads, and those of the configuration file if one is given. Raises ConfigError."""
+    """The built-in workloads, with those of the configuration file, if given. Raises ConfigError."""
     if not config_file:
         return BUILT_IN
     from prober.config.load import load_workloads  # here, as few commands name a file
@@ -186,7 +186,7 @@ def known_workloads(config_file: str) -> Mapping[str, Workload | Mix]:
 
 @contextmanager
 def only_load(command: str, url: str) -> Iterator[None]:
-    """Hold the lock of the target during the block. Exits if another process of this machine and user holds it."""
+    """Hold the target's lock during the block. Exits if another process of this machine and user holds it."""
     try:
         with Lock(url, f"prober {command}"):
             yield

@@ -1,4 +1,4 @@
-"""`prober watch`: a daemon that shows the content of its page in a terminal, or writes it as lines of JSON or text."""
+"""`prober watch`: a daemon that shows its page's content in a terminal, or writes it as lines of JSON or text."""
 
 import asyncio
 import contextlib
@@ -62,13 +62,13 @@ from prober.web.targets import (
 from prober.web.views import Snapshots
 
 INTERVAL_S, PLAIN_INTERVAL_S = 1.0, 10.0
-MAX_SHARE = 0.25  # of the time, for taking snapshots and showing them
+MAX_SHARE = 0.25  # of the time, for taking and showing snapshots
 DRAIN_S = 1.0  # for probes in flight at the end
-LOG_LINES = 20  # of the daemon, that are shown after the screen
+LOG_LINES = 20  # of the daemon, shown after the screen
 SHOWN = (0.5, 0.95, 0.99)  # percentiles
 LATENCIES = ("ttft", "itl")
 MAX_NAME = 28  # cells in the overview
-MIN_DETAIL_LINES = 9  # of a target
+MIN_DETAIL_LINES = 9  # per target
 TOO_FEW = "–: too few samples; " + ", ".join(
     f"{percentile_name(q)} needs {MIN_SAMPLES_BY_QUANTILE[q]:,}" for q in SHOWN
 )
@@ -115,7 +115,7 @@ def watch(
     screen, log = Screen(), _Tail()
 
     async def show_snapshots(snapshots: Snapshots) -> None:
-        """Show snapshots until the duration is over. A thread waits for a slow reader."""
+        """Show snapshots until the duration is over. A thread waits for slow readers."""
         now = asyncio.get_running_loop().time
         end_s, is_last = now() + duration_s, False
         lines = contextlib.nullcontext(_write_line if as_json else _print_lines)
@@ -131,7 +131,7 @@ def watch(
     options = Options(OF_URLS if text else config_file, listen_address, drain_s=DRAIN_S, config_text=text)
     app = App(options, watch=show_snapshots)
     run_app("watch", app)
-    with contextlib.suppress(OSError):  # the terminal is gone
+    with contextlib.suppress(OSError):  # the terminal has gone
         for line in () if as_json else summary(screen.snapshot):
             echo(line)
         for line in log.lines:
@@ -141,7 +141,7 @@ def watch(
 
 
 def _configuration(urls: list[str], endpoint: EndpointOptions, probe_rate: str, slos: list[str] | None) -> str:
-    """The configuration that the options describe. Raises ValueError, ConfigError."""
+    """Build the configuration from the options. Raises ValueError, ConfigError."""
     objectives = parse_objectives(slos or ())
     if probe_rate:
         quantity("--rate", probe_rate, rate)
@@ -165,7 +165,7 @@ def _print_lines(snapshot: Snapshot) -> None:
 
 
 class _Tail(logging.Handler):
-    """Keeps the last lines of the log, which would spoil the screen."""
+    """Stores the last lines of the log, which would spoil the screen."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,13 +176,13 @@ class _Tail(logging.Handler):
 
 
 class Screen:
-    """Rich renderable of the latest snapshot: a line for each target, worst first, then the details of as many as fit."""
+    """Rich renderable of the latest snapshot: a line per target, worst first, then details of as many as fit."""
 
     snapshot: Snapshot | None = None
 
     def __rich_console__(self, console: object, options: ConsoleOptions) -> RenderResult:
         snapshot, height = self.snapshot, options.size.height
-        if snapshot is None:  # the terminal is set up before the first one
+        if snapshot is None:  # before the first snapshot
             return
         worst: Kind = min((concern.kind for concern in snapshot.concerns), key=list(SIGNS).index, default="unknown")
         title = f"prober watch  {time_of_day(snapshot.time)} UTC  "
@@ -204,8 +204,8 @@ class Screen:
 
 @contextlib.contextmanager
 def _drawing(screen: Screen, log: _Tail) -> Iterator[Callable[[Snapshot], None]]:
-    """Give the whole terminal to the screen, and restore it at the end. Yields what draws; it adapts to the terminal's size."""
-    for name in ("COLUMNS", "LINES"):  # what a shell exported is the size that the window had
+    """Give the terminal to the screen, and restore it at the end. Yields a function that draws in the terminal's present size."""
+    for name in ("COLUMNS", "LINES"):  # a shell exports the window's former size
         os.environ.pop(name, None)
     root = logging.getLogger()
     handlers, root.handlers = root.handlers, [log]
@@ -244,7 +244,7 @@ def _details(target: TargetAnswer, concern: ConcernAnswer, now_unix_s: float) ->
 
 
 def not_ok(probes: Iterable[ProbeResult | EndedProbe], now_unix_s: float, prefix: str = "") -> list[str]:
-    """Lines on probes that were not ok, grouped by outcome: time of the last one, number, text."""
+    """Lines about probes that were not ok, by outcome: time of the last one, number, text."""
     times: dict[str, list[float]] = {}
     for probe in probes:
         if probe.outcome != Outcome.OK:
@@ -259,7 +259,7 @@ def not_ok(probes: Iterable[ProbeResult | EndedProbe], now_unix_s: float, prefix
 
 
 def plain_lines(snapshot: Snapshot) -> list[str]:
-    """Lines on a snapshot: events, probes that were not ok, settings that are not in effect, and each target."""
+    """Lines about a snapshot: events, probes that were not ok, ineffective settings, and each target."""
     lines = [
         f"{time_of_day(event.unix_s)} {one_line(': '.join(filter(None, (event.target, event.text))))}"
         for event in snapshot.events
@@ -270,7 +270,7 @@ def plain_lines(snapshot: Snapshot) -> list[str]:
 
 
 def statuses(snapshot: Snapshot) -> list[str]:
-    """Lines on settings that are not in effect, and on each target."""
+    """Lines about ineffective settings and each target."""
     of_targets = (
         f"{one_line(target.name)}: {status(target, it, snapshot.time)}" for target, it in by_trouble(snapshot)
     )
@@ -278,7 +278,7 @@ def statuses(snapshot: Snapshot) -> list[str]:
 
 
 def summary(snapshot: Snapshot | None) -> list[str]:
-    """Lines that are left on the terminal at the end."""
+    """Lines left on the terminal at the end."""
     if snapshot is None:
         return ["prober watch ended before its prober had started; nothing was measured"]
     return [f"prober watch until {time_of_day(snapshot.time)} UTC: {snapshot.headline}", *statuses(snapshot)]
@@ -290,12 +290,12 @@ def problems(snapshot: Snapshot) -> list[str]:
 
 
 def by_trouble(snapshot: Snapshot) -> list[tuple[TargetAnswer, ConcernAnswer]]:
-    """The targets with their concerns, worst first; equal ones in the order of the configuration."""
+    """The targets with their concerns, worst first; equal ones in the configuration's order."""
     return sorted(zip(snapshot.targets, snapshot.concerns, strict=True), key=lambda pair: pair[1].order)
 
 
 def concern_words(concern: ConcernAnswer, now_unix_s: float) -> str:
-    """The concern as text, with its detail in parentheses if there is one."""
+    """The concern as text, with its detail, if any, in parentheses."""
     words = concern.words(now_unix_s)
     return one_line(f"{words} ({concern.detail})" if concern.detail else words)
 
@@ -313,12 +313,12 @@ def status(target: TargetAnswer, concern: ConcernAnswer, now_unix_s: float) -> s
 
 
 def facts(target: TargetAnswer, now_unix_s: float) -> list[tuple[str, Kind | None, str]]:
-    """(subject, kind, text) of the probes since the target appeared, each SLO, warnings, drift and headroom."""
+    """(subject, kind, text) about probes since the target appeared, each SLO, warnings, drift and headroom."""
     total = sum(target.outcomes.values())
     listed = ", ".join(f"{count:,} {name}" for name, count in target.outcomes.items())
     warnings = [*(workload.detail for workload in target.no_data), *target.warnings]
     warnings += [f"buffered: {CONSEQUENCE}"] if target.buffered else []
-    drifts = dict[tuple[Kind, str], list[str]]()  # names of latencies by their verdict
+    drifts = dict[tuple[Kind, str], list[str]]()  # {verdict: names of latencies}
     for drift in target.drift:
         kind, text = drift.words(now_unix_s)
         text += f", {', '.join(drift.sizes)}; {drift.why}" if drift.active else ""
@@ -340,7 +340,7 @@ def facts(target: TargetAnswer, now_unix_s: float) -> list[tuple[str, Kind | Non
 
 
 def percentiles(target: TargetAnswer, signal: str) -> tuple[int, dict[float, float]]:
-    """(number of samples, percentiles with enough samples) of a latency of the busiest workload in the last ten minutes."""
+    """Sample count, and percentiles with enough samples, of the busiest workload's latency in the last ten minutes."""
     quantiles = next((row.recent for row in target.busiest_latencies if row.signal == signal), {})
     known = {q: quantile.estimate for q, quantile in quantiles.items() if quantile.enough}
     return quantiles[0.5].count if quantiles else 0, known

@@ -1,1 +1,1 @@
-"""Diagnosis: what happens during a breach, with its evidence and as far as known why, or `unknown`."""
+"""Diagnosis of a breach: what happens, with evidence, and if known why; otherwise `unknown`."""

@@ -1,7 +1,7 @@
-"""Actions against slowness and failure, and the flags of the engines for their levers.
+"""Actions against slowness and failure, and the engines' flags for them.
 
-The flags are from the engines' documentation of their server arguments. Where a flag is not certain, the advice names none. Engines
-that pass flags on to another engine (Dynamo, NIM, Ray) have none. Names of TensorRT-LLM with a dot or without dashes are keys of its
+The flags are from the engines' documentation of server arguments; if a flag is uncertain, the advice names none. Engines
+that pass flags on to another engine (Dynamo, NIM, Ray) have none. TensorRT-LLM's names with a dot or without dashes are keys of its
 YAML options.
 """
 
@@ -23,7 +23,7 @@ Lever = Literal[
 
 
 class Advice(NamedTuple):
-    """An action. trades: what it costs; lever: key of `KNOBS`; knob: the engine's own flag for it, if known."""
+    """An action. trades: its cost; lever: key of `KNOBS`; knob: the engine's flag for it, if known"""
 
     do: str
     trades: str
@@ -127,6 +127,6 @@ KNOBS: Mapping[str, Mapping[Lever, str]] = {
 
 
 def with_knobs(actions: Iterable[Advice], engine: str | None) -> tuple[Advice, ...]:
-    """The same advice with the engine's own flags, where they are known."""
+    """Add the engine's own flags, where known, to the advice."""
     knobs = KNOBS.get(engine or "", {})
     return tuple(action._replace(knob=knobs.get(action.lever) if action.lever else None) for action in actions)

@@ -1,4 +1,4 @@
-"""Input of a diagnosis: features of two windows, the breached SLOs, and what a comparison of both windows shows."""
+"""Input of a diagnosis: features of two windows, the breached SLOs, and the comparison of both windows."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from prober.measure.timeline import format_duration
 
 GROWN = 1.2  # relative to the usual value
-CERTAIN = 2.0  # standard errors that a growth exceeds before it is divided into parts
+CERTAIN = 2.0  # standard errors by which a growth must exceed 0 to be divided into parts
 MOST = 0.5  # share of a growth that makes a part its cause
 
 Name = Literal[
@@ -32,35 +32,35 @@ Name = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowFeatures:
-    """Measurements of a window of time: during a breach, or in usual times. None or empty if not measured (never 0).
+    """Measurements in a window of time, during a breach or in usual times. None or empty if not measured (never 0).
 
     From probes:
     failures: number of failed probes by outcome and detail, most frequent first. probes: number of all probes.
     ttft_mean_s: mean TTFT of cold and warm prompts, for comparison with the engine's means; with its standard error.
     step_s: decode step without a concurrent prefill: the lower quartile of ITL. slow_step_s: step_s of the slowest fifth of the
-        answers.
-    still_ratio: share of streaming time in pauses after which one token came, as the engine stood still for this stream.
-        longest_still_s: the longest of them.
-    held_ratio: the same for pauses after which several tokens came together, as they were held on the way.
+    answers.
+    still_ratio: share of streaming time in pauses followed by one token: the engine stood still for this stream. longest_still_s: the
+    longest of these pauses.
+    held_ratio: the same for pauses followed by several tokens at once, which were held on the way.
     ttft_per_prompt_token_s: see `window.prompt_line`; with its standard error.
-    long_*: medians of the longest third of the prompts (of all if their lengths are similar).
-    ttft_cold_s, ttft_warm_s: medians for prompts of similar length without and with a shared prefix; their difference has the standard
-        error saving_error_s.
+    long_*: medians of the longest third of prompts (of all if lengths are similar).
+    ttft_cold_s, ttft_warm_s: medians for prompts of similar length without and with a shared prefix; saving_error_s: standard error of
+    their difference.
     connect_s: median. network_s: median time until the target's host has acknowledged a request.
     headers_s: mean time from sending to the headers. headers_ratio: median of that time ÷ time to the first token.
 
     From the engine's metrics page:
     running, waiting: means of the readings. kv_usage_ratio: their 90th percentile.
-    kv_cache_tokens, kv_capacity_tokens: mean number of tokens in the KV cache of a rank, and that it can hold.
+    kv_cache_tokens, kv_capacity_tokens: mean number of tokens in a rank's KV cache, and its capacity.
     requests_per_s, prompt_tokens_per_request: of all requests.
     preemptions_per_s, generated_tokens_per_s: from increments of the counters.
     computed_prompt_tokens_per_s: without tokens from the prefix cache.
     prefix_hit_tokens_per_s, prefix_hit_ratio: tokens found in the cache, and their share of those looked up.
     engine_*_s: means of the engine's histograms. kv_transfer_s: mean time of KV cache transfers from the engine that prefills.
 
-    From GPUs: clock and memory in use are means; gpu_throttled_ratio: share of readings with a throttle reason.
-    gpu_processes: mean number of processes that compute on all of them.
-    over_bound: speed of `step_s` as a share of what memory bandwidth allows.
+    From GPUs: clock and used memory are means; gpu_throttled_ratio: share of readings with a throttle reason.
+    gpu_processes: mean number of processes that compute on all GPUs.
+    over_bound: speed of `step_s` as a share of the memory bandwidth's limit.
     """
 
     probes: int = 0
@@ -110,7 +110,7 @@ Read = Callable[[WindowFeatures], float | None]
 
 
 class Finding(NamedTuple):
-    """A measured figure. unit: `ratio` for shares, which are printed in percent; detail: the numbers behind it, for people."""
+    """A measured figure. unit: `ratio` for shares, printed as percentages; detail: the numbers behind it, for people"""
 
     figure: str
     value: float
@@ -124,25 +124,25 @@ class Finding(NamedTuple):
         return (f"{value:,.0f}" if value >= 1_000 else f"{value:.3g}") + unit
 
     def text(self) -> str:
-        """Line of text, such as `decode step: 1.6 × (14.9 ms, usually 9.3 ms)`."""
+        """The finding as text, such as `decode step: 1.6 × (14.9 ms, usually 9.3 ms)`."""
         return f"{self.figure}: {self.amount}{f' ({self.detail})' if self.detail else ''}"
 
 
 class Symptoms:
-    """Input of a diagnosis, and its figures: growth against the usual values, and shares of parts in the growth of the TTFT.
+    """Input of a diagnosis, and its figures: growth over the usual values, and the parts of the TTFT's growth.
 
     Args:
         now: features during the breach; before: usual features
-        breached: {signal (`ttft`, `tpot`, `itl`, …): threshold in s} of each breached SLO; empty if unknown, or for drift only
-        engine: name of the engine's table of metrics, which selects the names of its settings
+        breached: {signal (`ttft`, `tpot`, `itl`, …): threshold in s} of breached SLOs; empty if unknown, or with only drift
+        engine: name of the engine's metrics table, which selects the names of settings
 
-    added_s: growth of the probes' mean TTFT in seconds; None if its error is too large to split it into parts. Probes arrive at random,
+    added_s: growth of the probes' mean TTFT in seconds; None if it is too uncertain to be divided. Probes arrive at random,
         so their mean wait is that of all requests (Wolff, Poisson arrivals see time averages, 1982)
-    long_added_s: growth of the median TTFT of long prompts, None if it did not grow
-    is_ttft_slow: the TTFT is what is bad, and it grew, or no usual value is known
-    queue_share: share of the growth in the engine's queue, by the page's queue time or by its waiting requests
-    outside_share: share of the growth that is not in the engine's own mean TTFT
-    work_growth: growth of answer tokens/s or of computed prompt tokens/s, whichever is larger
+    long_added_s: growth of the median TTFT of long prompts; None without growth
+    is_ttft_slow: the TTFT is bad, and it grew or its usual value is unknown
+    queue_share: share of the growth in the engine's queue, by the page's queue time or waiting requests
+    outside_share: share of the growth outside the engine's own mean TTFT
+    work_growth: growth of answer tokens/s or computed prompt tokens/s, whichever is larger
     step_growth: growth of the duration of a plain decode step
     load_growth: largest growth of work, steps, prompt lengths and request rate; 1 if none grew
     """
@@ -183,12 +183,12 @@ class Symptoms:
         self.load_growth = max([1.0, *(growth for growth in growths if growth is not None)])
 
     def growth(self, read: Read) -> float | None:
-        """Ratio of the present value to the usual one. read: returns the value from the features of a window"""
+        """Ratio of the present to the usual value. read: returns the value from a window's features"""
         now, before = read(self.now), read(self.before)
         return None if now is None or not before else now / before
 
     def share(self, read: Read, of_s: float | None) -> float | None:
-        """Share of a part in the growth `of_s`. If no usual value is known: MOST × the part ÷ the SLO's threshold."""
+        """A part's share in the growth `of_s`. Without a usual value: MOST × the part ÷ the SLO's threshold."""
         now, before, limit_s = read(self.now), read(self.before), self.breached.get("ttft")
         if now is not None and not self.has_usual:
             return MOST * now / limit_s if limit_s else None
@@ -198,17 +198,17 @@ class Symptoms:
         inside = self.share(lambda w: w.engine_ttft_s, self.added_s)
         if inside is None or self.before.ttft_mean_s is None or not self.before.engine_ttft_s:
             return None
-        # Probes that are slower than the mean request, as their prompts are longer, may have grown by as much more in the engine.
+        # Probes slower than the mean request, because of longer prompts, may have grown in the engine by the same factor.
         return 1 - inside * (max(1.0, self.before.ttft_mean_s / self.before.engine_ttft_s) if inside > 0 else 1.0)
 
     def measured(self, name: str, read: Read, unit: str = "") -> Finding | None:
-        """Finding with the present value and the usual one; None if it was not measured."""
+        """Finding with the present and the usual value; None if not measured."""
         now, before = read(self.now), read(self.before)
         usual = "" if before is None else f"usually {Finding('', before, unit).amount}"
         return None if now is None else Finding(name, now, unit, usual)
 
     def grown(self, name: str, read: Read) -> Finding | None:
-        """Finding with a duration: relative to the usual one, or in milliseconds if no usual one is known."""
+        """Finding with a duration, relative to the usual one, or in milliseconds if that is unknown."""
         now, before = read(self.now), read(self.before)
         if now is None:
             return None
@@ -217,7 +217,7 @@ class Symptoms:
         return Finding(name, now / before, "×", f"{format_duration(now)}, usually {format_duration(before)}")
 
     def shared(self, name: str, share: float | None, of_s: float | None) -> Finding | None:
-        """Finding with the share of a part in the growth of the TTFT."""
+        """Finding with a part's share in the growth of the TTFT."""
         if share is None:
             return None
         if of_s is None:
@@ -226,12 +226,12 @@ class Symptoms:
 
 
 def is_at_least(value: float | None, least: float) -> bool:
-    """True if a value was measured and is not below `least`."""
+    """True if a value was measured and is at least `least`."""
     return value is not None and value >= least
 
 
 def _waiting_s(window: WindowFeatures) -> float | None:
-    """Mean wait of a request, by Little's law: waiting requests over arrivals per second."""
+    """Mean wait of a request by Little's law: waiting requests ÷ arrivals per second."""
     if window.waiting == 0:
         return 0.0
     return window.waiting / window.requests_per_s if window.waiting is not None and window.requests_per_s else None

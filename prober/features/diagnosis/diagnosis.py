@@ -1,10 +1,10 @@
-"""Diagnosis of a breach: the mechanism that the symptoms show, with its figures, or `unknown`.
+"""Diagnosis of a breach: the mechanism shown by the symptoms, with figures, or `unknown`.
 
     symptoms = Symptoms(now=window_features(...), before=window_features(...), breached={"ttft": 0.5}, engine="vllm")
     print(diagnose(symptoms).text())
 
-`mechanisms` has the findings for each. A mechanism that another one explains is not named; independent ones are all named.
-If mechanisms look alike, the result is `unknown`: a wrong name costs more than none.
+`mechanisms` returns the findings for each. A mechanism explained by another is not named; independent ones are all named.
+If mechanisms look alike the result is `unknown`: a wrong name costs more than none.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,14 +30,14 @@ NOTHING_VISIBLE = "no mechanism is visible in what was measured"
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Diagnosis of a target: what happens, and as far as it is known why.
+    """Diagnosis of a target: what happens, and why, as far as known.
 
-    regimes: the names, or only `unknown`
-    why: the cause of slow decode steps, "" for other mechanisms
-    missing: names of measurements that were not made and could show more
-    probable: names that are not confirmed yet; `regimes` is `unknown` until then
-    bad: what is bad and how much, such as `TTFT 1.1 s, 300 ms allowed`; "" if nothing was judged
-    since_unix_s: begin of the trouble, None of a single measurement; until_unix_s: its end, None while it lasts
+    regimes: names of the mechanisms, or only `unknown`
+    why: cause of slow decode steps; "" for other mechanisms
+    missing: measurements that were not made and could show more
+    probable: names not yet confirmed; `regimes` is `unknown` until then
+    bad: what is bad, and how much, such as `TTFT 1.1 s, 300 ms allowed`; "" if nothing was judged
+    since_unix_s: begin of the trouble, None for a single measurement; until_unix_s: its end, None while it lasts
     """
 
     regimes: tuple[Name, ...]
@@ -54,7 +54,7 @@ class Diagnosis:
 
     @property
     def title(self) -> str:
-        """Words for the headline: `slow decode`, `probably slow decode, confirming` or `cause unknown`."""
+        """Text for the headline: `slow decode`, `probably slow decode, confirming` or `cause unknown`."""
         names = " and ".join(name.replace("_", " ") for name in self.probable or self.regimes)
         if self.probable:
             return f"probably {names}" + (", confirming" if self.until_unix_s is None else "")
@@ -62,7 +62,7 @@ class Diagnosis:
 
     @property
     def headline(self) -> str:
-        """The title with the first finding, such as `slow decode (decode step: 1.6 ×)`; what is bad before an unknown cause."""
+        """The title with the first finding, such as `slow decode (decode step: 1.6 ×)`; an unknown cause follows what is bad."""
         if self.regimes == ("unknown",):
             return f"{self.bad}, {self.title}" if self.bad else self.title
         first = next((f" ({finding.figure}: {finding.amount})" for finding in self.evidence), "")
@@ -70,7 +70,7 @@ class Diagnosis:
 
     @property
     def times(self) -> str:
-        """When the trouble began and ended, such as `since 2026-01-31 02:40 UTC`; "" of a single measurement."""
+        """Begin and end of the trouble, such as `since 2026-01-31 02:40 UTC`; "" for a single measurement."""
         if self.since_unix_s is None:
             return ""
         if self.until_unix_s is None:
@@ -91,7 +91,7 @@ class Diagnosis:
 
 
 def diagnose(symptoms: Symptoms) -> Diagnosis:
-    """Find the mechanism that the symptoms show, or those that do not explain each other; else the diagnosis is `unknown`."""
+    """Find the mechanisms that the symptoms show, without those explained by others; `unknown` if there are none."""
     named: list[tuple[Mechanism, tuple[Finding, ...]]] = []
     for mechanism in MECHANISMS:
         is_explained = any(mechanism.name in cause.explains for cause, _ in named)
@@ -116,13 +116,13 @@ def diagnose(symptoms: Symptoms) -> Diagnosis:
 
 
 def diagnosis_of(name: Name) -> Diagnosis:
-    """The diagnosis of an engine that says itself what happens: it loads its model, or shuts down, and nothing is sent meanwhile."""
+    """Diagnosis of an engine that reports that it loads its model or shuts down; nothing is sent meanwhile."""
     mechanism = MECHANISM_OF[name]
     return Diagnosis((name,), mechanism.means, next_measurement=mechanism.next_measurement, advice=mechanism.advice)
 
 
 def restored(document: Mapping[str, Any]) -> Diagnosis:
-    """The diagnosis that was written as JSON. Raises TypeError if it has other fields."""
+    """Read a diagnosis from its JSON. Raises TypeError if the fields differ."""
     parts: dict[str, Callable[[Any], Any]] = {"evidence": Finding._make, "advice": Advice._make}
     lists = {
         name: tuple(map(parts.get(name, str), value)) for name, value in document.items() if isinstance(value, list)
@@ -131,7 +131,7 @@ def restored(document: Mapping[str, Any]) -> Diagnosis:
 
 
 def moment(unix_s: float) -> str:
-    """A time for people, to the minute."""
+    """Format a time for people, to the minute."""
     return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 

@@ -1,8 +1,8 @@
-"""The mechanisms of slowness and failure, as one table: what each needs, the figures that show it, its words, and what to do about it.
+"""Table of the mechanisms of slowness and failure: what each needs, the figures that show it, its text, and what to do about it.
 
-A mechanism is shown by specific figures: its part of the growth of a latency, or a state of the engine that only it causes.
-Constants were tuned on half of the independent scenes (`bench/diagnosis_independent.py`), and are reported for the other half;
-docs/methods.md says what each of them wins.
+Specific figures show a mechanism: its part in a latency's growth, or a state of the engine that only it causes.
+Constants were tuned on half of the independent scenes (`bench/diagnosis_independent.py`), and are reported on the other half;
+docs/methods.md has the effect of each.
 """
 
 import math
@@ -23,20 +23,20 @@ from prober.features.diagnosis.clues import (
 )
 from prober.measure.timeline import format_duration
 
-OUTSIDE = 0.7  # share of the growth outside the engine that makes the path its cause
-IDLE = 1.0  # waiting requests up to which the queue counts as empty
+OUTSIDE = 0.7  # share of the growth outside the engine that makes the path the cause
+IDLE = 1.0  # waiting requests in a queue that counts as empty
 PREEMPTED = 0.01  # preemptions per request
-LONGER = 1.4  # growth of prompts, work or pauses; minutes of the same users vary by less
+LONGER = 1.4  # growth of prompts, work or pauses; minutes with the same users differ less
 LOST = 0.6  # share of the usual prefix hits
 GONE = 0.2  # share of the usual saving of a warm prefix
-STILL = 0.02  # share of the time of streams that they stand still for more than usual
-SHARP = 8.0  # standard errors of the slope by which prompts are slower by their length
+STILL = 0.02  # excess share of streaming time in which streams stand still
+SHARP = 8.0  # standard errors of the slope that prove that length slows prompts
 SLOW_CLOCK = 0.85  # share of the usual clock; a power cap in normal operation reduces it less
 NEAR_BOUND = 0.75  # share of the speed that memory bandwidth allows
-FOREIGN = 0.03  # share of the GPU memory; an engine reserves its own at its start
+FOREIGN = 0.03  # share of GPU memory; an engine reserves its own at its start
 REFUSALS = ("http_429", "shed")
-LOADING = ("loading", "starting")  # words of a 503 while a model is loaded
-CALM_TIME = "a time without trouble, to compare with"  # a measurement that would tell more
+LOADING = ("loading", "starting")  # words in a 503 while a model is loaded
+CALM_TIME = "a time without trouble, to compare with"  # a measurement that would show more
 
 
 def _known(*findings: Finding | None) -> tuple[Finding, ...]:
@@ -44,7 +44,7 @@ def _known(*findings: Finding | None) -> tuple[Finding, ...]:
 
 
 def failures(s: Symptoms, kinds: Callable[[str], bool] = lambda _: True) -> tuple[Finding, ...]:
-    """The most frequent failures of some kinds, if failures breach an SLO by themselves and half of them are of these kinds."""
+    """Most frequent failures of some kinds, if failures alone breach an SLO and half of them are of these kinds."""
     counts = {text: count for text, count in s.now.failures.items() if kinds(text)}
     if "success" not in s.breached or 2 * sum(counts.values()) < sum(s.now.failures.values()):
         return ()
@@ -56,7 +56,7 @@ def _is_loading(text: str) -> bool:
 
 
 def _is_other_failure(text: str) -> bool:
-    """Timeouts are what slowness makes: they are named only where nothing shows why."""
+    """Timeouts are a consequence of slowness: they are named only if nothing shows its cause."""
     return not text.startswith((*REFUSALS, "timeout")) and not _is_loading(text)
 
 
@@ -75,7 +75,7 @@ def _cache_pressure(s: Symptoms) -> tuple[Finding, ...]:
     usage, capacity = s.now.kv_usage_ratio, s.now.kv_capacity_tokens
     if usage is None or capacity is None or not is_at_least(s.queue_share, MOST):
         return ()
-    # Some pages count cached blocks as used: a cache that was as full before is no cause.
+    # Some pages count cached blocks as used: a cache that was as full before is not the cause.
     has_grown = s.before.kv_usage_ratio is None or usage >= GROWN * s.before.kv_usage_ratio
     lacks_space = is_at_least(s.now.prompt_tokens_per_request, (1 - usage) * capacity)
     return findings if lacks_space and has_grown else ()
@@ -86,7 +86,7 @@ def _prefix_miss(s: Symptoms) -> tuple[Finding, ...]:
     ttfts = s.growth(lambda w: w.ttft_mean_s), s.growth(lambda w: w.engine_ttft_s)
     if not any(is_at_least(growth, GROWN) for growth in ttfts):
         return ()
-    # Other prompts lower the share of the hits alone, and fewer requests their rate alone.
+    # Other prompts lower only the share of hits, and fewer requests only their rate.
     hits = [s.growth(lambda w: w.prefix_hit_ratio), s.growth(lambda w: w.prefix_hit_tokens_per_s)]
     known = [ratio for ratio in hits if ratio is not None]
     share = s.measured("prompt tokens found in the prefix cache", lambda w: w.prefix_hit_ratio, "ratio")
@@ -115,7 +115,7 @@ def _long_prompts(s: Symptoms) -> tuple[Finding, ...]:
 
 
 def _kv_transfer(s: Symptoms) -> tuple[Finding, ...]:
-    # Without a usual time nothing is said: a transfer always takes some of the TTFT.
+    # Without a usual time nothing is stated: a transfer always takes a part of the TTFT.
     share = s.share(lambda w: w.kv_transfer_s, s.added_s)
     if not is_at_least(s.growth(lambda w: w.kv_transfer_s), GROWN) or not is_at_least(share, MOST):
         return ()
@@ -144,7 +144,7 @@ def _network(s: Symptoms) -> tuple[Finding, ...]:
     still = (s.now.still_ratio or 0.0) - (s.before.still_ratio or 0.0)
     if s.is_about_decode and s.has_usual and held >= STILL and held > still:
         return _known(s.measured("time in which tokens are held on the way", lambda w: w.held_ratio, "ratio"))
-    # Headers tell something only where they do not wait for the first token.
+    # Headers are informative only if they do not wait for the first token.
     is_early = s.before.headers_ratio is not None and s.before.headers_ratio < MOST
     parts = (
         ("connecting", s.share(lambda w: w.connect_s, s.added_s), MOST),
@@ -174,14 +174,14 @@ def _slow_prefill(s: Symptoms) -> tuple[Finding, ...]:
         return _known(s.shared("time in the engine without waiting", inside, s.added_s), waiting)
     slopes_s = (s.now.ttft_per_prompt_token_s or 0.0) - (s.before.ttft_per_prompt_token_s or 0.0)
     error_s = math.hypot(s.now.ttft_per_prompt_token_error_s or 0.0, s.before.ttft_per_prompt_token_error_s or 0.0)
-    # Otherwise other prompts may be what is slow: the wait for them is not in proportion to the length.
+    # Otherwise the prompts may wait for other slow prompts: that wait does not depend on the length.
     is_seen_inside = s.queue_share is not None and (s.outside_share is not None or not s.has_usual)
     is_own = cost >= MOST and slopes_s > (CERTAIN if is_seen_inside else SHARP) * error_s
     return _known(s.shared("prefill of its own prompt", cost, s.long_added_s), waiting) if is_own else ()
 
 
 def _stands_still_more(s: Symptoms) -> bool:
-    """True if streams pause for more of the time than usual although the load hardly grew, and requests do not wait."""
+    """True if streams pause for a larger share of time than usual, with about the same load and no waiting requests."""
     still, usual = s.now.still_ratio, s.before.still_ratio
     if still is None or usual is None or still < max(usual + STILL, LONGER * usual):
         return False
@@ -189,7 +189,7 @@ def _stands_still_more(s: Symptoms) -> bool:
 
 
 def _stalls(s: Symptoms) -> tuple[Finding, ...]:
-    # Without a page, and where the usual first token is later as well, prompts that are computed may make the pauses.
+    # Without a page, and if the first token is late too, the computation of prompts may cause the pauses.
     median = s.growth(lambda w: w.long_ttft_s)
     if s.now.waiting is None or median is None or median >= LONGER or not _stands_still_more(s):
         return ()
@@ -210,7 +210,7 @@ def _queueing(s: Symptoms) -> tuple[Finding, ...]:
 
 
 def why_decode_is_slow(s: Symptoms) -> tuple[str, tuple[str, ...]]:
-    """(why decode steps are slow, measurements that could show more), by GPU readings, the metrics page and the bandwidth bound."""
+    """(why decode steps are slow, measurements that could show more), from GPU readings, metrics page and bandwidth bound."""
     now, before = s.now, s.before
     clock, running = s.growth(lambda w: w.gpu_clock_hertz), s.growth(lambda w: w.running)
     tokens = s.growth(lambda w: w.generated_tokens_per_s)
@@ -223,7 +223,7 @@ def why_decode_is_slow(s: Symptoms) -> tuple[str, tuple[str, ...]]:
     foreign = (now.gpu_memory_ratio or 0.0) - (before.gpu_memory_ratio or 1.0)
     if foreign >= FOREIGN and not now.gpu_processes:
         return f"perhaps another process on the GPU: {foreign:.0%} more of its memory is in use", ()
-    # Slower steps alone raise the number that run by as much as they grow; a larger batch raises the steps by less.
+    # Slower steps alone raise the number of running requests by the same factor; a larger batch slows the steps by less.
     if is_at_least(running, LONGER) and is_at_least(tokens, max(LONGER, s.step_growth or 1.0)):
         return f"the batch is larger: {now.running:.3g} requests run, usually {before.running:.3g}", ()
     if is_at_least(now.over_bound, NEAR_BOUND):
@@ -232,7 +232,7 @@ def why_decode_is_slow(s: Symptoms) -> tuple[str, tuple[str, ...]]:
     missing = unmet(
         ("the engine's metrics page", now.running is not None),
         ("GPU readings", now.gpu_clock_hertz is not None),
-        # The bound depends on the context: without it, `decode_bound` gives no bound.
+        # The bound depends on the context: if that is unknown, there is no bound.
         ("KV cache usage and capacity on its page", now.kv_cache_tokens is not None or now.running is None),
         ("`decode_bound`", now.over_bound is not None or now.kv_cache_tokens is None),
         (CALM_TIME, all(usual is not None or value is None for value, usual in compared)),
@@ -243,7 +243,7 @@ def why_decode_is_slow(s: Symptoms) -> tuple[str, tuple[str, ...]]:
 
 
 def unmet(*needs: tuple[str, bool]) -> tuple[str, ...]:
-    """The names of the measurements that were not made. needs: (name, True if it was made)"""
+    """Names of measurements that were not made. needs: (name, True if made)"""
     return tuple(name for name, is_met in needs if not is_met)
 
 
@@ -251,9 +251,9 @@ def unmet(*needs: tuple[str, bool]) -> tuple[str, ...]:
 class Mechanism:
     """A mechanism of slowness or failure, and how to recognise it.
 
-    needs: whether what is bad can come from it
+    needs: returns whether it can cause what is bad
     shows: returns the findings that show it; empty if the symptoms do not
-    explains: mechanisms that can be a consequence of it, and are not named beside it
+    explains: mechanisms that can be its consequence, and are not named with it
     """
 
     name: Name
@@ -277,7 +277,7 @@ def _is_ttft_slow(s: Symptoms) -> bool:
     return s.is_ttft_slow
 
 
-# In the order in which they are looked at. Requests that are refused or fail look up no prefixes.
+# In order of evaluation. Requests that are refused or fail look up no prefixes.
 MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         "refusing",
@@ -301,7 +301,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         "draining",
         "the engine shuts down and takes no more requests",
         _has_failures,
-        lambda _: (),  # its health says so
+        lambda _: (),  # the target's health says so
         frozenset(),
         "whether somebody or something asked it to shut down",
         (advice.NEXT_SERVER,),

@@ -1,4 +1,4 @@
-"""Diagnoses each target while an SLO is breached or a latency has drifted, by comparing the present window with usual ones."""
+"""Diagnoses targets while an SLO is breached or a latency has drifted, by comparing the present window with usual ones."""
 
 import asyncio
 import json
@@ -32,24 +32,24 @@ from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
 from prober.storage.saved_rows import SavedRows
 
 EVALUATE_EVERY_S = 15.0
-# A name is confirmed by more than half of these latest evaluations of a trouble, at least three, and ends when fewer than half have it.
+# A name is confirmed by more than half of a trouble's latest evaluations, at least three, and ends when fewer than half have it.
 CONFIRMING, MIN_CONFIRMING = 8, 3
-# Seconds of a window before trouble, and of one in it; of rare probes they reach further back, up to this many.
+# Seconds of a window before trouble, and of one in it; with rare probes they extend further back, up to this many.
 SHORT, LONG = (120.0, 30), (300.0, 120)
-MAX_PROBES = 600  # per workload, and MAX_READINGS of page and GPUs: an evaluation then takes milliseconds
+MAX_PROBES = 600  # per workload, like MAX_READINGS of page and GPUs: an evaluation then takes milliseconds
 MAX_READINGS = 150
 PAST_S = 900.0  # for which a diagnosis is shown after its trouble
-AGAIN_S = 300.0  # after a trouble, in which the same trouble comes again
+AGAIN_S = 300.0  # after a trouble: the same one within this time continues it
 MAX_PROBE_AGE_S = 6 * 3600.0
-SETTLING_S = 30.0  # of a new prober or engine, and after a trouble, in which frequent probes are not usual
-FIRST_WINDOWS, FIRST_WINDOW_S = 5, 60.0  # the first usual windows are short, to exist within minutes
-USUAL_WINDOW_S = 600.0  # and as much of the engine's state is shown on the page
+SETTLING_S = 30.0  # of a new prober or engine, and after trouble: no usual window from frequent probes
+FIRST_WINDOWS, FIRST_WINDOW_S = 5, 60.0  # shorter, so that they exist within minutes
+USUAL_WINDOW_S = 600.0  # and time for which the page shows the engine's state
 FEW_PROBES = MIN_SAMPLES_BY_QUANTILE[0.5]
-MIN_PROBES = 5  # of a trouble, from which it is more than its failures
+MIN_PROBES = 5  # in a trouble that consists not only of failures
 MAX_USUAL_WINDOWS = 36  # six hours
-GROWING = ("ttft", "tpot")  # latencies whose steady growth is seen
+GROWING = ("ttft", "tpot")  # latencies watched for steady growth
 FAILURES: frozenset[Name] = frozenset({"refusing", "loading", "failing"})
-SUCCESS = Slo("success", "success", None, Decimal("0.99"), 0.0)  # judges a target whose state says that it fails
+SUCCESS = Slo("success", "success", None, Decimal("0.99"), 0.0)  # judges a target whose state is failing
 log = logging.getLogger(__name__)
 
 
@@ -64,28 +64,28 @@ class DiagnosisMonitor(Monitor):
         self._targets: set[TargetDiagnosis] = set()
 
     def observe(self, observed: ObservedTarget) -> "TargetDiagnosis":
-        """Create the observer that collects evidence on one target, and diagnose it from now on."""
+        """Create the observer that collects evidence about one target, and diagnose it from now on."""
         observer = TargetDiagnosis(self, observed)
         self._targets.add(observer)
         return observer
 
     def forget(self, target: "TargetDiagnosis") -> None:
-        """Remove a target, and keep its usual features for its return."""
+        """Remove a target. Its usual features are kept in case it returns."""
         self._targets.discard(target)
         self._saved.put(target.states())
 
     def saved_cause(self, target: str) -> Diagnosis | None:
-        """The diagnosis of the last trouble of a target that an earlier process saved."""
+        """Diagnosis of a target's last trouble, saved by an earlier process."""
         consequence = f"target={target}: the cause of its last trouble is forgotten"
         return self._saved.pop(_cause_key(target), lambda data: restored(json.loads(data)), consequence)
 
     def saved_usual(self, key: str) -> WindowFeatures | None:
-        """The usual features that an earlier process saved."""
+        """Usual features saved by an earlier process."""
         consequence = f"{key}: what is usual is learned again"
         return self._saved.pop(key, lambda data: WindowFeatures(**json.loads(data)), consequence)
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """(name, usual features) of each workload, to be saved."""
+        """(name, usual features) of each workload, to save."""
         for target in list(self._targets):
             yield from target.states()
 
@@ -94,7 +94,7 @@ class DiagnosisMonitor(Monitor):
         while True:
             await asyncio.sleep(EVALUATE_EVERY_S)
             for target in list(self._targets):
-                if target in self._targets:  # it may have been removed during this round
+                if target in self._targets:  # it may have been removed meanwhile
                     try:
                         target.evaluate()
                     except Exception:
@@ -103,11 +103,11 @@ class DiagnosisMonitor(Monitor):
 
 
 class TargetDiagnosis(TargetObserver):
-    """Evidence and diagnosis of one target. A workload includes its series of warm prompts.
+    """Evidence about one target, and its diagnosis. A workload includes its series of warm prompts.
 
-    keys: key of the usual features in the store, by workload; it changes if the workload's requests do.
-    readings, devices: of the engine's page and of the GPUs, with seconds of the monotonic clock.
-    diagnosis: None while no SLO is breached and no latency drifts or grows; names are `probable` until they are confirmed.
+    keys: workload → key of its usual features in the store, which changes if the workload's requests do.
+    readings, devices: readings of the engine's page and the GPUs, with seconds of the monotonic clock.
+    diagnosis: None while no SLO is breached and no latency drifts or grows; names are `probable` until confirmed.
     """
 
     def __init__(self, monitor: DiagnosisMonitor, observed: ObservedTarget) -> None:
@@ -115,12 +115,12 @@ class TargetDiagnosis(TargetObserver):
         self.name = observed.name
         self._slos: dict[str, tuple[Slo, ...]] = {}
         self._probes: dict[str, deque[ProbeResult]] = {}
-        self.usual: dict[str, deque[tuple[float, WindowFeatures]]] = {}  # and when each was learnt
+        self.usual: dict[str, deque[tuple[float, WindowFeatures]]] = {}  # with the time of learning
         self.keys: dict[str, str] = {}
         self._drifted: set[tuple[str, str]] = set()  # workload, signal
         self._courses: dict[tuple[str, str], Course] = {}  # by workload and signal
         self._calm_since_s = self._now_s()
-        self._learnt_s: dict[str, float] = {}  # end of the latest usual window of a workload
+        self._learnt_s: dict[str, float] = {}  # end of a workload's latest usual window
         self._state, self._was_ready = TargetState.PENDING, False
         self._state_since_s = 0.0
         self.decode: DecodeBoundSpec | None = observed.spec.decode_bound
@@ -128,9 +128,9 @@ class TargetDiagnosis(TargetObserver):
         self.devices: deque[tuple[float, Sequence[GpuReading]]] = deque(maxlen=MAX_READINGS)
         self.diagnosis: Diagnosis | None = None
         self._past: Diagnosis | None = None
-        # Of the present trouble, or of the last one: its begin, its last bad event, and the latest evaluations.
+        # About the present trouble, or the last one: begin, last bad event, latest evaluations.
         self._since_s = self._until_s = -math.inf
-        self._begin_s, self._is_judged = -math.inf, False  # of a trouble that may be the last one again
+        self._begin_s, self._is_judged = -math.inf, False  # of a trouble that may continue the last one
         self._verdicts: deque[Diagnosis] = deque(maxlen=CONFIRMING)
         self._logged: set[tuple[Name, ...]] = set()
         for probe in observed.spec.probes:
@@ -147,7 +147,7 @@ class TargetDiagnosis(TargetObserver):
         self._show()
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """(name, usual features) of each workload, and (name, diagnosis) of the last trouble, to be saved."""
+        """(name, usual features) of each workload, and (name, diagnosis) of the last trouble, to save."""
         cause = self.diagnosis or self.past
         if cause is not None and cause.regimes != ("unknown",):
             ended = replace(cause, until_unix_s=self._unix_s(self._until_s))
@@ -198,7 +198,7 @@ class TargetDiagnosis(TargetObserver):
         }
 
     def _take_up(self, cause: Diagnosis) -> None:
-        """Go on from the diagnosis of an earlier process: it is past, and the same trouble if it comes again soon."""
+        """Continue from an earlier process's diagnosis: it is past, but the same trouble soon afterwards continues it."""
         assert cause.since_unix_s is not None
         assert cause.until_unix_s is not None
         started_unix_s = self._unix_s(0.0)
@@ -209,13 +209,13 @@ class TargetDiagnosis(TargetObserver):
 
     @property
     def past(self) -> Diagnosis | None:
-        """The diagnosis of the last trouble, with its end, until PAST_S after it; None while there is another."""
+        """The diagnosis of the last trouble, with its end, until PAST_S afterwards; None during another trouble."""
         if self.diagnosis is not None or self._now_s() - self._until_s > PAST_S:
             return None
         return self._past
 
     def evaluate(self) -> None:
-        """Diagnose the target while an SLO is breached or a latency drifts or grows; otherwise learn its usual features."""
+        """Diagnose the target if an SLO is breached or a latency drifts or grows; otherwise learn its usual features."""
         now_s = self._now_s()
         silent: Name | None = None
         if self._state is TargetState.DRAINING:
@@ -236,7 +236,7 @@ class TargetDiagnosis(TargetObserver):
             self._learn(now_s)
 
     def _trouble(self, now_s: float) -> tuple[Diagnosis, float, float] | None:
-        """(verdict on the present trouble, its begin, its last bad event); None without trouble."""
+        """(verdict on the present trouble, begin, last bad event); None without trouble."""
         if self._state in NO_DATA_STATES or self._observed.target.paused_unix_s is not None:
             return None
         in_trouble = self.diagnosis is not None
@@ -250,7 +250,7 @@ class TargetDiagnosis(TargetObserver):
             recent = [probe for probe in latest if due_s(probe) > after_s]
             slos = (*self._slos[workload], *([SUCCESS] if is_failing else ()))
             burns = [burning for slo in slos if (burning := burn(slo, recent, is_expected=is_expected))]
-            burns.sort(key=lambda burning: burning.threshold_s)  # the strictest of a signal counts
+            burns.sort(key=lambda burning: burning.threshold_s)  # the strictest SLO of a signal counts
             courses = [(signal.upper(), self._courses.get((workload, signal), Course())) for signal in GROWING]
             growths = [(signal, growth) for signal, course in courses if (growth := course.growth())]
             drifted = [signal.upper() for base, signal in self._drifted if base.removesuffix(WARM) == workload]
@@ -282,9 +282,9 @@ class TargetDiagnosis(TargetObserver):
         return None if verdict is None else (verdict, min(begins_s), max(ends_s))
 
     def _take(self, verdict: Diagnosis, since_s: float, until_s: float, *, is_certain: bool = False) -> None:
-        """Show those names that most of the latest verdicts of the trouble agree on; of a certain verdict, its own at once.
+        """Show the names shared by most of the latest verdicts on the trouble; a certain verdict's names immediately.
 
-        A cause that comes again soon after its end is the same trouble, until the first verdict on it names another one.
+        If a cause returns soon after its end it is the same trouble, until the first verdict that names another.
         """
         shown = self.diagnosis.regimes if self.diagnosis is not None else ()
         known = set(verdict.regimes) - {"unknown"}
@@ -317,11 +317,11 @@ class TargetDiagnosis(TargetObserver):
             latest = verdict
         self.diagnosis = replace(latest, bad=verdict.bad, since_unix_s=self._unix_s(self._since_s))
         self._show()
-        if not is_certain:  # else the event of the state has said it
+        if not is_certain:  # otherwise the event about the state says it
             self._log()
 
     def _end(self, now_s: float) -> None:
-        """Show no cause any more, as the trouble is over."""
+        """Remove the cause, because the trouble is over."""
         assert self.diagnosis is not None
         self._past = replace(self.diagnosis, until_unix_s=self._unix_s(self._until_s))
         self.diagnosis = None
@@ -339,7 +339,7 @@ class TargetDiagnosis(TargetObserver):
         self._monitor.events.record(log, event, f"diagnosis: {' and '.join(names)}")
 
     def _show(self) -> None:
-        """Export the names that are shown now."""
+        """Export the names that are now shown."""
         shown: list[tuple[str, str, str, str, str]] = []
         if self.diagnosis is not None and self.diagnosis.since_unix_s is not None:
             since = f"{datetime.fromtimestamp(self.diagnosis.since_unix_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
@@ -352,7 +352,7 @@ class TargetDiagnosis(TargetObserver):
             self._monitor.registry.value(series.CAUSE, *labels).value = 1.0
 
     def _learn(self, now_s: float) -> None:
-        """Store the features of the time since the last usual window as a further usual window, once that time has enough probes."""
+        """Add the time since the last usual window as another one, once it has enough probes."""
         for workload, probes in self._probes.items():
             since_s = max(self._calm_since_s, self._learnt_s.get(workload, 0.0))
             usual = self.usual[workload]
@@ -369,7 +369,7 @@ class TargetDiagnosis(TargetObserver):
                 self._learnt_s[workload] = now_s
 
     def _features(self, probes: Sequence[ProbeResult]) -> WindowFeatures:
-        """Features of the span of time since the first of these probes was due."""
+        """Features of the time since the first of these probes was due."""
         since_s = min(map(due_s, probes), default=0.0)
         readings = [(at_s, signals) for at_s, signals in self.readings if at_s >= since_s]
         devices = [gpus for at_s, gpus in self.devices if at_s >= since_s]
@@ -381,7 +381,7 @@ class TargetDiagnosis(TargetObserver):
         return self._observed.target.clock.now_ns() / 1e9
 
     def _unix_s(self, at_s: float) -> float:
-        """The wall time of a moment, by the present difference of both clocks."""
+        """Wall time of a monotonic time, by the present difference of both clocks."""
         return self._observed.target.clock.unix_s() + at_s - self._now_s()
 
 
@@ -390,7 +390,7 @@ def _cause_key(target: str) -> str:
 
 
 def _latest(probes: Sequence[ProbeResult], now_s: float, window_s: float, least: int) -> list[ProbeResult]:
-    """Probes of the last `window_s`; if they are too few, the latest `least` that are no older than MAX_PROBE_AGE_S."""
+    """Probes of the last `window_s`; if too few, the latest `least` that are at most MAX_PROBE_AGE_S old."""
     ages = [(now_s - due_s(probe), probe) for probe in probes]
     recent = [probe for age_s, probe in ages if age_s <= window_s]
     return recent if len(recent) >= least else [probe for age_s, probe in ages[-least:] if age_s <= MAX_PROBE_AGE_S]

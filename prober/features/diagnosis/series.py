@@ -21,7 +21,7 @@ BOUND_RATIO = gauge(
     "target",
 )
 CAUSES: tuple[Name, ...] = get_args(Name)
-# After the state of the cause.
+# After the state that names the cause.
 CAUSE_WORDS = words_mapping(
     {
         f"{state} {cause}": f"{adverb}{cause.replace('_', ' ')}"
@@ -33,7 +33,7 @@ CAUSE_WORDS = words_mapping(
 
 
 def decode_speed() -> Panel:
-    """Panel of the decode speed relative to the limit of the memory bandwidth."""
+    """Panel of the decode speed relative to the memory bandwidth's limit."""
     return stat(
         "Decode ÷ memory bound",
         "Speed of a decode step as a share of what memory bandwidth allows. Bad: below 60%; memory bandwidth is not the limit. "

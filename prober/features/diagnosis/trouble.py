@@ -1,4 +1,4 @@
-"""Begin and end of a trouble: a budget that burns too fast, and a latency that grows steadily. Times are seconds of one clock."""
+"""Begin and end of a trouble: a budget that burns too fast, or a latency that grows steadily. Times are seconds of one clock."""
 
 import math
 from collections import deque
@@ -16,22 +16,22 @@ from prober.measure.timeline import format_duration
 
 BREACH_BURN_RATE = 3
 MIN_BAD_EVENTS, MIN_BAD_AGAIN = 3, 2
-MIN_S = 10.0  # between bad events: a single long prompt delays many probes of a second
-HOLD_S = 30.0  # without a bad event, at least, until trouble is over
-# Log likelihood ratios: of trouble to good times, to begin, and to begin again; of good times to trouble, to end.
+MIN_S = 10.0  # between bad events: one long prompt delays all probes of a second
+HOLD_S = 30.0  # least time without a bad event until trouble is over
+# Log likelihood ratios: of trouble to good times for a begin, and for a return; of good times to trouble for an end.
 SURE, AGAIN, OVER = math.log(10_000), math.log(1_000), math.log(100)
-# A point of a latency's course has so many answers, and so many seconds; its course has some hours of them.
+# Answers and seconds per point of a latency's course, which covers some hours.
 POINT_ANSWERS, POINT_S, MAX_POINTS = 20, 60.0, 90
 MIN_GROWING_POINTS = 6
-CLEARLY = 6.0  # standard errors of the slope of a latency that grows
+CLEARLY = 6.0  # standard errors of the slope of a growing latency
 
 
 @dataclass(frozen=True, slots=True)
 class Burn:
-    """Budget of an SLO that burns too fast.
+    """An SLO's budget that burns too fast.
 
-    signal: of the SLO; `success` if failures that do not depend on speed burn its budget, whatever its signal
-    since_s, until_s: when the first and the last of its bad probes were due
+    signal: the SLO's signal, or `success` if failures that do not depend on speed burn its budget
+    since_s, until_s: due times of its first and last bad probe
     text: what is bad, such as `TTFT 1.1 s, 300 ms allowed`
     """
 
@@ -43,15 +43,15 @@ class Burn:
 
 
 def due_s(probe: ProbeResult) -> float:
-    """When the probe was due."""
+    """Due time of the probe in seconds."""
     return probe.timeline.intended_ns / 1e9
 
 
 def burn(slo: Slo, probes: Sequence[ProbeResult], *, is_expected: bool = False) -> Burn | None:
-    """The burn of an SLO's budget that lasts until the last of these probes; None without one. Wrong answers are left out.
+    """The burn of an SLO's budget that lasts until the last of these probes, if any. Wrong answers are left out.
 
-    probes: in the order of time
-    is_expected: less evidence is enough, as the budget burned a little before, or the state of the target says so
+    probes: in order of time
+    is_expected: less evidence suffices, because the budget has just burned or the target's state says so
     """
     if slo.signal == "quality":
         return None
@@ -60,7 +60,7 @@ def burn(slo: Slo, probes: Sequence[ProbeResult], *, is_expected: bool = False) 
         counted = [(probe, *counts) for probe in judged if (counts := count_events(slo, probe))[0]]
         if sum(bad for _, _, bad in counted) < (MIN_BAD_AGAIN if is_expected else MIN_BAD_EVENTS):
             continue
-        # Events of one answer are alike: they weigh as the root of their number.
+        # Events of one answer are alike, so they weigh as the root of their number.
         samples = [(due_s(probe), bad / events, math.sqrt(events)) for probe, events, bad in counted]
         if (span := _span(samples, float(slo.error_budget_ratio), is_expected)) is not None:
             first, last = span
@@ -74,18 +74,18 @@ def burn(slo: Slo, probes: Sequence[ProbeResult], *, is_expected: bool = False) 
 
 
 def _span(samples: Sequence[tuple[float, float, float]], budget: float, is_expected: bool) -> tuple[int, int] | None:
-    """(places of the first and the last bad probe of a trouble); None if there is none, or if it is over.
+    """(indices of a trouble's first and last bad probe); None if there is none, or if it is over.
 
-    It begins where the sum of the bad events less the allowed ones is least (Page's CUSUM), and is one if its log likelihood ratio to
-    good times is large, or if all samples burn the budget too fast. It is over once what came since is much more likely in good times,
-    and the target was good for longer than at any time in between.
+    It begins where the sum of bad minus allowed events is least (Page's CUSUM). It is a trouble if its log likelihood ratio to
+    good times is large, or if all samples burn the budget too fast. It is over once the events since then are much more likely in good
+    times, and the target was good for longer than ever in between.
 
     samples: (time, share of bad events, weight) of each probe
     """
     allowed = BREACH_BURN_RATE * budget
     sums = [0.0, *accumulate(ratio - allowed for _, ratio, _ in samples)]
     begin = sums.index(min(sums))
-    # Of an answer with many events some are bad in good times too.
+    # Of an answer with many events, some are bad in good times too.
     clearly = max(allowed, fmean(ratio for _, ratio, _ in samples[begin:]) / 2) if begin < len(samples) else 1.0
     bad = [place for place in range(begin, len(samples)) if samples[place][1] > clearly]
     if not bad or allowed >= 1:
@@ -108,7 +108,7 @@ def _span(samples: Sequence[tuple[float, float, float]], budget: float, is_expec
 
 
 def _bad_text(slo: Slo, signal: str, probes: Sequence[ProbeResult], ratios: Sequence[float]) -> str:
-    """What is bad since the trouble began, and how much is allowed."""
+    """Describe what has been bad since the trouble began, and what is allowed."""
     allowed = f"{format_percent(slo.error_budget_ratio)} allowed"
     if signal == "success":
         return f"{_percent(fmean(ratios))} of the probes fail, {allowed}"
@@ -124,7 +124,7 @@ def _percent(ratio: float) -> str:
 
 
 class Growth(NamedTuple):
-    """A latency that grows steadily since `since_s`. text: by how much"""
+    """A latency that has grown steadily since `since_s`. text: by how much"""
 
     since_s: float
     text: str
@@ -132,14 +132,14 @@ class Growth(NamedTuple):
 
 @dataclass(slots=True)
 class Course:
-    """Course of a latency over some hours: points, each the mean of the logarithm over some answers."""
+    """Course of a latency over some hours. Each point is the mean logarithm of some answers."""
 
     points: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MAX_POINTS))
     _begin_s: float = 0.0
     _logs: list[float] = field(default_factory=list)
 
     def add(self, at_s: float, value_s: float) -> None:
-        """Add the latency of an answer, in the order of time."""
+        """Add the latency of an answer. Call in order of time."""
         self._begin_s = self._begin_s if self._logs else at_s
         self._logs.append(math.log(value_s))
         if len(self._logs) >= POINT_ANSWERS and at_s - self._begin_s >= POINT_S:
@@ -147,9 +147,9 @@ class Course:
             self._logs = []
 
     def growth(self) -> Growth | None:
-        """The steady growth until now: a level and then a rising line correlate with the course clearly, and more than two levels do.
+        """Steady growth up to now: the course fits a level followed by a rising line clearly, and better than two levels.
 
-        When the latency has fallen by half of its growth, the course begins anew.
+        When the latency has lost half of its growth, the course restarts.
         """
         size = len(self.points)
         if size < MIN_GROWING_POINTS:

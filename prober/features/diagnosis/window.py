@@ -32,17 +32,17 @@ from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
 
 Reading = tuple[float, EngineSignals]
 
-MAX_LENGTH_DIFFERENCE = 0.1  # between prompts of similar length, as a share of the length
-SINGLE = 0.75  # flushes per token; a busy machine or a lossy path merges some, and speculation makes more tokens a step
-MAX_GAPS = 4_000  # ITLs that are used, from evenly spaced probes: sorting them takes most of the time
-PAUSE_STEPS, PAUSE_S = 8, 0.05  # a gap that is longer than both is a pause of the stream
-BURST_SHARE = 0.3  # of the tokens that the time of a pause stands for: they arrive after it if it was on their way
-WARM = "_warm"  # suffix of the name of a workload's series of warm prompts, see `Workload.series`
+MAX_LENGTH_DIFFERENCE = 0.1  # between prompts of similar length, relative to the length
+SINGLE = 0.75  # flushes per token; a busy machine or lossy path merges some, speculation yields more tokens per step
+MAX_GAPS = 4_000  # ITLs used, from evenly spaced probes: sorting takes most of the time
+PAUSE_STEPS, PAUSE_S = 8, 0.05  # a gap longer than both is a pause of the stream
+BURST_SHARE = 0.3  # of a pause's tokens: that many arrive after it if it was on the path
+WARM = "_warm"  # suffix of a workload's series of warm prompts, see `Workload.series`
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Hardware that the engine decodes on, see `bandwidth_bound`. gpus: number that share the weights."""
+    """Hardware on which the engine decodes, see `bandwidth_bound`. gpus: number of GPUs that share the weights"""
 
     model: DecodeModel
     memory_bandwidth_bytes_per_s: float
@@ -50,7 +50,7 @@ class Hardware:
 
 
 def hardware_of(decode: DecodeBoundSpec | None, devices: Sequence[GpuReading] = (), ranks: int = 1) -> Hardware | None:
-    """Hardware of one rank; None if `decode` is not configured, or if the memory bandwidth is not known."""
+    """Hardware of one rank; None if `decode` is not configured, or if the memory bandwidth is unknown."""
     if decode is None:
         return None
     bandwidth = decode.memory_bandwidth_bytes_per_s
@@ -69,10 +69,10 @@ def window_features(
     devices: Sequence[Sequence[GpuReading]] = (),
     hardware: Hardware | None = None,
 ) -> WindowFeatures:
-    """Features of one window.
+    """Compute the features of one window.
 
     probes: of one workload, including its series of warm prompts; percentiles of different shapes are never pooled. Latencies use
-        answered probes without warm-ups and without cold prompts that were cached.
+    answered probes without warm-ups and cached cold prompts.
     readings: (seconds of one clock, signals of the page) in the order of time.
     devices: readings of all GPUs, one sequence per time.
     """
@@ -94,9 +94,9 @@ def window_features(
         for _, s in readings
         if s.kv_cache_usage_ratio_mean is not None and s.kv_cache_capacity_tokens is not None
     )
-    over_bound = None  # without the context of the batch, which the bound depends on
+    over_bound = None  # if the batch's context is unknown
     if hardware is not None and step_s and kv_cache_tokens is not None and running is not None:
-        # Each rank reads the weights, and the context of its own requests.
+        # Each rank reads the weights, and its own requests' context.
         ranks = max(s.ranks or 1 for _, s in readings)
         per_s = decode_bound_tokens_per_s(
             hardware.model,
@@ -160,7 +160,7 @@ def window_features(
         gpu_processes=_mean(
             sum(len(d.processes) for d in reading if d.processes is not None)
             if any(d.processes for d in reading)
-            else None  # in a container the driver may show none
+            else None  # a container may show none
             for reading in devices
         ),
         kv_cache_tokens=kv_cache_tokens,
@@ -172,7 +172,7 @@ def window_features(
 
 
 class Failure(NamedTuple):
-    """Number of probes that failed in one way. detail: error of the transport, or status and text of the server"""
+    """Number of probes that failed in one way. detail: error of the transport, or status and server's text"""
 
     outcome: str
     detail: str
@@ -184,7 +184,7 @@ class Failure(NamedTuple):
 
 
 def failures_of(probes: Iterable[ProbeResult]) -> list[Failure]:
-    """The ways in which these probes failed, most frequent first. Details that differ only in numbers count as one."""
+    """Kinds of failure of these probes, most frequent first. Details that differ only in numbers are one kind."""
     kinds: dict[tuple[str, str], Counter[str]] = {}
     for probe in probes:
         alike = re.sub(r"(?<!HTTP )\b\d+", "", probe.detail)
@@ -197,10 +197,10 @@ def failures_of(probes: Iterable[ProbeResult]) -> list[Failure]:
 
 
 def _pauses(probes: Sequence[ProbeResult], step_s: float | None) -> tuple[float | None, float | None, float | None]:
-    """(still_ratio, held_ratio, longest_still_s). Pauses are gaps of PAUSE_STEPS decode steps and of PAUSE_S.
+    """(still_ratio, held_ratio, longest_still_s). Pauses are gaps of PAUSE_STEPS decode steps and PAUSE_S.
 
-    The engine goes on during a pause of the path, so the tokens of that time arrive together after it. An engine that stands still
-    sends one token after its pause.
+    If the path pauses, the engine continues, so the tokens of that time arrive together afterwards. If the engine stands still, it
+    sends one token after the pause.
     """
     if step_s is None:
         return None, None, None
@@ -239,8 +239,8 @@ class PromptLine(NamedTuple):
 def prompt_line(samples: Sequence[tuple[float, float]]) -> PromptLine | None:
     """Line through (prompt tokens, TTFT in s); None if the lengths are too similar.
 
-    The slope between the medians of the shortest and the longest third (Tukey's resistant line, Exploratory Data Analysis,
-    1977, chapter 5), which a few requests that had to wait do not change.
+    The slope connects the medians of the shortest and longest third (Tukey's resistant line, Exploratory Data Analysis,
+    1977, chapter 5), which a few waiting requests do not change.
     """
     ordered = sorted(samples)
     third = len(ordered) // 3
@@ -261,13 +261,13 @@ def prompt_line(samples: Sequence[tuple[float, float]]) -> PromptLine | None:
 
 
 def _prompt_tokens(probe: ProbeResult) -> int:
-    """Prompt tokens as counted by the server, else as requested; 0 if neither is known."""
+    """Prompt tokens counted by the server, or else as requested; 0 if unknown."""
     usage = probe.timeline.usage
     return (usage.prompt_tokens if usage else None) or probe.requested_prompt_tokens
 
 
 def _gaps(probes: Sequence[ProbeResult]) -> tuple[list[float], bool]:
-    """(ITLs of evenly spaced probes, whether flushes are mostly single tokens and ITLs are therefore decode steps)."""
+    """(ITLs of evenly spaced probes, True if most flushes are single tokens, so that ITLs are decode steps)."""
     total = sum(max(0, len(probe.timeline.content_ns) - 1) for probe in probes)
     stride = -(-total // MAX_GAPS) or 1
     gaps: list[float] = []
@@ -280,21 +280,21 @@ def _gaps(probes: Sequence[ProbeResult]) -> tuple[list[float], bool]:
 
 
 def _step_s(gaps: Sequence[float]) -> float | None:
-    """Decode step: the lower quartile of the gaps, which excludes prefills, preemptions and steps slowed by other requests."""
+    """Decode step: lower quartile of the gaps, without prefills, preemptions and steps slowed by other requests."""
     return (sorted(gaps)[len(gaps) // 4] or None) if len(gaps) >= MIN_SAMPLES_BY_QUANTILE[0.9] else None
 
 
 def _slow_step_s(probes: Iterable[ProbeResult]) -> float | None:
-    """Plain decode step of the slowest fifth of the answers, which shows one slow replica among several."""
+    """Decode step of the slowest fifth of the answers, which reveals one slow replica among several."""
     steps = sorted(sorted(itls)[len(itls) // 4] for probe in probes if (itls := probe.timeline.itls_s))
     return steps[-1 - len(steps) // 5] if len(steps) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None
 
 
 def _cold_and_warm(ttfts: Iterable[tuple[ProbeResult, float]]) -> tuple[float, float, float] | tuple[None, None, None]:
-    """Medians of the TTFT of cold and of warm prompts of the same lengths, and the standard error of their difference.
+    """Median TTFT of cold and of warm prompts of the same lengths, and the standard error of their difference.
 
-    A warm prompt is compared with the cold ones of its workload that are of similar length. The error is that of the median saving, for
-    normal samples, computed from the quartiles, which a few slow requests do not change. It includes the variation with the length, as
+    A warm prompt is compared with its workload's cold ones of similar length. The error is that of the median saving, for
+    normal samples, computed from the quartiles, which a few slow requests do not change. It includes the variation by length, because
     a later window has other lengths.
     """
     series: dict[str, list[tuple[int, float]]] = {}
@@ -324,7 +324,7 @@ def _cold_and_warm(ttfts: Iterable[tuple[ProbeResult, float]]) -> tuple[float, f
 
 
 def _median_error(samples: Sequence[float], independent: int) -> float:
-    """Standard error of the median of normal samples. independent: number of independent samples among them"""
+    """Standard error of the median of normal samples. independent: how many of them are independent"""
     return 1.2533 * _quartile_range(samples) / 1.349 / math.sqrt(independent)
 
 
@@ -334,7 +334,7 @@ def _quartile_range(samples: Sequence[float]) -> float:
 
 
 def _median(samples: Iterable[float | None]) -> float | None:
-    """Median of the known samples; None if they are too few."""
+    """Median of the known samples; None with too few."""
     known = [sample for sample in samples if sample is not None]
     return median(known) if len(known) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None
 
@@ -366,7 +366,7 @@ def _headers(probes: Iterable[ProbeResult]) -> tuple[float, float] | tuple[None,
 
 
 def typical(windows: Iterable[WindowFeatures]) -> WindowFeatures:
-    """Features of usual times: the median of each feature over the windows in which it was measured."""
+    """Usual features: the median of each feature over the windows in which it was measured."""
     rows = list(windows)
     names = [part.name for part in fields(WindowFeatures) if part.name not in ("probes", "failures")]
     columns = {name: [value for row in rows if (value := getattr(row, name)) is not None] for name in names}
@@ -379,7 +379,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _mean_and_error(samples: Sequence[float]) -> tuple[float | None, float | None]:
-    """(mean, its standard error) of independent samples; None if they are too few."""
+    """(mean, its standard error) of independent samples; None with too few."""
     if len(samples) < MIN_SAMPLES_BY_QUANTILE[0.5]:
         return None, None
     return fmean(samples), stdev(samples) / math.sqrt(len(samples))
@@ -392,7 +392,7 @@ def _high(values: Iterable[float | None]) -> float | None:
 
 
 def _increment(values: Sequence[float]) -> float:
-    """Increase of a counter. A fall is a restart: what was counted between it and the next reading is left out."""
+    """Increase of a counter. A decrease is a restart: what was counted between it and the next reading is left out."""
     return sum(max(0.0, after - before) for before, after in pairwise(values))
 
 
@@ -404,7 +404,7 @@ def _rate(readings: Sequence[Reading], of: Callable[[EngineSignals], float | Non
 
 
 def _observed_mean(readings: Sequence[Reading], of: Callable[[EngineSignals], EngineHistogram | None]) -> float | None:
-    """Mean of the observations that were added to a histogram of the engine during the readings."""
+    """Mean of the observations added to an engine's histogram during the readings."""
     totals = [
         (histogram.counts[-1], histogram.sum)
         for _, signals in readings
@@ -418,7 +418,7 @@ def _observed_mean(readings: Sequence[Reading], of: Callable[[EngineSignals], En
 
 
 def _requests_total(signals: EngineSignals) -> float | None:
-    """Total number of requests, by the first histogram or counter of them that the page has."""
+    """Total number of requests, from the first histogram or counter on the page that counts them."""
     for histogram in (signals.queue_seconds, signals.ttft_seconds):
         if histogram is not None and histogram.counts:
             return histogram.counts[-1]
