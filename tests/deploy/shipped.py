@@ -121,11 +121,12 @@ def flag(container: dict[str, Any], name: str) -> str | None:
     return next((word.partition("=")[2] for word in container["args"] if word.startswith(f"--{name}=")), None)
 
 
+def configuration(manifests: list[Manifest]) -> dict[str, Any]:
+    """Its prober.yaml; empty in a set without one."""
+    texts = [text for manifest in manifests if (text := manifest.get("data", {}).get("prober.yaml"))]
+    return dict(yaml.safe_load(*texts)) if texts else {}
+
+
 def discovering(manifests: list[Manifest]) -> bool:
     """Whether its configuration has targets that are found through the API server."""
-    configs = [
-        yaml.safe_load(manifest["data"]["prober.yaml"])
-        for manifest in manifests
-        if "prober.yaml" in manifest.get("data", {})
-    ]
-    return any("kubernetes" in discovery for config in configs for discovery in config.get("discovery") or ())
+    return any("kubernetes" in discovery for discovery in configuration(manifests).get("discovery") or ())

@@ -27,6 +27,7 @@ from tests.deploy.shipped import (
     RULES,
     SHARDED,
     STANDALONE,
+    configuration,
     flag,
     one,
     rollouts,
@@ -152,7 +153,7 @@ def test_the_sidecar_leaves_the_engine_as_it_was(shipped: dict[str, list[Manifes
     assert fitting(monitor["selector"]["matchLabels"], after["spec"]["template"]["metadata"]["labels"])
     assert monitor["podMetricsEndpoints"][0]["port"] == sidecar["ports"][0]["name"]
     assert f"{one(shipped[name], 'Deployment')['metadata']['name']}" == before["metadata"]["name"]
-    config = yaml.safe_load(one(shipped[name], "ConfigMap")["data"]["prober.yaml"])
+    config = configuration(shipped[name])
     engine = before["spec"]["template"]["spec"]["containers"][0]
     assert config["targets"][0]["url"].endswith(f":{engine['ports'][0]['containerPort']}")
 
@@ -198,9 +199,7 @@ def test_no_change_of_configuration_restarts_an_engine(shipped: dict[str, list[M
 @pytest.mark.parametrize("name", [*OVERLAYS, *CHARTS])
 def test_a_probe_asks_for_a_target_that_is_configured(shipped: dict[str, list[Manifest]], name: str) -> None:
     """By its name. test_starting.py starts the prober with each configuration."""
-    configs = (manifest["data"].get("prober.yaml") for manifest in shipped[name] if manifest["kind"] == "ConfigMap")
-    (config,) = filter(None, configs)
-    targets = {target.get("name") for target in yaml.safe_load(config).get("targets") or ()}
+    targets = {target.get("name") for target in configuration(shipped[name]).get("targets") or ()}
     for probe in (manifest for manifest in shipped[name] if manifest["kind"] == "Probe"):
         assert set(probe["spec"]["targets"]["staticConfig"]["static"]) <= targets
 

@@ -4,13 +4,12 @@ import ipaddress
 from typing import Any
 
 import pytest
-import yaml
 
 from prober.config.hosts import REFUSED
 from prober.net.kubernetes import Api
 from tests.deploy.asking import Following, discovery, leased
 from tests.deploy.rendering import Manifest
-from tests.deploy.shipped import STANDALONE, discovering, flag, one, workload
+from tests.deploy.shipped import STANDALONE, configuration, discovering, flag, one, workload
 from tests.kubernetes.apiserver import GROUPS, ApiServer
 
 VERBS = {
@@ -104,9 +103,7 @@ def test_shards_leases_and_replicas_agree(shipped: dict[str, list[Manifest]], wh
     assert len(allowed) >= spec["replicas"]
     assert spec["podManagementPolicy"] == "Parallel"
     assert one(manifests, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
-    assert [volumeClaimTemplate["metadata"]["name"] for volumeClaimTemplate in spec["volumeClaimTemplates"]] == [
-        "storage"
-    ]
+    assert [claim["metadata"]["name"] for claim in spec["volumeClaimTemplates"]] == ["storage"]
     assert {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}} in container["env"]
 
 
@@ -114,14 +111,9 @@ def test_discovery_is_in_the_namespaces_that_the_roles_are_in(shipped: dict[str,
     """Those of the configuration; none named is the prober's own, which is `llm` for the chart."""
     for where in STANDALONE:
         manifests = shipped[where]
-        (config,) = (
-            yaml.safe_load(manifest["data"]["prober.yaml"])
-            for manifest in manifests
-            if "prober.yaml" in manifest.get("data", {})
-        )
         searched = {
             namespace
-            for discovery in config.get("discovery") or ()
+            for discovery in configuration(manifests).get("discovery") or ()
             if "kubernetes" in discovery
             for namespace in discovery["kubernetes"].get("namespaces") or ["llm"]
         }
