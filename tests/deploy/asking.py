@@ -1,8 +1,8 @@
 """Requests of the prober to an API server, recorded from real calls."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Collection
+from typing import Any, Self
 
 from prober.config.discovery import KubernetesSpec
 from prober.config.server import Auth
@@ -28,29 +28,46 @@ def discovery(
     )
 
 
-class Following:
-    """Discovery at work. discovered: what it knows."""
+class Discovery:
+    """What a source discovers."""
 
-    def __init__(self, spec: KubernetesSpec) -> None:
-        self._changed = asyncio.Event()
-        self.discovered = DiscoveredTargets("test", self._changed.set)
-        self._spec = spec
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self.discovered = DiscoveredTargets("test", self._event.set)
 
-    async def __aenter__(self) -> "Following":
-        self._task = asyncio.create_task(Kubernetes(self._spec, (), self.discovered, watch_s=2.0).run())
+    def addresses(self) -> list[str]:
+        """Of all targets."""
+        return sorted(labels.get("__address__", "") for _, found in self.discovered.items() for labels in found)
+
+    def names(self) -> dict[str, str]:
+        """Addresses by name."""
+        found = [labels for _, targets in self.discovered.items() for labels in targets]
+        return {labels["name"]: labels.get("__address__", "") for labels in found}
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        """Wait for it, as long as anything changes before it counts as a hang."""
+        while not true():
+            self._event.clear()
+            await asyncio.wait_for(self._event.wait(), HANG_S)
+
+
+class Following(Discovery):
+    """Discovery from an API server at work, once it has listed or failed. more: for `Kubernetes`"""
+
+    def __init__(
+        self, spec: KubernetesSpec, label_names: Collection[str] = (), watch_s: float = 2.0, **more: Any
+    ) -> None:
+        super().__init__()
+        self._source = Kubernetes(spec, label_names, self.discovered, watch_s=watch_s, **more)
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._source.run())
         await self.until(lambda: self.discovered.complete or bool(self.discovered.problems))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
-
-    async def until(self, true: Callable[[], bool]) -> None:
-        """Wait for it, as long as discovered change before it counts as a hang."""
-        while not true():
-            self._changed.clear()
-            await asyncio.wait_for(self._changed.wait(), HANG_S)
+        await asyncio.gather(self._task, return_exceptions=True)
 
 
 async def leased(api: Api, namespace: str, name: str) -> Record:

@@ -18,12 +18,11 @@ from aiohttp import web
 
 from prober.config.discovery import DnsSpec, FileSpec, HttpSpec, KubernetesSpec
 from prober.config.server import Auth
-from prober.features.discovery.discovered_targets import DiscoveredTargets, Source
 from prober.features.discovery.dns import Dns
-from prober.features.discovery.kubernetes import Kubernetes
 from prober.features.discovery.lists import Files, Http
 from prober.features.discovery.objects import targets_of
 from prober.net.kubernetes import KubernetesApiError
+from tests.deploy.asking import Discovery, Following
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import endpoint_slice, pod
 from tests.serving import serving
@@ -31,44 +30,6 @@ from tests.serving import serving
 pytestmark = pytest.mark.virtual_time
 
 LABEL_NAMES = frozenset(["__address__", "name", "model", "__meta_filepath", "__meta_url", "__meta_dns_name"])
-
-
-class Discovery:
-    """Targets of one source, and how often they changed."""
-
-    def __init__(self) -> None:
-        self.changes = 0
-        self._event = asyncio.Event()
-        self.discovered = DiscoveredTargets("test", self._changed)
-
-    def _changed(self) -> None:
-        self.changes += 1
-        self._event.set()
-
-    def addresses(self) -> list[str]:
-        return sorted(
-            labels.get("__address__", "") for _, targets_of in self.discovered.items() for labels in targets_of
-        )
-
-    def names(self) -> dict[str, str]:
-        all_labels = [labels for _, targets_of in self.discovered.items() for labels in targets_of]
-        return {labels["name"]: labels.get("__address__", "") for labels in all_labels}
-
-    async def until(self, true: Callable[[], bool], within_s: float = 20.0) -> None:
-        async with asyncio.timeout(within_s):
-            while not true():
-                self._event.clear()
-                await self._event.wait()
-
-
-@asynccontextmanager
-async def running(source: Source) -> AsyncIterator[None]:
-    task = asyncio.create_task(source.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def files(*names: object) -> tuple[Files, Discovery]:
@@ -384,13 +345,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quick")
 async def test_pods_come_and_go() -> None:
     """Objects are listed once, then watched; an unreachable server changes nothing, and the watch resumes without a new list."""
-    discovery = Discovery()
     async with ApiServer() as server:
         server.put("pods", pod("a", address="10.0.0.1"))
-        source = Kubernetes(
-            kubernetes_spec(server.url("p"), label_selector="app=llm"), LABEL_NAMES, discovery.discovered
-        )
-        async with running(source):
+        spec = kubernetes_spec(server.url("p"), label_selector="app=llm")
+        async with Following(spec, LABEL_NAMES, 60.0) as discovery:
             await discovery.until(lambda: discovery.names() == {"default/a": "10.0.0.1:8000"})
             await server.watched("p")
             server.put("pods", pod("b", address="10.0.0.2"))
@@ -416,11 +374,10 @@ async def test_pods_come_and_go() -> None:
 @pytest.mark.parametrize("away", ["stopped", "starting", "asks_for_an_hour"])
 async def test_targets_are_followed_seconds_after_the_server_is_back(away: str, seed: int) -> None:
     """After 45 s without its process, or with refusals, and in at most 20 requests: a pod that came meanwhile is found within 6 s."""
-    discovery, loop = Discovery(), asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
     server = ApiServer()
     await server.__aenter__()
-    source = Kubernetes(kubernetes_spec(server.url("p")), LABEL_NAMES, discovery.discovered, rng=Random(seed))
-    async with running(source):
+    async with Following(kubernetes_spec(server.url("p")), LABEL_NAMES, 60.0, rng=Random(seed)) as discovery:
         server.put("pods", pod("a"))
         await server.watched("p")
         if away == "stopped":
@@ -461,10 +418,9 @@ def test_a_version_of_a_lost_future_is_gone_too(status: int, message: str, gone:
 @pytest.mark.parametrize("refused", [False, True])
 async def test_a_restored_past_is_read_anew(refused: bool) -> None:
     """It counts from before: a watch of a number that it has not yet is refused, or told nothing. A pod that stayed is kept."""
-    discovery = Discovery()
     async with (
         ApiServer() as server,
-        running(Kubernetes(kubernetes_spec(server.url("p")), LABEL_NAMES, discovery.discovered, watch_s=1.0)),
+        Following(kubernetes_spec(server.url("p")), LABEL_NAMES, 1.0) as discovery,
     ):
         server.refuses_future = refused
         for name in ("a", "b", *(f"old-{number}" for number in range(20))):
@@ -486,12 +442,10 @@ async def test_a_restored_past_is_read_anew(refused: bool) -> None:
 async def test_a_connection_that_died_without_a_word_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A watch that does not end when it should is given up, told, and taken up again."""
     monkeypatch.setattr("prober.net.kubernetes.WATCH_GRACE_S", 0.2)
-    discovery = Discovery()
     async with (
         ApiServer() as server,
-        running(Kubernetes(kubernetes_spec(server.url("p")), LABEL_NAMES, discovery.discovered, watch_s=1.0)),
+        Following(kubernetes_spec(server.url("p")), LABEL_NAMES, 1.0) as discovery,
     ):
-        await discovery.until(lambda: discovery.discovered.complete)
         await server.watched("p")
         server.faults("p").cut = "answers"
         server.put("pods", pod("a"))
@@ -506,10 +460,10 @@ async def test_after_any_events_the_targets_are_the_truth(seed: int) -> None:
     """Pods at random, faults at random; once the server is left alone, what is found is what there is. The past that it forgets is told
     as 410, by the status or within the watch, and read anew.
     """
-    rng, discovery = Random(seed), Discovery()
+    rng = Random(seed)
     async with (
         ApiServer(bookmark_s=0.02) as server,
-        running(Kubernetes(kubernetes_spec(server.url("p")), LABEL_NAMES, discovery.discovered, watch_s=1.0)),
+        Following(kubernetes_spec(server.url("p")), LABEL_NAMES, 1.0) as discovery,
     ):
         server.gone_as_status = seed % 2 == 0
         for _ in range(300):
