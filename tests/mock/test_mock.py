@@ -11,7 +11,6 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from prober.config.target import TargetSpec
 from prober.measure.outcome import Outcome
 from prober.measure.quality import Expectation
 from prober.measure.sse import SseDecoder
@@ -22,12 +21,12 @@ from prober.mock.record import Record
 from prober.mock.service import Behaviour, Settings
 from prober.mock.wire import LINE_ENDS, Wire
 from prober.probing.probe import run_probe
-from prober.probing.target import Target
 from prober.simulation.parameters import Parameters
 from prober.workload.prompts import GoldenPrompt
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import GoldenWorkload, RequestGenerator, Workload
-from tests.virtual import make_clock, running
+from tests.probing.test_probe import identified
+from tests.virtual import running
 
 pytestmark = pytest.mark.virtual_time
 
@@ -226,12 +225,8 @@ async def test_tool_calls_in_each_form(
         wire=Wire(calls=form),
         faults=(parse_fault(fault),) if fault else (),
     )
-    async with running(settings) as url:
-        clock = make_clock()
-        target = Target(TargetSpec.model_validate({"url": url, "stream": stream}), clock)
-        await target.identify()
-        result = await run_probe(target, RequestGenerator(workload, Random(1)), clock.now_ns() + 10_000_000)
-        clock.close()
+    async with identified(settings, stream=stream) as target:
+        result = await run_probe(target, RequestGenerator(workload, Random(1)), target.clock.now_ns() + 10_000_000)
     assert result is not None
     timeline = result.timeline
     assert (result.outcome, result.check, timeline.calls) == (outcome, "tool_call", calls), result.detail
@@ -264,12 +259,7 @@ async def test_an_answer_with_a_response_format_is_json(stream: bool) -> None:
             sampling={"response_format": sent_format},
             golden=(GoldenPrompt("Two colours?", expected),),
         )
-        async with running(Settings(behaviour=replace(QUICK.behaviour, reasoning=3))) as url:
-            clock = make_clock()
-            spec = TargetSpec.model_validate({"url": url, "name": "t", "stream": stream})
-            target = Target(spec, clock)
-            await target.identify()
-            result = await run_probe(target, RequestGenerator(workload, Random(1)), clock.now_ns() + 10_000_000)
-            clock.close()
+        async with identified(Settings(behaviour=replace(QUICK.behaviour, reasoning=3)), stream=stream) as target:
+            result = await run_probe(target, RequestGenerator(workload, Random(1)), target.clock.now_ns() + 10_000_000)
         assert result is not None
         assert result.outcome is outcome, result.detail

@@ -157,16 +157,6 @@ async def test_done_ends_the_answer_wherever_it_is_split(now: Now, framing: str,
         answer.exchange.abort()
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
-async def test_done_ends_an_answer_that_comes_byte_by_byte(now: Now, end: bytes) -> None:
-    """With any line end, however small the pieces are: the contents are all there, and nothing waits for a deadline."""
-    body = event({"content": "a"}, end=end) + event({"content": "b"}, "stop", end) + b"data: [DONE]" + end
-    answer = Answer(now).head().at(1, *(body[i : i + 1] for i in range(len(body))))
-    assert await answer.verdict() == Verdict(Outcome.OK)
-    assert len(answer.timeline.content_ns) == 2
-    answer.exchange.abort()
-
-
 NOT_THE_END = [
     event({"content": "[DONE]"}),
     event({"content": "\n\ndata: [DONE]\n\n"}),
@@ -213,15 +203,6 @@ async def test_how_the_connection_ends_after_done_costs_nothing(
     answer = Answer(now, framing).head().at(1, *[A] * 20, LAST, DONE).lost(problem)
     assert await answer.verdict() == Verdict(Outcome.OK)
     assert answer.timeline.e2e_s == 1
-
-
-@pytest.mark.parametrize(
-    ("problem", "outcome"), [(ConnectionResetError("reset"), Outcome.RESET), (None, Outcome.TRUNCATED)]
-)
-async def test_how_it_ends_before_done_still_counts(now: Now, problem: Exception | None, outcome: Outcome) -> None:
-    """The same without `[DONE]` is the target's failure."""
-    answer = Answer(now).head().at(1, A, LAST, b"data: [DON").lost(problem)
-    assert (await answer.verdict()).outcome is outcome
 
 
 async def test_bytes_that_are_no_http_after_done_cost_nothing(now: Now) -> None:
@@ -279,19 +260,6 @@ async def test_a_flood_is_malformed(now: Now, flood: bytes, tokens: int) -> None
     assert "too many events" in verdict.detail or "a line of more than" in verdict.detail
     assert answer.wire.is_cut
     assert len(answer.timeline.content_ns) < 10_000
-
-
-async def test_an_answer_before_the_request_is_malformed(now: Now) -> None:
-    """It cannot be one to this request, and its first token would come before it was asked for."""
-    exchange = Exchange(Recording(), cast(Clock, now))
-    exchange.connection = cast(StampedSocket, Wire())
-    exchange.receive(now.ns, FRAMINGS["no length"] + A + LAST + DONE)
-    exchange.send(b"POST", LIMITS)
-    await exchange.ended
-    assert not exchange.is_sent
-    assert exchange.broken is not None
-    assert exchange.broken.outcome is Outcome.MALFORMED
-    assert "before the request" in exchange.broken.detail
 
 
 ROLE = event({"role": "assistant", "content": ""})

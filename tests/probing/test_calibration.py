@@ -6,7 +6,6 @@ from statistics import fmean
 import orjson
 import pytest
 
-from prober.config.target import TargetSpec
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.mock.completion_request import Tokenizer
@@ -23,7 +22,7 @@ from prober.workload.sessions import SessionWorkload
 from prober.workload.shapes import Fixed, Lognormal
 from prober.workload.trace import parse_trace
 from prober.workload.workloads import Prefix, RequestGenerator, TraceWorkload, Workload, sample_lengths
-from tests.virtual import make_clock, running
+from tests.probing.test_probe import identified
 
 QUICK = Behaviour(ttft=Constant(0.001), itl=Constant(0.0))
 TOKENIZERS = [
@@ -43,17 +42,11 @@ SHAPES = [
 
 async def results(settings: Settings, workload: Workload, count: int) -> tuple[Target, list[ProbeResult]]:
     """Probes of a target that was calibrated, one after the other."""
-    async with running(settings) as url:
-        clock = make_clock()
-        try:
-            target = Target(TargetSpec.model_validate({"url": url, "name": "t"}), clock)
-            assert await target.identify() is None
-            await calibrate(target)
-            drawer = RequestGenerator(workload, Random(1))
-            probes = [await run_probe(target, drawer, clock.now_ns() + 3_000_000) for _ in range(count)]
-            return target, [probe for probe in probes if probe is not None]
-        finally:
-            clock.close()
+    async with identified(settings) as target:
+        await calibrate(target)
+        drawer = RequestGenerator(workload, Random(1))
+        probes = [await run_probe(target, drawer, target.clock.now_ns() + 3_000_000) for _ in range(count)]
+    return target, [probe for probe in probes if probe is not None]
 
 
 @pytest.mark.virtual_time

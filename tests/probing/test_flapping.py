@@ -12,22 +12,14 @@ from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
 from prober.probing.history import EventLog
 from prober.probing.target_runner import TargetRunner
+from tests.observed import StoppedClock
 from tests.probing.test_probe import spec
 
 HOUR_S = 3600
 
 
-class Clock:
-    """A clock that stands still until it is set."""
-
-    def __init__(self) -> None:
-        self.s = 0.0
-
-    def now_ns(self) -> int:
-        return round(self.s * 1e9)
-
-    def unix_s(self) -> float:
-        return self.s
+class Clock(StoppedClock):
+    """Nothing is due by it."""
 
     def run_due(self) -> None: ...
 
@@ -42,7 +34,7 @@ def lines_of(states: dict[float, TargetState], caplog: pytest.LogCaptureFixture)
     runner = TargetRunner(spec("http://h", model="m").model_copy(update={"name": "t"}), context)
     result = ProbeResult("t", "w", "", 0.0, Outcome.OK, "", Timeline(0))
     for at_s in range(HOUR_S):
-        clock.s = float(at_s)
+        clock.ns = at_s * 10**9
         runner.target.state = states.get(at_s, runner.target.state)
         runner._log_changes(result)
     return [line for line in caplog.messages if line.startswith("target=t is ")], len(events.latest())
