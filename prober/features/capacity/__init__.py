@@ -1,1 +1,1 @@
-"""Sweeps, the rate up to which the SLOs hold, demand, headroom and its forecast."""
+"""Sweeps, the rates up to which SLOs hold, demand, headroom and its forecast."""

@@ -1,4 +1,4 @@
-"""Actions of the sweep state machine, and the reasons why a sweep is not started, and why it ends."""
+"""Actions of the sweep state machine, and reasons why sweeps are not started and why they end."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,23 +10,23 @@ from prober.results.refused_requests import RefusedRequests
 
 Trigger = Literal["schedule", "request", "change"]
 RefusalReason = Literal[
-    "not_configured",  # the target has no `sweep:` in the configuration, or is gone
-    "running",  # another sweep is under way
+    "not_configured",  # the target has no `sweep:` in the configuration, or was removed
+    "running",  # another sweep is running
     "min_gap",  # the last sweep started too recently
-    "retry_after",  # the target asked to be left alone
+    "retry_after",  # the target asked for a pause
     "blackout",  # the time is in `sweep.blackout`
     "not_ready",  # the target is paused, or does not answer well
     "alert_firing",  # an alert fires for the target
-    "locked",  # another process of this machine loads the target
-    "no_lease",  # another replica has the lease, or started the sweep that was due
+    "locked",  # another process of this machine sends to the target
+    "no_lease",  # another replica has the lease, or started the due sweep
     "missed",  # the prober did not run when the sweep was due
-    "over_budget",  # the daily budgets leave too little
+    "over_budget",  # too little of the daily budgets is left
     "not_recorded",  # the start cannot be written to the store
 ]
 
 
 class Refused(Exception):
-    """A sweep is not started; the message explains `reason`."""
+    """A sweep cannot start; the message explains `reason`."""
 
     def __init__(self, reason: RefusalReason, message: str) -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """A request to start a sweep. due_unix_s: when the schedule was due; 0 without a schedule."""
+    """A request to start a sweep. due_unix_s: when the schedule was due; 0 without one"""
 
     trigger: Trigger
     due_unix_s: float = 0.0
@@ -44,27 +44,27 @@ class StartRequest:
 LimitReason = Literal["request_budget", "token_budget", "cost_budget", "session_count"]
 Reason = (
     Literal[
-        "knee_passed",  # breaches in a stage: two, and more than the objective allows
+        "knee_passed",  # at least two in a stage, and more than the objective allows
         "breaching",  # four of the last eight breached
         "near_threshold",  # gentle: two of the last twelve latencies reach 70% of a threshold
-        "highest_rate",  # the plan has no higher rate
-        "smoke_failed",  # the first requests failed, so nothing can be measured
-        "failed",  # too many of a stage's requests
+        "highest_rate",  # the plan ends
+        "smoke_failed",  # the first requests failed, so nothing is measurable
+        "failed",  # too many requests of a stage
         "refused",  # too many requests
         "slow",  # a TTFT far above its threshold
-        "saturated",  # completions fall behind arrivals, or as many in flight as the plan allows
+        "saturated",  # completions fall behind arrivals, or the plan's in-flight limit
         "not_sent",  # the prober could not send the load
-        "page_lost",  # the stop conditions had no data
+        "page_lost",  # the stop conditions lost their data
         "retry_after",  # the target requested a pause
         "time_budget",
         "guard",  # an external condition; `detail` names it
-        "lease_lost",  # another prober may sweep now
+        "lease_lost",  # another prober may sweep
         "no_estimate",  # the process of the estimate failed
     ]
     | LimitReason
     | EngineCondition
 )
-# Ended by the plan or externally; does not characterise the target.
+# Ends by the plan or from outside, which say nothing about the target.
 UNREACHED: frozenset[Reason] = frozenset(
     {
         *("highest_rate", "not_sent", "page_lost", "retry_after"),
@@ -76,9 +76,9 @@ UNREACHED: frozenset[Reason] = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class OtherLoad:
-    """Background load on the target during a sweep, in requests per second, and where it is counted.
+    """Background load on the target during a sweep in requests per second, and its source.
 
-    least_per_s: lower bound by the evidence, 0 without any; most_per_s: upper bound
+    least_per_s: proved lower bound, 0 without evidence; most_per_s: upper bound
     """
 
     least_per_s: float
@@ -88,7 +88,7 @@ class OtherLoad:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Send at `rate_per_s` from now on, in an open loop with Poisson arrivals. A changed `stage` number begins a new stage."""
+    """Send at `rate_per_s` from now on, in an open loop with Poisson arrivals. Another `stage` number begins a new stage."""
 
     stage: int
     phase: Phase
@@ -109,10 +109,10 @@ class Finished:
     """End of the sweep: stop sending and cancel requests in flight.
 
     reason: why the sending ended; detail: explains it
-    capacities: one per SLO; empty if the target changed during the sweep, if there is no estimate, or if too many requests were refused
+    capacities: one per SLO; empty if the target changed during the sweep, without an estimate, or with too many refused requests
     sending_ended: why the sending ended, if `reason` is `no_estimate`
-    others: background load; None if it is unknown, and then rates are those of the sweep alone
-    refused: refused requests; those of the warm-up only if nothing else has ended
+    others: background load; None: unknown, and rates are those of the sweep alone
+    refused: refused requests; of the warm-up only if nothing else has ended
     """
 
     reason: Reason

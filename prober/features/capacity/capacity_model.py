@@ -18,14 +18,14 @@ from prober.simulation.serving import NO_LIMIT, Course, Service, Stream, serve
 REQUESTS, COMPARE_REQUESTS = (
     20_000,
     12_000,
-)  # of a simulation: to find the knee, to compare it with those of other models
-PRECISION = 1.01  # ratio of the rates between which the knee is
+)  # of a simulation: to find the knee, to compare it with other models' knees
+PRECISION = 1.01  # ratio of the two rates that enclose the knee
 SLOPE_DISTANCE = 0.1  # in log rate, either side of the knee
-# Simulated requests per request of the sweep, at most: beside more others fewer of its own are simulated.
+# Maximum number of simulated requests per request of the sweep: with more background, fewer of the sweep's own are simulated.
 MAX_SIMULATED_RATIO = 5
-SETTLE_RATIO = 0.05  # of the requests are ignored: the service starts empty
-OVERLOAD_RATIO = 0.25  # of the sweep's requests: a queue that only grows
-MAX_DRAIN_S = 600.0  # after the last arrival, for answers that still run
+SETTLE_RATIO = 0.05  # of the requests, ignored because the service starts empty
+OVERLOAD_RATIO = 0.25  # of the sweep's requests waiting: the queue only grows
+MAX_DRAIN_S = 600.0  # after the last arrival, for running answers
 MIN_SLOPE, MAX_SLOPE = 0.7, 60.0
 MIN_ADDED_PER_S, MAX_ADDED_PER_S, RATE_FACTOR = 0.02, 1e5, 1.25
 
@@ -36,7 +36,7 @@ class Knee:
 
     rate_per_s: requests per second, background included
     slope: d log share ÷ d log rate at the knee
-    error: standard error of the log of `rate_per_s` that the simulation causes
+    error: standard error of the log of `rate_per_s` due to simulation
     """
 
     rate_per_s: float
@@ -46,12 +46,12 @@ class Knee:
 
 @dataclass(frozen=True, slots=True)
 class CapacityModel:
-    """Fitted service under the load of a sweep and its background.
+    """A fitted service under a sweep's load and background.
 
     front_s: latency in front of the service, in seconds
     lengths: prompt and output tokens of the sweep's requests, shape (n, 2)
-    own_ratio: share of requests that are the sweep's, at every rate; None: the rate of the background is constant
-    effort: 1 gives the accuracy of bench/figures.md; less is faster and less accurate
+    own_ratio: the sweep's share of requests at every rate; None: the rate of the background is constant
+    effort: 1 gives the accuracy in bench/figures.md; less is faster and less accurate
     """
 
     service: Service
@@ -62,7 +62,7 @@ class CapacityModel:
     own_ratio: float | None = None
 
     def share(self, slo: Slo, total_per_s: float, requests: int, rng: Random) -> float:
-        """Share of bad events (at least half an event) over `requests` requests of the sweep.
+        """Share of bad events (at least half an event) in `requests` requests of the sweep.
 
         With the same generator state the requests differ only in their times.
         """
@@ -80,15 +80,15 @@ class CapacityModel:
         return max(0.5, bad) / max(1.0, events)
 
     def replayed_share(self, slo: Slo, scene: Scene, requests: list[int]) -> float:
-        """Share of bad events of some requests in a replay of a record. requests: their indices in the record"""
+        """Share of bad events in a record's replay. requests: indices of the counted requests"""
         course = serve(self.service, scene.stream, scene.until_s, array("d"), limit_s=slo.threshold_s or NO_LIMIT)
         events, bad = self._events(slo, scene.stream, course, np.asarray(scene.own)[requests], scene.until_s)
         return bad / max(1.0, events)
 
     def latency_s(self, slo: Slo, total_per_s: float, requests: int, rng: Random) -> float | None:
-        """The latency quantile of the SLO's objective (99%: the p99), in seconds, over `requests` requests of the sweep at a rate.
+        """Latency quantile for the SLO's objective (99%: p99), in seconds, over `requests` requests of the sweep at a rate.
 
-        None beyond the highest rate that the service keeps up with, and for ITL, whose gaps are counted and not kept.
+        None above the highest rate that the service can serve, and for ITL, whose gaps are only counted.
         """
         stream, is_own = self._requests(total_per_s, requests, rng)
         until_s = stream.at_s[-1] + MAX_DRAIN_S
@@ -101,7 +101,7 @@ class CapacityModel:
         return quantile_s if isfinite(quantile_s) else None
 
     def _latencies_s(self, slo: Slo, stream: Stream, course: Course, judged: NDArray[np.intp]) -> Array:
-        """Latencies of the judged requests, in seconds; infinite where the replay ends before the event."""
+        """Latencies of the judged requests in seconds; infinite if the replay ends before the event."""
         at_s, first_s, end_s, outputs = (
             view(values)[judged] for values in (stream.at_s, course.first_s, course.end_s, stream.outputs)
         )
@@ -115,8 +115,8 @@ class CapacityModel:
     def _requests(self, total_per_s: float, requests: int, rng: Random) -> tuple[Stream, NDArray[np.bool_]]:
         """Poisson stream with exact means: its rate, background share and mean lengths equal those of the model.
 
-        Random variation of these means would dominate the noise of the share: 1% in the rate changes it by a sixth on a steep
-        service. Also returns which requests are the sweep's.
+        Random variation of these means would dominate the share's noise: 1% of the rate changes the share by a sixth on a steep
+        service. Also returns a mask of the sweep's requests.
         """
         generator = np.random.default_rng(rng.getrandbits(64))
         own_ratio = self.own_ratio or (total_per_s - self._fixed_per_s) / total_per_s
@@ -130,19 +130,19 @@ class CapacityModel:
             lengths[~is_own] = _balanced_sample(np.array(self.background.lengths), background, generator)
         gaps = generator.exponential(size=len(is_own))
         at_s = np.cumsum(gaps) * (len(gaps) / total_per_s / gaps.sum())
-        fits = lengths.sum(axis=1) <= self.service.kv_tokens  # the engine refuses a longer request
+        fits = lengths.sum(axis=1) <= self.service.kv_tokens  # the engine refuses longer requests
         at, prompts, outputs = (array("d", column[fits].tobytes()) for column in (at_s, lengths[:, 0], lengths[:, 1]))
         return Stream(at, prompts, outputs, with_gaps=bytes(len(at))), is_own[fits]
 
     @property
     def _fixed_per_s(self) -> float:
-        """Background requests per second that do not change with the total rate."""
+        """Background requests per second that are independent of the total rate."""
         return self.background.per_s if self.background.lengths and self.own_ratio is None else 0.0
 
     def _events(
         self, slo: Slo, stream: Stream, course: Course, judged: NDArray[np.intp], now_s: float
     ) -> tuple[float, float]:
-        """(events, bad events) of the judged requests, without requests whose outcome is unknown at `now_s`."""
+        """(events, bad events) of the judged requests, without those undecided at `now_s`."""
         limit_s = slo.threshold_s or 0.0
         if slo.signal == "itl":
             end_s, outputs = view(course.end_s)[judged], view(stream.outputs)[judged]
@@ -156,9 +156,9 @@ class CapacityModel:
         return float(is_known.sum()), float((is_known & (latencies_s > limit_s)).sum())
 
     def knee(self, slo: Slo, near_per_s: float, rng: Random) -> Knee | None:
-        """The knee by bisection from `near_per_s`, with the same random numbers at each rate, so that the share rises with the rate.
+        """Find the knee by bisection from `near_per_s`. Equal random numbers at each rate make the share rise with the rate.
 
-        None if no rate meets the objective, or every rate does.
+        None if no rate meets the objective, or all do.
         """
         allowed, seed, requests = float(slo.error_budget_ratio), rng.getrandbits(64), round(REQUESTS * self.effort)
 
@@ -179,7 +179,7 @@ class CapacityModel:
     def knee_shifts(
         self, cases: Sequence[tuple["CapacityModel", Slo]], slo: Slo, knee: Knee, rng: Random
     ) -> list[float]:
-        """Shift of the log of the knee for each changed model or SLO, from shares at this model's knee with the same random numbers."""
+        """Shift of the log knee for each changed model or SLO, from shares at this model's knee with equal random numbers."""
         seed, requests = rng.getrandbits(64), round(COMPARE_REQUESTS * self.effort)
         share, *shares = (
             model.share(of, knee.rate_per_s, requests, Random(seed)) for model, of in ((self, slo), *cases)
@@ -188,7 +188,7 @@ class CapacityModel:
 
 
 def _balanced_sample(lengths: Array, count: int, generator: np.random.Generator) -> Array:
-    """A random sample of `count` rows of `lengths` in which each row occurs equally often, shape (count, 2)."""
+    """Random sample of `count` rows of `lengths`, each equally often, shape (count, 2)."""
     places = [generator.permutation(len(lengths)) for _ in range(ceil(count / len(lengths)))]
     sample: Array = lengths[np.concatenate(places)[:count]]
     return sample
@@ -197,7 +197,7 @@ def _balanced_sample(lengths: Array, count: int, generator: np.random.Generator)
 def _bracket(
     excess: Callable[[float], float], near_per_s: float, background_per_s: float
 ) -> tuple[float | None, float | None]:
-    """(rate just below the root, rate just above it), searched in steps from `near_per_s`; None for a side where none is found."""
+    """(rate just below the root, rate just above it), searched in steps from `near_per_s`; None for a side that is not found."""
     added = max(near_per_s - background_per_s, 0.05 * background_per_s, MIN_ADDED_PER_S)
     value = excess(background_per_s + added)
     low = high = None

@@ -1,4 +1,4 @@
-"""Capacity dashboard: capacity, demand, headroom, forecast and sweeps of one target."""
+"""Capacity dashboard: capacity, demand, headroom, forecast and sweeps of a target."""
 
 from typing import Any
 
@@ -46,8 +46,8 @@ def board() -> Board:
 
 
 def _users(selector: str) -> str:
-    """PromQL selector of user demand. During a sweep and 5 minutes after it (window of the demand rate), only the value of the
-    sweeping prober is used: it keeps the demand from before the sweep, while other probers count the sweep as demand.
+    """PromQL selector of user demand. During a sweep and 5 minutes after it (window of the demand rate), only the sweeping prober's
+    value is used: it keeps the demand from before, while other probers count the sweep as demand.
     """
     swept = f"max by (target, instance) (max_over_time(({capacity_series.SWEEP_RATE}{{{TARGET}}})[6m:])) > 0"
     return f"({selector} unless on (target) {swept} or {selector} and on (target, instance) {swept})"
@@ -58,7 +58,7 @@ def _demand() -> str:
 
 
 def _least(declared: AnySeries, bound: str) -> str:
-    """PromQL for the minimum of one bound of an estimate, such as headroom, over the probers of a target."""
+    """PromQL for the minimum of a bound of an estimate, such as headroom, over the probers of a target."""
     selector = f'{declared}{{{TARGET},bound="{bound}"}}'
     return f"min({_users(selector)})"
 
@@ -74,7 +74,7 @@ def _sweep_capacity(bound: str) -> str:
 
 
 def _needed() -> str:
-    """PromQL for the instances needed at the peak demand of the time range, by the lower bound of the capacity."""
+    """PromQL for the instances needed at the peak demand of the time range, by the capacity's lower bound."""
     return f"ceil(max_over_time((1 - {_free('lower')})[$__range:1m]) / {1 - MIN_HEADROOM:g})"
 
 
@@ -220,7 +220,7 @@ def _kv() -> Panel:
         overrides=[
             on_the_right("total tokens", "short"),
             on_the_right("requests that fit", "none"),
-        ],  # a unit each: an axis each
+        ],  # each unit has its axis
     )
 
 
@@ -243,7 +243,7 @@ def _knee() -> Panel:
 def _over_rate(rates: str, *values: tuple[str, str]) -> tuple[list[Query], list[Json]]:
     """Queries and transformations for a chart of values over the request rate: one row per `stage`, sorted by rate.
 
-    rates: PromQL for requests per second by `stage`; values: (PromQL by `stage`, name). Of equal rates the largest value is used.
+    rates: PromQL for requests per second by `stage`; values: (PromQL by `stage`, name). Equal rates show the largest value.
     """
     exprs = [rates, *(expr for expr, _ in values)]
     refs = [f"Value #{chr(ord('A') + place)}" for place in range(len(exprs))]
@@ -261,7 +261,7 @@ def _over_rate(rates: str, *values: tuple[str, str]) -> tuple[list[Query], list[
 
 
 def _trend(title: str, text: str, unit: Unit, queries: list[Query], transformations: list[Json], **more: Any) -> Panel:
-    """Panel of lines over the request rate. Not every row has a value for each line, so lines continue over missing values."""
+    """Panel of lines over the request rate. Lines continue over missing values, because few rows have a value for each."""
     lines = series(title, text, unit, *queries)
     custom = {**lines.custom, "showPoints": "always", "pointSize": 7, "lineWidth": 2, "spanNulls": True}
     return Panel(
@@ -270,7 +270,7 @@ def _trend(title: str, text: str, unit: Unit, queries: list[Query], transformati
     )  # fmt: skip
 
 
-# Of several probers one is asked for curve and knee: that with the latest capacity; without any, with the latest sweep.
+# Curve and knee come from one prober: the one with the latest capacity, or without any with the latest sweep.
 _SUCCESS, _END = (
     f"max by (instance) ({declared}{{{TARGET}}})"
     for declared in (capacity_series.SWEEP_SUCCESS, capacity_series.SWEEP_END)
@@ -280,12 +280,12 @@ STAGE_RATES = f"max by (stage) ({capacity_series.SWEEP_STAGE_RATE}{{{TARGET}}} {
 
 
 def _row_named(name: str, expr: str) -> str:
-    """PromQL that gives the single value of `expr` the label stage=`name`, so that it is a row of the table."""
+    """PromQL that labels the single value of `expr` with stage=`name`, as a row of the table."""
     return f'label_replace({expr}, "stage", "{name}", "", "")'
 
 
 def _knees(signal: str, bound: str) -> str:
-    """PromQL for a bound (lower, estimate or upper) of the knee for a latency; the lowest if several SLOs are on it."""
+    """PromQL for a bound (lower, estimate or upper) of a latency's knee; the lowest over its SLOs."""
     capacity, judged = (
         capacity_series.CAPACITY,
         f'llmslo_slo_threshold_seconds{{{TARGET},signal="{signal}"}}',
@@ -303,7 +303,7 @@ def _curve(signal: str) -> Panel:
         return f"max by (stage) ({capacity_series.SWEEP_STAGE_LATENCY}{{{more}}} {NEWEST})"
 
     def by_point(expr: str) -> str:
-        """PromQL that joins the labels slo and point of `expr` into one label, `stage`."""
+        """PromQL that joins the labels slo and point of `expr` into the label `stage`."""
         joined = f'label_join(max by (slo, point) ({expr}), "stage", " ", "slo", "point")'
         return f'label_replace(label_replace({joined}, "slo", "", "", ""), "point", "", "", "")'
 
@@ -312,7 +312,7 @@ def _curve(signal: str) -> Panel:
     judged = f'llmslo_slo_threshold_seconds{{{TARGET},signal="{signal}"}}'
     height = f'max({capacity_series.SWEEP_STAGE_LATENCY}{{{TARGET},signal="{signal}"}} {NEWEST} or {fit} or {judged})'
     lower, estimate, upper = (_knees(signal, bound) for bound in BOUNDS)
-    # Two rows are the edges of the band, two more are those of a thin line at the estimate.
+    # Two rows are the edges of the band; two more draw a thin line at the estimate.
     edges = {"knee 1": lower, "knee 2": upper}
     middle = {"estimate 1": f"{estimate} * 0.998", "estimate 2": f"{estimate} * 1.002"}
     rates = " or ".join((STAGE_RATES, by_point(fit_rates), *(_row_named(*row) for row in (edges | middle).items())))
@@ -399,7 +399,7 @@ def _ended() -> Panel:
 def _gpus() -> list[Panel]:
     swept = f"max by (target) (max_over_time({capacity_series.SWEEP_RATE}{{{TARGET}}}[{STEP}])) > 0"
     tokens = rate("llmslo_engine_generation_tokens_total", window=NOW)
-    # A configured number has precedence over the visible GPUs; a partition is listed in addition to its GPU.
+    # A configured number overrides the visible GPUs; partitions are listed in addition to their GPU.
     visible = (
         f"count by (target) (group by (target, gpu) (llmslo_gpu_info{{{TARGET}{more}}}))"
         for more in (',gpu!~".+:.+"', "")

@@ -1,4 +1,4 @@
-"""Demand of a target's users, from the counters of its engine's metrics page or from the answers of a query."""
+"""Demand of a target's users, from counters on the engine's metrics page or answers to a query."""
 
 import math
 from collections.abc import Sequence
@@ -10,17 +10,17 @@ from prober.measure.engine_signals import PageReading
 WINDOW_S = 300.0
 QUERY_INTERVAL_S = 30.0
 MIN_COVERED_S = 60.0  # a rate over less is not stated
-STRAGGLERS_S = 10.0  # after a sweep: the engine counts its requests that were cut when it notices
-MIN_COVERED_RATIO = 0.9  # of the span of a rate: the rest is where totals must not be subtracted, such as at a restart
+STRAGGLERS_S = 10.0  # after a sweep: the engine counts cut requests once it notices
+MIN_COVERED_RATIO = 0.9  # of a rate's span: elsewhere totals must not be subtracted, such as at a restart
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Load per second; None where it is not counted.
+    """Load per second; None if not counted.
 
-    requests_per_s: arriving requests, or requests as the query counts them
-    prompt_tokens_per_s, output_tokens_per_s: computed prompt tokens, without cached ones, and output tokens
-    finished_per_s: finished requests, whose tokens these are
+    requests_per_s: arriving requests, or requests as counted by the query
+    prompt_tokens_per_s, output_tokens_per_s: computed prompt tokens (without cached ones), and output tokens
+    finished_per_s: finished requests, to which these tokens belong
     """
 
     requests_per_s: float | None
@@ -37,7 +37,7 @@ class Demand:
 
     @property
     def shape(self) -> tuple[float, float] | None:
-        """Mean prompt and output tokens of a request; None while they are not known, or nothing is finished."""
+        """Mean prompt and output tokens of a request; None while unknown, or if nothing finishes."""
         if not self.finished_per_s or self.prompt_tokens_per_s is None or self.output_tokens_per_s is None:
             return None
         return self.prompt_tokens_per_s / self.finished_per_s, self.output_tokens_per_s / self.finished_per_s
@@ -47,9 +47,9 @@ UNKNOWN = Demand(None)
 
 
 class Totals(NamedTuple):
-    """Totals of the engine's metrics page at a moment. epoch: totals of different epochs must not be subtracted.
+    """Totals on the engine's metrics page at a moment. epoch: never subtract totals of different epochs
 
-    prompts, outputs: computed prompt tokens, without cached ones, and output tokens
+    prompts, outputs: computed prompt tokens (without cached ones), and output tokens
     """
 
     at_s: float
@@ -61,9 +61,9 @@ class Totals(NamedTuple):
 
 
 def totals_of(reading: PageReading) -> Totals:
-    """The totals that demand is computed from.
+    """Totals for demand in a page reading.
 
-    Requests count when they arrive; when they finish if the metrics page does not say how many are running.
+    Requests count on arrival, or if the page does not show how many are running, when they finish.
     """
     signals = reading.signals
     finished, prompts = signals.requests_finished_total, signals.prompt_tokens_total
@@ -81,7 +81,7 @@ def totals_of(reading: PageReading) -> Totals:
 
 
 class _Rate(NamedTuple):
-    """Rate of a counter per second, and the length of the span of readings that it was computed from, in seconds."""
+    """Rate of a counter per second, and the seconds of readings from which it was computed."""
 
     per_s: float
     covered_s: float
@@ -91,16 +91,16 @@ class _Rate(NamedTuple):
 class DemandMeter:
     """Demand over the last one to five minutes. All times are seconds of one monotonic clock.
 
-    A sweep adds to the counters, so they are not read during it and for STRAGGLERS_S after it: the demand from before it stays
-    until there is a newer one, at most until WINDOW_S after it or the next sweep. Answers of a query may include requests of the
-    sweep for WINDOW_S.
-    is_queried: `answer` states the demand, and the counters of the page do not
+    A sweep adds to the counters, so they are ignored during it and for STRAGGLERS_S afterwards: the earlier demand stays
+    until a newer one is known, at most until WINDOW_S afterwards or the next sweep. Answers to a query may include the
+    sweep's requests for WINDOW_S.
+    is_queried: `answer` states the demand instead of the page's counters
     """
 
     is_queried: bool = False
     _readings: list[Totals] = field(default_factory=list)
-    _counted: Demand = UNKNOWN  # by the readings
-    _last: Demand = UNKNOWN  # by the last answer, or before the sweep
+    _counted: Demand = UNKNOWN  # from the readings
+    _last: Demand = UNKNOWN  # from the last answer, or before the sweep
     _answered_s: float = -math.inf
     _is_swept: bool = False
     _is_settling: bool = False  # a sweep has ended since the last reading or answer
@@ -114,9 +114,9 @@ class DemandMeter:
         return self._last if self._counted == UNKNOWN else self._counted
 
     def count(self, totals: Totals) -> float | None:
-        """Add a reading of the page. Returns the seconds that the demand covers, 0 if it is unknown; None if the reading is unused.
+        """Update the demand by a page reading; return the seconds that it covers (0: none yet, None: reading ignored).
 
-        Of the counters on the page, either all rates are known or none.
+        Of the page's counters, either all rates are known or none.
         """
         if self.is_queried or self._is_swept:
             return None
@@ -137,7 +137,7 @@ class DemandMeter:
         return covered_s
 
     def answer(self, at_s: float, requests_per_s: float | None) -> bool:
-        """Add an answer of the query, in requests per second; None if it has no value. Returns False if the answer is not used.
+        """Update the demand by the query's answer; None: no value. Returns False if it is ignored.
 
         After WINDOW_S without a value the demand is unknown.
         """
@@ -151,19 +151,19 @@ class DemandMeter:
         return True
 
     def lose_page(self) -> None:
-        """The page cannot be read, so the demand is unknown until it can. Readings are kept, as the process may still be the same."""
+        """Forget the demand while the page is unreadable. Readings stay, because the process may still be the same."""
         if not self.is_queried and not self._is_swept:
             self._counted = self._last = UNKNOWN
 
     def begin_sweep(self) -> None:
-        """Mark the start of a sweep: the counters include its requests from now on."""
+        """Mark the start of a sweep, whose requests the counters include from now on."""
         if self._is_of_before:
             self._last = UNKNOWN
         self._keep_demand()
         self._is_swept, self._is_settling = True, False
 
     def end_sweep(self) -> None:
-        """Mark the end of a sweep, whose last requests may be counted for STRAGGLERS_S."""
+        """Mark the end of a sweep; its last requests may be counted for STRAGGLERS_S."""
         self._keep_demand()
         self._is_swept, self._is_settling, self._is_of_before = False, True, True
 
@@ -177,7 +177,7 @@ class DemandMeter:
 
 
 def _rate(readings: Sequence[Totals], totals: Sequence[float | None]) -> _Rate | None:
-    """Rate of a counter up to the newest reading, over the longest span that readings cover well enough; None if there is none."""
+    """Rate of a counter up to the newest reading, over the longest well-covered span; None if there is none."""
     if totals[-1] is None:
         return None
     newest, later, total = readings[-1], readings[-1], totals[-1]
@@ -187,7 +187,7 @@ def _rate(readings: Sequence[Totals], totals: Sequence[float | None]) -> _Rate |
             continue
         if reading.epoch == later.epoch:
             if before > total:
-                break  # a restart that was not recognised: older readings are another process's
+                break  # an unrecognised restart: older readings are another process's
             grown += total - before
             covered_s += later.at_s - reading.at_s
         if covered_s >= max(MIN_COVERED_S, MIN_COVERED_RATIO * (newest.at_s - reading.at_s)):

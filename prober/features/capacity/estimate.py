@@ -1,8 +1,8 @@
-"""Capacity of a target from the record of a sweep.
+"""Estimates the capacity of a target from the record of a sweep.
 
-By the engine model if its replay agrees with the record, else by the fractions of bad events, with a wider interval. A knee is
-reported only where the target degraded. If it did not, or if its breaches do not rise with the rate, only event counts remain:
-the highest rate at which they show that the objective holds (`capacity.holds_at`), or not enough data.
+Uses the engine model if its replay agrees with the record, or else the fractions of bad events, with a wider interval. A knee is
+stated only if the target degraded. If it did not, or if its breaches do not rise with the rate, only event counts remain:
+the highest rate at which they prove that the objective holds (`capacity.holds_at`), or not enough data.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,45 +23,45 @@ from prober.results.capacity import Capacity, RateEvents, Verdict, agreed, holds
 from prober.statistics.quantiles import probability_of_at_least
 from prober.statistics.sequential_test import Observations, evidence
 
-CONFIDENCE, Z = 0.9, 1.645  # of intervals; Z: their half width in standard errors
-# Standard errors of log K that a record cannot show, by what is known of the background: counters, nothing.
+CONFIDENCE, Z = 0.9, 1.645  # of intervals; Z: half-width in standard errors
+# Standard errors of log K that a record cannot show, by knowledge of the background: counters, none.
 # Calibrated by `python -m bench.knee_independent`.
 ERROR_COUNTERS, ERROR_UNKNOWN = 0.06, 0.12
-ERROR_POOR = 0.1  # additional, of a replay that agrees poorly with the record
-ERROR_OF_SLOPE = 0.6  # additional, divided by the local slope: an error of the share moves a flat knee far
-ERROR_OF_CALIBRATION = 0.5  # of the tail, as a share of its log factor: the model does not show why it is needed
+ERROR_POOR = 0.1  # additional, if the replay agrees poorly with the record
+ERROR_OF_SLOPE = 0.6  # additional, ÷ local slope: a wrong share moves a flat knee far
+ERROR_OF_CALIBRATION = 0.5  # of the tail, as a share of its log factor: the model cannot explain it
 MAX_SHIFT = 0.5  # of a bootstrap model's knee, in logs
-# Additional if sending ended before the target's limit, or before a breach: a limit may be near and unseen, more likely for a more
+# Additional if sending ended before the target's limit or a breach: an unseen limit may be near, more likely for a
 # distant knee.
 ERROR_NOT_REACHED, ERROR_PER_LOG_DISTANCE = 0.08, 0.25
-# Of an estimate to the highest rate, if sending ended before the target's limit, and at it.
+# Ratio of estimate to highest rate, if sending ended before the target's limit, and at it.
 MAX_EXTRAPOLATION, MAX_BEYOND_REACHED = 3.0, 1.6
-# Excess of the knee that a short stage shows, in logs, for signals without a queue in front of them.
+# By how much a short stage overstates the knee, in logs, for signals without a queue before them.
 SHORT_STAGE_BIAS: dict[Phase, float] = {"ramp": 0.2, "climb": 0.12}
-# Log growth of the own rate per second, of an adaptive sweep's phases, and the largest excess that is corrected.
+# Log growth of the own rate per second in an adaptive sweep's phases, and the largest corrected excess.
 GROWTH_PER_S: dict[Phase, float] = {"ramp": log(1.15) / 4, "climb": log(1.1) / 8}
 MAX_BIAS = 0.5
 LONG_STAGE_S = 20.0
 ERROR_OF_FRACTIONS = 0.14
 MIN_BREACHES = 2  # for an estimate by fractions
-# Breaches from which fractions without a knee outweigh that of a model, if its local slope is smaller.
+# Number of breaches with which fractions that show no knee override a model's knee of a smaller local slope.
 MIN_FLAT_BREACHES, FLAT_SLOPE = 4, 5.0
-# Of an estimate to the rates whose breaches contradict it, where chance explains them with less than this probability.
+# Ratio of an estimate to the rates whose breaches contradict it, if chance explains them with less than this probability.
 CONTRADICTION_RATIO, MAX_CHANCE, REPLAYS = 1.25, 0.02, 10
-NEIGHBOURS = 2  # requests before a breach; if one of them breaches too, the breach is no other one
+NEIGHBOURS = 2  # requests before a breach; if one of them breaches too, the breach is not counted separately
 MIN_STEEP_SLOPE = 3.0  # local slope from which fractions are combined with the model
-MAX_FLAT_PROBABILITY = 0.5  # of a share that does not rise with the rate: above, breaches are no knee
-# Of the fitted curve: points, simulated requests of each, and where it ends, times the knee's upper bound and the threshold.
+MAX_FLAT_PROBABILITY = 0.5  # that the share does not rise with the rate; above it, breaches are no knee
+# Fitted curve: points, simulated requests per point, and its end as multiples of the knee's upper bound and the threshold.
 CURVE_POINTS, CURVE_REQUESTS, CURVE_BEYOND, CURVE_HEIGHT = 16, 30_000, 1.05, 3.0
 MODELLED_SIGNALS = ("ttft", "tpot", "itl", "e2e")
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityEstimate:
-    """Result for a record.
+    """Estimate for a record.
 
-    capacities: one per SLO, in their order
-    fit: the engine model; None if no model agrees with the record
+    capacities: one per SLO, in order
+    fit: the engine model; None if none agrees with the record
     """
 
     capacities: tuple[Capacity, ...]
@@ -69,18 +69,18 @@ class CapacityEstimate:
 
 
 def estimate_capacity(record: Record, seed: int = 0, effort: float = 1.0) -> CapacityEstimate:
-    """Capacity for each SLO of the record; the same for the same arguments.
+    """Estimate the capacity for each SLO of the record; deterministic.
 
-    It takes seconds of CPU: call it in another process than the one that sends (arguments and result can be pickled).
+    Takes seconds of CPU: call it in another process than the one that sends (arguments and result can be pickled).
     effort: as in `CapacityModel`.
     """
     rng = Random(seed)
     model = fit(record, rng) if (record.readings or record.reached) and _can_be_replayed(record) else None
     if model is not None and model.quality == "unusable" and record.reached:
-        model = None  # the fractions tell more
+        model = None  # fractions show more
     results = [_capacity(record, slo, model, rng, effort) for slo in record.slos]
     if any(capacity.fit == "model" for capacity in results):
-        # An SLO that another one precedes by far is known to hold longer.
+        # If another SLO fails far earlier, this one is known to hold longer.
         results = [
             _capacity(record, slo, model, rng, effort, is_bounded=False)
             if capacity.verdict == "not_enough_data"
@@ -95,7 +95,7 @@ def estimate_capacity(record: Record, seed: int = 0, effort: float = 1.0) -> Cap
 
 
 def _by_stage(record: Record, slo: Slo) -> dict[int, list[RequestRecord]]:
-    """Requests whose events count, by stage."""
+    """Requests with counted events, by stage."""
     by_stage: dict[int, list[RequestRecord]] = {stage.number: [] for stage in record.stages}
     for request in record.requests:
         is_judged = not record.stages or record.stages[request.stage].is_judged
@@ -105,9 +105,9 @@ def _by_stage(record: Record, slo: Slo) -> dict[int, list[RequestRecord]]:
 
 
 def _can_be_replayed(record: Record) -> bool:
-    """True if a replay can explain the record: no request failed, and most answers arrived token by token.
+    """True if a replay can explain the record: no request failed, and most answers came token by token.
 
-    A grid needs no replay, as it measured each rate.
+    A grid needs no replay, because it measured each rate.
     """
     has_failures = any(request.failed for request in record.requests if request.valid)
     is_grid = any(stage.phase == "grid" for stage in record.stages)
@@ -118,7 +118,7 @@ def _can_be_replayed(record: Record) -> bool:
 def _capacity(
     record: Record, slo: Slo, model: Fit | None, rng: Random, effort: float, *, is_bounded: bool = True
 ) -> Capacity:
-    """Capacity for an SLO. is_bounded: reject a knee far above all rates that were tried"""
+    """Capacity for an SLO. is_bounded: reject a knee far above all tried rates"""
     by_stage = _by_stage(record, slo)
     samples = sum(map(len, by_stage.values()))
     if not samples and (model is None or record.cut):
@@ -130,7 +130,7 @@ def _capacity(
     modelled, slope = None, 0.0
     if model is not None and slo.signal in MODELLED_SIGNALS and not record.cut:
         modelled, slope = _by_model(record, slo, model, rng, effort, is_bounded=is_bounded)
-    if modelled is not None and (modelled.estimate or 0.0) < lowest_per_s:  # where nothing was sent: only a bound
+    if modelled is not None and (modelled.estimate or 0.0) < lowest_per_s:  # nothing was sent there: only a bound
         upper = below.upper if below is not None else modelled.upper
         return replace(modelled, verdict="below", lower=None, estimate=None, upper=upper, curve=())
     if below is not None and below.upper == lowest_per_s:
@@ -142,7 +142,7 @@ def _capacity(
     by_fractions = _by_fractions(record, slo, by_stage)
     is_flat = by_fractions is None and record.reached and sum(level.bad for level in levels) >= MIN_FLAT_BREACHES
     if modelled is not None and model is not None and not (is_flat and slope < FLAT_SLOPE):
-        # Without breaches, fractions only show that the knee is not far below; on a flat engine they are too few.
+        # Without breaches, fractions only show that the knee is not far below; a flat engine has too few of them.
         is_held_against = slope >= MIN_STEEP_SLOPE or model.quality == "poor"
         return agreed(modelled, by_fractions) if by_fractions and is_held_against else modelled
     return by_fractions or below or _by_events(slo, kept_levels, levels, samples)
@@ -151,10 +151,10 @@ def _capacity(
 def _by_model(
     record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float, *, is_bounded: bool = True
 ) -> tuple[Capacity | None, float]:
-    """(capacity, slope at the knee) by the model. The capacity is None if there is no knee, if it is too far above the rates that were
-    tried, or if the record contradicts it.
+    """Estimate by the model: (capacity, slope at the knee). The capacity is None if there is no knee, if it is too far above the tried
+    rates, or if the record contradicts it.
 
-    Where the background alone overloads the model, the knee is for the mix of loads at the lowest rate.
+    If the background alone overloads the model, the knee is for the mix of loads at the lowest rate.
     """
     model = CapacityModel(fitted.service, fitted.front_s, np.array(_lengths(record)), fitted.background, effort)
     highest_per_s = max((stage.total_per_s for stage in record.stages), default=1.0)
@@ -174,7 +174,7 @@ def _by_model(
         return _model_error(record, (slo, exact), fitted, of_load, at, beyond, rng)
 
     half_width = Z * log_error(model, knee)
-    # Load without evidence is not part of the rates: the capacity is what can be added to it.
+    # Unproved background is not part of the rates: the capacity is what can be added to it.
     unseen_per_s = 0.0 if fitted.background.known else fitted.background.per_s
     per_s = knee.rate_per_s - unseen_per_s
     if per_s <= 0 or _is_contradicted(record, slo, model, per_s, rng):
@@ -200,9 +200,9 @@ def _by_model(
 def _curve(
     record: Record, model: CapacityModel, slo: Slo, exact: Slo, capacity: Capacity, unseen_per_s: float
 ) -> tuple[tuple[float, float], ...]:
-    """Points (requests/s, latency quantile in s) of the model, from the lowest rate of the record to beyond the knee.
+    """The model's (requests/s, latency quantile in s), from the lowest rate of the record to beyond the knee.
 
-    slo: with the threshold for the model's latencies; exact: with the configured threshold
+    slo: with the threshold for modelled latencies; exact: with the configured threshold
     """
     lowest_per_s = min((stage.total_per_s for stage in record.stages if stage.phase not in UNJUDGED), default=0.0)
     highest_per_s = CURVE_BEYOND * (capacity.upper or 0.0)
@@ -220,11 +220,11 @@ def _curve(
 
 
 def _is_contradicted(record: Record, slo: Slo, model: CapacityModel, estimate: float, rng: Random) -> bool:
-    """True if requests at rates far below the estimate breach more often, beyond chance, than in their replays and than on an engine
-    that degrades slowly towards this knee.
+    """True if, at rates far below the estimate, more requests breach than chance explains in their replays or on an engine that
+    degrades slowly towards this knee.
 
-    A long prompt may breach at any rate: that is no contradiction where its replay breaches too. A breach that closely follows another
-    one is not counted, as both requests waited for the same.
+    A long prompt may breach at any rate; that is no contradiction if its replay breaches too. A breach right after
+    another is not counted, because both requests waited for the same cause.
     """
     ratios = {stage.number: stage.total_per_s / estimate for stage in record.stages if stage.is_judged}
     judged = {
@@ -244,7 +244,7 @@ def _is_contradicted(record: Record, slo: Slo, model: CapacityModel, estimate: f
 
 
 def _calibrated(slo: Slo, log_factor: float) -> Slo:
-    """The SLO, with its threshold divided by exp(log_factor) for use on replayed TTFTs, which are too small by that factor."""
+    """The SLO with its threshold ÷ exp(log_factor), for replayed TTFTs, which are too small by that factor."""
     return slo if slo.threshold_s is None else replace(slo, threshold_s=slo.threshold_s / exp(log_factor))
 
 
@@ -257,10 +257,9 @@ def _model_error(
     beyond: float,
     rng: Random,
 ) -> float:
-    """Standard error of the log of a model's knee: bootstrap weights, the tail, simulation noise, and errors that
-    none of them shows.
+    """Standard error of the log of a model's knee: bootstrap, tail, simulation noise, and errors that none of these shows.
 
-    slos: (SLO with the threshold for the model's latencies, SLO with the configured threshold)
+    slos: (SLO with the threshold for modelled latencies, SLO with the configured threshold)
     beyond: log(knee under the load of the sweep ÷ highest rate of the record), at least 0
     """
     slo, exact = slos
@@ -272,7 +271,7 @@ def _model_error(
     repeats = len(fitted.repeats)
     of_tail = sum(map(abs, shifts[repeats:])) / 2
     bootstrap = sqrt(sum(min(MAX_SHIFT, abs(shift)) ** 2 for shift in shifts[:repeats]) / max(1, repeats))
-    # A model that misses the latencies by a factor is taken to miss the rate by as much.
+    # A model that misses the latencies by a factor may miss the rate by the same factor.
     poor = {"good": 0.0, "poor": ERROR_POOR, "unusable": max(ERROR_POOR, fitted.error)}[fitted.quality]
     unseen = ERROR_COUNTERS if fitted.background.known else ERROR_UNKNOWN
     not_reached = 0.0
@@ -281,7 +280,7 @@ def _model_error(
     )
     if not record.reached or bad < MIN_BREACHES:
         not_reached = hypot(ERROR_NOT_REACHED, ERROR_PER_LOG_DISTANCE * beyond)
-    # The background of some minutes is a sample; its lengths vary about as much as their mean.
+    # The background of some minutes is a sample; lengths vary about as much as their mean.
     background_per_s, sampling = fitted.background.per_s, 0.0
     if background_per_s > 0:
         count = background_per_s * (record.until_s - record.from_s)
@@ -290,10 +289,10 @@ def _model_error(
 
 
 def _by_fractions(record: Record, slo: Slo, by_stage: Mapping[int, Sequence[RequestRecord]]) -> Capacity | None:
-    """Capacity by the shares of bad events. The verdict is `between` if there are few bad events, or if the interval begins below all
-    rates that were tried.
+    """Estimate by the shares of bad events. The verdict is `between` with few bad events, or if the interval begins below all tried
+    rates.
 
-    None if no knee is found: no bad event, a share that does not rise with the rate, or an estimate below all rates that were tried.
+    None without a knee: no bad event, a share that does not rise with the rate, or an estimate below all tried rates.
     """
     steps: list[Step] = []
     for stage in record.stages:
@@ -317,9 +316,9 @@ def _by_fractions(record: Record, slo: Slo, by_stage: Mapping[int, Sequence[Requ
 
 
 def _by_events(slo: Slo, kept: Sequence[RateEvents], levels: Sequence[RateEvents], samples: int) -> Capacity:
-    """Capacity from event counts only: the highest rate whose own events show that the objective holds.
+    """Estimate from event counts only: the highest rate whose own events prove that the objective holds.
 
-    kept: events of the rates that lasted long enough; levels: events of all rates
+    kept: events at rates that lasted long enough; levels: events at all rates
     """
     budget = float(slo.error_budget_ratio)
     held_per_s = holds_at(kept, budget)
@@ -342,8 +341,8 @@ def _rate_events(slo: Slo, stage: Stage, judged: Sequence[RequestRecord]) -> Rat
 def _long_run_per_s(stage: Stage, slo: Slo) -> float:
     """Long-run rate that corresponds to a stage, whose queue had little time to grow.
 
-    While the log of the rate grows by g a second beyond the knee, the wait grows by g·t a second, so that it takes √(2·wait ÷ g)
-    until it reaches the threshold, in which the log of the rate grows by √(2·g·wait).
+    If the log rate grows by g per second beyond the knee, the wait grows by g·t per second and takes √(2·wait ÷ g)
+    to reach the threshold; meanwhile the log rate grows by √(2·g·wait).
     """
     if stage.ended_s - stage.began_s >= LONG_STAGE_S or stage.phase not in SHORT_STAGE_BIAS:
         return stage.total_per_s
@@ -355,10 +354,10 @@ def _long_run_per_s(stage: Stage, slo: Slo) -> float:
 
 
 def _below(slo: Slo, levels: Sequence[RateEvents], samples: int) -> Capacity | None:
-    """Capacity if the events up to some rate show that the objective fails there: the lowest such rate is its upper bound.
+    """Capacity if events prove that the objective fails at some rate: the lowest such rate is its upper bound.
 
-    None if there is no such rate. If the share of bad events over several rates exceeds the budget, it does so at the highest of
-    them. If the objective holds, the chance of a wrong result over any number of rates is that of one test.
+    None without such a rate. If the share of bad events over several rates exceeds the budget, it does so at the highest of
+    them. If the objective holds, the error over any number of rates is that of one test.
     """
     observations = Observations()
     for level in sorted(levels, key=lambda level: level.rate_per_s):
@@ -369,6 +368,6 @@ def _below(slo: Slo, levels: Sequence[RateEvents], samples: int) -> Capacity | N
 
 
 def _lengths(record: Record) -> list[RequestLengths]:
-    """Lengths of the workload; without a sample of it, those of the requests that were sent."""
+    """Sample of the workload's lengths; without one, the lengths of sent requests."""
     pairs = record.lengths or tuple((request.prompt_tokens, request.output_tokens) for request in record.requests)
     return [RequestLengths(*pair) for pair in pairs]

@@ -1,6 +1,6 @@
-"""Estimate of a sweep in a process of its own, because it takes seconds of CPU, for which nothing would be sent or read.
+"""Estimates a sweep's capacity in a separate process, because that takes seconds of CPU in which nothing could be sent or read.
 
-The process imports this module and `estimate`, nothing of the daemon: it peaks at 83 MB, numpy included, and at 96 MB for
+The process imports this module and `estimate`, and nothing of the daemon: it peaks at 83 MB with numpy, and at 96 MB for
 10,000 requests.
 """
 
@@ -19,23 +19,23 @@ from prober.net.libc import end_with_parent
 from prober.results.capacity import Capacity
 
 NICENESS = 10
-OOM_SCORE = 1000  # the kernel ends this process first where memory is short, and the prober keeps what it measured
+OOM_SCORE = 1000  # when memory is short the kernel ends this process first, and the prober keeps its measurements
 log = logging.getLogger(__name__)
 
 
 class EstimateFailed(Exception):
-    """The process of an estimate ended without a result; the message says how it ended and what helps."""
+    """The estimate's process ended without a result; the message says how, and what helps."""
 
 
 async def estimate_in_process(record: Record, seed: int) -> tuple[tuple[Capacity, ...], bool]:
-    """(capacity of each SLO of the record, whether an engine model explains the record). Raises EstimateFailed.
+    """(capacity for each SLO of the record, True if an engine model explains the record). Raises EstimateFailed.
 
     Cancelling kills the process.
     """
     command = (sys.executable, "-P", "-m", __name__, str(os.getpid()))
     pipe = subprocess.PIPE
     try:
-        # A session of its own: Ctrl-C in a terminal goes to the prober, which keeps what was measured.
+        # A separate session: Ctrl-C in a terminal only reaches the prober, which keeps its measurements.
         process = subprocess.Popen(  # noqa: ASYNC220 - it takes milliseconds
             command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
         )
@@ -64,12 +64,12 @@ async def estimate_in_process(record: Record, seed: int) -> tuple[tuple[Capacity
 
 
 def main(parent: int) -> None:
-    """Read pickled arguments of `estimate_capacity` from standard input, write the pickled answer. parent: exit when it exits"""
+    """Read pickled arguments of `estimate_capacity` from standard input, write the pickled result. parent: exit when it exits"""
     end_with_parent(parent)
     os.nice(NICENESS)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE), encoding="ascii")
-    # The matrices are too small for threads, each of which takes memory.
+    # The matrices are too small for threads, which cost memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from prober.features.capacity.estimate import estimate_capacity  # loads numpy
 

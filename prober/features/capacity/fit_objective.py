@@ -1,9 +1,9 @@
-"""Difference between a sweep's record and its replay, as a function of the costs of a service of one structure.
+"""Difference between a sweep's record and its replay, as a function of a service's costs for one structure.
 
-A parameter vector has shape (7,) and holds the logarithms of PARAMETERS. A residual is the difference of an observation from its
-replayed value in units of the spread of its kind; the cost is Huber's, plus that of the distance from the prior.
+A parameter vector has shape (7,) and contains the logarithms of PARAMETERS. A residual is an observation minus its
+replayed value, in units of its kind's spread; the cost is Huber's, plus that of the distance from the prior.
 
-A `Point` keeps a replay's values so that a change of scale needs no second one.
+A `Point` keeps a replay's values, so that a change of scale needs no second replay.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,41 +19,41 @@ from prober.simulation.serving import NO_LIMIT, Service
 
 PARAMETERS = ("step_s", "sequence_s", "prefill_token_s", "kv_token_s", "attention_s", "budget", "front_s")
 BUDGET = PARAMETERS.index("budget")
-PRIOR_SPREADS = np.array((2.0, 1.2, 2.0, 1.2, 1.5, 1.0, 1.5))  # of log parameters: what is known without a sweep
+PRIOR_SPREADS = np.array((2.0, 1.2, 2.0, 1.2, 1.5, 1.0, 1.5))  # of log parameters: knowledge without a sweep
 DERIVATIVE_STEPS = (0.04, 0.3, 0.04, 0.3, 0.3, 0.15, 0.3)  # of log parameters
-# Spread below which no observation is trusted: engines do not repeat themselves, and phases of steps are unknown. By KINDS.
+# Smallest spread of observations: engines do not repeat themselves, and phases of steps are unknown. By KINDS.
 MIN_SCALES = np.array((0.03, 0.01, 0.01, 0.05, 0.15, 0.15, 0.05, 0.05))
 MAX_SCALE = 1.0
 KIND_WEIGHTS = np.array((0.3, 1.0, 1.0, 0.5, 0.3, 0.3, 3.0, 3.0))  # by KINDS
-# The mean of neighbours counts too: a replay that is out of step is wrong by chance in each request, but not in their mean. Without
+# The mean of neighbours also counts: a replay that is out of step is wrong by chance in each request, but not in their mean. Without
 # it the mean error of independent sweeps is 18% instead of 12% (docs/methods.md).
 GROUP_SIZE, GROUP_WEIGHT = 8, 1.0
-HUBER = 1.5  # residual from which the cost is linear
-MEDIAN_TO_SIGMA = 1.48  # of a normal distribution's absolute deviations
-USUAL_BUDGETS = (256, 512, 1_024, 2_048, 4_096, 8_192, 16_384)  # defaults of engines, which a fit does not move
+HUBER = 1.5  # residual above which the cost is linear
+MEDIAN_TO_SIGMA = 1.48  # for absolute deviations of a normal distribution
+USUAL_BUDGETS = (256, 512, 1_024, 2_048, 4_096, 8_192, 16_384)  # defaults of engines, which a fit leaves unchanged
 USUAL_STEP_S = 0.02
-MIN_STEP_S = 2e-5  # shorter ones are no engine's, and replays of them would not end
-MIN_TOKENS_PER_STEP, MIN_RATIOS = 1.2, 10  # that show more than one token a step
-# Largest share of an engine's time for the prompts on its page where a fit starts: from an overloaded engine, whose replay answers
-# no request, no derivative leads back.
+MIN_STEP_S = 2e-5  # no engine's steps are shorter, and their replays would not end
+MIN_TOKENS_PER_STEP, MIN_RATIOS = 1.2, 10  # that prove more than one token per step
+# Largest share of an engine's time for the page's prompts at the start of a fit: the replay of an overloaded engine answers
+# nothing, and no derivative leads back.
 INITIAL_PREFILL = 0.4
-UNLIMITED_SLOTS = 2_048  # limit of running sequences where the record shows none
+UNLIMITED_SLOTS = 2_048  # limit of running sequences if the record shows none
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A parameter vector (logs of the parameters), and the values that its replay gives for the observations."""
+    """A parameter vector (log parameters), with its replay's values for the observations."""
 
     vector: Array
     replayed: Array
 
 
 class Objective:
-    """Residuals and cost of parameter vectors on the beginning of a record, up to all of it.
+    """Residuals and cost of parameter vectors on a record, or on its beginning.
 
-    changes: fields of `Service` that the structure sets
-    scenes: several if there is a background, each with other random arrivals, as the true arrival times are unknown
-    slots: limit of running sequences, which is not part of the vector; a change makes earlier points invalid
+    changes: fields of `Service` set by the structure
+    scenes: several if there is a background, with different random arrivals, because the true ones are unknown
+    slots: limit of running sequences, not part of the vector; changing it invalidates earlier points
     observed: observations in use
     """
 
@@ -69,7 +69,7 @@ class Objective:
         self.restrict(1.0)
 
     def restrict(self, share: float) -> None:
-        """Use only the first `share` of the observations, by the time they were known, and the part of the scene up to then."""
+        """Use only the first `share` of the observations, by the time when known, and the scene up to then."""
         known_s = np.sort(self._all.known_s)[round(share * (len(self._all.known_s) - 1))]
         self.observed = self._all.select(self._all.known_s <= known_s)
         last_s = float(self.observed.at_s.max())
@@ -85,13 +85,13 @@ class Objective:
         self.residual_at_s = np.concatenate((self.observed.at_s, self.observed.at_s[first_of_group]))
 
     def evaluate(self, vector: Array) -> Point:
-        """Replay the scenes with these parameters, and average the values of several scenes."""
+        """Replay the scenes with these parameters; average the values of several scenes."""
         service, front_s = self.service(vector)
         replayed = [self.observed.replayed(scene.replayed(service), scene, front_s) for scene in self._scenes]
         return Point(vector, replayed[0] if len(replayed) == 1 else _mean(replayed))
 
     def service(self, vector: Array) -> tuple[Service, float]:
-        """Service of a parameter vector, and the latency in front of it in seconds."""
+        """Convert a parameter vector to (service, latency in front of it in seconds)."""
         *costs, front_s = (exp(min(20.0, value)) for value in vector.tolist())
         step_s, budget = max(MIN_STEP_S, costs[0]), max(16.0, round(costs[BUDGET]))
         slots = max(1.0, self.slots // self._changes.get("replicas", 1))
@@ -102,11 +102,11 @@ class Objective:
         return service._replace(**self._changes), front_s
 
     def residuals(self, point: Point) -> Array:
-        """Residuals of observations, then of groups of neighbours. 0 where the replay has no value."""
+        """Residuals of observations, then of groups of neighbours. 0 if the replay has no value."""
         observed = self.observed
         residuals = (observed.value - point.replayed) / self.scales[observed.kind]
         residuals = np.where(observed.is_lower_bound, np.maximum(0.0, residuals), residuals)
-        # A first token that the replay does not reach is far later than the observed one.
+        # A first token that the replay does not reach is far later than observed.
         is_missing = np.isnan(point.replayed)
         is_late = is_missing & (observed.kind == TTFT) & ~observed.is_lower_bound
         residuals = np.where(is_late, -2 * HUBER, np.where(is_missing, 0.0, residuals))
@@ -116,17 +116,17 @@ class Objective:
         return np.concatenate((residuals, np.add.reduceat(clipped, self._group_starts) / self._group_roots))
 
     def cost(self, point: Point) -> float:
-        """Weighted Huber cost of the residuals, and of the distance from the prior."""
+        """Weighted Huber cost of the residuals, plus the cost of the distance from the prior."""
         sizes = np.abs(self.residuals(point))
         huber = np.where(sizes <= HUBER, 0.5 * sizes * sizes, HUBER * (sizes - 0.5 * HUBER))
         return float(self._weights @ huber + 0.5 * np.sum(((point.vector - self.center) / PRIOR_SPREADS) ** 2))
 
     def reset_scales(self, scale: float) -> None:
-        """Set the spread of every kind, in units of its values."""
+        """Set the spread of all kinds, in units of their values."""
         self.scales = np.full(len(KINDS), scale)
 
     def rescale(self, point: Point) -> None:
-        """Set the spread of every kind from the median of its residuals at this point."""
+        """Set the spread of each kind from the median of its residuals at this point."""
         sizes = np.abs(self.residuals(point)[: len(self.observed.kind)])
         for kind in range(len(KINDS)):
             of_kind = np.sort(sizes[self.observed.kind == kind])
@@ -135,7 +135,7 @@ class Objective:
                 self.scales[kind] = min(MAX_SCALE, max(MIN_SCALES[kind], spread))
 
     def jacobian(self, point: Point) -> Array:
-        """Derivatives of the replayed values in units of spread by the log parameters, shape (residuals, 7); one replay each."""
+        """Derivatives of the replayed values, in units of spread, by log parameters, shape (residuals, 7); one replay each."""
         residuals = self.residuals(point)
         columns = []
         for number, size in enumerate(DERIVATIVE_STEPS):
@@ -155,7 +155,7 @@ class Objective:
         weights: Array | float = 1.0,
         center: Array | None = None,
     ) -> Array:
-        """Vector after one weighted, damped, regularised step, of at most a factor of e in each parameter. center: mean of the prior"""
+        """Vector after one weighted, damped, regularised step, at most a factor of e per parameter. center: mean of the prior"""
         center = self.center if center is None else center
         residuals = self.residuals(point)
         robust = self._weights * np.minimum(1.0, HUBER / np.maximum(1e-9, np.abs(residuals))) * weights
@@ -176,7 +176,7 @@ def is_usual(log_budget: float) -> bool:
 
 
 def _mean(values: Sequence[Array]) -> Array:
-    """Mean over replays, shape (n,); NaN where most of them have none."""
+    """Mean over replays, shape (n,); NaN if most of them have no value."""
     stack = np.stack(values)
     known = ~np.isnan(stack)
     count = known.sum(axis=0)
@@ -186,7 +186,7 @@ def _mean(values: Sequence[Array]) -> Array:
 
 
 def _initial_vector(record: Record) -> Array:
-    """Parameters at which a fit starts: from the fastest gaps and prefills of the sweep; without any, usual ones."""
+    """Start of a fit: parameters from the sweep's fastest gaps and prefills, or typical ones."""
     valid = [request for request in record.requests if request.valid and request.ttft_s]
     ttfts_s = [request.ttft_s or 0.0 for request in valid]
     gaps_s = sorted(request.gap_s for request in valid if request.gap_s)
@@ -204,7 +204,7 @@ def _initial_vector(record: Record) -> Array:
 
 
 def _prompt_tokens_per_s(record: Record) -> float:
-    """Computed prompt tokens per second of all requests, as the page counts them; 0 if it does not."""
+    """Computed prompt tokens per second of all requests on the page; 0 if it does not count them."""
     totals = [
         (at_s, signals.prompt_tokens_total - (signals.prefix_cache_hits_tokens_total or 0.0))
         for at_s, signals in record.readings
@@ -215,14 +215,14 @@ def _prompt_tokens_per_s(record: Record) -> float:
 
 
 def _tokens_per_step(record: Record) -> float:
-    """Tokens that a chunk brings (speculative decoding): median of gap ÷ TPOT, at most 1 if one token comes at a time."""
+    """Tokens per chunk (speculative decoding): median of gap ÷ TPOT; at most 1 if tokens come one by one."""
     ratios = sorted(request.gap_s / request.tpot_s for request in record.requests if request.gap_s and request.tpot_s)
     ratio = ratios[len(ratios) // 2] if len(ratios) >= MIN_RATIOS else 1.0
     return ratio if ratio > MIN_TOKENS_PER_STEP else 1.0
 
 
 def _kv_tokens(record: Record) -> float:
-    """Size of the KV cache in tokens, as the page shows it; unlimited if it does not."""
+    """Size of the KV cache in tokens, from the page; unlimited if unknown."""
     capacities: Sequence[float] = [
         signals.kv_cache_capacity_tokens for _, signals in record.readings if signals.kv_cache_capacity_tokens
     ]

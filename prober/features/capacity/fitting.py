@@ -1,9 +1,9 @@
-"""Fit of a service to the record of a sweep: structure and costs with which a replay shows what the sweep observed.
+"""Fits a service to the record of a sweep: the structure and costs with which a replay shows what the sweep observed.
 
 Robust least squares on logarithms (Levenberg–Marquardt, derivatives by replay). The fit starts with the beginning of the record,
-while the engine is nearly idle, and then uses more and more of it: the state of a busy engine depends on every earlier step, so
+when the engine is nearly idle, and then uses more and more of it: the state of a busy engine depends on every earlier step, so
 the replay of a slightly wrong engine is soon out of step, and no derivative leads back. The token budget and the limit of running
-sequences are not smooth and are scanned. That is done for the plainest structure; the others begin with its costs. A second of CPU;
+sequences are not smooth and are scanned, for the simplest structure; the others start with its costs. A second of CPU;
 pure.
 
 `scipy.optimize.least_squares` instead of `_descend` gives the same accuracy (bench/figures.md#sweeps) for 9% more CPU, and
@@ -44,12 +44,12 @@ from prober.features.capacity.sweep_record import UNJUDGED, Record, RequestRecor
 from prober.simulation.serving import Service
 
 MIN_ANSWERS = 20
-MAX_REPLAYED, MAX_REPLAYED_BEFORE = 1_000, 3_000  # requests of the sweep, and of others before it
-# Of background load before the sweep that is replayed: with the engine's own latencies, and without, when it shows next to nothing.
+MAX_REPLAYED, MAX_REPLAYED_BEFORE = 1_000, 3_000  # requests of the sweep, and of the background before it
+# Replayed background load before the sweep: with the engine's own latencies, and without, when it shows almost nothing.
 BEFORE_S, BEFORE_WITHOUT_LATENCIES_S = 300.0, 10.0
 SHARES = (0.35, 0.7, 1.0)  # of the record, one after the other
-INITIAL_BUDGETS = (2_048, 512)  # tokens per step; the cost has more than one minimum
-# Token budgets to scan for each of SHARES, as multiples of the best one so far.
+INITIAL_BUDGETS = (2_048, 512)  # tokens per step; the cost has several minima
+# Scanned token budgets for each of SHARES, as multiples of the best one so far.
 BUDGET_FACTORS = (
     tuple(exp(0.15 * n) for n in range(-8, 9)),
     tuple(exp(0.02 * n) for n in range(-6, 7)),
@@ -58,31 +58,31 @@ BUDGET_FACTORS = (
 USUAL_ADVANTAGE = (
     10.0  # in cost: without it the mean error of independent sweeps is 12% instead of 11% (docs/methods.md)
 )
-# Limits of running sequences to try, as multiples of the most that ran. Without them the mean error of independent sweeps without a
+# Tried limits of running sequences, as multiples of the most that ran. Without them the mean error of independent sweeps without a
 # page is 24% instead of 21% (docs/methods.md).
 SLOT_FACTORS = (1, 1.03, 1.07, 1.12, 1.2, 1.3, 1.45, 1.6, 1.8, 2, 2.5)
 MAX_KV_USAGE = 0.9  # above it the cache limits the batch
-MIN_FULL_READINGS = 3  # that show a limit of sequences
+MIN_FULL_READINGS = 3  # that prove a limit of sequences
 DAMPING, MAX_DAMPING_STEPS = 0.1, 3
 UNSEEN_RATIOS = (0.0, 0.1, 0.25, 0.5)  # of the highest rate: background that no page shows
 DRAWS, REDRAWS = 2, 10  # of background arrivals: for the fit, and for the tail
-CLUSTER = 10.0  # observations that err together
+CLUSTER = 10.0  # observations with a common error
 RANKINGS = 3
-REPEATS = 8  # services of the bootstrap
-BLOCK_S = 4.0  # observations that are closer are not independent and share one random weight
-# Median |log(observed ÷ replayed)| of a fit that is used alone, and of one that is used beside the fractions of bad events; the
+REPEATS = 8  # services in the bootstrap
+BLOCK_S = 4.0  # closer observations are dependent and share one random weight
+# Median |log(observed ÷ replayed)| of a fit that is used alone, and of one that is combined with the fractions of bad events; the
 # same for the mismatch of the tail.
 MAX_TTFT_ERROR, MAX_POOR_TTFT_ERROR = 0.25, 0.4
 MAX_MISMATCH, MAX_POOR_MISMATCH = 3.0, 6.0
 PLAINEST = "chunked prefill"
-STRUCTURES: Mapping[str, Mapping[str, float]] = {  # fields of `Service` by the name of the structure
+STRUCTURES: Mapping[str, Mapping[str, float]] = {  # structure → fields of `Service`
     PLAINEST: {},
     "prompts that begin when a piece fits": {"admits_pieces": 1},
     "prompts before decodes": {"mixed": 0},
     "2 engines in turn": {"replicas": 2},
     "4 engines in turn": {"replicas": 4},
 }
-PENALTY = 2.0  # of the cost of each but the plainest: more structures find more accidents to explain
+PENALTY = 2.0  # added to the cost of all but the simplest: more structures explain more accidents
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +90,10 @@ class Fit:
     """A fitted service.
 
     structure: its name
-    front_s: latency in front of it (network, gateway), in seconds
-    repeats: services that fit the same record under random weights (bootstrap), with their latencies in front
+    front_s: latency in front of the service (network, gateway), in seconds
+    repeats: (service, latency in front) fitted to the record under random weights (bootstrap)
     error: median of |log(TTFT observed ÷ replayed)|
-    tail: of the record beside that of the replay; None without an objective for TTFT
+    tail: tails of record and replay compared; None without an objective for TTFT
     background: background load of the replay
     """
 
@@ -107,9 +107,9 @@ class Fit:
 
     @property
     def quality(self) -> Literal["good", "poor", "unusable"]:
-        """Quality of the replay, by its agreement with the record.
+        """Quality of the replay by its agreement with the record.
 
-        It decides whether the model is used alone at rates that were not tried, with the fractions of bad events, or not at all.
+        It decides whether untried rates are judged by the model alone, by the model and the fractions of bad events, or without it.
         """
         mismatch = self.tail.mismatch if self.tail is not None else 0.0
         if self.error >= MAX_POOR_TTFT_ERROR or mismatch >= MAX_POOR_MISMATCH:
@@ -118,7 +118,7 @@ class Fit:
 
 
 def fit(record: Record, rng: Random) -> Fit | None:
-    """The service that explains a record best; None for fewer than MIN_ANSWERS answers, or if no replay answers most requests."""
+    """Fit the service that explains a record best; None with fewer than MIN_ANSWERS answers, or if no replay answers most requests."""
     recent = _recent(record)
     items = observations(recent)
     answers = sum(request.valid and request.first_s is not None and request.stage > 0 for request in record.requests)
@@ -147,21 +147,21 @@ def fit(record: Record, rng: Random) -> Fit | None:
 
 
 def _best(record: Record, items: Observations, scenes: Sequence[Scene]) -> tuple[str, Objective, Point]:
-    """The structure that fits best, with its fit.
+    """Find the best structure, with its objective and point.
 
-    All are judged by the spreads of the best. With its own spreads, a structure that explains nothing would call everything noise.
+    All are judged by the best one's spreads: with its own, a structure that explains nothing would call everything noise.
     """
     plain = Objective(record, items, scenes, {})
     fitted = {PLAINEST: (plain, _search(plain, record))}
     fullest = max((signals.kv_cache_usage_ratio_max or 0.0 for _, signals in record.readings), default=0.0)
     for name, changes in STRUCTURES.items():
-        # Until the cache is full, a replay with pieces would be that of the plainest.
+        # Until the cache is full, a replay with pieces equals the simplest.
         if changes and not ("admits_pieces" in changes and fullest < MAX_KV_USAGE):
             objective = Objective(record, items, scenes, changes)
             fitted[name] = objective, _refine(objective, record, fitted[PLAINEST][1].vector)
 
     def score(name: str) -> float:
-        """About −log likelihood of a fit, with its penalty."""
+        """Approximately −log likelihood of a fit, plus its penalty."""
         objective, point = fitted[name]
         return objective.cost(point) / CLUSTER + PENALTY * (name != PLAINEST)
 
@@ -176,7 +176,7 @@ def _best(record: Record, items: Observations, scenes: Sequence[Scene]) -> tuple
 
 
 def _unseen_background(record: Record, items: Observations, rng: Random) -> Background:
-    """The background load, if no page shows it: that of the tried rates with which the plainest structure explains the record best."""
+    """Background load without a page: the tried rate with which the simplest structure explains the record best."""
     highest_per_s = max((stage.rate_per_s for stage in record.stages), default=1.0)
     vector: Array | None = None
     best = inf, background(record, rng)
@@ -192,7 +192,7 @@ def _unseen_background(record: Record, items: Observations, rng: Random) -> Back
 
 
 def _recent(record: Record) -> Record:
-    """The record with its last MAX_REPLAYED requests, and the readings shortly before them: more would cost replay time."""
+    """The record's last MAX_REPLAYED requests, with the readings shortly before: more would cost replay time."""
     requests = record.requests[-MAX_REPLAYED:]
     first_s = requests[0].at_s if requests else record.until_s
     has_latencies = any(signals.ttft_seconds or signals.e2e_seconds for _, signals in record.readings)
@@ -203,7 +203,7 @@ def _recent(record: Record) -> Record:
 
 
 def _search(objective: Objective, record: Record) -> Point:
-    """The point of least cost, by descents and scans on growing parts of the record."""
+    """Find the point of least cost, by descents and scans on growing parts of the record."""
     objective.restrict(SHARES[0])
     point = _start(objective)
     for share, factors in zip(SHARES, BUDGET_FACTORS, strict=True):
@@ -215,14 +215,14 @@ def _search(objective: Objective, record: Record) -> Point:
 
 
 def _refine(objective: Objective, record: Record, vector: Array) -> Point:
-    """The point of least cost on the whole record, searched from `vector`, the parameters of another structure."""
+    """Find the point of least cost on the whole record, starting from another structure's parameters `vector`."""
     objective.slots = _slots(objective, record, vector)
     point = _descend(objective, objective.evaluate(vector), 1)
     return _descend(objective, _scan_budgets(objective, point, BUDGET_FACTORS[1]), 2)
 
 
 def _start(objective: Objective) -> Point:
-    """The better result of the descents from each of INITIAL_BUDGETS."""
+    """Descend from each of INITIAL_BUDGETS, and return the better result."""
     ends = []
     for budget in INITIAL_BUDGETS:
         objective.reset_scales(0.2)
@@ -234,7 +234,7 @@ def _start(objective: Objective) -> Point:
 
 
 def _descend(objective: Objective, point: Point, rounds: int) -> Point:
-    """Levenberg–Marquardt: up to `rounds` steps, each with MAX_DAMPING_STEPS dampings."""
+    """Levenberg–Marquardt: at most `rounds` steps, each with MAX_DAMPING_STEPS dampings."""
     damping = DAMPING
     for _ in range(rounds):
         objective.rescale(point)
@@ -251,10 +251,10 @@ def _descend(objective: Objective, point: Point, rounds: int) -> Point:
 
 
 def _scan_budgets(objective: Objective, point: Point, factors: Sequence[float]) -> Point:
-    """Best of several token budgets. Each is tried alone, and with the other parameters moved by one step of the derivatives at
-    `point`.
+    """Find the best of several token budgets. Each is tried alone, and with the other parameters moved by one step of the derivatives
+    at `point`.
 
-    The number of pieces of a prompt is a step function of the budget: no derivative leads from one step to the next.
+    The number of a prompt's pieces is a step function of the budget, so no derivative leads from one step to the next.
     """
     objective.rescale(point)
     jacobian = objective.jacobian(point)
@@ -275,7 +275,7 @@ def _scan_budgets(objective: Objective, point: Point, factors: Sequence[float]) 
 
 
 def _reweighted(objective: Objective, point: Point, jacobian: Array, rng: Random) -> Array:
-    """Parameter vector of the fit if each block of BLOCK_S has a random exponential weight, to first order (weighted bootstrap)."""
+    """Fit with a random exponential weight per block of BLOCK_S, to first order (weighted bootstrap)."""
     draws = np.array([rng.expovariate(1.0) for _ in objective.residual_at_s])
     blocks = (objective.residual_at_s / BLOCK_S).astype(np.intp)
     _, first, inverse = np.unique(blocks, return_index=True, return_inverse=True)
@@ -284,7 +284,7 @@ def _reweighted(objective: Objective, point: Point, jacobian: Array, rng: Random
 
 
 def _slots(objective: Objective, record: Record, vector: Array) -> int:
-    """Limit of running sequences, if the page shows it; else the best of some multiples of the peak, or no limit."""
+    """Limit of running sequences shown by the page, or else the best of some multiples of the peak, or no limit."""
     running = [int(signals.requests_running or 0) for _, signals in record.readings]
     full = [
         int(signals.requests_running)
@@ -304,17 +304,17 @@ def _slots(objective: Objective, record: Record, vector: Array) -> int:
 
 
 def _own_peak(requests: Sequence[RequestRecord]) -> int:
-    """Most requests of the sweep that decoded at once."""
+    """Maximum number of the sweep's requests that decoded at the same time."""
     changes = [(request.first_s, 1) for request in requests if request.first_s is not None]
     changes += [(request.end_s or request.known_s, -1) for request in requests if request.first_s is not None]
     return max(accumulate(change for _, change in sorted(changes)), default=0)
 
 
 def ttft_error(items: Observations, replayed: Sequence[Array]) -> float:
-    """Median of |log(TTFT observed ÷ replayed)|, less the difference that two replays have by chance. Without TTFTs of the sweep, of
-    mean TTFTs.
+    """Median of |log(TTFT observed ÷ replayed)|, minus the chance difference of two replays. Without TTFTs of the sweep, mean TTFTs are
+    used.
 
-    The arrival times of background requests are unknown, so no replay matches each TTFT. A TTFT that a replay lacks counts as infinite;
+    Arrival times of background requests are unknown, so no replay matches each TTFT. A missing TTFT in a replay counts as infinite;
     without any observed TTFT the error is infinite.
     """
     kind = TTFT if TTFT in items.kind else MEAN_TTFT
@@ -331,9 +331,9 @@ def ttft_error(items: Observations, replayed: Sequence[Array]) -> float:
 
 
 def _tail(record: Record, replayed: Sequence[Array]) -> Tail | None:
-    """The slowest TTFTs of the record compared with those of several replays; None without an SLO for TTFT.
+    """Compare the record's slowest TTFTs with those of several replays; None without an SLO for TTFT.
 
-    Without this, 82% instead of 91% of the intervals of independent sweeps hold the truth (docs/methods.md).
+    Without this, 82% instead of 91% of the intervals of independent sweeps contain the truth (docs/methods.md).
     """
     threshold_s = min((slo.threshold_s for slo in record.slos if slo.signal == "ttft" and slo.threshold_s), default=inf)
     unjudged = {stage.number for stage in record.stages if stage.phase in UNJUDGED}

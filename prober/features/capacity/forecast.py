@@ -1,10 +1,10 @@
-"""Forecast of when demand reaches capacity: a straight line through daily peaks, with intervals.
+"""Forecasts when demand reaches capacity: a straight line through daily peaks, with intervals.
 
 Ordinary least squares and its interval for one more observation, at x beside n points with mean x̄ and scatter s:
-ŷ ± t·s·√(1 + 1/n + (x − x̄)²/Σ(xᵢ − x̄)²) (Montgomery, Peck, Vining, "Introduction to Linear Regression Analysis", 2.5). From two weeks
-on each day of the week has its own line, all with one slope, so that a quiet weekend does not look like a fall. Assumptions: the
+ŷ ± t·s·√(1 + 1/n + (x − x̄)²/Σ(xᵢ − x̄)²) (Montgomery, Peck, Vining, "Introduction to Linear Regression Analysis", 2.5). After two
+weeks each day of the week has its own line, with a common slope, so that a quiet weekend does not look like a fall. Assumptions: the
 scatter of the days about the line is independent and constant, and growth continues. Neither is certain, so the horizon is twice the
-observed time, and at most 30 days. If high days follow high days (correlation 0.5), 10% of series without growth are taken for growing
+observed time, at most 30 days. If high days follow high days (correlation 0.5), 10% of series without growth appear to grow
 instead of 2.5%; few of them reach a capacity that is not near.
 
 Plain Python: the daemon makes forecasts and does not load numpy.
@@ -19,12 +19,12 @@ from prober.statistics.paired_test import student_quantile
 
 DAY_S, HOUR_S = 86_400, 3_600
 MAX_DAYS = 35  # of peaks: five weeks, since growth over longer times is rarely linear
-MIN_HOURS = 20  # with data, for the peak of a day to count: a partly observed day would look like growth
-MIN_DAYS = 7  # with a peak, for a forecast
+MIN_HOURS = 20  # with data for a counted peak: a partly observed day would look like growth
+MIN_DAYS = 7  # with a peak for a forecast
 MAX_HORIZON_DAYS = 30
 WEEK = 7
-LEVEL_BY_WEEKDAY = 0.95  # of the intervals of lines by day of the week
-# Of the intervals of a single line: the step from a weekend to a working week has t = 2.9 over 7 days, which is 0.965.
+LEVEL_BY_WEEKDAY = 0.95  # for lines by day of the week
+# For a single line: the step from a weekend to a working week has t = 2.9 over 7 days, which is 0.965.
 LEVEL_SINGLE_LINE = 0.99
 
 
@@ -42,7 +42,7 @@ class Load(NamedTuple):
 
 @dataclass(slots=True)
 class Peaks:
-    """For each UTC day, the load with the most tokens per second. days: {days since 1970: (load, bit mask of the hours with data)}."""
+    """Per UTC day, the load with the most tokens per second. days: {days since 1970: (load, bit mask of hours with data)}"""
 
     days: dict[int, tuple[Load, int]] = field(default_factory=dict)
 
@@ -55,7 +55,7 @@ class Peaks:
             del self.days[min(self.days)]
 
     def of_complete_days(self, unix_s: float) -> dict[int, Load]:
-        """{days since 1970: peak} of complete days with enough data that are not too old."""
+        """{days since 1970: peak} of recent complete days with enough data."""
         today = int(unix_s) // DAY_S
         return {
             day: highest
@@ -69,7 +69,7 @@ class Peaks:
 
 
 def peaks_of(rows: Iterable[Iterable[float]]) -> Peaks:
-    """Peaks from the result of `rows`. Raises ValueError."""
+    """Read peaks from the result of `rows`. Raises ValueError."""
     try:
         peaks = {int(day): (Load(*map(float, highest)), int(hours)) for day, hours, *highest in rows}
     except (TypeError, OverflowError) as problem:
@@ -104,7 +104,7 @@ class Trend:
 
     @property
     def margin(self) -> float:
-        """Half of the width of the confidence interval of the slope."""
+        """Half-width of the slope's confidence interval."""
         return student_quantile(self.level, self.freedom) * self.scatter / math.sqrt(self.spread)
 
     def at(self, day: int) -> tuple[float, float, float]:
@@ -117,7 +117,7 @@ class Trend:
 
 
 def trend(peaks: Mapping[int, float]) -> Trend:
-    """Lines of one slope through {day: peak}, by day of the week if each was seen twice. Raises ValueError for under 3 days."""
+    """Fit lines of one slope to {day: peak}, by day of the week if each occurs twice. Raises ValueError for under 3 days."""
     if len(peaks) < 3:
         raise ValueError(f"{len(peaks)} days of peaks: a line and its scatter need 3")
     cycle = WEEK if all(sum(day % WEEK == weekday for day in peaks) >= 2 for weekday in range(WEEK)) else 1
@@ -137,7 +137,7 @@ def trend(peaks: Mapping[int, float]) -> Trend:
 
 
 class Forecast(NamedTuple):
-    """First days (their begin in UTC, Unix seconds) whose peak reaches the capacity; None without such a day or a forecast.
+    """First days (begin in UTC, Unix seconds) whose peak reaches the capacity; None without such a day, or without a forecast.
 
     earliest_s: upper limit of the peaks against the lower bound of the capacity
     estimate_s: fitted line against the estimated capacity; set only if `earliest_s` is
@@ -150,10 +150,10 @@ class Forecast(NamedTuple):
 
 
 def forecast(peaks: Mapping[int, float], capacity: tuple[float, float, float], unix_s: float) -> Forecast:
-    """Forecast of the day at which the daily peak reaches the capacity.
+    """Forecast the day on which the daily peak reaches the capacity.
 
     peaks: {day since 1970: peak}; capacity: (lower, estimate, upper) in the unit of the peaks
-    No forecast for fewer than MIN_DAYS days, or if the interval of the slope includes 0. The horizon is counted from the last
+    No forecast with fewer than MIN_DAYS days, or if the slope's interval includes 0. The horizon counts from the last
     peak: old peaks reach less far.
     """
     if len(peaks) < MIN_DAYS:

@@ -1,7 +1,7 @@
-"""Headroom of a target: how much its present traffic can grow, and the rate of requests of the sweep's shape that can be added.
+"""Headroom of a target: how much its traffic can grow, and how many requests shaped like the sweep's can be added.
 
-A request of the traffic takes a share of the engine that depends on its prompt and output tokens (`Capacity.at`). So the free share
-is 1 − requests/s ÷ the capacity in requests of their present shape, and 1 ÷ (1 − free share) is the factor by which they can grow.
+A request takes a share of the engine that depends on its prompt and output tokens (`Capacity.at`). So the free share
+is 1 − requests/s ÷ the capacity in requests of their present shape, and they can grow by the factor 1 ÷ (1 − free share).
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.results.capacity import Capacity, ShapeCapacity, combined, headroom, pooled
 from prober.storage.saved_rows import SavedRows
 
-PEAK_S = 240.0  # a demand over less is a burst, and no peak of a day
+PEAK_S = 240.0  # a demand over a shorter time is a burst, not a day's peak
 DAY_S = 86_400
 BOUNDS = ("lower", "estimate", "upper")
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Lower bound, estimate and upper bound; None where it is not known."""
+    """Lower bound, estimate and upper bound; None if unknown."""
 
     lower: float | None = None
     estimate: float | None = None
@@ -40,8 +40,8 @@ class Bounds:
 class Headroom(Monitor):
     """Demand and headroom of all targets.
 
-    saved: serialised peaks by target name, as `states` returned them in an earlier process
-    prometheus_url: the Prometheus that answers `sweep.demand_query`; None if there is none
+    saved: peaks by target name that `states` returned in an earlier process
+    prometheus_url: the Prometheus that answers `sweep.demand_query`; None without one
     """
 
     def __init__(self, registry: Registry, saved: SavedRows | None = None) -> None:
@@ -51,7 +51,7 @@ class Headroom(Monitor):
         self._targets: dict[str, TargetDemand] = {}
 
     def observe(self, observed: ObservedTarget) -> "TargetDemand":
-        """Create the demand of one target. It continues the saved peaks."""
+        """Create the demand of one target, continuing from its saved peaks."""
         target = self._targets[observed.name] = TargetDemand(self, observed)
         return target
 
@@ -59,17 +59,17 @@ class Headroom(Monitor):
         self.prometheus_url = configuration.prometheus_url
 
     def forget(self, target: "TargetDemand") -> None:
-        """Remove a target, and keep its peaks for its return."""
+        """Remove a target. Its peaks are kept in case it returns."""
         del self._targets[target.name]
         self._saved.put(target.state())
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """(name, peaks) of each target, to be saved."""
+        """(name, peaks) of each target, to save."""
         for target in list(self._targets.values()):
             yield from target.state()
 
     def saved_peaks(self, name: str) -> Peaks:
-        """Peaks that an earlier process saved."""
+        """Peaks saved by an earlier process."""
         consequence = f"target={name}: the saved peaks of its demand cannot be read, and start again"
         return self._saved.pop(name, lambda data: peaks_of(json.loads(data)), consequence) or Peaks()
 
@@ -77,11 +77,11 @@ class Headroom(Monitor):
 class TargetDemand(TargetObserver):
     """Demand, capacity and headroom of one target.
 
-    peaks: peak of each day, where the engine counts requests and tokens
-    readings: readings of the engine's page in the last five minutes, without those of another engine or during a sweep; kept for
-        targets that are swept
-    headroom: free share of the capacity at all SLOs
-    addable: requests per second of the sweep's shape that can be added to the demand
+    peaks: daily peaks, if the engine counts requests and tokens
+    readings: readings of the engine's page in the last five minutes, except of another engine or during a sweep; only for targets that
+    are swept
+    headroom: free share of the capacity for all SLOs
+    addable: requests per second, shaped like the sweep's, that can be added to the demand
     exhaustion_unix_s: when the demand is forecast to reach the capacity; None without a forecast
     """
 
@@ -95,7 +95,7 @@ class TargetDemand(TargetObserver):
         self._capacities: tuple[Capacity, ...] = ()
         self._earlier: tuple[Capacity, ...] = ()
         self._querying = None if self._query is None else asyncio.create_task(self._ask_repeatedly())
-        self._query_problem = ""  # that was logged
+        self._query_problem = ""  # last logged problem
         self._forecast_day = -1
         self.readings: list[PageReading] = []
         self.headroom = self.addable = Bounds()
@@ -103,18 +103,18 @@ class TargetDemand(TargetObserver):
         self._show()
 
     def state(self) -> Iterator[tuple[str, bytes]]:
-        """(name, peaks), to be saved; nothing without peaks."""
+        """(name, peaks) to save; nothing without peaks."""
         if self.peaks.days:
             yield self.name, json.dumps(self.peaks.rows()).encode()
 
     @property
     def demand(self) -> Demand:
-        """Demand of the users as known now."""
+        """Latest known demand of the users."""
         return self._meter.demand
 
     @property
     def why_unknown(self) -> str:
-        """Why there is no headroom; empty if there is one."""
+        """Why the headroom is unknown; empty if it is known."""
         if self.headroom != Bounds():
             return ""
         if all(capacity.upper is None for capacity in self._capacities):
@@ -136,7 +136,7 @@ class TargetDemand(TargetObserver):
         if covered_s is None:
             return
         if self._observed.target.spec.sweep is not None:
-            signals = replace(reading.signals, itl_seconds=None, tpot_seconds=None, queue_seconds=None)  # not used
+            signals = replace(reading.signals, itl_seconds=None, tpot_seconds=None, queue_seconds=None)  # unused
             alike = [of for of in self.readings if (of.epoch, of.signals.info) == (reading.epoch, signals.info)]
             recent_ns = reading.at_ns - WINDOW_S * 1e9
             self.readings = [of for of in alike if of.at_ns >= recent_ns] + [reading._replace(signals=signals)]
@@ -150,13 +150,13 @@ class TargetDemand(TargetObserver):
         self._monitor.forget(self)
 
     def query_answered(self, requests_per_s: float | None) -> None:
-        """Use an answer of `demand_query`, in requests per second; None if it has no value."""
+        """Use an answer to `demand_query`, in requests per second; None if it has no value."""
         unix_s = self._clock.unix_s()
         if self._meter.answer(self._clock.now_ns() / 1e9, requests_per_s):
             self._update(unix_s)
 
     async def queried(self) -> float | None:
-        """Requests per second by `demand_query`; None without a query or an answer, which is logged."""
+        """Query the requests per second by `demand_query`; None without a query or an answer. A failure is logged."""
         url, query = self._monitor.prometheus_url, self._query
         if url is None or query is None:
             return None
@@ -180,19 +180,19 @@ class TargetDemand(TargetObserver):
             await asyncio.sleep(QUERY_INTERVAL_S)
 
     def sweep_began(self) -> None:
-        """A sweep starts: the engine's counters no longer show its users' demand alone."""
+        """Note that the engine's counters now include a sweep."""
         self._meter.begin_sweep()
         self.readings = []
         self._show()
 
     def sweep_ended(self) -> None:
-        """A sweep has ended: the engine's counters show user demand again once its last requests are counted."""
+        """Note the end of a sweep: the counters show user demand again once its last requests are counted."""
         self._meter.end_sweep()
 
     def show_capacity(self, capacities: Sequence[Capacity], earlier: Sequence[Capacity] = ()) -> None:
-        """Show the capacities that the last successful sweep found; empty: unknown.
+        """Show the capacities of the last successful sweep; empty: unknown.
 
-        earlier: capacities of earlier sweeps of the same engine, which narrow the interval of the headroom
+        earlier: capacities from earlier sweeps of the engine, which narrow the headroom's interval
         """
         self._capacities, self._earlier = tuple(capacities), tuple(earlier)
         self._registry.keep(series.CAPACITY, (), self.name)
@@ -208,7 +208,7 @@ class TargetDemand(TargetObserver):
             self._forecast(unix_s)
 
     def _forecast(self, unix_s: float) -> None:
-        """Forecast once a day and after each sweep, in shares of the capacity, as requests of different peaks differ in length."""
+        """Forecast daily and after each sweep, in shares of the capacity, because requests of different peaks differ in length."""
         self._forecast_day = int(unix_s // DAY_S)
         result, peaks = Forecast(), self.peaks.of_complete_days(unix_s)
         capacities = {day: self._capacity(load.prompt_tokens, load.output_tokens) for day, load in peaks.items()}
@@ -227,18 +227,18 @@ class TargetDemand(TargetObserver):
 
     @property
     def _load(self) -> Load | None:
-        """The demand in requests per second with the mean tokens of a request; None while they are not known."""
+        """The demand in requests per second, with mean tokens of a request; None while unknown."""
         demand = self.demand
         if demand.requests_per_s is None or (shape := demand.shape) is None:
             return None
         return Load(demand.requests_per_s, *shape)
 
     def _capacity(self, prompt_tokens: float, output_tokens: float) -> Capacity | None:
-        """The capacity at which all SLOs hold, in requests per second of these mean tokens; None if it is not known."""
+        """The capacity for all SLOs in requests per second of these mean tokens; None if unknown."""
         return combined(self._of_shape(lambda capacity: capacity.at(prompt_tokens, output_tokens)))
 
     def _of_shape(self, shape: Callable[[Capacity], ShapeCapacity | None]) -> list[Capacity]:
-        """The capacity for each SLO in requests of one shape, pooled with those of earlier sweeps; empty if one is unknown."""
+        """The capacity for each SLO in requests of one shape, pooled with earlier sweeps; empty if one is unknown."""
         capacities = []
         for capacity in self._capacities:
             alike = [other for other in self._earlier if other.slo == capacity.slo and other.estimate is not None]
@@ -253,7 +253,7 @@ class TargetDemand(TargetObserver):
         return capacities
 
     def _show(self) -> None:
-        """Compute headroom, and write the series of demand and headroom."""
+        """Compute the headroom, and export demand and headroom."""
         demand, load = self.demand, self._load
         self._registry.show(series.DEMAND, demand.requests_per_s, self.name)
         self._registry.show(series.DEMAND_TOKENS, demand.tokens_per_s, self.name)

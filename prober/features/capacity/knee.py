@@ -1,9 +1,9 @@
-"""Knee from fractions of bad events alone, without the engine's page or a model, with an interval.
+"""Estimates the knee, with an interval, from fractions of bad events alone, without the engine's page or a model.
 
 Near the knee K of a target the share of bad events grows as a power of the rate, p(r) = p0·(r ÷ K)^s, where p0 is the allowed
 share; s is about 2 for a target that degrades slowly (prompts of very different lengths) and 40 for a sharp one. The posterior is
-computed on a grid of (log K, log s, share of bad events at any rate) with flat priors. Events of a stage are correlated, so they
-count as 1 ÷ EVENTS_PER_CLUSTER of themselves in the likelihood (a power posterior). Latencies tell more than breaches: with
+computed on a grid of (log K, log s, share of bad events at any rate) with flat priors. Events of a stage are correlated, so in the
+likelihood they count as 1 ÷ EVENTS_PER_CLUSTER each (a power posterior). Latencies say more than breaches: with
 MIN_TAIL_SAMPLES or more in a stage, the highest tenth is taken as Pareto (Hill's estimator), and its share beyond the threshold
 counts as events.
 """
@@ -19,10 +19,10 @@ Array = NDArray[np.float64]
 
 EVENTS_PER_CLUSTER = 3.0  # neighbouring requests breach together
 MIN_TAIL_SAMPLES, TAIL_SHARE = 40, 0.1
-TAIL_TRUST = 0.7  # an extrapolated tail counts as this share of the events that it stands for
+TAIL_TRUST = 0.7  # weight of an extrapolated tail's events
 SLOPES = 2.0 * 1.35 ** np.arange(11)  # 2 to 40
-CONSTANT_SHARES = np.array((0.0, 0.2, 0.5))  # of p0: share of bad events that does not depend on the rate
-# Multiples of p0 at every rate: the alternative hypothesis without a knee.
+CONSTANT_SHARES = np.array((0.0, 0.2, 0.5))  # of p0: share of bad events independent of the rate
+# Multiples of p0 at every rate: the alternative, without a knee.
 FLAT_MULTIPLES = np.array((1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 90.0))
 GRID_POINTS = 150
 
@@ -41,7 +41,7 @@ class Step:
 class Interval:
     """Interval of the knee, in requests per second.
 
-    flat: posterior probability, with even prior odds, that the share does not depend on the rate and no rate meets the objective
+    flat: posterior probability, with even prior odds, that the share is independent of the rate and no rate meets the objective
     """
 
     lower: float
@@ -51,7 +51,7 @@ class Interval:
 
 
 def knee(steps: Sequence[Step], allowed: float, confidence: float = 0.9) -> Interval | None:
-    """Median of the posterior of the knee, and its central interval; None without events.
+    """Median and central interval of the knee's posterior; None without events.
 
     allowed: share of events that may be bad. The prior is flat in log K from half the lowest rate to 1.6 times the highest.
     """
@@ -78,7 +78,7 @@ def knee(steps: Sequence[Step], allowed: float, confidence: float = 0.9) -> Inte
 
 
 def pareto_share_above_1(ratios: Sequence[float]) -> float:
-    """Share of the ratios above 1, estimated with a Pareto tail in the highest tenth (Hill's estimator, 1975)."""
+    """Share of the ratios above 1, with a Pareto tail fitted to the highest tenth (Hill's estimator, 1975)."""
     ordered = sorted(ratios, reverse=True)
     tail = ordered[: max(4, round(TAIL_SHARE * len(ordered)))]
     lowest = tail[-1]
@@ -89,7 +89,7 @@ def pareto_share_above_1(ratios: Sequence[float]) -> float:
 
 
 def _effective_events(step: Step) -> tuple[float, float]:
-    """(events, bad events) of a stage, as counted or as extrapolated from the tail of the latencies."""
+    """(events, bad events) of a stage, counted or extrapolated from the latencies' tail."""
     events, bad = step.events / EVENTS_PER_CLUSTER, step.bad / EVENTS_PER_CLUSTER
     if len(step.latency_ratios) < MIN_TAIL_SAMPLES or step.bad > 2:
         return events, bad

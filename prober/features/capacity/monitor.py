@@ -1,4 +1,4 @@
-"""Sweeps of all targets: one at a time, and only by the replica that holds the lease."""
+"""Sweeps of all targets: one at a time, and only on the replica that holds the lease."""
 
 import asyncio
 import uuid
@@ -23,16 +23,16 @@ from prober.probing.supervisor import Supervisor
 from prober.results.result import Result
 from prober.storage.store import Store
 
-READ_WITHIN_S = 5.0  # how long a page waits for results that are in the store only
+READ_WITHIN_S = 5.0  # time for which a page waits for results from the store
 
 
 class Sweeps(Monitor):
-    """Sweeps of all targets. Two at a time would load the same machine.
+    """Sweeps of all targets. Only one runs at a time, because two would load the same machine.
 
     headroom: observes the demand of the targets
-    store: keeps results and start times; None: in memory only
-    leadership: of several replicas only the holder of the lease sweeps. It claims there what is due before it starts, so that
-    the next holder does not repeat it; a sweep that came due while no replica had the lease is started by the next holder.
+    store: stores results and start times; None: only in memory
+    leadership: only the replica that holds the lease sweeps. It claims a due sweep there before the start, so that
+    the next holder does not repeat it; a sweep that came due without a holder is started by the next one.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Sweeps(Monitor):
         self._targets: dict[str, TargetSweeps] = {}
         self._running: TargetSweeps | None = None
         self._is_closing = False
-        self._waiting: dict[TargetSweeps, StartRequest] = {}  # for the end of another sweep, or for the lease
+        self._waiting: dict[TargetSweeps, StartRequest] = {}  # waiting for another sweep's end, or for the lease
         self._tasks: set[asyncio.Task[None]] = set()
         if archive is not None:
             supervisor = Supervisor(registry)
@@ -63,7 +63,7 @@ class Sweeps(Monitor):
         leadership.listen(self._lease_lost, self._lease_won)
 
     def observe(self, observed: ObservedTarget) -> TargetSweeps:
-        """Create the sweeps of one target, which `Headroom` must observe before."""
+        """Create the sweeps of one target. `Headroom` must observe the target first."""
         demand = observed.find(TargetDemand)
         if demand is None:
             raise LookupError("the demand of the target is not observed")
@@ -78,7 +78,7 @@ class Sweeps(Monitor):
     # --- the start of sweeps
 
     def start(self, name: str, trigger: Trigger = "request", due_unix_s: float = 0.0) -> str:
-        """Start a sweep of the target of that name, and return its id. Raises Refused.
+        """Start a sweep of the named target and return its id. Raises Refused.
 
         due_unix_s: when its schedule was due
         """
@@ -90,7 +90,7 @@ class Sweeps(Monitor):
         return self._start(target, StartRequest(trigger, due_unix_s))
 
     def _start(self, target: TargetSweeps, request: StartRequest) -> str:
-        """Start a sweep, and return its id. Raises Refused, which is counted. A scheduled one waits for the lease or another sweep."""
+        """Start a sweep and return its id. Raises Refused, counting it. A scheduled one waits for the lease or another sweep."""
         try:
             target.check(request, running=self.under_way or "")
         except Refused as refusal:
@@ -108,17 +108,17 @@ class Sweeps(Monitor):
         return identity
 
     def stop(self, name: str) -> bool:
-        """End the sweep of a target, and keep its measurements. Returns True if a sweep was running."""
+        """End a target's sweep, keeping its measurements. Returns True if one was running."""
         target = self._targets.get(name)
         return target is not None and target.stop("stopped on request")
 
     @property
     def under_way(self) -> str | None:
-        """Name of the target that is swept."""
+        """Name of the target that is being swept; None without a sweep."""
         return self._running.name if self._running is not None else None
 
     async def close(self) -> None:
-        """Cancel schedules and the sweep under way, and save the pauses."""
+        """Cancel schedules and the running sweep, and save the pauses."""
         self._is_closing = True
         for target in self._targets.values():
             target.cancel_timers()
@@ -136,19 +136,19 @@ class Sweeps(Monitor):
             self._begin_next()
 
     def _begin_next(self) -> None:
-        """Begin the first of the waiting sweeps that may begin."""
+        """Start the first waiting sweep that may start."""
         for target in list(self._waiting):
             if self._running is None and not self._is_closing:
                 with suppress(Refused):
                     self._start(target, self._waiting.pop(target))
 
     def _lease_lost(self) -> None:
-        """End the sweep under way at once, before another replica may start one."""
+        """End the running sweep before another replica may start one."""
         if self._running is not None and self._running.runner is not None:
             self._running.runner.stop(LEASE_LOST, "lease_lost")
 
     def _lease_won(self) -> None:
-        """Start the sweeps that came due while no replica had the lease, unless that is too long ago."""
+        """Start sweeps that came due while no replica held the lease, unless too long ago."""
         for target, request in list(self._waiting.items()):
             if request.due_unix_s and self.parts.clock.unix_s() - request.due_unix_s > MAX_LATENESS_S:
                 del self._waiting[target]
@@ -157,19 +157,19 @@ class Sweeps(Monitor):
     # --- results
 
     def results(self, name: str | None = None) -> list[Result]:
-        """Results of a target, or of all, that are in memory, latest first; `read` brings the others there."""
+        """Results of a target, or of all, in memory, latest first; `read` loads the others."""
         results = [result for target in self._chosen(name) for result in target.latest()]
         return sorted(results, key=lambda result: result.started_unix_s, reverse=True) if name is None else results
 
     async def read(self, name: str | None = None) -> None:
-        """Read the results of a target, or of all, from the store; after READ_WITHIN_S the rest is left unread."""
+        """Read the results of a target, or of all, from the store, for at most READ_WITHIN_S."""
         with suppress(TimeoutError):
             async with asyncio.timeout(READ_WITHIN_S):
                 for target in self._chosen(name):
                     await target.results.read()
 
     async def result(self, identity: str) -> Result | None:
-        """The result with this id; None if there is none."""
+        """The result with this id; None without one."""
         if self.parts.archive is not None:
             await self.parts.archive.listed.wait()
         for target in self._chosen(None):
@@ -178,5 +178,5 @@ class Sweeps(Monitor):
         return next((result for result in self.results() if result.id == identity), None)
 
     def _chosen(self, name: str | None) -> list[TargetSweeps]:
-        """The swept targets with this name; None: all of them."""
+        """The swept targets with this name; None: all."""
         return [target for target in self._targets.values() if name in (None, target.name) and target.spec is not None]

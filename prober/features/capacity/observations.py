@@ -1,4 +1,4 @@
-"""Observations of a sweep's record, and the same quantities of a replay, as arrays."""
+"""Observations from a sweep's record, and the same quantities from a replay, as arrays."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,24 +17,24 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 MIN_READING_GAP_S = 0.4  # closer readings of the page count as one
-MEAN_S, MIN_MEAN_COUNT = 5.0, 10  # least length of a window of the engine's histograms, and requests in it
+MEAN_S, MIN_MEAN_COUNT = 5.0, 10  # of the engine's histograms: minimum length of a window, and requests in it
 # Kinds of observations: of requests, then of the page.
 KINDS = ("ttft", "tpot", "gap", "max_gap", "running", "waiting", "mean_ttft", "mean_e2e")
 TTFT, TPOT, GAP, MAX_GAP, RUNNING, WAITING, MEAN_TTFT, MEAN_E2E = range(len(KINDS))
-# Of the tail of the TTFTs:
-LEVELS = np.array((0.2, 0.3, 0.45, 0.65, 1.0))  # of the threshold, between which TTFTs are counted
+# For the tail of the TTFTs:
+LEVELS = np.array((0.2, 0.3, 0.45, 0.65, 1.0))  # of the threshold: limits between which TTFTs are counted
 LOG_FACTORS = np.arange(-1.2, 1.21, 0.04)
 PRIOR_SPREAD = 0.3  # of the log factor
-PER_CLUSTER = 3.0  # neighbouring requests are late together
-PARTS = 3  # of the record by time, in each of which the counts are compared
-MIN_EXPECTED = 0.02  # of a cell: nothing is impossible
+PER_CLUSTER = 3.0  # neighbours are late together
+PARTS = 3  # of the record by time, with separate counts
+MIN_EXPECTED = 0.02  # per cell: nothing is impossible
 
 
 class Tail(NamedTuple):
-    """The slowest TTFTs of a record, compared with those of its replay.
+    """Comparison of the slowest TTFTs of a record with those of its replay.
 
-    log_factor: log of the factor by which replayed TTFTs are multiplied; error: its standard error
-    mismatch: how much the number of slow TTFTs still differs after the factor, at most over the record, in standard deviations
+    log_factor: log of the factor to apply to replayed TTFTs; error: its standard error
+    mismatch: remaining difference in the number of slow TTFTs, maximum over the record, in standard deviations
     """
 
     log_factor: float
@@ -47,12 +47,12 @@ class Observations:
     """n observations, as arrays of shape (n,). Times are seconds since the start of the record.
 
     kind: index in KINDS
-    index: of the request or the page reading
+    index: index of the request or page reading
     at_s: due time of the request, or time of the reading
-    known_s: when the value was known
-    value: log seconds, or the root of a count, so that the spread is about the same everywhere
+    known_s: when the value became known
+    value: log seconds, or the root of a count, so that the spread is similar everywhere
     is_lower_bound: the request had not finished
-    prompt_tokens: 0 for other kinds than TTFT
+    prompt_tokens: 0 except for TTFT
     """
 
     kind: Indices
@@ -68,7 +68,7 @@ class Observations:
         return Observations(*(getattr(self, name)[mask] for name in self.__slots__))
 
     def replayed(self, course: Course, scene: Scene, front_s: float) -> Array:
-        """The observed quantities in a replay, shape (n,); NaN where the replay ends before.
+        """The observed quantities from a replay, shape (n,); NaN if the replay ends earlier.
 
         front_s: latency in front of the service.
         """
@@ -90,7 +90,7 @@ class Observations:
 
 
 def ttfts_s(course: Course, scene: Scene) -> Array:
-    """TTFTs of the record's requests in a replay, shape (requests,); NaN where the replay ends before."""
+    """TTFTs of the record's requests in a replay, shape (requests,); NaN if the replay ends earlier."""
     own = np.asarray(scene.own)
     first_s = view(course.first_s)[own]
     return np.where(first_s >= 0, first_s - view(scene.stream.at_s)[own], np.nan)
@@ -107,12 +107,12 @@ def _latencies_s(course: Course, scene: Scene, front_s: float) -> Array:
 
 
 def _means_s(scene: Scene, last_s: Array, begins_s: Array, ends_s: Array) -> Array:
-    """Mean seconds from arrival to `last_s` of a replay, for the requests whose `last_s` is in each window.
+    """A replay's mean seconds from arrival to `last_s`, per window, for requests whose `last_s` is in it.
 
-    begins_s, ends_s: windows that do not overlap, on the record's clock. NaN for a window without requests or after the replay's end
+    begins_s, ends_s: disjoint windows on the record's clock. NaN for a window without requests or after the replay's end
     """
     edges_s = np.stack((begins_s, ends_s), axis=1).ravel() + LEAD_S
-    place = np.searchsorted(edges_s, last_s)  # odd in a window
+    place = np.searchsorted(edges_s, last_s)  # odd inside windows
     sums_s = np.bincount(place, last_s - view(scene.stream.at_s), len(edges_s) + 1)
     means_s: Array = (sums_s / np.bincount(place, minlength=len(edges_s) + 1))[1::2]
     means_s[ends_s + LEAD_S > scene.until_s] = np.nan
@@ -125,7 +125,7 @@ def view(values: Doubles) -> Array:
 
 
 def observations(record: Record) -> Observations:
-    """Observations for a fit, from valid, successful requests after the warm-up and from the engine's metrics page."""
+    """Observations for a fit: from valid, successful requests after the warm-up, and the engine's metrics page."""
     rows = (*_of_requests(record), *_of_pages(record), *_of_histograms(record))
     columns: list[tuple[Any, ...]] = list(zip(*rows, strict=True))
     types = (np.intp, np.intp, np.float64, np.float64, np.float64, np.bool_, np.intp)
@@ -162,7 +162,7 @@ def _of_pages(record: Record) -> Iterator[tuple[int, int, float, float, float, b
 
 
 def _of_histograms(record: Record) -> Iterator[tuple[int, int, float, float, float, bool, int]]:
-    """Observations of the mean latencies of all requests that ended between two readings, from the engine's own histograms."""
+    """Observations of the mean latency of all requests that ended between two readings, from the engine's histograms."""
     for kind, name in ((MEAN_TTFT, "ttft_seconds"), (MEAN_E2E, "e2e_seconds")):
         before: tuple[float, EngineHistogram] | None = None
         for time_s, signals in record.readings:
@@ -180,7 +180,7 @@ def _of_histograms(record: Record) -> Iterator[tuple[int, int, float, float, flo
 
 
 def neighbours(items: Observations, size: int) -> list[Indices]:
-    """Groups of `size` TTFT observations that are neighbours, by time and by prompt length. A group is an array of indices."""
+    """Groups, as index arrays, of `size` TTFT observations close in time and prompt length."""
     by_time = np.flatnonzero((items.kind == TTFT) & ~items.is_lower_bound)
     by_length = by_time[np.argsort(items.prompt_tokens[by_time], kind="stable")]
     return [
@@ -191,14 +191,14 @@ def neighbours(items: Observations, size: int) -> list[Indices]:
 
 
 def calibrate(observed: Array, is_bound: Array, replayed: Sequence[Array]) -> Tail:
-    """Calibration of a fitted service by the tail of the observed TTFTs, from TTFT ÷ threshold of n requests by due time.
+    """Calibrate a fitted service by the tail of observed TTFTs. Inputs are TTFT ÷ threshold of n requests, by due time.
 
     The knee depends on the few slowest requests, the fit on the many typical ones. So the replayed TTFTs are multiplied by the
-    factor that puts as many of them as of the observed ones between levels below and above the threshold. Counts need no request to
-    be replayed in step, which is impossible as the times of the background's arrivals are unknown.
+    factor that puts as many of them as of the observed ones between levels around the threshold. Counts do not need a replay in step,
+    which is impossible because the arrival times of the background are unknown.
 
-    observed: shape (n,); is_bound: of requests without a first token, for which it is a lower bound
-    replayed: of one or more replays, each of shape (n,); infinite where the replay ends before
+    observed: shape (n,); is_bound: no first token yet, so the value is a lower bound
+    replayed: one or more replays of shape (n,); infinite if the replay ends earlier
     """
     draws = np.stack(replayed)
     known = np.where(is_bound, np.maximum(observed, np.median(draws, axis=0)), observed)

@@ -1,4 +1,4 @@
-"""The requests of a sweep's record and of its background, as the input of a replay."""
+"""Input of a replay: the requests of a sweep's record and of its background."""
 
 from array import array
 from bisect import bisect_left
@@ -14,13 +14,13 @@ from prober.features.capacity.sweep_record import Record
 from prober.measure.engine_signals import EngineHistogram
 from prober.simulation.serving import Course, Doubles, Service, Stream, serve
 
-MAX_REQUESTS_WITH_GAPS = 150  # requests of a replay whose gaps are computed
-LEAD_S = 10.0  # of background load before the first observation: the engine was not empty
+MAX_REQUESTS_WITH_GAPS = 150  # requests of a replay with computed gaps
+LEAD_S = 10.0  # of background load before the first observation, as the engine was not empty
 GRACE_S = 2.0  # extra time of a partial replay
 SAMPLE_SIZE = 1_000  # lengths that represent a distribution
-MIN_HISTOGRAM_COUNT = 50  # background requests in the engine's histogram for a distribution of their lengths
+MIN_HISTOGRAM_COUNT = 50  # background requests in the engine's histogram needed for a distribution of lengths
 MIN_COMPUTED_SHARE = 0.02  # of a cached prompt: its last block
-TYPICAL_SIGMA = 0.6  # of the lognormal distribution of lengths of which only the mean is known
+TYPICAL_SIGMA = 0.6  # of a lognormal distribution of lengths with known mean only
 
 
 class RequestLengths(NamedTuple):
@@ -32,9 +32,9 @@ class RequestLengths(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """Background load: rate and a sample of lengths, without cached prompt tokens.
+    """Background load: rate, and a sample of lengths without cached prompt tokens.
 
-    known: the page's counters show the load; has_lengths: they also show its tokens, else the lengths are those of the sweep
+    known: the page's counters show the load; has_lengths: they also show its tokens; if not, lengths are the sweep's
     """
 
     per_s: float
@@ -48,7 +48,7 @@ class Scene:
     """Input of a replay. Times are seconds from its begin, LEAD_S before the record's.
 
     stream: requests of the sweep and the background, by arrival
-    own: for each request of the record its index in the stream; a partial replay has only the first requests
+    own: index in the stream of each request of the record; a partial replay has only the first ones
     readings_s: times of the page readings
     until_s: end of the replay
     """
@@ -59,14 +59,14 @@ class Scene:
     until_s: float
 
     def replayed(self, service: Service) -> Course:
-        """Replay the stream with a service, and return its course."""
+        """Replay the stream with a service and return its course."""
         return serve(service, self.stream, self.until_s, self.readings_s)
 
 
 def background(record: Record, rng: Random, unseen_per_s: float = 0.0) -> Background:
     """Background load of a record, from the page's counters and histograms.
 
-    unseen_per_s: assumed rate if the page shows none; its requests are then like the sweep's
+    unseen_per_s: assumed rate if the page shows none; these requests are like the sweep's
     """
     rate_per_s = record.other_per_s
     own = tuple(RequestLengths(request.prompt_tokens, request.output_tokens) for request in record.requests)
@@ -82,7 +82,7 @@ def background(record: Record, rng: Random, unseen_per_s: float = 0.0) -> Backgr
     prompt_mean, output_mean = _mean_lengths(record)
     if rate_per_s <= 0:
         return Background(0.0, (), known=True)
-    if prompt_mean <= 0 or output_mean <= 0:  # a page without tokens: requests like the sweep's
+    if prompt_mean <= 0 or output_mean <= 0:  # a page without tokens: like the sweep's
         return Background(rate_per_s, own, True, has_lengths=False)
     prompts = prompts or _lognormal_sample(prompt_mean, rng)
     outputs = outputs or _lognormal_sample(output_mean, rng)
@@ -93,7 +93,7 @@ def background(record: Record, rng: Random, unseen_per_s: float = 0.0) -> Backgr
 
 
 def _computed_share(record: Record) -> float:
-    """Share of the background's prompt tokens that the engine computes, as they are not in its prefix cache; 1 if the page has no hits.
+    """Share of the background's prompt tokens that miss the prefix cache and are computed; 1 if the page has no hits.
 
     The sweep's own prompts are never in that cache.
     """
@@ -115,7 +115,7 @@ def _computed_share(record: Record) -> float:
 
 
 def _histogram_sample(histograms: Sequence[EngineHistogram | None], own: Sequence[int], rng: Random) -> list[int]:
-    """Random lengths from the latest histogram, without the sweep's own requests; empty if fewer than MIN_HISTOGRAM_COUNT remain."""
+    """Random lengths from the latest histogram without the sweep's requests; empty if fewer than MIN_HISTOGRAM_COUNT remain."""
     latest = next((histogram for histogram in reversed(histograms) if histogram is not None), None)
     if latest is None or latest.sum is None or latest.counts[-1] - len(own) < MIN_HISTOGRAM_COUNT:
         return []
@@ -126,21 +126,21 @@ def _histogram_sample(histograms: Sequence[EngineHistogram | None], own: Sequenc
     weights = [max(0.0, weight) for weight in weights]
     cells = rng.choices(range(len(weights)), weights, k=SAMPLE_SIZE)
     lengths = [max(1.0, bounds[cell]) * (bounds[cell + 1] / max(1.0, bounds[cell])) ** rng.random() for cell in cells]
-    # The position within a bucket is unknown; the overall mean is known.
+    # The position in a bucket is unknown, the overall mean is known.
     mean = (latest.sum - sum(own)) / max(1.0, latest.counts[-1] - len(own))
     correction = mean / fmean(lengths)
     return [max(1, round(length * correction)) for length in lengths]
 
 
 def _lognormal_sample(mean: float, rng: Random) -> list[int]:
-    """Random lengths of which only the mean is known. exp(N(-sigma²/2, sigma²)) has mean 1."""
+    """Random lengths with known mean only. exp(N(-sigma²/2, sigma²)) has mean 1."""
     return [
         max(1, round(mean * rng.lognormvariate(-(TYPICAL_SIGMA**2) / 2, TYPICAL_SIGMA))) for _ in range(SAMPLE_SIZE)
     ]
 
 
 def build_scene(record: Record, load: Background, rng: Random) -> Scene:
-    """The scene with the record's requests and random background requests."""
+    """Build the scene of the record's requests and random background requests."""
     from_s = record.from_s
     rows = [
         (request.at_s - from_s, request.prompt_tokens, request.output_tokens, index)
@@ -180,7 +180,7 @@ def beginning(scene: Scene, last_s: float, until_s: float) -> Scene:
 
 
 def _background_times_s(record: Record, rng: Random) -> Iterator[float]:
-    """Arrival times of background requests: random, uniform between the two readings whose counters include them."""
+    """Arrival times of background requests, uniformly random between the two readings that enclose them."""
     owed = 0.0
     for begin_s, end_s, count in record.other_counts:
         owed += count
@@ -190,7 +190,7 @@ def _background_times_s(record: Record, rng: Random) -> Iterator[float]:
 
 
 def _mean_lengths(record: Record) -> tuple[float, float]:
-    """(mean prompt tokens, mean output tokens) of background requests: the engine's counters less the sweep's own tokens."""
+    """(mean prompt tokens, mean output tokens) of background requests: engine's counters minus the sweep's tokens."""
     readings = [
         (at_s, signals.prompt_tokens_total, signals.generation_tokens_total)
         for at_s, signals in record.readings

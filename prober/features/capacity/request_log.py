@@ -1,4 +1,4 @@
-"""The requests, stages and page readings of a running sweep: the rows of its record, and what they show so far."""
+"""Requests, stages and page readings of a running sweep: the rows of its record, and conclusions so far."""
 
 import math
 from collections.abc import Sequence
@@ -22,23 +22,23 @@ from prober.features.capacity.sweep_record import (
 from prober.measure.objective import Slo
 from prober.statistics.sequential_test import ERROR, evidence, min_observations
 
-MAX_LOOK_BACK = 500  # requests among which the last judged ones are looked for
-# In-flight grows in any ramp while the first answers are written: it is judged over so long at least.
+MAX_LOOK_BACK = 500  # requests searched for the last judged ones
+# In any ramp, in-flight grows until the first answers end: it is judged over at least this time.
 MIN_GROWTH_S = 20.0
 MIN_COMPLETED_RATIO = 0.8  # of the arrivals
-MIN_EXCESS_SIGMAS = 4  # of the arrivals over the completions, in standard deviations of a Poisson count
-MAX_RATE_REPEATS = 3  # of the requests that show an objective at best: so long the highest rate is held for evidence
+MIN_EXCESS_SIGMAS = 4  # of arrivals over completions, in standard deviations of a Poisson count
+MAX_RATE_REPEATS = 3  # of the requests that at best prove an objective: how long the highest rate is held
 
 
 @dataclass(slots=True)
 class RequestLog:
     """Log of a running sweep.
 
-    before: readings of the minutes before the sweep
+    before: readings in the minutes before the sweep
     demand_per_s: background load before the sweep, as counted by another source
-    requests: of the sweep itself, by id, in the order of their due times
-    open: those of them that are in flight
-    readings: (seconds, engine signals) in the order of time
+    requests: the sweep's requests by id, in order of due times
+    open: those in flight
+    readings: (seconds, engine signals) in order of time
     prompt_tokens, output_tokens: totals as requested
     """
 
@@ -63,7 +63,7 @@ class RequestLog:
         return bool(self.readings and self.readings[-1][1].requests_waiting)
 
     def sent(self, request_id: str, request: RequestRecord) -> None:
-        """Add a request that was sent."""
+        """Add a sent request."""
         self.requests[request_id] = self.open[request_id] = request
         self.prompt_tokens += request.prompt_tokens
         self.output_tokens += request.output_tokens
@@ -72,7 +72,7 @@ class RequestLog:
     # -- judgement of the last stage
 
     def latest_breaches(self, phase: Phase, count: int) -> list[bool]:
-        """The last `count` judged requests of this phase, latest first: True for a breach."""
+        """The last `count` judged requests of a phase, latest first: True for a breach."""
         latest: list[bool] = []
         for request in islice(reversed(self.requests.values()), MAX_LOOK_BACK):
             if self.stages[request.stage].phase != phase or len(latest) == count:
@@ -82,9 +82,9 @@ class RequestLog:
         return latest
 
     def falls_behind(self) -> bool:
-        """True if requests arrive faster than they complete, beyond chance, in the second half of a long stage.
+        """True if, in the second half of a long stage, requests arrive faster than they complete, beyond chance.
 
-        Until the stage has lasted as long as 90% of its answers so far, its completions come from requests of a lower rate.
+        Until the stage has lasted as long as 90% of its answers so far, completions come from requests at a lower rate.
         """
         stage, requests = self.stage, self.requests.values()
         at_s, of_stage = stage.ended_s, [request for request in requests if request.stage == stage.number]
@@ -99,7 +99,7 @@ class RequestLog:
         return is_excess and completed < MIN_COMPLETED_RATIO * arrived
 
     def needs_more_events(self) -> bool:
-        """True until the last stage's events show that every SLO holds, or are several times the minimum that can show it."""
+        """True until the last stage's events prove that every SLO holds, or are several times the minimum for a proof."""
         stage, requests = self.stage, list(self.requests.values())
         at_best = max(min_observations(float(slo.error_budget_ratio), ERROR) for slo in self.slos)
         sent = settled(stage, requests, [request for request in requests if request.stage == stage.number])
@@ -118,16 +118,16 @@ class RequestLog:
     # -- load of others
 
     def others_per_s(self) -> float:
-        """Background load so far in requests per second, for stop conditions."""
+        """Background load so far, in requests per second, for stop conditions."""
         counted = mean_per_s(other_counts(self.requests.values(), (*self.readings[:1], *self.readings[-1:])))
         return max(0.0, counted) if counted is not None else self.demand_per_s or 0.0
 
     def modelled(self) -> Sequence[Reading]:
-        """The readings that a model may use; none if there is a background load that the page does not count."""
+        """Readings that a model may use; none if there is background load that the page does not count."""
         return self.readings if self.demand_per_s is None or self._is_counted else ()
 
     def others(self) -> OtherLoad | None:
-        """The background load over the sweep; None: unknown."""
+        """Background load during the sweep; None: unknown."""
         if self._is_counted:
             load = other_load(list(self.requests.values()), self.readings)
             return OtherLoad(*load, "engine") if load is not None else None
@@ -138,7 +138,7 @@ class RequestLog:
     def record(
         self, lengths: tuple[tuple[int, int], ...], *, reached: bool, cut: bool, until_stage: int | None = None
     ) -> Record:
-        """Record for an estimate, which later events do not change. until_stage: first stage to leave out; None: none is"""
+        """Record for an estimate, unchanged by later events. until_stage: first stage to leave out; None: none"""
         stages = self.settled()[:until_stage]
         until_s = self.stages[len(stages)].began_s if len(stages) < len(self.stages) else math.inf
         requests = tuple(
@@ -151,7 +151,7 @@ class RequestLog:
         return Record(self.slos, requests, stages, readings, lengths, reached, cut)
 
     def settled(self) -> tuple[Stage, ...]:
-        """The stages with their events and background load, which later events do not change."""
+        """The stages with events and background load, unchanged by later events."""
         events: dict[int, dict[str, tuple[int, int]]] = {stage.number: {} for stage in self.stages}
         for request in self.requests.values():
             for name, (count, bad) in request.events.items() if request.valid else ():
@@ -163,7 +163,7 @@ class RequestLog:
         for stage in self.stages:
             within = [count for count in counts if count.from_s >= stage.began_s and count.to_s <= stage.ended_s]
             rate = mean_per_s(within)
-            # If nothing shows other use of the engine, the counts are own requests that travel during a reading.
+            # Without evidence of other use, the counts are own requests on their way during a reading.
             counted = rate if rate is None else max(0.0, rate) if is_seen else 0.0
             other_per_s = counted if counts else self.demand_per_s
             stages.append(replace(stage, events=events[stage.number], other_per_s=other_per_s))
@@ -171,7 +171,7 @@ class RequestLog:
 
     @property
     def _continues_before(self) -> bool:
-        """True if the first reading of the sweep comes from the same process and engine as the readings before the sweep."""
+        """True if the sweep's first reading is of the same process and engine as the readings before the sweep."""
         if not (self.before and self.readings) or not self.modelled():
             return False
         (before_s, before), (at_s, first) = self.before[-1], self.readings[0]

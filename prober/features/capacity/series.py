@@ -105,10 +105,10 @@ def alerts() -> tuple[Alert, ...]:
 
 
 def _headroom() -> Alert:
-    """Alert where even the upper bound of the free share is low, so that the error of the figure cannot be the reason.
+    """Alert if even the upper bound of the free share is low, so that the figure's error is not the reason.
 
-    The largest of several probers counts: during a sweep the others take its load for demand. A sweep or a restart of the prober, in
-    which the figure is missing for minutes, does not end the alert.
+    The largest value of several probers counts: during a sweep the others count it as demand. While a sweep or a restart
+    removes the figure for minutes, the alert continues.
     """
     free = 'max by (target) (last_over_time(llmslo_headroom_ratio{bound="upper"}[30m]))'
     lower = query('min(llmslo_headroom_ratio{target=%[1]q,bound="lower"})', "target")
@@ -134,7 +134,7 @@ def _exhaustion() -> Alert:
     return Alert(
         "LLMCapacityExhaustionForecast",
         "warning",
-        # The forecast is computed once a day; one missing day does not end the alert.
+        # The forecast is daily; one missing day does not end the alert.
         f"{near}\nor\nlast_over_time((\n{near}\n)[26h:1h])\nand on (target)\n({PRESENT})\n",
         "1h",
         "{{ $labels.target }} is forecast to reach its capacity within 14 days",
@@ -148,8 +148,8 @@ def _exhaustion() -> Alert:
 def _stale() -> Alert:
     """Alert if the last capacity is older than three periods of the schedule.
 
-    The capacity's time comes from the prober, else from its history in Prometheus (a restart without storage loses it), else
-    from the hours since the schedule appeared, so a new schedule gets three periods. That history covers 30 days: a schedule
+    The capacity's time comes from the prober, or else its history in Prometheus (a restart without storage loses it), or else
+    the hours since the schedule appeared, so that a new schedule gets three periods. The history covers 30 days: a schedule
     rarer than every ten days is not judged before its first capacity.
     """
     success, period = (

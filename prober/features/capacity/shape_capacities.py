@@ -1,9 +1,9 @@
-"""Capacities of an engine that serves requests of one shape only: the sweep's shape, and a grid around the background's shape.
+"""Capacities of an engine for requests of one shape: the sweep's shape, and a grid around the background's.
 
-User traffic seldom has the sweep's lengths, and its lengths change. So the fitted engine is evaluated at each point of
-a grid of mean prompts and outputs; the share of the engine that a later request takes is interpolated between them.
-Without an engine model only a sum is known: the share that background and sweep took together at the knee. The share of one
-of them lies between the extremes that requests, prompt tokens, output tokens or the KV cache alone limit the engine.
+User traffic seldom has the sweep's lengths, and its lengths change. So the fitted engine is evaluated on
+a grid of mean prompts and outputs; the share of the engine for a later request is interpolated.
+Without an engine model only a sum is known: the share of background and sweep together at the knee. The share of one
+of them lies between the extremes that only requests, prompt tokens, output tokens or the KV cache limit the engine.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,24 +17,24 @@ from prober.features.capacity.replay import SAMPLE_SIZE, Background, RequestLeng
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity, ShapeCapacity, Z
 
-RATIOS = (0.2, 1.0, 2.5, 6.0)  # of the mean prompts and outputs of the grid to those of others
-EFFORT = 0.2  # of the simulations at each point
-# Share of the sweep's tokens beside those of the shape, and least share of its requests: enough of them to judge by. What they take
-# is subtracted, down to a least share that the shape takes.
+RATIOS = (0.2, 1.0, 2.5, 6.0)  # of the grid's mean prompts and outputs to the background's
+EFFORT = 0.2  # of the simulations per point
+# Share of the sweep's tokens added to the shape's, and least share of its requests: enough to judge by. Their use
+# is subtracted, down to a least share for the shape.
 OWN_TOKENS, MIN_OWN_REQUESTS, MIN_TAKEN = 0.1, 0.1, 0.3
 MIN_PER_S = 0.01
-# Of a capacity in logs, for each log by which the tokens of a request differ from those of others and of the sweep, weighted by what
-# they took of the engine at the knee: the record has shown only their sum.
+# Of a capacity in logs, per log by which a request's tokens differ from the background's and the sweep's, weighted by
+# their use of the engine at the knee: the record shows only the sum.
 ERROR_OF_SHAPE = 0.2
-ERROR_OF_MINUTES = 0.12  # the bursts and lengths of others during a sweep are a sample of theirs
+ERROR_OF_MINUTES = 0.12  # the background's bursts and lengths during a sweep are a sample
 
 
 def by_model(
     model: CapacityModel, slo: Slo, knee: Knee, log_error: Callable[[CapacityModel, Knee], float], rng: Random
 ) -> tuple[ShapeCapacity | None, tuple[ShapeCapacity, ...]]:
-    """(capacity in requests of the sweep's shape, capacities in requests of each shape of the grid), both by the model.
+    """By the model: (capacity in requests of the sweep's shape, capacities in requests of each shape of the grid).
 
-    log_error: function that returns the standard error of the log of a knee that was found for a changed model
+    log_error: returns the standard error of the log of a changed model's knee
     """
     model = replace(model, effort=EFFORT * model.effort)
     alone = replace(model, background=Background(0.0, (), known=True))
@@ -74,9 +74,9 @@ def by_model(
 
 
 def with_shapes(capacity: Capacity, lengths: Sequence[RequestLengths], load: Background) -> Capacity:
-    """The capacity, completed by the capacities for single shapes of requests, from rates alone.
+    """Add the capacities for single shapes of requests, from rates alone.
 
-    lengths: of the sweep's requests; load: background load
+    lengths: lengths of the sweep's requests; load: background load
     """
     per_s = capacity.estimate or capacity.lower or capacity.upper
     if per_s is None:
@@ -99,7 +99,7 @@ def with_shapes(capacity: Capacity, lengths: Sequence[RequestLengths], load: Bac
 
 
 def _distance(one: ShapeCapacity, other: ShapeCapacity) -> float:
-    """Mean absolute difference of the log prompt tokens and the log output tokens of two shapes."""
+    """Mean absolute difference in log prompt tokens and log output tokens of two shapes."""
     prompts, outputs = one.prompt_tokens / other.prompt_tokens, one.output_tokens / other.output_tokens
     return (abs(log(prompts)) + abs(log(outputs))) / 2
 
@@ -110,5 +110,5 @@ def mean_lengths(lengths: Sequence[RequestLengths]) -> tuple[float, float]:
 
 
 def _parts(prompt: float, output: float) -> tuple[float, float, float, float]:
-    """Use of each resource by a request: one request, prompt tokens, output tokens, KV tokens times steps."""
+    """A request's use of each resource: one request, prompt tokens, output tokens, KV tokens times steps."""
     return 1.0, prompt, output, output * (prompt + output / 2)

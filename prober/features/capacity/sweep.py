@@ -1,6 +1,6 @@
-"""The sweep as a state machine without clock and socket. It finds the highest rate at which the SLOs hold.
+"""The sweep as a state machine without clock and sockets. It finds the highest rate at which the SLOs hold.
 
-It is fed with events, and `action` says what to do now; a driver compares it with the previous one after each call:
+Events go in, `action` says what to do now; a driver compares it with the previous one after each call:
 
     sweep = Sweep(spec, at_s=now())
     while not isinstance(action := sweep.action, Finished):
@@ -11,20 +11,20 @@ It is fed with events, and `action` says what to do now; a driver compares it wi
             # or, if that process failed: sweep.not_estimated(why)
         ...                                 # feed events; a tick every 0.25 s, the engine's page after `page_every_s` or later
 
-A sweep sends in stages of constant rate. NEXT has the phase of the stage that follows an event, by the mode; an event that has
-none there ends the sending.
+A sweep sends in stages of constant rate. For each mode, NEXT has the phase that follows an event; an event without one ends the
+sending.
 
-    warm    the target has answered enough requests of the warm-up
-    over    the stage has lasted long enough, and nothing spoke against its rate
-    lost    the ramp has passed the knee, and no model explains its record: short stages show a knee too high, and only a model
-            corrects that. After a rest, until the target is quiet, a climb goes up again in longer stages, from well below.
-    quiet   next to nothing is in flight
+    warm    enough requests of the warm-up are answered
+    over    the stage has lasted long enough, and nothing speaks against its rate
+    lost    the ramp has passed the knee, and no model explains its record: short stages overestimate the knee, and only a model
+            corrects that. After a rest, until the target is quiet, a climb rises again in longer stages, from well below.
+    quiet   almost nothing is in flight
 
-The sending ends by a reason of `actions.Reason`: the target's own limit, harm to it, the end of the plan, or something outside. Then
+The sending ends for a reason in `actions.Reason`: the target's own limit, harm to it, the end of the plan, or an outside cause. Then
 an estimate is made, unless the reason voids the measurement; it ends the sweep, or is `lost`.
 
-All times `at_s` are seconds of the prober's monotonic clock (that of `Timeline`, ÷ 1e9), and never go back. Calls for unknown
-requests, or after the end, have no effect. The driver owns pacing, tokens and connections; the machine decides rates, stages
+All times `at_s` are seconds of the prober's monotonic clock (that of `Timeline`, ÷ 1e9) and never decrease. Calls for unknown
+requests, or after the end, have no effect. The driver does pacing, tokens and connections; the machine decides rates, stages
 and the end, and keeps the record.
 """
 
@@ -72,28 +72,28 @@ NEXT: Mapping[str, Mapping[tuple[Phase, Event], Phase]] = {
         ("climb", "over"): "climb",
     },
 }
-# Sending ends when half of the last judged requests breach. Of a grid more are judged: one burst does not end it.
+# Sending ends if half of the last judged requests breach. A grid judges more: one burst does not end it.
 JUDGED_REQUESTS, JUDGED_REQUESTS_GRID = 8, 32
-MIN_BREACHES = 2  # of a stage
-# A ramp ends at breaches that chance explains with less than this probability. It is asked at each stage, and each adds evidence.
+MIN_BREACHES = 2  # in a stage
+# A ramp ends at breaches that chance explains with less than this probability, tested at each stage; evidence adds up.
 MAX_CHANCE, MAX_CHANCE_WITHOUT_PAGE, MAX_CHANCE_GRID = 0.02, 0.05, 1e-3
-# Readings that show another engine, or one of another size, void a sweep. A single one is left out: a page that gathers several
+# Number of readings of another engine, or size, that voids a sweep. A single one is ignored: a page of several
 # engines may lose one for a moment.
 VOID_READINGS = 2
-QUIET_REQUESTS = 2  # in flight that load the engine next to nothing
-PAGE_S, PAGE_NEAR_S = 0.5, 0.1  # between readings of the page; close to the knee
-# A stage of a ramp or climb is over after half of its time if so many of its requests are answered, and all latencies below this share
-# of their threshold.
+QUIET_REQUESTS = 2  # in flight that hardly load the engine
+PAGE_S, PAGE_NEAR_S = 0.5, 0.1  # between page readings; near the knee
+# A stage of a ramp or climb ends after half of its time if this share of its requests is answered with all latencies below this
+# share of their thresholds.
 CLEAR_ANSWERED_RATIO, CLEAR_THRESHOLD_SHARE = 0.8, 0.25
 GENTLE_REQUESTS, GENTLE_BREACHES = 12, 2
 GENTLE_SHARE = 0.7  # of a threshold
-# Gentle: factor on the queue that ends it, and answers that it needs to show anything. Until then it stays at its rate, and a queue
-# that may be of other load does not end it.
+# Gentle: factor on the queue limit, and answers needed for evidence. Until then the rate stays, and a queue that other load may
+# cause does not end the sweep.
 GENTLE_QUEUE, GENTLE_ANSWERS = 0.25, 25
-OWN_TTFT_S = 10.0  # how far back the sweep's own first tokens are taken out of the engine's histogram
-# A climb begins at a share of the highest rate of the ramp, or nearer to a knee that the fractions of the ramp have shown.
+OWN_TTFT_S = 10.0  # age up to which the sweep's first tokens are subtracted from the engine's histogram
+# Start of a climb, as a share of the ramp's highest rate, or closer to a knee found by the ramp's fractions.
 CLIMB_START_RATIO, CLIMB_NEAR_RATIO, CLIMB_FACTOR, CLIMB_STAGE_S = 0.55, 0.7, 1.1, 8.0
-# Ends of a ramp after which it is lost if no model explains the record: the target's limit, and no failure of it.
+# Ends of a ramp that is lost without a model for its record: the target's limit, but not its failure.
 CLIMB_AFTER: frozenset[Reason] = frozenset({"knee_passed", "breaching", "waiting", "kv_usage", "preemptions", "slow"})
 MIN_REST_S, MAX_REST_S = 3.0, 20.0
 
@@ -101,7 +101,7 @@ MIN_REST_S, MAX_REST_S = 3.0, 20.0
 def used_share(
     spec: SweepSpec, budget: BudgetSpec | None, requests: int, prompt_tokens: int, output_tokens: int
 ) -> tuple[float, LimitReason]:
-    """(largest used share of the sweep's limits, reason that this limit ends a sweep with), after so many requests and tokens."""
+    """(largest used share of the sweep's limits, reason for which that limit ends a sweep) after these requests and tokens."""
     limits, dollars = spec.limits, budget.dollars(prompt_tokens, output_tokens) if budget is not None else 0.0
     shares: dict[LimitReason, float] = {
         "request_budget": requests / limits.requests if limits.requests else 0.0,
@@ -113,18 +113,17 @@ def used_share(
 
 
 class Sweep:
-    """State machine of a sweep, used as the module's docstring shows. `action` is what to do now.
+    """State machine of a sweep, used as in the module's docstring. `action`: what to do now.
 
-    warm_up: requests answered before the first stage, whose latencies do not count
-    steadiness: the test of the latencies of the warm-up
-    lengths: (prompt, output) tokens of some thousand random requests of the workload, as the longest decide the knee and a short sweep
-        seldom sends them; empty: use those that were sent
-    budget: of the target, which has the prices for a limit in dollars
-    demand_per_s: background load before the sweep in requests/s, for pages that do not count requests; None if unknown
-    before: readings of the metrics page in the minutes before the sweep, as evidence for the estimate; they end no sweep
-    shed_allowed: requests that the target sheds are bad events, and no failures that end the sweep; nor are they breaches that
-        end a grid
-    probes: (stage, result) in the order they ended, those of the warm-up and those that were cut included
+    warm_up: requests answered before the first stage, without counted latencies
+    steadiness: test of the warm-up's latencies
+    lengths: (prompt, output) tokens of some thousand random requests of the workload, because the longest decide the knee and short
+    sweeps seldom send them; empty: use those that were sent
+    budget: the target's budget, with prices for a limit in dollars
+    demand_per_s: background load before the sweep in requests/s, for pages that do not count requests; None: unknown
+    before: readings of the metrics page in the minutes before the sweep, used in the estimate but not to end the sweep
+    shed_allowed: requests that the target sheds are bad events, but neither failures that end the sweep nor breaches that end a grid
+    probes: (stage, result) in order of their ends, including the warm-up and cut requests
     """
 
     def __init__(
@@ -148,7 +147,7 @@ class Sweep:
         self.probes: list[tuple[int, ProbeResult]] = []
         self.steadiness = SteadinessTest()
         self._changed_readings = 0
-        # (stage, whether the prober did not send it) by process that sends, so that many others do not hide one.
+        # (stage, True if not sent by the prober), by sending process, so that others do not hide one process.
         self._unsent: dict[int, deque[tuple[int, bool]]] = {}
         self._first_unsent_stage: int | None = None
         self._threshold_shares: deque[float] = deque(maxlen=GENTLE_REQUESTS)
@@ -161,7 +160,7 @@ class Sweep:
     # -- events
 
     def sent(self, request_id: str, at_s: float, prompt_tokens: int, output_tokens: int) -> None:
-        """Add a request that was sent. at_s: when; tokens as requested"""
+        """Add a sent request. tokens: as requested"""
         log = self._log
         if not isinstance(self._action, Run) or request_id in log.requests:
             return
@@ -174,13 +173,13 @@ class Sweep:
             self.limit_reached(limit, at_s)
 
     def limit_reached(self, limit: LimitReason, at_s: float, note: str = "") -> None:
-        """Stop sending, as the next request would exceed a limit. note: names the limit if it is not the sweep's own"""
+        """Stop sending, because the next request would exceed a limit. note: names a limit that is not the sweep's own"""
         log = self._log
         tokens = log.prompt_tokens + log.output_tokens
         self._end_sending(limit, at_s, f"{len(log.requests)} requests, {tokens} tokens{note}")
 
     def first_token(self, request_id: str, at_s: float) -> None:
-        """The first content of a request arrived. Without this call its TTFT is unknown until it ends."""
+        """Add the arrival of a request's first content. Without this call its TTFT is unknown until it ends."""
         request = self._log.open.get(request_id)
         if request is None or request.first_s is not None:
             return
@@ -188,7 +187,7 @@ class Sweep:
         self._judge(request, at_s, is_final=self._is_judged_by_first_token)
 
     def result(self, result: ProbeResult, at_s: float) -> None:
-        """A request ended, or was shed without having been `sent`."""
+        """Add the result of a request that ended, or was shed without having been `sent`."""
         log = self._log
         if result.request_id not in log.requests and result.outcome is Outcome.SHED:
             self._end_sending("saturated", at_s, "a request was shed at the in-flight cap")
@@ -197,7 +196,7 @@ class Sweep:
             return
         self.probes.append((request.stage, result))
         if not isinstance(self._action, Run):
-            return  # requests that were cut at the end of the sending are no further evidence
+            return  # requests cut at the end of the sending are no further evidence
         request.finished(result, at_s, self._spec.slos)
         if self._action.phase == "warm_up":
             self.steadiness.add(result)
@@ -218,7 +217,7 @@ class Sweep:
             self._end_sending("refused", at_s, f"{result.outcome.value}: {result.detail}")
 
     def page(self, at_s: float, signals: EngineSignals) -> None:
-        """Add a reading of the engine's page. Readings from before the sweep show the load at that time."""
+        """Add a reading of the engine's page. Earlier readings show the load before the sweep."""
         if isinstance(self._action, Finished):
             return
         change = self._stop_conditions.change(signals)
@@ -241,13 +240,13 @@ class Sweep:
         condition = self._stop_conditions.reading(at_s, signals, rate_per_s + log.others_per_s(), own_ttfts, share)
         if condition is None or not isinstance(self._action, Run):
             return
-        # The engine's queue and cache end it if it is gentle, or not known to be the only load.
+        # The engine's queue and cache end it if it is gentle, or if there may be other load.
         others = log.others() if not is_gentle and condition != "production_ttft" else None
         if others is None or others.least_per_s > 0:
             self._end_sending(condition, at_s, "the engine's page says so")
 
     def stop(self, why: str, at_s: float, reason: Reason = "guard") -> None:
-        """End the sweep for an outside reason: `guard` (an alert, a burn rate, a person), `lease_lost` or `retry_after`."""
+        """End the sweep for a reason from outside: `guard` (an alert, a burn rate, a person), `lease_lost` or `retry_after`."""
         self._end_sending(reason, at_s, why)
 
     def tick(self, at_s: float) -> None:
@@ -268,11 +267,11 @@ class Sweep:
                 self._advance(event, at_s)
 
     def estimated(self, capacities: tuple[Capacity, ...], at_s: float, *, is_modelled: bool = True) -> None:
-        """Pass the result of the action `Estimate`. is_modelled: an engine model explains the record; else the sweep may climb first"""
+        """Take the result of the action `Estimate`. is_modelled: an engine model explains the record; else the sweep may climb"""
         estimate = self._action
         if not isinstance(estimate, Estimate):
             return
-        # A later estimate that shows nothing leaves the earlier one: the requests that it rests on are in the record still.
+        # If a later estimate shows nothing, the earlier one stays, because its requests are still in the record.
         before = {capacity.slo: capacity for capacity in self._capacities if capacity.estimate is not None}
         capacities = tuple(
             before.get(capacity.slo, capacity) if capacity.verdict == "not_enough_data" else capacity
@@ -292,7 +291,7 @@ class Sweep:
             self._finish(estimate.reason, estimate.detail)
 
     def not_estimated(self, why: str) -> None:
-        """Report that the action `Estimate` failed: the sweep has stages but no capacity. why: the error, with its remedy"""
+        """Take the failure of the action `Estimate`: the sweep has stages but no capacity. why: the error, with its remedy"""
         estimate = self._action
         if not isinstance(estimate, Estimate):
             return
@@ -303,12 +302,12 @@ class Sweep:
 
     @property
     def action(self) -> Action:
-        """Current action; the same value until something changes."""
+        """The current action; the same value until something changes."""
         return self._action
 
     @property
     def page_every_s(self) -> float:
-        """Least time between readings of the page: short once requests wait or breach, as a limit shows only while it binds."""
+        """Least time between page readings: short once requests wait or breach, because a limit shows only while it binds."""
         return PAGE_NEAR_S if self._log.waits or self._log.stage.breached else PAGE_S
 
     @property
@@ -319,7 +318,7 @@ class Sweep:
     # -- requests
 
     def _unsent_text(self, request: RequestRecord, result: ProbeResult) -> str | None:
-        """Text if the prober itself did not send too many of the last requests of one process; else None."""
+        """Explain that the prober did not send too many of one process's last requests; None if it did."""
         judged = self._unsent.setdefault(result.worker, deque(maxlen=UNSENT_RESULTS))
         judged.append((request.stage, result.outcome is Outcome.INVALID))
         unsent = [number for number, is_unsent in judged if is_unsent]
@@ -333,24 +332,24 @@ class Sweep:
         return f"{len(unsent)} of the last {len(judged)} requests{source}; {SEND_MORE}{rest}"
 
     def _refuses_too_many(self) -> bool:
-        """True if the evidence shows that too many requests are refused."""
+        """True if the evidence proves that too many requests are refused."""
         stages = [stage for stage in self._log.stages if stage.phase != "warm_up"]
         refused = sum(stage.refused for stage in stages)
         others = sum(stage.answered + stage.failed for stage in stages)
         return evidence(Observations({1.0: refused, 0.0: others}), MAX_REFUSED_RATIO) == "fails"
 
     def _refused(self) -> RefusedRequests:
-        """The refused requests; those of the warm-up if nothing else has ended."""
+        """The refused requests; those of the warm-up only if nothing else has ended."""
         ended = [result for stage, result in self.probes if self._log.stages[stage].phase != "warm_up"]
         return refused_requests(ended or [result for _, result in self.probes])
 
     def _judge(self, request: RequestRecord, at_s: float, *, is_final: bool) -> None:
-        """Count whether a request breaches by now. End the sending for harm or enough breaches, or the ramp for a climb."""
+        """Count whether a request breaches by now. Ends the sending for harm or enough breaches, or the ramp for a climb."""
         stage, log, spec = self._log.stages[request.stage], self._log, self._spec
         if stage.phase in UNJUDGED:
             return
         is_breach = request.valid and (request.failed or any(request.breaches(slo) for slo in spec.slos))
-        stage.breached += is_breach - request.breached  # its end can show that it was only read late
+        stage.breached += is_breach - request.breached  # the end may show that it was only read late
         request.breached = is_breach
         if not request.valid:
             return
@@ -376,10 +375,10 @@ class Sweep:
             self._end_sending("knee_passed", at_s, f"{text} at {stage.rate_per_s:.3g}/s")
 
     def _is_more_than_chance(self, stage: Stage) -> bool:
-        """True if a stage has more breaches than the objectives allow, beyond chance.
+        """True if a stage has more breaches than the objectives allow and chance explains.
 
         An objective allows a few breaches in hundreds, and some targets breach a little at any rate (prompts of very different
-        lengths). A gentle sweep, which stops at any breach, does not ask.
+        lengths). A gentle sweep, which stops at any breach, does not use this.
         """
         max_chance = MAX_CHANCE if self._log.readings else MAX_CHANCE_WITHOUT_PAGE
         max_chance = MAX_CHANCE_GRID if stage.phase == "grid" else max_chance
@@ -393,7 +392,7 @@ class Sweep:
         return (self._log.stage.phase, event) in self._next
 
     def _advance(self, event: Event, at_s: float) -> None:
-        """Begin the stage that follows an event. At the highest rate, an adaptive sweep stays while more events may still show that an
+        """Begin the stage that follows an event. At the highest rate an adaptive sweep stays while more events may still prove that an
         SLO holds.
         """
         before, spec = self._log.stage, self._spec
@@ -419,7 +418,7 @@ class Sweep:
         return Run(number, phase, rate_per_s)
 
     def _event(self, at_s: float) -> Event | None:
-        """What the time shows of the stage; None: it goes on. May end the sending instead."""
+        """The event that the time implies for the stage; None: it continues. May end the sending instead."""
         log, stage = self._log, self._log.stage
         if stage.phase == "warm_up":
             return self._warm_event(at_s)
@@ -438,7 +437,7 @@ class Sweep:
         return "over" if not is_near and (stage.lasted_s >= length_s or may_be_short) else None
 
     def _warm_event(self, at_s: float) -> Event | None:
-        """`warm` at the end of the warm-up; ends the sending if nothing was answered."""
+        """`warm` at the end of the warm-up. Ends the sending if nothing was answered."""
         log, warm_up, lasted_s = self._log, self._warm_up, self._log.stage.lasted_s
         answered = sum(request.is_answered for request in log.requests.values())
         waiting = sum(request.first_s is None for request in log.open.values())
@@ -456,7 +455,7 @@ class Sweep:
         return is_answered and not self._log.waits and max(self._threshold_shares, default=1.0) < CLEAR_THRESHOLD_SHARE
 
     def _is_near_threshold(self, at_s: float) -> bool:
-        """True in a gentle sweep if GENTLE_BREACHES of the last judged and the waiting requests reach GENTLE_SHARE of a threshold."""
+        """True in a gentle sweep if GENTLE_BREACHES of the last judged and waiting requests reach GENTLE_SHARE of a threshold."""
         if self._spec.mode != "gentle":
             return False
         waiting = [request for request in self._log.open.values() if not request.counted]
@@ -470,7 +469,7 @@ class Sweep:
     # -- the end
 
     def _end_sending(self, reason: Reason, at_s: float, detail: str) -> None:
-        """Stop sending. The first reason is kept, unless a later one voids the measurement."""
+        """Stop sending. The first reason stays, unless a later one voids the measurement."""
         if reason in VOID and not isinstance(self._action, Finished):
             self._finish(reason, detail)
         if not isinstance(self._action, Run):
@@ -478,12 +477,12 @@ class Sweep:
         self._log.stage.ended_s, cut = at_s, reason in UNREACHED
         if reason == "smoke_failed":
             self._capacities = tuple(Capacity(slo.name, "not_enough_data") for slo in self._spec.slos)
-        # Where a climb is cut short, the ramp's estimate stands.
+        # If a climb is cut short, the ramp's estimate stands.
         has_estimate = cut and self._capacities and self._action.phase in ("rest", "climb")
         if reason == "smoke_failed" or has_estimate or self._refused().is_too_many:
             self._finish(reason, detail)
         else:
-            reached = not cut and self._spec.mode != "gentle"  # which ends before the binding limit may have shown
+            reached = not cut and self._spec.mode != "gentle"  # gentle ends before the binding limit may show
             record = self._log.record(self._lengths, reached=reached, cut=cut, until_stage=self._first_unsent_stage)
             self._action = Estimate(reason, detail, record)
 

@@ -1,4 +1,4 @@
-"""A sweep of a target in the daemon: last checks, lock and lease, the run with its guards, and its result."""
+"""One sweep of a target in the daemon: last checks, lock and lease, the guarded run, and its result."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ class SweepJob:
     def __init__(self, target: TargetSweeps, identity: str, request: StartRequest) -> None:
         assert target.series is not None, "it has no `sweep:`"
         self._target, self._parts = target, target.parts
-        self._series = target.series  # closed once the target is gone
+        self._series = target.series  # closed once the target is removed
         self._id, self._request = identity, request
 
     async def run(self) -> None:
@@ -47,7 +47,7 @@ class SweepJob:
             self._series.failed(self._parts.clock.unix_s())
             log.warning("target=%s sweep (%s) failed: %s", target.name, trigger, problem)
         except Exception:
-            # A fault of the prober must not pass as an answer, and leaves the last capacity with its old time.
+            # A fault of the prober must not appear as a result; the last capacity stays, with its old time.
             self._series.failed(self._parts.clock.unix_s())
             log.exception("target=%s: a sweep failed inside the prober; please report this", target.name)
 
@@ -57,19 +57,19 @@ class SweepJob:
         key, leadership = target.target.spec.key, parts.leadership
         await target.check_alerts()
         with Lock(target.target.spec.url, f"prober run, a sweep of {target.name}"):
-            target.check(request)  # another replica may have taken the lease meanwhile
+            target.check(request)  # another replica may hold the lease by now
             fence = await leadership.claim(claimed_as(key), request.due_unix_s or parts.clock.unix_s())
             if fence is None:
                 raise Refused("no_lease", f"lease {leadership.where} was lost before it began")
             await parts.pauses.started(key, request)
             async with open_workers(target.spec.workers if target.spec is not None else 1) as workers:
-                # Its own start and claim refuse a schedule now, but no request. The target may have been paused or removed meanwhile.
+                # Its own start and claim now refuse a schedule, but no request. The target may have been paused or removed.
                 target.check(StartRequest("request"))
                 assert target.spec is not None
                 await self._sweep(target.spec, fence, workers)
 
     async def _sweep(self, sweep: SweepSpec, fence: int, workers: Workers) -> None:
-        """Sweep, and store the result. sweep: configuration at the start; fence: token of the lease. Raises UnidentifiedTarget."""
+        """Sweep and store the result. sweep: configuration at the start; fence: token of the lease. Raises UnidentifiedTarget."""
         target, parts, series = self._target, self._parts, self._series
         spec, trigger, where = target.target.spec, self._request.trigger, parts.leadership.where
         session = Session(
@@ -100,7 +100,7 @@ class SweepJob:
         try:
             async with session:
                 run = await runner.run()
-        except asyncio.CancelledError:  # the prober ends, and keeps nothing of it
+        except asyncio.CancelledError:  # the prober ends, without a result
             parts.events.record(log, TargetEvent(parts.clock.unix_s(), target.name, "sweep", CUT))
             raise
         finally:
@@ -117,7 +117,7 @@ class SweepJob:
         self._show(run, result)
 
     def _show(self, run: SweepRun, result: Result) -> None:
-        """Show the result. Without a capacity the last capacity and its load curve stay."""
+        """Show the result. Without a capacity, the last one stays, with its load curve."""
         finished = run.finished
         self._series.ended(run, result)
         if has_capacity(result):

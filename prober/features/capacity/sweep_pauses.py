@@ -1,6 +1,6 @@
-"""Times since which a target must not be swept, saved so that they are known after a kill of the prober.
+"""Earliest times of a target's next sweep, saved so that they survive a kill of the prober.
 
-They are the start of its last sweep, from which `min_gap` counts, and the pause that it asked for (`Retry-After`). A row holds a
+They follow from the start of its last sweep (`min_gap`) and from the pause that it requested (`Retry-After`). A row has a
 moment and, for a pause, its length.
 """
 
@@ -20,30 +20,30 @@ from prober.storage.store import Store
 
 STARTS, QUIET = "swept", "quiet"  # kinds of the rows in the store
 MAX_AGE_S = {STARTS: 90 * 86_400.0, QUIET: MAX_PAUSE_S}  # of a row
-# A later end of a pause is saved if it is later by this much, so that many answers cost few writes.
+# A later end of a pause is saved only if later by this much, so that many answers cause few writes.
 MIN_EXTENSION_S = 1.0
 log = logging.getLogger(__name__)
 
 
 class SweepPauses:
-    """Starts of sweeps by the targets' keys, and ends of pauses by key and URL. store: None keeps them in memory only"""
+    """Starts of sweeps by target key, and ends of pauses by key and URL. store: None: only in memory"""
 
     def __init__(self, store: Store | None, clock: Clock) -> None:
         self._store, self._clock = store, clock
-        # In seconds of the monotonic clock: of each start and of the end of each pause, by the key of its row.
+        # Seconds of the monotonic clock, by row key: each start, and each end of a pause.
         self._starts_s = dict(self._saved(STARTS))
         self._quiet_until_s = dict(self._saved(QUIET))
         self._saved_until_s = dict(self._quiet_until_s)
         self._saving: set[asyncio.Future[None]] = set()
 
     def start_age_s(self, key: str) -> float:
-        """Seconds since the last sweep of a target started; infinite if none is known."""
+        """Seconds since a target's last sweep started; infinite if unknown."""
         return self._now_s - self._starts_s.get(key, -inf)
 
     async def started(self, key: str, request: StartRequest) -> None:
-        """Record that a sweep starts: `min_gap` counts from when it was due, or from now without a schedule.
+        """Record the start of a sweep: `min_gap` counts from its due time, or from now without a schedule.
 
-        Raises Refused if it cannot be saved, as the sweep would be repeated after each restart; a requested one starts anyway.
+        Raises Refused if it cannot be saved, because each restart would repeat the sweep; a requested sweep starts anyway.
         """
         now = self._moment()
         age_s = max(0.0, now.unix_s - request.due_unix_s) if request.due_unix_s else 0.0
@@ -58,11 +58,11 @@ class SweepPauses:
         self._starts_s[key] = start.monotonic_ns / 1e9
 
     def quiet_s(self, key: str, url: str) -> float:
-        """Seconds until the pause of the target at this URL ends; 0 or less without one."""
+        """Seconds until the pause of a target at this URL ends; 0 or less without one."""
         return self._quiet_until_s.get(json.dumps([key, url]), 0.0) - self._now_s
 
     def retry_after(self, key: str, url: str, pause_s: float) -> None:
-        """Start a pause now. It is saved in the background; a failed write is only logged."""
+        """Begin the pause that an answer requested. It is saved in the background; a failed write is only logged."""
         name, until_s = json.dumps([key, url]), self._now_s + pause_s
         self._quiet_until_s[name] = max(until_s, self._quiet_until_s.get(name, 0.0))
         if until_s >= self._saved_until_s.get(name, 0.0) + MIN_EXTENSION_S:
@@ -73,7 +73,7 @@ class SweepPauses:
             saving.add_done_callback(self._saving.discard)
 
     async def close(self) -> None:
-        """Return once everything is saved."""
+        """Wait until everything is saved."""
         if self._saving:
             await asyncio.wait(self._saving)
 
@@ -98,7 +98,7 @@ class SweepPauses:
             log.error("target=%s: %s: %s", key, text, problem)
 
     def _saved(self, kind: str) -> Iterator[tuple[str, float]]:
-        """(key of a row, its moment plus the pause in seconds of this process's monotonic clock)."""
+        """(row key, its moment plus the pause in seconds of this process's monotonic clock)."""
         if self._store is None:
             return
         now = self._moment()
@@ -117,5 +117,5 @@ class SweepPauses:
                 age_s, pause_s = row
                 yield key, now.monotonic_ns / 1e9 - age_s + pause_s
                 if kind == STARTS and age_s == 0:
-                    # A start in the future holds a sweep back for one `min_gap`, and not for one after each restart.
+                    # A start in the future delays a sweep by one `min_gap`, not by one after each restart.
                     self._save_or_log(STARTS, key, now)

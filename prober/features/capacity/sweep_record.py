@@ -1,6 +1,6 @@
-"""The record of a sweep: its requests and stages, the background load and the readings of the engine's page.
+"""The record of a sweep: its requests and stages, the background load, and readings of the engine's page.
 
-It can be pickled: an estimate takes seconds of CPU and runs in another process.
+It can be pickled for the estimate, which takes seconds of CPU in another process.
 """
 
 from bisect import bisect_left, bisect_right
@@ -22,10 +22,10 @@ from prober.statistics.sequential_test import Observations
 
 Phase = Literal["warm_up", "ramp", "rest", "climb", "grid"]
 Reading = tuple[float, EngineSignals]
-SETTLED_SHARE = 0.9  # of the answers, which are shorter than the time until a rate shows in the requests in flight
-STALE_S = 2.0  # of counters on an engine's page, which some engines write only every few steps
+SETTLED_SHARE = 0.9  # of answers shorter than the time until a rate shows in the requests in flight
+STALE_S = 2.0  # of counters on an engine's page; some engines write them only every few steps
 UNJUDGED: frozenset[Phase] = frozenset({"warm_up", "rest"})  # their requests do not measure the rate
-# A request breaches an ITL objective if its share of bad gaps is this many times the error budget.
+# A request breaches an ITL objective if its share of bad gaps is at least this multiple of the error budget.
 ITL_BREACH_FACTOR = 3.0
 
 
@@ -39,21 +39,21 @@ class OtherCount(NamedTuple):
 
 @dataclass(slots=True)
 class RequestRecord:
-    """Observations of a request, updated while it is in flight. Times are seconds of the sweep's monotonic clock.
+    """Observations of a request, updated in flight. Times are seconds of the sweep's monotonic clock.
 
-    at_s: departure; less what the target delayed it, once it has ended
+    at_s: departure, minus the target's delay once it has ended
     prompt_tokens, output_tokens: as requested
     stage: number of the stage in which it was sent
-    first_s, end_s: first token and end; None if it is in flight or was cut before
+    first_s, end_s: first token and end; None in flight, or if cut earlier
     known_s: time of the last observation
     tpot_s: measured TPOT; None if the server reports no usage
     gap_s, gap_most_s: median and largest gap between chunks
     held_back: its tokens arrived all at once or several at a time
-    valid: it characterises the target: it was sent, and not cut too early or refused
-    is_sent: it left; False: the prober did not send it
+    valid: it is evidence about the target: sent, and neither refused nor cut too early
+    is_sent: False: the prober did not send it
     failed: it ended badly
     events: (events, bad events) by SLO; an SLO without a known event is absent
-    breached: it breaches an SLO
+    breached: it breaches some SLO
     counted: its latency was compared with the thresholds
     """
 
@@ -82,7 +82,7 @@ class RequestRecord:
 
     @property
     def is_answered(self) -> bool:
-        """True if content has arrived, or a proper end."""
+        """True if content or a proper end has arrived."""
         return self.valid and not self.failed and (self.first_s is not None or self.end_s is not None)
 
     def first_token(self, at_s: float, slos: Sequence[Slo]) -> None:
@@ -126,11 +126,11 @@ class RequestRecord:
         return bad > (ITL_BREACH_FACTOR * float(slo.error_budget_ratio) * count if slo.signal == "itl" else 0)
 
     def waited_s(self, at_s: float) -> float:
-        """TTFT, or the time waited so far."""
+        """TTFT, or the time waited so far, in seconds."""
         return (at_s if self.first_s is None else self.first_s) - self.at_s
 
     def max_threshold_share(self, at_s: float, slos: Sequence[Slo]) -> float:
-        """Highest ratio of a latency of this request, so far, to the threshold of its SLO."""
+        """Highest ratio of a latency so far to its SLO's threshold."""
         ttft_s, e2e_s = self.waited_s(at_s), (at_s if self.end_s is None else self.end_s) - self.at_s
         value = {"ttft": ttft_s, "ttft_answer": ttft_s, "e2e": e2e_s, "tpot": self.tpot_s or 0.0}
         return max((value.get(slo.signal, 0.0) / slo.threshold_s for slo in slos if slo.threshold_s), default=0.0)
@@ -138,12 +138,12 @@ class RequestRecord:
 
 @dataclass(slots=True)
 class Stage:
-    """A stage of constant rate; updated while requests of it are in flight.
+    """A stage of constant rate, updated while its requests are in flight.
 
     rate_per_s: intended rate of the sweep's own requests
-    sent, answered, failed, refused: numbers of requests so far; shed: those that failed as the target sheds load, with consent
+    sent, answered, failed, refused: numbers of requests so far; shed: permitted failures by shedding
     breached: requests that breach an SLO
-    events: (events, bad events) by SLO; other_per_s: background load, None if unknown; both once the sending has ended
+    events: (events, bad events) by SLO; other_per_s: background load, None if unknown; both after the end of sending
     """
 
     number: int
@@ -167,13 +167,13 @@ class Stage:
 
     @property
     def is_judged(self) -> bool:
-        """True if its requests measure the rate, and few enough of them were refused."""
+        """True if its requests measure the rate, and few were refused."""
         refused = RefusedRequests(self.refused, self.answered + self.failed + self.refused)
         return self.phase not in UNJUDGED and not refused.is_too_many
 
     @property
     def total_per_s(self) -> float:
-        """Rate of the sweep plus the background, as far as known."""
+        """Rate of the sweep plus the known background."""
         return self.rate_per_s + (self.other_per_s or 0.0)
 
 
@@ -181,11 +181,11 @@ class Stage:
 class Record:
     """Input of an estimate.
 
-    requests: the sweep's requests in the order of their departure
-    readings: (seconds, engine signals), also of the minutes before the first request where they are known
+    requests: the sweep's requests in order of departure
+    readings: (seconds, engine signals), if known also from the minutes before the first request
     lengths: sample of (prompt, output) tokens of the workload; empty: the requested lengths
-    reached: the sending ended because the knee was passed or the target was harmed
-    cut: the plan or an external condition ended the sending before that: only events count
+    reached: sending ended because the knee was passed or the target was harmed
+    cut: the plan or an outside cause ended the sending earlier: only events count
     """
 
     slos: tuple[Slo, ...]
@@ -230,7 +230,7 @@ def observed(slo: Slo, requests: Iterable[tuple[int, int, int]]) -> Observations
 
 
 def settled(stage: Stage, requests: Sequence[RequestRecord], of_stage: Iterable[RequestRecord]) -> list[RequestRecord]:
-    """Requests sent after the number in flight had adapted to the stage's rate; none of a stage too short for that.
+    """Requests sent after the number in flight had adapted to the stage's rate; none if the stage is too short.
 
     It has adapted once 90% of the answers are shorter than the time since the stage's start.
     """
@@ -244,7 +244,7 @@ def settled(stage: Stage, requests: Sequence[RequestRecord], of_stage: Iterable[
 def other_counts(requests: Iterable[RequestRecord], readings: Iterable[Reading]) -> list[OtherCount]:
     """Background requests between consecutive readings; empty if the page does not count requests.
 
-    Arrivals at the engine minus requests of the sweep. A request that travels during a reading counts in the next interval, so
+    Arrivals at the engine minus the sweep's requests. A request on its way during a reading counts in the next interval, so
     single counts may be negative; their sum is correct.
     """
     own_s = sorted(request.at_s for request in requests)
@@ -262,12 +262,12 @@ def mean_per_s(counts: Sequence[OtherCount]) -> float | None:
 
 
 def other_load(requests: Sequence[RequestRecord], readings: Iterable[Reading]) -> tuple[float, float] | None:
-    """(least, most) background load in requests per second, by the arrivals on the engine's page; None if the page counts none.
+    """(least, most) background load in requests per second, from arrivals on the engine's page; None if it counts none.
 
-    The least is the load that the sweep's own requests cannot explain; 0 means that no other use of the engine is certain. A
-    reading surely counts an own request if its first token came STALE_S before the page changed last, and perhaps one that was due
-    before the reading; it counts one twice, as finished and as running, if that ended since. The least is the largest between any
-    two readings, as quiet times tell more than busy ones.
+    The least is the load that the sweep's own requests cannot explain; 0 means that no other use of the engine is proved. A
+    reading certainly includes an own request whose first token came STALE_S before the page last changed, and perhaps one due
+    before the reading; one that ended since then counts twice, as finished and as running. The least is the maximum over all
+    pairs of readings, because quiet times show more than busy ones.
     """
     known = _arrivals(readings)
     if len(known) < 2:
@@ -278,7 +278,7 @@ def other_load(requests: Sequence[RequestRecord], readings: Iterable[Reading]) -
         request.known_s if request.first_s is None else request.first_s for request in requests if request.is_answered
     )
     fresh_s, previous, smallest, least = known[0][0], known[0][1], inf, 0.0
-    bounds: list[tuple[float, float]] = []  # of the others' arrivals until each reading, but for a constant
+    bounds: list[tuple[float, float]] = []  # background arrivals until each reading, up to a constant
     for at_s, count in known:
         if count != previous:
             fresh_s, previous = at_s, count
@@ -295,5 +295,5 @@ def other_load(requests: Sequence[RequestRecord], readings: Iterable[Reading]) -
 
 
 def _arrivals(readings: Iterable[Reading]) -> list[tuple[float, float]]:
-    """(seconds, requests that have arrived at the engine) of the readings that count them."""
+    """(seconds, number of requests that arrived at the engine) for the readings that count them."""
     return [(at_s, count) for at_s, signals in readings if (count := signals.requests_arrived_total) is not None]

@@ -1,4 +1,4 @@
-"""A sweep that ran, as the result that is stored and reported."""
+"""Converts a sweep that ran into the result to store and report."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ def result_of(
     """Result of a finished sweep, with this id.
 
     additions: further entries of `Result.configuration`
-    probes_per_s: rate of the scheduled probes that the target got meanwhile
+    probes_per_s: rate of the scheduled probes sent to the target meanwhile
     """
     finished = run.finished
     devices = session.devices or (session.gpus[-1][1] if session.gpus else ())
@@ -59,7 +59,7 @@ def result_of(
             ended=(finished.sending_ended or finished.reason) if stage is finished.stages[-1] else "",
             delivered=delivered,
         )
-        # Those that had waited too long when they were cut are bad, which their probes do not say.
+        # Cut requests that had waited too long are bad, which their probes do not show.
         built = replace(built, slos=dict(stage.events) or built.slos)
         if cut := sum(probe.outcome is Outcome.CANCELLED for probe in probes):
             built = replace(built, ended=f"{built.ended or 'over'}, {cut} cut in flight")
@@ -92,7 +92,7 @@ def result_of(
 
 
 def has_capacity(result: Result) -> bool:
-    """True if a sweep shows a rate at which an SLO fails. A result without such a rate does not replace an earlier capacity."""
+    """True if a sweep shows a rate at which an SLO fails. A result without one does not replace an earlier capacity."""
     return any(capacity.upper is not None for capacity in result.capacities)
 
 
@@ -130,10 +130,10 @@ def _context(devices: Sequence[GpuReading]) -> Context:
 
 
 def _interference(others: OtherLoad | None, probes_per_s: float, span_s: float) -> tuple[str, ...] | None:
-    """Sentences on load from others than the sweep and the target's scheduled probes, with its source; None if that load is unknown."""
+    """Sentences about load other than the sweep and scheduled probes, with its source; None if that load is unknown."""
     if others is None:
         return None
-    probes_per_s = probes_per_s if others.source == "engine" else 0.0  # a query counts users
+    probes_per_s = probes_per_s if others.source == "engine" else 0.0  # a query counts only users
     probes = probes_per_s * span_s
     if others.least_per_s * span_s <= probes + 3 * sqrt(probes):
         return ()

@@ -1,4 +1,4 @@
-"""Runs a sweep: paces its requests, reads the engine's page meanwhile, and cuts the requests in flight when it ends."""
+"""Runs a sweep: paces its requests, reads the engine's page meanwhile, and cuts requests in flight at the end."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -29,9 +29,9 @@ from prober.workload.workloads import RequestGenerator, sample_lengths
 
 @dataclass(frozen=True, slots=True)
 class SweepProgress:
-    """Progress of the sweep under way.
+    """Progress of the running sweep.
 
-    stage: number, from 0; rate_per_s: requests per second that the sweep adds now; both None while it does not send
+    stage: number, from 0; rate_per_s: requests per second of the sweep; both None while it does not send
     requests: sent so far
     """
 
@@ -44,17 +44,17 @@ class SweepProgress:
 
 
 TICK_NS = 250_000_000
-LEAD_NS = 200_000_000  # from the launch of a request, which connects, until it is due
+LEAD_NS = 200_000_000  # from a request's launch, when it connects, to its due time
 BUDGET_REASONS: dict[str, LimitReason] = {
     "tokens": "token_budget",
     "cost": "cost_budget",
 }  # by daily budget of the target
-DRAWN_LENGTHS = 3_000  # of the workload: the knee rests on the longest requests
+DRAWN_LENGTHS = 3_000  # of the workload: the longest requests decide the knee
 LEASE_LOST = "another prober may sweep now"
-# Of the time, the most that the fastest reading of the page may take, as an engine on one core answers nobody meanwhile (vLLM 0.32: 6
-# to 15 ms); and the longest rest that this asks for: two readings in a row that fail or show another engine lose no page (3 s).
+# Largest share of time for the fastest page reading, as an engine on one core answers nothing meanwhile (vLLM 0.32: 6
+# to 15 ms); and longest pause for this: two failed or foreign readings in a row do not lose the page (3 s).
 MAX_PAGE_SHARE, MAX_PAGE_REST_NS = 0.01, 700_000_000
-BEFORE_S = 3.0  # how long the page is read before the first request, for the load that is there already
+BEFORE_S = 3.0  # the page is read before the first request, to see the existing load
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class SweepRun:
     """A sweep that ran.
 
     began_ns: of the monotonic clock
-    probes: (stage, result) in the order they ended, those of the warm-up and those that were cut included
-    quiet_s: seconds until the pause ends that the target asked for (Retry-After)
-    steadiness: the test of the latencies of the warm-up
+    probes: (stage, result) in order of their ends, including the warm-up and cut requests
+    quiet_s: seconds until the end of the pause that the target requested (Retry-After)
+    steadiness: test of the warm-up's latencies
     """
 
     finished: Finished
@@ -75,7 +75,7 @@ class SweepRun:
 
     @property
     def tokens(self) -> int:
-        """Prompt and output tokens of all requests: as the server counts them, or as requested where an answer was cut."""
+        """Prompt and output tokens of all requests, as counted by the server, or as requested if an answer was cut."""
         tokens = 0
         for _, probe in self.probes:
             if (usage := probe.timeline.usage) is not None:
@@ -86,16 +86,16 @@ class SweepRun:
 
 
 class SweepRunner:
-    """Runs one sweep of the target of a session, in which it stores the readings of its page.
+    """Runs one sweep of a session's target, storing the page's readings in the session.
 
     on_action: called with each action of the machine
     before: readings of the engine's page in the minutes before the sweep
-    demand: returns the demand of the target's users in requests per second, None if it is unknown; called before the first
-        request, as later it may count the sweep's own
-    is_allowed: called before each request is sent; once it returns False the sweep ends (`lease_lost`)
-    needs: the part of each daily budget that is reserved for scheduled probes
-    on_retry_after: called at once with the pause that an answer asks for, in seconds
-    shed_allowed: see `Sweep`; the pauses that shed requests ask for do not end it
+    demand: returns the users' demand in requests per second, None if unknown; called before the first request, because later it may
+    include the sweep's own
+    is_allowed: called before each request; once it returns False the sweep ends (`lease_lost`)
+    needs: part of each daily budget reserved for scheduled probes
+    on_retry_after: called with the pause in seconds that an answer requests
+    shed_allowed: see `Sweep`; pauses requested by shed requests do not end it
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class SweepRunner:
         *,
         shed_allowed: bool = False,
     ) -> None:
-        # With a cap, a state and a turn of checks of its own; it spends the target's budgets.
+        # It has its own cap, state and turn of checks, and spends the target's budgets.
         self._target = session.target.beside()
         self._target.check_turn = asyncio.Lock()
         self._target.spec = session.target.spec.model_copy(update={"max_in_flight": sweep.max_in_flight})
@@ -125,7 +125,7 @@ class SweepRunner:
         self._before, self._demand, self._is_allowed = before, demand, is_allowed
         self._shed_allowed = shed_allowed
         self._sweep: Sweep | None = None
-        self._stop_reason: tuple[str, Reason] | None = None  # of a stop before the machine began
+        self._stop_reason: tuple[str, Reason] | None = None  # of a stop before the start
         self._quiet_until_s = 0.0
         self._launched: tuple[int, ...] = (0, 0, 0)  # requests, prompt tokens, output tokens
         self._began_s = self._now_s()
@@ -140,7 +140,7 @@ class SweepRunner:
         )
 
     def stop(self, why: str, reason: Reason = "guard") -> None:
-        """End the sweep for a reason outside the state machine: cancel the requests in flight, and keep the measurements."""
+        """End the sweep for a reason outside the state machine: cancel requests in flight, keep the measurements."""
         if self._sweep is None:
             self._stop_reason = why, reason
         else:
@@ -148,12 +148,12 @@ class SweepRunner:
             self._cut_unless_sending()
 
     def retry_after(self, pause_s: float) -> None:
-        """End the sweep, as the target asks to be left alone."""
+        """End the sweep, because the target requests a pause."""
         self._quiet_until_s = max(self._quiet_until_s, self._now_s() + pause_s)
         self.stop(f"{pause_s:g} s", "retry_after")
 
     def progress(self) -> SweepProgress:
-        """Progress of the sweep: its stage, rate and number of requests so far."""
+        """The sweep's present stage, rate and number of requests."""
         action = self._sweep.action if self._sweep is not None else None
         phase = action.phase if isinstance(action, Run) else "looking at the target" if action is None else "estimate"
         stage, rate_per_s = (action.stage, action.rate_per_s) if isinstance(action, Run) else (None, None)
@@ -170,10 +170,10 @@ class SweepRunner:
                 self._cut_unless_sending()
 
     def engine_changed(self, change: EngineChange) -> None:
-        """Do nothing: the state machine recognises a changed engine on its page."""
+        """Do nothing: the state machine detects a changed engine on its page."""
 
     async def run(self) -> SweepRun:
-        """Sweep to the end. Raises UnidentifiedTarget. Cancelled, it leaves nothing in flight."""
+        """Run the sweep to its end. Raises UnidentifiedTarget. If cancelled, it leaves nothing in flight."""
         if (verdict := await self._target.identify()) is not None:
             raise UnidentifiedTarget(f"{self._target.spec.url}: {verdict.detail}")
         page, metrics = None, self._target.spec.metrics
@@ -206,7 +206,7 @@ class SweepRunner:
                 await asyncio.wait([page])
 
     async def _read(self, page: PageSource) -> None:
-        """Read the page as often as the machine wants, which may change meanwhile, but so seldom that it does not load the engine."""
+        """Read the page as often as the machine wants now, but rarely enough not to load the engine."""
         rest_ns, began_ns = MAX_PAGE_REST_NS, self._clock.now_ns()
         while await page.read():
             read_ns = now_ns = self._clock.now_ns()
@@ -219,7 +219,7 @@ class SweepRunner:
             began_ns = now_ns
 
     async def _carry_out(self, sweep: Sweep) -> Finished:
-        """Carry out the actions of the machine until it has finished."""
+        """Carry out the machine's actions until it has finished."""
         action: Action | None = None
         due_times: Iterator[int] = iter(())
         due_ns, tick_ns = 0, self._clock.now_ns()
@@ -248,7 +248,7 @@ class SweepRunner:
             request = new_request(self._target, self._requests, due_ns)
             launched = tuple(map(add, self._launched, (1, *request.tokens)))
             share, limit = used_share(self._spec, self._target.spec.budget, *launched)
-            if share > 1:  # it is not sent, but those that were launched earlier are
+            if share > 1:  # not sent, but earlier launched requests are
                 await self._clock.sleep_until(due_ns)
                 sweep.limit_reached(limit, self._now_s())
             else:
@@ -265,7 +265,7 @@ class SweepRunner:
         sweep.tick(now_s)
 
     async def _estimate(self, sweep: Sweep, record: Record) -> None:
-        """Estimate the capacities in another process, as it takes seconds of a processor."""
+        """Estimate the capacities in another process, because that takes seconds of CPU."""
         try:
             capacities, is_modelled = await estimate_in_process(record, self._rng.getrandbits(32))
         except EstimateFailed as problem:
@@ -274,7 +274,7 @@ class SweepRunner:
             sweep.estimated(capacities, self._now_s(), is_modelled=is_modelled)
 
     def _due(self, sending: Sending, result: ProbeResult | None) -> None:
-        """Tell the machine that a request is sent, or which limit keeps it from being sent."""
+        """Tell the machine that a request is sent, or which limit prevents it."""
         sweep, run = self._sweep, sending.run
         assert sweep is not None
         assert run is not None
@@ -291,17 +291,17 @@ class SweepRunner:
         self._cut_unless_sending()
 
     def _ended(self, sending: Sending, result: ProbeResult | None) -> None:
-        """Tell the machine how a request ended."""
+        """Hand a finished request to the machine: its result, and its first token if not yet reported."""
         assert self._sweep is not None
         assert result is not None, "nothing is looked up beside a sweep"
-        self._sweep.result(result, self._now_s())  # first: whatever its headers are, a refusal counts
+        self._sweep.result(result, self._now_s())  # first, so that a refusal counts whatever its headers are
         if result.retry_after_s is not None and not (self._shed_allowed and is_shed(result)):
             self._on_retry_after(result.retry_after_s)
             self.retry_after(result.retry_after_s)
         self._cut_unless_sending()
 
     def _cut_unless_sending(self) -> None:
-        """Cut all other requests once the machine sends nothing more: those that are not due yet are never sent."""
+        """Cut the other requests once the machine stops sending; requests not yet due are never sent."""
         if self._sweep is not None and not isinstance(self._sweep.action, Run):
             self._sender.cancel()
 

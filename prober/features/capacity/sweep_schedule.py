@@ -1,8 +1,8 @@
-"""When a target is swept: the due times of its schedule, and the one answer to whether a sweep may start now, and why not.
+"""When a target is swept: due times of its schedule, and whether a sweep may start now, or why not.
 
-Pure: `TargetSweeps` reads the clocks, the lease and the store, and asks here when a sweep is wanted and again just before it begins.
-The wall clock may be changed. If it is set forward past a due time, the sweep is late or, after more than MAX_LATENESS_S, missed; if it
-is set back, a due time does not come again.
+Pure: `TargetSweeps` reads clocks, lease and store, and calls this when a sweep is wanted and again before it begins.
+The wall clock may change. If set forward past a due time, the sweep is late, or after MAX_LATENESS_S missed; if
+set back, a due time does not recur.
 """
 
 from collections.abc import Iterator
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from apscheduler.triggers.cron import CronTrigger
 
 COUNTED_S = 5 * 7 * 86_400.0
-MAX_DUE_TIMES = 2_000  # of a period: a schedule of every minute would take half a second
-MAX_LATENESS_S = 600  # a later start, such as after a suspension, counts as missed
-CLOCKS_DIFFER_S = 1.0  # a schedule follows the wall clock, and a gap the monotonic one
+MAX_DUE_TIMES = 2_000  # per period: a schedule of every minute would take half a second
+MAX_LATENESS_S = 600  # a later start, such as after a suspension, is missed
+CLOCKS_DIFFER_S = 1.0  # a schedule follows the wall clock, a gap the monotonic one
 
 
 class DueTime(NamedTuple):
-    """A due time that has passed. late_s: since then, without the delay of the schedule"""
+    """A due time that has passed. late_s: seconds since then, without the schedule's delay"""
 
     unix_s: float
     late_s: float
@@ -39,7 +39,7 @@ class DueTime(NamedTuple):
 
 
 class SweepSchedule:
-    """Due times of one target's sweeps. delay_s: from a due time to the start"""
+    """Due times of a target's sweeps. delay_s: from a due time to the start"""
 
     def __init__(self, schedule: str, timezone: str, unix_s: float, delay_s: float = 0.0) -> None:
         self._cron, self._delay_s = trigger(schedule, timezone), delay_s
@@ -51,7 +51,7 @@ class SweepSchedule:
         return self._due_s + self._delay_s
 
     def due(self, unix_s: float) -> DueTime | None:
-        """The latest due time whose start has passed at `unix_s`; None without one. Each is returned once."""
+        """Latest due time whose start has passed at `unix_s`; None without one. Each is returned once."""
         due_s, delayed_s = None, unix_s - self._delay_s
         while self._due_s <= delayed_s:
             due_s = self._due_s
@@ -61,17 +61,17 @@ class SweepSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Everything that decides whether a sweep of a target may start.
+    """The facts that decide whether a sweep of a target may start.
 
-    spec: configuration of its sweeps; None without one, or if the target is gone
+    spec: configuration of its sweeps; None without one, or if the target was removed
     unix_s: the present time
-    lease: name of the lease, "" without one; holder: its last known holder, "" if none is known; is_leader: this prober holds it
+    lease: name of the lease, "" without one; holder: last known holder, "" if unknown; is_leader: this prober holds it
     claim_unix_s: due time of the last sweep that any replica claimed at the lease, 0 without one; claim_seen_s: seconds since it was
-        first seen
-    running: name of the other target that is swept; "" if none is
-    start_age_s: seconds since the last sweep of this prober started; quiet_s: seconds for which the target asks to be left alone
-    state: of the target; is_paused: by a person, or because its server ends
-    shortage: what the daily budgets lack for a warm-up, "" if nothing
+    first seen
+    running: name of another target that is being swept; "" for none
+    start_age_s: seconds since this prober's last sweep started; quiet_s: remaining seconds of a pause that the target requested
+    state: state of the target; is_paused: by a person, or because its server ends
+    shortage: what the daily budgets lack for a warm-up; "" if nothing
     """
 
     spec: SweepSpec | None
@@ -90,20 +90,20 @@ class Situation:
 
     @property
     def last_start_age_s(self) -> float:
-        """Seconds since the last sweep started, here or at another replica. A claim in the future, of a wrong clock, counts from when
-        it was first seen.
+        """Seconds since the last sweep started, on any replica. A claim in the future, from a wrong clock, counts from when it was
+        first seen.
         """
         since_s = self.unix_s - self.claim_unix_s
         return min(self.start_age_s, since_s if since_s >= 0 else self.claim_seen_s)
 
 
 def refusal(request: StartRequest, at: Situation) -> Refused | None:
-    """Why no sweep may start, by the first condition that does not hold; None: it may."""
+    """Why no sweep may start, by the first unmet condition; None: it may."""
     spec, is_asked = at.spec, request.trigger == "request"
     if not at.is_leader:
         holder = at.holder or "nobody that is known"
         return Refused("no_lease", f"lease {at.lease} is held by {holder}; only its holder sweeps")
-    # A claim from the far future, of a wrong clock, does not count.
+    # A claim from the far future, from a wrong clock, does not count.
     if 0 < request.due_unix_s <= at.claim_unix_s <= at.unix_s + MAX_LATENESS_S:
         return Refused("no_lease", "another replica began the one that was due")
     if at.running:
@@ -126,7 +126,7 @@ def refusal(request: StartRequest, at: Situation) -> Refused | None:
 
 
 def longest_gap_s(schedule: str, timezone: str, blackout: tuple[WeeklySpan, ...], from_unix_s: float) -> float | None:
-    """Longest time in seconds between consecutive due times of the next five weeks, without those in `blackout`; None for under two."""
+    """Longest time in seconds between due times in the next five weeks, outside `blackout`; None for under two."""
     times = due_times(schedule, timezone, blackout, from_unix_s, most=MAX_DUE_TIMES)
     return max((after_s - before_s for before_s, after_s in pairwise(times)), default=None)
 
@@ -139,9 +139,9 @@ def due_times(
     min_gap_s: float = 0.0,
     most: int | None = None,
 ) -> tuple[float, ...]:
-    """Due times in Unix seconds over five weeks from the first, without those in `blackout` or within `min_gap_s` of the last.
+    """Due times in Unix seconds over five weeks from the first, outside `blackout` and at least `min_gap_s` apart.
 
-    most: number of due times after which the rest is left out
+    most: maximum number of due times
     """
     cron = trigger(schedule, timezone)
 
@@ -158,6 +158,6 @@ def due_times(
 
 
 def _next_s(cron: "CronTrigger", from_s: float) -> float:
-    """First due time at `from_s` (Unix seconds) or later; infinite if there is none."""
+    """First due time at or after `from_s` (Unix seconds); infinite without one."""
     at = cron.get_next_fire_time(None, datetime.fromtimestamp(from_s, cron.timezone))
     return inf if at is None else float(at.timestamp())

@@ -12,14 +12,14 @@ STOP_REASONS: tuple[str, ...] = tuple(reason for part in get_args(Reason) for re
 
 
 class SweepSeries:
-    """Series of the sweeps of one target. After `close` nothing is written, as that would recreate the series of a removed target."""
+    """Series of one target's sweeps. After `close` nothing is written, which would recreate a removed target's series."""
 
     def __init__(self, registry: Registry, name: str) -> None:
         self._registry, self._name = registry, name
         self.is_closed = False
 
     def declare(self, period_s: float | None) -> None:
-        """Create the counters at 0, so that `increase()` sees the first event. period_s: longest time between two scheduled sweeps"""
+        """Create the counters at 0, so that `increase()` sees the first event. period_s: longest time between scheduled sweeps"""
         registry, name = self._registry, self._name
         for reason in series.SWEEP_REFUSALS:
             registry.value(series.SWEEPS_REFUSED, name, reason)
@@ -31,7 +31,7 @@ class SweepSeries:
         registry.show(series.SWEEP_PERIOD, period_s, name)
 
     def close(self) -> None:
-        """Show nothing from now on: values go to a registry that is not exposed."""
+        """Write all later values to a registry that is not exposed."""
         self.is_closed, self._registry = True, Registry(family.series for family in self._registry.values())
 
     def refused(self, reason: RefusalReason) -> None:
@@ -39,12 +39,12 @@ class SweepSeries:
         self._registry.value(series.SWEEPS_REFUSED, self._name, reason).inc()
 
     def failed(self, unix_s: float) -> None:
-        """Count a sweep that ended without a result: by a fault of the prober, or because the target could not be identified."""
+        """Count a sweep without a result: a fault of the prober, or an unidentified target."""
         self._registry.value(series.SWEEPS, self._name, "failed").inc()
         self.last_end(unix_s, "no_result")
 
     def rate(self, per_s: float) -> None:
-        """Set the requests per second that the running sweep adds."""
+        """Set the running sweep's requests per second."""
         self._registry.show(series.SWEEP_RATE, per_s, self._name)
 
     def ended(self, run: SweepRun, result: Result) -> None:
@@ -62,11 +62,11 @@ class SweepSeries:
         self._registry.show(series.SWEEP_END, unix_s, self._name, reason)
 
     def capacity_time(self, unix_s: float | None) -> None:
-        """Show the time of the last sweep that found a capacity of the target; None if no sweep found one at this URL."""
+        """Show when the target's last sweep with a capacity ended; None if none has one at this URL."""
         self._registry.show(series.SWEEP_SUCCESS, unix_s, self._name)
 
     def stages(self, result: Result | None) -> None:
-        """Show the load curve of this result, in place of the one shown before; None removes that."""
+        """Replace the shown load curve by that of this result; None removes it."""
         registry, name = self._registry, self._name
         self._fit(result)
         registry.keep(series.SWEEP_STAGE_RATE, (), name)

@@ -1,7 +1,6 @@
-"""Store of sweep results, without their requests. With a store on disk they are read on request; without one they are in memory.
+"""Stores sweep results without their requests: on disk, read when needed, or only in memory.
 
-Access to the disk and parsing of results run in a thread. The key of a row is `["target's key", "sweep's id"]`, its value the file
-of a result.
+Disk access and parsing run in a thread. A row's key is `["target's key", "sweep's id"]`, its value the result's file.
 """
 
 import asyncio
@@ -17,15 +16,15 @@ from prober.results.strict_json import Unreadable
 from prober.storage.store import UNREADABLE_SUFFIX, Entry, Store
 
 SWEEP = "sweep"  # kind of the rows in the store
-MAX_RESULTS = 20  # of a target
-MAX_BYTES = 32 << 20  # of all results: half of the volume in the manifests
-CLEAN_UP_AFTER_S = 5.0  # first what the series need is read
+MAX_RESULTS = 20  # per target
+MAX_BYTES = 32 << 20  # of all results: half of the manifests' volume
+CLEAN_UP_AFTER_S = 5.0  # what the series need is read first
 MAX_UNREADABLE_AGE_S = 90 * 86_400.0
 log = logging.getLogger(__name__)
 
 
 class SweepStore:
-    """The latest MAX_RESULTS results of one target. key: of the target; archive: all results on disk, or None: in memory only"""
+    """The latest MAX_RESULTS results of one target. key: key of the target; archive: results on disk; None: only in memory"""
 
     def __init__(self, archive: "SweepArchive | None", key: str) -> None:
         self._archive, self._key = archive, key
@@ -34,11 +33,11 @@ class SweepStore:
         self._reading = asyncio.Lock()
 
     def latest(self) -> list[Result]:
-        """The results that are in memory, latest first."""
+        """Results in memory, latest first."""
         return list(self._results.values())
 
     def has(self, identity: str) -> bool:
-        """True if there is a result with this id, read or not."""
+        """True if a result with this id exists, read or not."""
         return identity in self._results or identity in self._unread
 
     async def read(self, enough: Callable[[Result], bool] = lambda _: False) -> None:
@@ -50,34 +49,34 @@ class SweepStore:
             while self._unread and not any(enough(result) for result in self._results.values()):
                 identity = self._unread[0]
                 result = await asyncio.to_thread(self._archive.result, self._key, identity)
-                if identity in self._unread:  # it may have been superseded meanwhile
+                if identity in self._unread:  # it may have been superseded
                     self._unread.remove(identity)
                     if result is not None:
                         self._results[identity] = result
 
     async def keep(self, result: Result) -> None:
-        """Add a result. Results beyond the latest MAX_RESULTS are removed, here and in the store."""
+        """Add a result. Older ones beyond MAX_RESULTS are removed, also from the store."""
         short = result.without_requests()
         if self._archive is not None:
             await asyncio.to_thread(self._archive.save, self._key, short)
-        self._results = {short.id: short} | self._results  # shown only after it was saved
+        self._results = {short.id: short} | self._results  # shown only once saved
         while len(self._results) > MAX_RESULTS:
             self._results.popitem()
         del self._unread[MAX_RESULTS - len(self._results) :]
 
     def add_stored(self, identity: str) -> None:
-        """Add the id of a result that is in the store and older than all known ones."""
+        """Add the id of a stored result that is older than all known ones."""
         self._unread.append(identity)
 
     def forget(self) -> None:
-        """Forget the results of a removed target; they are read again if it returns."""
+        """Forget a removed target's results; they are read again if it returns."""
         if self._archive is not None:
             self._unread = [*self._results, *self._unread]
             self._results.clear()
 
 
 class SweepArchive:
-    """The results of all targets in a store, which are known once `listed` is set."""
+    """Results of all targets in a store; known once `listed` is set."""
 
     def __init__(self, store: Store, unix_s: Callable[[], float]) -> None:
         self._store, self._unix_s = store, unix_s
@@ -90,11 +89,11 @@ class SweepArchive:
         return self._stores.setdefault(key, SweepStore(self, key))
 
     def read_later(self, name: str, read: Callable[[], Awaitable[None]]) -> None:
-        """Call `read`, which reads results of the target of this name. Targets take turns, as others need the disk too."""
+        """Schedule `read`, which reads the results of a target. Targets take turns, because others need the disk too."""
         self._to_read.put_nowait((name, read))
 
     async def run(self) -> None:
-        """List the results, then serve `read_later`, forever."""
+        """List the results, then serve `read_later`, for ever."""
         await self.index()
         while True:
             name, read = await self._to_read.get()
@@ -137,7 +136,7 @@ class SweepArchive:
             log.error("stored sweeps cannot be cleaned up, the next start tries again: %s", problem)
 
     def result(self, key: str, identity: str) -> Result | None:
-        """The stored result with this id; None if there is none, or if it cannot be read, which is logged. Blocks."""
+        """The stored result with this id; None if missing, or if unreadable, which is logged. Blocks."""
         row = json.dumps([key, identity])
         try:
             data = self._store.get(SWEEP, row)
@@ -166,10 +165,10 @@ class SweepArchive:
 
 
 def surplus(entries: Sequence[Entry], keep: str, max_bytes: float = MAX_BYTES) -> Iterable[str]:
-    """The keys of the results to remove: those beyond MAX_RESULTS of a target, and beyond `max_bytes` in total.
+    """Keys of the results to remove: beyond MAX_RESULTS per target, and beyond `max_bytes` in total.
 
-    entries: in the order in which they were saved, which does not depend on the clock. The latest results of every target are
-    removed last, and `keep`, the result that is being saved, never.
+    entries: in the order of saving, independent of clocks. Each target's latest results are
+    removed last, and `keep`, the result being saved, never.
     """
     ranked: list[tuple[int, int, Entry]] = []
     ranks: Counter[str] = Counter()
@@ -186,7 +185,7 @@ def surplus(entries: Sequence[Entry], keep: str, max_bytes: float = MAX_BYTES) -
 
 
 def _names(row: str) -> tuple[str, str] | None:
-    """(target's key, sweep's id) of a row; None if its key has another form."""
+    """(target's key, sweep's id) from a row's key; None if it has another form."""
     try:
         owner, identity = json.loads(row)
     except (ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""Sweeps of one target: the schedule, the results of earlier sweeps, and the sweep under way."""
+"""Sweeps of one target: the schedule, earlier results, and the running sweep."""
 
 import asyncio
 import logging
@@ -36,25 +36,25 @@ from prober.results.result import Result, result_url
 from prober.workload.arrivals import derive_seed
 from prober.workload.budget import BudgetDemand
 
-# Alerts that a sweep ends: while they fire a sweep may start.
+# Alerts that a sweep resolves: a sweep may start while they fire.
 CAPACITY_ALERTS = frozenset({"LLMHeadroomLow", "LLMCapacityExhaustionForecast", "LLMSweepStale"})
-# Added to `limits.time` of another replica's sweep, which also looks at the target and cuts its requests.
+# Added to `limits.time` of another replica's sweep, for its look-ups and for cutting requests.
 MARGIN_S = 60.0
-MAX_POOLED = 4  # sweeps of one engine whose capacities are pooled for the headroom
+MAX_POOLED = 4  # sweeps of one engine, pooled for the headroom
 ENDED = "the target was removed, or its configuration has changed"
 SETTLED_S = 60.0  # after a change of the engine, until it is warm and may be swept
-WAKEUP_INTERVAL_S = 30.0  # of a schedule, as the wall clock may be changed
+WAKEUP_INTERVAL_S = 30.0  # of a schedule, because the wall clock may change
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SweptCapacity:
-    """The capacities that the last successful sweep found, and the present demand. None: not known.
+    """Capacities from the last successful sweep, and the present demand. None: unknown.
 
     at_unix_s: when the sweep ended
-    demand_per_s: requests that arrive at the engine now
-    shape: (mean computed prompt tokens, mean output tokens) of a request now
-    exhausted_unix_s: when demand is forecast to reach the capacity
+    demand_per_s: requests now arriving at the engine
+    shape: (mean computed prompt tokens, mean output tokens) of a present request
+    exhausted_unix_s: forecast time at which demand reaches the capacity
     """
 
     capacities: Sequence[Capacity]
@@ -66,11 +66,11 @@ class SweptCapacity:
 
 @dataclass(slots=True)
 class SweepParts:
-    """Parts that the sweeps of all targets share.
+    """Parts shared by the sweeps of all targets.
 
-    headroom: observes the demand of the targets; its Prometheus is also queried for firing alerts
-    archive: results on disk; None: they are only `in_memory`, by key of their target
-    instance: name of this prober, from which the delays of its schedules follow
+    headroom: observes the targets' demand; its Prometheus is also asked for firing alerts
+    archive: results on disk; None: only `in_memory`, by target key
+    instance: name of this prober, which determines the delays of its schedules
     """
 
     registry: Registry
@@ -87,13 +87,13 @@ class SweepParts:
 
 
 class TargetSweeps(TargetObserver):
-    """Sweeps of one target. Without `sweep:` in its configuration nothing is swept, and it has no series.
+    """Sweeps of one target. Without `sweep:` in its configuration it is never swept and has no series.
 
-    demand: demand of the target's users, from which a sweep's requests are excluded
+    demand: the users' demand, without a sweep's requests
     start: starts a sweep of this target and returns its id, or raises Refused; forget: called when the target is removed
-    recent: of the last scheduled probes; devices: the GPUs that serve the target
-    runner: runner of the sweep under way, once it has begun
-    series: None without `sweep:`, and once the target was removed
+    recent: last scheduled probes; devices: GPUs that serve the target
+    runner: runner of the running sweep, once started
+    series: None without `sweep:`, and once the target is removed
     """
 
     def __init__(
@@ -110,10 +110,10 @@ class TargetSweeps(TargetObserver):
         self.devices: Sequence[GpuReading] = ()
         self.runner: SweepRunner | None = None
         self.series: SweepSeries | None = None
-        self._seen_claim = 0.0, 0.0  # at the lease: its Unix seconds, and when it was first seen (monotonic)
+        self._seen_claim = 0.0, 0.0  # at the lease: its Unix seconds, and when first seen (monotonic)
         self._is_swept_by_other = False
         self._schedule: SweepSchedule | None = None
-        self._timer: asyncio.TimerHandle | None = None  # of the schedule
+        self._timer: asyncio.TimerHandle | None = None  # for the schedule
         self._settling: asyncio.TimerHandle | None = None
         self._results: SweepStore | None = None
         if (sweep := observed.spec.sweep) is not None:
@@ -126,7 +126,7 @@ class TargetSweeps(TargetObserver):
 
     @property
     def results(self) -> SweepStore:
-        """Results of earlier sweeps. Made on first use: of thousands of targets few are swept."""
+        """Earlier results. Created on first use, because few of thousands of targets are swept."""
         if self._results is None:
             archive, key = self.parts.archive, self.target.spec.key
             in_memory = self.parts.in_memory
@@ -135,12 +135,12 @@ class TargetSweeps(TargetObserver):
 
     @property
     def target(self) -> Target:
-        """The target as it is configured now."""
+        """The target with its present configuration."""
         return self.observed.target
 
     @property
     def spec(self) -> SweepSpec | None:
-        """Configuration `sweep:` of the target; None without one, or once the target was removed."""
+        """Configuration `sweep:` of the target; None without one, or once the target is removed."""
         return self.target.spec.sweep if self.series is not None else None
 
     # --- events of the target
@@ -155,10 +155,10 @@ class TargetSweeps(TargetObserver):
                 self.runner.retry_after(result.retry_after_s)
 
     def page_read(self, reading: PageReading | None) -> None:
-        # Another replica's sweep is no demand of users.
+        # Exclude another replica's sweep from user demand.
         claim_s, seen_s = self._claim()
         longest_s = self.spec.limits.time + MARGIN_S if self.spec is not None else 0.0
-        # The number of a claim is the due time of its sweep.
+        # A claim's number is its sweep's due time.
         is_recent = abs(self.parts.clock.unix_s() - claim_s) < longest_s + MAX_LATENESS_S
         is_swept = is_recent and seen_s < longest_s and self.parts.leadership.held() is None
         if is_swept == self._is_swept_by_other:
@@ -187,12 +187,12 @@ class TargetSweeps(TargetObserver):
         self.stop("the server is being ended" if self.target.is_ending else "stopped on request")
 
     def stopped(self) -> None:
-        """End the sweep under way, whose result is stored."""
+        """End the running sweep; its result is stored."""
         self.stop(ENDED)
         self.cancel_timers()
 
     def removed(self) -> None:
-        self.stopped()  # it may have begun meanwhile
+        self.stopped()  # one may have begun
         if self.series is not None:
             self.series.close()
             self.series = None
@@ -202,7 +202,7 @@ class TargetSweeps(TargetObserver):
     # --- the start of a sweep
 
     def check(self, request: StartRequest, running: str = "") -> None:
-        """Check whether a sweep may start now. Raises Refused. running: name of the target that is swept, "" if none is"""
+        """Check that a sweep may start now. Raises Refused. running: name of the target being swept; "" for none"""
         target, parts, leadership = self.target, self.parts, self.parts.leadership
         claim_unix_s, claim_seen_s = self._claim()
         situation = Situation(
@@ -224,7 +224,7 @@ class TargetSweeps(TargetObserver):
             raise refused
 
     async def check_alerts(self) -> None:
-        """Check that no alert fires for the target. Raises Refused. A Prometheus that does not answer is logged and refuses nothing."""
+        """Check that no alert fires for the target. Raises Refused. An unreachable Prometheus is logged and refuses nothing."""
         if (url := self.parts.headroom.prometheus_url) is None:
             return
         try:
@@ -236,7 +236,7 @@ class TargetSweeps(TargetObserver):
             raise Refused("alert_firing", f"an alert fires: {', '.join(names)}")
 
     def _shortage(self) -> str:
-        """What the daily budgets lack for a warm-up beside the scheduled probes; "" if nothing."""
+        """What the daily budgets lack for a warm-up after the scheduled probes; "" if nothing."""
         if self.spec is None:
             return ""
         target, requests = self.target, WARM_UP.requests or 0
@@ -252,7 +252,7 @@ class TargetSweeps(TargetObserver):
         return ""
 
     def retry_after(self, pause_s: float, url: str) -> None:
-        """Start no sweep of the target at this URL for `pause_s`, as it asked to be left alone; this also holds after a restart."""
+        """Refuse sweeps of the target at this URL for `pause_s`, as it requested; a restart keeps this."""
         self.parts.pauses.retry_after(self.target.spec.key, result_url(url), pause_s)
 
     def refused(self, request: StartRequest, refusal: Refused) -> None:
@@ -279,18 +279,18 @@ class TargetSweeps(TargetObserver):
     # --- current and earlier sweeps
 
     def stop(self, why: str) -> bool:
-        """End the sweep under way, and keep its measurements. Returns True if there was one."""
+        """End the running sweep, keeping its measurements. Returns True if there was one."""
         if self.runner is None:
             return False
         self.runner.stop(why)
         return True
 
     def progress(self) -> SweepProgress | None:
-        """Progress of the sweep under way; None without one."""
+        """Progress of the running sweep; None without one."""
         return self.runner.progress() if self.runner is not None and self.series is not None else None
 
     def latest(self) -> list[Result]:
-        """Results of this target that are in memory, latest first; `results.read` loads the others."""
+        """This target's results in memory, latest first; `results.read` loads the others."""
         return self.results.latest() if self.series is not None else []
 
     def summary(self) -> dict[str, Any]:
@@ -321,22 +321,22 @@ class TargetSweeps(TargetObserver):
         }
 
     def last_capacity(self) -> Result | None:
-        """The last result in memory that found a capacity of the target at its URL."""
+        """The last result in memory with a capacity of the target at its URL."""
         return next((result for result in self.latest() if self._has_capacity(result)), None)
 
     def last_curve(self) -> Result | None:
-        """The result whose load curve is shown: the last that found a capacity, else the last that measured the target at its URL."""
+        """Result with the load curve to show: the last with a capacity, or else with measurements, of the target at its URL."""
         url = result_url(self.target.spec.url)
         measured = (result for result in self.latest() if result.stages and result.target.url == url)
         return self.last_capacity() or next(measured, None)
 
     async def recall(self) -> None:
-        """Read results until enough have a comparable capacity, and show them."""
+        """Read results until enough have a comparable capacity, then show them."""
         await self.results.read(lambda _: len(self._comparable()) >= MAX_POOLED)
         self._show_known()
 
     def _show_known(self) -> None:
-        """Show the last capacity, load curve and end of a sweep by the results that are in memory."""
+        """Show the last capacity, load curve and end of a sweep from the results in memory."""
         if (series := self.series) is None:
             return
         self.show_capacity()
@@ -345,20 +345,20 @@ class TargetSweeps(TargetObserver):
             series.last_end(latest[0].ended_unix_s, latest[0].stop or "")
 
     def show_capacity(self) -> None:
-        """Show the last capacity that was found, and the headroom by it and by earlier comparable sweeps."""
+        """Show the last capacity, and the headroom from it and earlier comparable sweeps."""
         if self.series is not None and (results := self._comparable()):
             earlier = [capacity for result in results[1:] for capacity in result.capacities]
             self.demand.show_capacity(results[0].capacities, earlier)
             self.series.capacity_time(results[0].ended_unix_s)
 
     def _comparable(self) -> list[Result]:
-        """The last result with a capacity, then earlier ones of the same engine, load and SLOs; MAX_POOLED results at most."""
+        """The last result with a capacity, then earlier ones of the same engine, load and SLOs; at most MAX_POOLED."""
         results = [result for result in self.latest() if self._has_capacity(result)]
         alike = [(of.target, of.load, of.slos) for of in results]
         return [of for of, kind in zip(results, alike, strict=True) if kind == alike[0]][:MAX_POOLED]
 
     def _try(self, request: StartRequest) -> None:
-        with suppress(Refused):  # it is counted and logged
+        with suppress(Refused):  # counted and logged already
             self._start(self, request)
 
     def _follow_schedule(self, spec: SweepSpec, series: SweepSeries) -> None:
@@ -372,7 +372,7 @@ class TargetSweeps(TargetObserver):
         self._timer = asyncio.get_running_loop().call_later(0.0, self._start_due)
 
     def _start_due(self) -> None:
-        """Start the sweep that is due, and look again when the next one is, or earlier, as the wall clock may be changed."""
+        """Start the due sweep, and wake for the next one, or earlier in case the wall clock changes."""
         if (schedule := self._schedule) is None:
             return
         unix_s = self.parts.clock.unix_s()
@@ -386,7 +386,7 @@ class TargetSweeps(TargetObserver):
             self._try(StartRequest("schedule", due.unix_s))
 
     def _claim(self) -> tuple[float, float]:
-        """(Unix seconds of the last claim of a sweep at the lease, 0 without one; seconds since that claim was first seen)."""
+        """(Unix seconds of the last claim at the lease, 0 without one; seconds since it was first seen)."""
         claim_s = self.parts.leadership.claimed(claimed_as(self.target.spec.key))
         now_s = self.parts.clock.now_ns() / 1e9
         if self._seen_claim[0] != claim_s:
@@ -397,7 +397,7 @@ class TargetSweeps(TargetObserver):
         return has_capacity(result) and result.target.url == result_url(self.target.spec.url)
 
     def cancel_timers(self) -> None:
-        """Start no further sweep by the schedule, or of a changed engine that settles."""
+        """Cancel sweeps that the schedule, or a changed engine that is settling, would start."""
         for timer in (self._timer, self._settling):
             if timer is not None:
                 timer.cancel()
