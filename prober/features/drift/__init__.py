@@ -1,1 +1,1 @@
-"""Drift of a latency against its own baseline, sample by sample, at a configured rate of false alarms."""
+"""Detects drift of a latency from its own baseline, sample by sample, with a configured rate of false alarms."""

@@ -1,8 +1,8 @@
-"""Baseline of a signal in its usual state: learned once from blocks of samples (`fitting`), then frozen.
+"""Baseline of a signal in its usual state: learned once from blocks of samples (`fitting`), then fixed.
 
-A baseline has the expected log of the signal as a function of a harmless factor (the engine's load if known, else the half hour of
+A baseline has the expected log of the signal as a function of a harmless factor (the engine's load if known, or else the half hour of
 the week), the correlation of neighbouring residuals, and the sorted whitened residuals, among which new ones are ranked. Ranks make
-the detector independent of the shape of the distribution; the log makes a slowdown a shift. Where the shape depends on the factor,
+the detector independent of the shape of the distribution; the log makes a slowdown a shift. If the shape depends on the factor,
 each fifth of it has its own reference: with a common one, bets would gain at busy hours without any change.
 """
 
@@ -20,31 +20,31 @@ from prober.features.drift.blocks import DAY_SLOTS, SLOT_S, WEEK_SLOTS, week_slo
 QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.99)
 # A weekend somewhere on Earth: from Friday 10:00 UTC (Saturday at UTC+14) to Monday 12:00 UTC (Sunday ends at UTC−12).
 WEEKEND_BEGIN, WEEKEND_END = 4 * DAY_SLOTS + 20, 24
-EARLIER_SLOTS = 2  # by which a day may begin or end earlier or later than those of the baseline: an hour
+EARLIER_SLOTS = 2  # by which a day may begin or end earlier or later than the baseline's days: an hour
 
 Factor = Literal["none", "load", "hour"]
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Model of the log latencies that the engine had, by load or by hour, fitted once and then fixed. A residual is a log minus the
-    expected one; a whitened residual is freed from the one before it; fifths are five ranges of the load or hour. Logs are natural
-    logs of seconds, `unix_s` is in seconds, loads are in the unit of the samples.
+    """Model of the engine's log latencies by load or by hour, fitted once and then fixed. A residual is a log minus its expected value;
+    whitening removes the part that the previous residual predicts; fifths are five ranges of the load or hour. Logs are natural logs of
+    seconds, `unix_s` is in seconds, loads are in the samples' unit.
 
     centre, scale: mean and spread of the load; the argument of the polynomials is (load − centre) / scale
-    coefficients: of the expected log: a polynomial in the load, or the level if the factor is `none`
-    variance: part of a whitened residual's variance that the error of the model causes: a polynomial of the load, or a bound
-    levels, level_errors: expected log at the middle of each half hour of the week, and the standard error of a whitened residual that
-        its error causes: NaN if not seen, infinite if seen on one workday only (perhaps a holiday). Empty unless the factor is `hour`
+    coefficients: of the expected log: a polynomial in the load, or a single level if the factor is `none`
+    variance: part of a whitened residual's variance due to the model's error: a polynomial in the load, or a bound
+    levels, level_errors: expected log in the middle of each half hour of the week, and the standard error of a whitened residual due to
+    its error: NaN if not seen, infinite if seen on only one workday (perhaps a holiday). Empty unless the factor is `hour`
     sd: standard deviation of the residuals
     correlation: correlation of neighbouring residuals
-    wander: spread of the level in excess of the spread of its samples
-    inflations: of each fifth, variance of the mean score of a block ÷ that of independent scores: correlation over minutes
-    quietest, busiest: lowest (without the lowest 2%) and highest smoothed load that was learnt; infinite if none was
-    slowest: slowest log that the model expects within the loads or hours of the samples
-    cuts: of the load or expected log between fifths; empty if one reference serves all
-    quantiles: the QUANTILES of the residuals of each fifth
-    references: sorted whitened residuals of each fifth
+    wander: spread of the level beyond what the spread of its samples explains
+    inflations: per fifth, variance of a block's mean score ÷ that of independent scores: correlation over minutes
+    quietest, busiest: lowest (without the lowest 2%) and highest learned smoothed load; infinite without loads
+    slowest: slowest expected log within the loads or hours of the samples
+    cuts: limits of the load or expected log between fifths; empty if one reference serves all
+    quantiles: per fifth, the QUANTILES of the residuals
+    references: per fifth, sorted whitened residuals
     """
 
     factor: Factor
@@ -66,10 +66,10 @@ class Baseline:
     references: tuple["array[float]", ...] = ()
 
     def expected(self, unix_s: float, load: float) -> tuple[float, float]:
-        """(expected log, standard error of a whitened residual that the model's error causes).
+        """(expected log, standard error of a whitened residual due to the model's error).
 
-        NaN at an hour that was not seen; an infinite error if it was seen on one workday only. Beyond the learnt loads the curve is
-        flat: a polynomial bends either way there, by factors of a thousand.
+        NaN at an hour that was not seen; an infinite error if it was seen on only one workday. Beyond the learned loads the curve is
+        flat, because a polynomial would deviate there by factors of a thousand.
 
         The model's variance is sd²·(1 − φ²)·x'inv(X'X)x: correlation φ multiplies that of the coefficients by
         (1 + φ)/(1 − φ), and whitening multiplies a constant error by 1 − φ.
@@ -91,7 +91,7 @@ class Baseline:
             log, error = first + share * (second - first), self.level_errors[own]
             if log != log:
                 log = levels[own]
-            # A day may begin or end up to an hour earlier or later; beside an hour not seen it may be as slow as ever.
+            # A day may begin or end up to an hour earlier or later; next to an unseen hour, a half hour may be as slow as any.
             first, second = levels[slot - EARLIER_SLOTS], levels[slot - EARLIER_SLOTS + 1]
             earlier = first + share * (second - first)
             first, second = levels[slot + EARLIER_SLOTS - WEEK_SLOTS], levels[slot + EARLIER_SLOTS + 1 - WEEK_SLOTS]
@@ -101,16 +101,16 @@ class Baseline:
         return self.coefficients[0], sqrt(self.variance[0])
 
     def fifth(self, expected: float, load: float) -> int:
-        """Index of the fifth in which this expected log and load are."""
+        """Index of the fifth with this expected log and load."""
         return bisect_right(self.cuts, load if self.factor == "load" else expected)
 
     def whitened(self, residual: float, before: float | None) -> float:
-        """The residual less the part that the previous residual predicts; without a previous one, scaled to the same spread."""
+        """The residual without the part that the previous one predicts; without a previous one, scaled to the same spread."""
         phi = self.correlation
         return residual * math.sqrt(1 - phi * phi) if before is None else residual - phi * before
 
     def with_visit(self, slot: int, log: float, count: float) -> "Baseline":
-        """The baseline extended by `count` samples, with mean `log`, of a half hour of the week that it does not know.
+        """Extend the baseline by an unknown half hour of the week, with `count` samples of mean `log`.
 
         A half hour of a weekend is known after its first visit, one of the workdays after visits on two days.
         """
@@ -123,7 +123,7 @@ class Baseline:
         return replace(self, levels=levels, level_errors=errors)
 
     def level_error(self, count: float) -> float:
-        """Standard error of a whitened residual if the expected log is the mean of `count` samples."""
+        """Standard error of a whitened residual if the expected log is a mean of `count` samples."""
         return self.sd * math.sqrt((1 - self.correlation**2) / count)
 
 
@@ -134,7 +134,7 @@ def is_weekend(slot: int) -> bool:
 
 @lru_cache(maxsize=WEEK_SLOTS)
 def alike(slot: int) -> tuple[int, ...]:
-    """The half hours of the week that are assumed to have the same level: on workdays those at the same time of day; else itself."""
+    """Half hours of the week assumed to have the same level: on workdays those at the same time of day; else only itself."""
     if is_weekend(slot):
         return (slot,)
     return tuple(same for same in range(slot % DAY_SLOTS, WEEK_SLOTS, DAY_SLOTS) if not is_weekend(same))
@@ -142,6 +142,6 @@ def alike(slot: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=32)
 def scores(count: int) -> "array[float]":
-    """Normal scores by number i of smaller reference values: Φ⁻¹((i + ½)/(count + 1)), i = 0..count. Shared by all signals."""
+    """Normal score for i smaller reference values: Φ⁻¹((i + ½)/(count + 1)), i = 0..count. Shared by all signals."""
     inverse = NormalDist().inv_cdf
     return array("f", (inverse((i + 0.5) / (count + 1)) for i in range(count + 1)))

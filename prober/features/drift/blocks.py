@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-# 5,000 samples, of which 50 are above the 99th percentile. 100 blocks of 50 cover several times of day, and the spread between
+# 5,000 samples, 50 of them above the 99th percentile. 100 blocks of 50 cover several times of day, and the spread between
 # blocks shows the variance that the model does not explain.
 BLOCK_SAMPLES = 50
 BLOCK_COUNT = 100
 DAY_S = 86_400.0
 SPREAD_S = 3 * DAY_S
 SPREAD_EVERY_S = SPREAD_S / (BLOCK_COUNT - 1) + 1.0  # the last block begins three days after the first
-WEEK_EVERY_S = 7 * DAY_S / (BLOCK_COUNT - 1) + 1.0  # or a week after it
-# The level of a day without its load is known by half hours, its slots: lunch and the ramps of a day are not straight for an hour.
+WEEK_EVERY_S = 7 * DAY_S / (BLOCK_COUNT - 1) + 1.0  # or a week later
+# Without loads, the level of a day is known by half hours, its slots: lunch and ramps are not straight over an hour.
 SLOT_S = 1_800.0
 DAY_SLOTS = 48
 WEEK_SLOTS = 7 * DAY_SLOTS
@@ -27,11 +27,11 @@ def week_slots(unix_s: float) -> float:
 
 
 class Span(NamedTuple):
-    """A block of samples, and the interval from its start to the start of the next block.
+    """A block of samples, with the interval from its start to the next block's start.
 
     begun_s, lasted_s: start and duration of the block
     first_load, last_load: smoothed load at the first and last sample of the block; NaN if unknown
-    samples: number of samples in the interval, including those of the block
+    samples: number of samples in the interval, including the block's
     mean_log: mean log of the samples in the interval
     moments: first three moments of load − first_load in the interval
     """
@@ -45,18 +45,18 @@ class Span(NamedTuple):
     moments: tuple[float, ...]
 
 
-SPAN_VALUES = 8  # of a span without begun_s
+SPAN_VALUES = 8  # of a span, without begun_s
 
 
 @dataclass(slots=True)
 class Blocks:
     """`BLOCK_COUNT` blocks of `BLOCK_SAMPLES` consecutive samples, begun at least `every_s` seconds apart.
 
-    Time and smoothed load are stored for the first and last sample of a block and interpolated linearly: both change little in 50
+    Time and smoothed load are stored only for a block's first and last sample and interpolated linearly: both change little in 50
     samples, and a value per sample would double the state. Samples between blocks, ten times as many, are stored as means: they
-    stabilize the model and show the wander of the level far better than the blocks alone.
+    make the model more stable, and show the wander of the level far better than the blocks alone.
 
-    rest: values of each span without begun_s, one span after another
+    rest: values of each span without begun_s, span after span
     slot_counts, slot_logs: number and mean log of all samples in each half hour of the week; empty if the load is known
     """
 
@@ -77,12 +77,12 @@ class Blocks:
         return self.logs[index * BLOCK_SAMPLES : (index + 1) * BLOCK_SAMPLES]
 
     def span(self, index: int) -> Span:
-        """The block of this index with its interval."""
+        """The block with this index, with its interval."""
         lasted, first, last, samples, mean_log, *moments = self.rest[SPAN_VALUES * index : SPAN_VALUES * (index + 1)]
         return Span(self.begun[index], lasted, first, last, samples, mean_log, tuple(moments))
 
     def add(self, unix_s: float, log: float, load: float | None, *, linked: bool) -> None:
-        """Add a sample. If it does not directly follow the last one (`linked`), an incomplete block is dropped."""
+        """Add a sample. Unless it directly follows the last one (`linked`), an incomplete block is dropped."""
         load = self._comparable(unix_s, load)
         if load is None:
             if self.begun and not math.isnan(self.rest[1]):
@@ -101,7 +101,7 @@ class Blocks:
             rest.extend((0.0, known, known, 0.0, 0.0, 0.0, 0.0, 0.0))
             self.logs.append(log)
         if self.full:
-            self.logs, self.rest = self.logs[:], self.rest[:]  # without reserved memory
+            self.logs, self.rest = self.logs[:], self.rest[:]  # frees reserved memory
             rest = self.rest
         rest[-5] += 1
         more = known - rest[-7]
@@ -109,10 +109,10 @@ class Blocks:
             rest[place] += (value - rest[place]) / rest[-5]
 
     def _comparable(self, unix_s: float, load: float | None) -> float | None:
-        """The load to store with a sample: either all blocks have loads, or none has.
+        """The load to store with a sample: either all blocks have loads, or none.
 
-        If the load is unknown for less than a day, the samples are left out; if for longer, or if it becomes known early, the blocks
-        start again. A load that becomes known late is not used.
+        If the load is unknown for less than a day, the samples are left out; if longer, or if it becomes known early, the blocks
+        start again. A load that becomes known late is ignored.
         """
         if not self.begun or self.full:
             return load
@@ -130,7 +130,7 @@ class Blocks:
         return load
 
     def cut(self) -> None:
-        """Drop the incomplete block, if any."""
+        """Drop the incomplete block."""
         if partial := len(self.logs) % BLOCK_SAMPLES:
             del self.logs[-partial:]
             del self.rest[-SPAN_VALUES:]
@@ -145,10 +145,10 @@ class Blocks:
 
 
 def blocks_of_samples(samples: Iterable[tuple[float, float, float | None]]) -> Blocks:
-    """Blocks made from samples (Unix seconds, log, load) of the past, thinned evenly to the size of a baseline. Their order within an
-    hour may be arbitrary.
+    """Build blocks from past samples (Unix seconds, log, load), thinned evenly to the size of a baseline. Their order within an hour
+    may be arbitrary.
 
-    Raises ValueError if there are too few samples.
+    Raises ValueError for too few samples.
     """
     ordered = sorted(samples, key=lambda sample: sample[0])
     needed = BLOCK_SAMPLES * BLOCK_COUNT
@@ -159,7 +159,7 @@ def blocks_of_samples(samples: Iterable[tuple[float, float, float | None]]) -> B
     for b in range(BLOCK_COUNT):
         chosen = thinned[b * BLOCK_SAMPLES : (b + 1) * BLOCK_SAMPLES]
         begun, lasted = chosen[0][0], chosen[-1][0] - chosen[0][0]
-        # 50 and 21 are coprime: samples that were neighbours are separated, whatever their order was
+        # 50 and 21 are coprime, so that neighbouring samples are separated whatever their order
         chosen = [chosen[j * 21 % BLOCK_SAMPLES] for j in range(BLOCK_SAMPLES)]
         loads = [math.nan if load is None else load for _, _, load in chosen]
         load, log = sum(loads) / BLOCK_SAMPLES, sum(log for _, log, _ in chosen) / BLOCK_SAMPLES
@@ -167,6 +167,6 @@ def blocks_of_samples(samples: Iterable[tuple[float, float, float | None]]) -> B
         blocks.rest.extend((lasted, load, load, BLOCK_SAMPLES, log, load - load, 0.0, 0.0))
         blocks.logs.extend(log for _, log, _ in chosen)
         for j, (unix_s, sample, known) in enumerate(chosen):
-            if known is None:  # samples of an hour belong to both of its halves
+            if known is None:  # samples of an hour count for both halves
                 blocks._add_to_slot(unix_s - unix_s % 3_600 + j % 2 * SLOT_S, sample)
     return blocks

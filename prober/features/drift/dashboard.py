@@ -21,7 +21,7 @@ ANNOTATION = annotation(
 
 
 def evidence() -> list[Panel]:
-    """Panels of the evidence, the active drifts, the sizes of shifts, and the events of baselines."""
+    """Panels of the evidence, active drifts, sizes of shifts, and events of baselines."""
     return [
         series(
             "Evidence",
@@ -64,7 +64,7 @@ def evidence() -> list[Panel]:
 
 
 def _shifted(bound: str) -> str:
-    """PromQL for the ratio of the median since the alarm to the baseline's median, or for a confidence bound of it."""
+    """PromQL for the median since the alarm ÷ the baseline's median, or for a confidence bound of this ratio."""
     return f'max by ({SIGNAL}) ({drift_series.DRIFT_SHIFT}{{{PROBES},percentile="p50",bound="{bound}"}})'
 
 

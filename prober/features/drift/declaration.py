@@ -1,4 +1,4 @@
-"""What the daemon, the rule files and the store must know of this feature."""
+"""Registers drift detection with the daemon, the rule files and the store."""
 
 from collections.abc import Iterator
 

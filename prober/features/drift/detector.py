@@ -1,6 +1,6 @@
-"""Drift detector of one latency against its own baseline, one sample at a time, with a stated rate of false alarms.
+"""Detects drift of one latency from its own baseline, one sample at a time, with a stated rate of false alarms.
 
-The residual of a sample, after load (or hour) and previous sample are accounted for, is ranked among those of the baseline; the ranks
+A sample's residual, after load (or hour) and previous sample are accounted for, is ranked among the baseline's; the ranks
 feed a mixture of sequential bets (`evidence`). An improvement raises no alarm: it starts a new baseline, as does an alarm that lasts
 longer than `accept_after`. `step` changes a `Drift`, which belongs to the caller, in place.
 """
@@ -43,29 +43,29 @@ from prober.features.drift.state import (
     Visit,
 )
 
-# For a provisional baseline, in addition to a material change of its level: it covers part of a day.
+# For a provisional baseline, in addition to a material change of its level: it covers only a part of a day.
 PROVISIONAL_DOUBT_ERRORS = 4.0
-RECOVERY_EVIDENCE = math.log(1e4)  # log evidence against the change that ends an alarm
-MAX_ENDING_ERROR = 0.25  # of the model, in material changes, with which a sample counts in that evidence
-# Every tenth reference value is stored, as the samples of the next baseline are in memory too.
+RECOVERY_EVIDENCE = math.log(1e4)  # log evidence against the change; ends an alarm
+MAX_ENDING_ERROR = 0.25  # of the model, in material changes, for samples used in that evidence
+# Every tenth reference value is stored, because the samples of the next baseline are in memory too.
 PROVISIONAL_THINNING = 10
-UNSEEN_CHANGES = 6.0  # material changes by which half an hour not seen may be slower than all others
-MIN_VISIT_SHARE = 0.25  # of the samples of a half hour that make its level known
-EXTEND_AFTER_S = 3_600.0  # that the load is outside what was learnt: then a week is learnt beside the baseline in use
-MIN_SEED_S = 2 * DAY_S  # of the past that make a baseline of days
-MIN_STEP_S = 60.0  # of the wall clock: less changes no verdict
-MIN_CHANGE_S = 180.0  # that a slowdown must last after half of the evidence: a burst of three minutes is no drift
-HELD_SHARE = 0.05  # of the evidence until a slowdown has lasted: a slow sample after a burst must not complete it
-# A slowdown that ends by itself within a day shows that the level wanders more than the baseline knew: the next one takes more
+UNSEEN_CHANGES = 6.0  # material changes by which an unseen half hour may be slower than all others
+MIN_VISIT_SHARE = 0.25  # of a half hour's samples, needed to know its level
+EXTEND_AFTER_S = 3_600.0  # with an unlearned load: then a week is learned while the baseline stays in use
+MIN_SEED_S = 2 * DAY_S  # of past samples, for a baseline over days
+MIN_STEP_S = 60.0  # of the wall clock; a smaller one changes no verdict
+MIN_CHANGE_S = 180.0  # for a slowdown after half of the evidence: a burst of three minutes is no drift
+HELD_SHARE = 0.05  # of the evidence until a slowdown has lasted: one slow sample after a burst must not complete it
+# A slowdown that ends by itself within a day shows that the level wanders more than the baseline knew: the next one needs more
 # evidence, and less again after a week without one.
 CAUTION_GROWTH, MAX_CAUTION, CAUTION_S = 2.0, 16.0, 7 * DAY_S
-SEED_CORRELATION = 0.6  # histograms have no order: assume the correlation of the worst tested case
+SEED_CORRELATION = 0.6  # histograms have no order: assumes the correlation of the worst tested case
 
 
 def seed(state: Drift, samples: Iterable[Observation]) -> Drift:
-    """Learn a provisional baseline from samples of another source, such as histograms; `state` is changed in place and returned.
+    """Learn a provisional baseline from samples of another source, such as histograms. Changes `state` in place and returns it.
 
-    The order of samples within an hour may be arbitrary: their correlation is that of the worst tested case, not an estimate.
+    Samples within an hour may be in any order: their correlation is not estimated, but that of the worst tested case.
     Raises ValueError for too few or invalid samples.
     """
     blocks = blocks_of_samples((sample.unix_s, _log(sample.value), sample.load) for sample in samples)
@@ -75,7 +75,7 @@ def seed(state: Drift, samples: Iterable[Observation]) -> Drift:
 
 
 def adopt(state: Drift, baseline: Baseline, *, settled: bool) -> None:
-    """Use this baseline from now on. Without loads, a baseline of three days is later replaced by one of a week."""
+    """Use this baseline from now on. Without loads, a baseline over three days is later replaced by one over a week."""
     if settled:
         is_of_days = state.spread is not None and state.spread.every_s < WEEK_EVERY_S
         state.spread = Blocks(WEEK_EVERY_S) if is_of_days and baseline.factor == "hour" else None
@@ -89,7 +89,7 @@ def adopt(state: Drift, baseline: Baseline, *, settled: bool) -> None:
 
 
 def derive(state: Drift) -> None:
-    """Set the fields that are derived from the baseline and the settings."""
+    """Compute the fields that follow from the baseline and the settings."""
     baseline, material = state.baseline, state.settings.spec.material
     assert baseline is not None
     state.mixture = mixture(baseline, material, state.settings.threshold)
@@ -101,9 +101,9 @@ def derive(state: Drift) -> None:
 
 
 def follow_clock(state: Drift, boot: str, unix_s: float, monotonic_s: float) -> None:
-    """Move the times of the state with the wall clock if that was set since the last sample: hours follow it, durations do not.
+    """If the wall clock was set since the last sample, move the state's times with it: hours follow it, durations do not.
 
-    Within one boot of the machine (id `boot`, empty if unknown) the monotonic clock shows by how much. Otherwise nothing does, and a
+    Within one boot of the machine (id `boot`, empty if unknown) the monotonic clock shows the change. Otherwise it is unknown, and a
     last sample in the future counts as now.
     """
     offset_s = unix_s - monotonic_s
@@ -126,22 +126,22 @@ def follow_clock(state: Drift, boot: str, unix_s: float, monotonic_s: float) -> 
 
 
 def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
-    """Process one sample; `state` is changed in place and returned. Raises ValueError if the value is no positive number."""
+    """Process one sample; changes `state` in place and returns it. Raises ValueError unless the value is a positive number."""
     log, was_active = _log(observation.value), state.alarm is not None or state.unusual_since_s is not None
     linked = abs(observation.unix_s - state.last_s) <= state.gap_s  # probes may end in another order than they began
     event = first_days.judge(state, observation.unix_s, log, linked=linked)
     verdict = _step(state, observation, log, linked=linked)
     event = verdict.event or event
-    # What both find begins and ends once.
+    # A change found by both begins and ends once.
     is_known = event in ("unusual", "recovered", "accepted") and verdict.active == was_active
     return state, verdict._replace(event=None if is_known else event)
 
 
 def _step(state: Drift, observation: Observation, log: float, *, linked: bool) -> DriftVerdict:
-    """Judge a sample by the baseline, and learn it."""
+    """Judge a sample by the baseline, and learn from it."""
     unix_s, _, load = observation
     state.last_s = unix_s
-    if not linked:  # what was not seen did not last
+    if not linked:  # unseen evidence did not last
         state.before = state.load = state.suspected_s = None
     if load is not None or state.load is not None:
         _smooth(state, unix_s, load)
@@ -161,12 +161,12 @@ def _step(state: Drift, observation: Observation, log: float, *, linked: bool) -
         return _paused_verdict(state, unix_s, event)
     expected, error = baseline.expected(unix_s, load)
     doubt = state.doubt * error + state.allowance
-    is_known = error < math.inf  # not if NaN
+    is_known = error < math.inf  # False if NaN
     if not is_known or state.visit is not None:
         _visit(state, baseline, unix_s, log, is_known=is_known)
     if not is_known:
-        # A half hour of the week that the baseline does not know may be as slow as the slowest that was seen, and one of a workday,
-        # or of the first days, slower by far: a weekend is no evidence for workdays.
+        # An unknown half hour of the week may be as slow as the slowest seen, and on a workday, or in the first days, far slower: a
+        # weekend is no evidence for workdays.
         expected, state.before = max(baseline.slowest, state.slowest_visit), None
         is_quiet = state.settled and is_weekend(int(week_slots(unix_s)))
         doubt = (
@@ -196,14 +196,14 @@ def _step(state: Drift, observation: Observation, log: float, *, linked: bool) -
     score = table[bisect_right(reference, whitened - doubt)]
     faster = -table[bisect_right(reference, whitened + doubt)] if is_known else None
     if faster is not None and load < baseline.quietest:
-        faster = 0.0  # an engine with less to do than ever is no better one
+        faster = 0.0  # an engine with less load than ever is not a better one
     return _judge(state, unix_s, score, faster, event, stake)
 
 
 def _visit(state: Drift, baseline: Baseline, unix_s: float, log: float, *, is_known: bool) -> None:
-    """Learn a half hour of the week that the baseline does not know. During an alarm nothing is learned.
+    """Learn a half hour of the week that the baseline does not know, except during an alarm.
 
-    A half hour slower than all samples of the baseline stays unknown, as their spread does not apply to it.
+    A half hour slower than all samples of the baseline stays unknown, because their spread does not apply to it.
     """
     slot, visit = int(week_slots(unix_s)), state.visit
     if visit is not None and (visit.slot != slot or state.alarm is not None):
@@ -222,7 +222,7 @@ def _visit(state: Drift, baseline: Baseline, unix_s: float, log: float, *, is_kn
 def _judge(
     state: Drift, unix_s: float, slower: float, faster: float | None, event: Event | None, stake: float
 ) -> DriftVerdict:
-    """Update the evidence. slower, faster: normal score for a slowdown, for an improvement (None at an hour that was not seen)"""
+    """Update the evidence. slower, faster: normal score for a slowdown, and for an improvement (None at an unseen hour)"""
     mix = state.mixture
     assert mix is not None
     state.judged += 1
@@ -251,14 +251,14 @@ def _judge(
     assert baseline is not None
     is_settled = state.settled and faster is not None
     if is_settled and state.load is not None and baseline.factor == "hour":
-        # Load explains more than the hour: learn a new baseline while the old one is in use.
+        # Load explains more than the hour: learn a new baseline while the old one stays in use.
         learns_load = state.spread is not None and state.spread.every_s < WEEK_EVERY_S
         state.spread = state.spread if learns_load else Blocks(SPREAD_EVERY_S)
     return present_verdict(state, event) if is_settled else present_verdict(state, event)._replace(phase="provisional")
 
 
 def _is_improved(state: Drift, mix: Mixture, faster: float, unix_s: float, stake: float) -> bool:
-    """True if the signal is faster than the baseline, and has been for SPREAD_S if it is judged by the hour (weekends, holidays)."""
+    """True if the signal is faster than the baseline, and if judged by the hour for SPREAD_S (weekends, holidays)."""
     d, c = mix.faster
     log = stake * (d * faster + c)
     improvement, baseline = state.improvement, state.baseline
@@ -283,7 +283,7 @@ def _log(value: float) -> float:
 
 
 def _smooth(state: Drift, unix_s: float, load: float | None) -> None:
-    """Update the smoothed load. While the load is unknown the last value is kept, but no longer than the time of smoothing."""
+    """Update the smoothed load. While the load is unknown the last value stays, at most for the time of smoothing."""
     if load is None:
         state.unloaded += 1
         if state.unloaded > LOAD_SAMPLES:
@@ -298,7 +298,7 @@ def _smooth(state: Drift, unix_s: float, load: float | None) -> None:
 
 
 def _learn(state: Drift, unix_s: float, log: float, *, linked: bool) -> Event | None:
-    """Collect the sample, unless it is unusual, and learn a baseline once there are enough of them."""
+    """Collect the sample, unless it is unusual, and learn a baseline once there are enough samples."""
     stretch, spread = state.stretch, state.spread
     assert spread is not None
     for blocks in (stretch, spread):
@@ -316,7 +316,7 @@ def _learn(state: Drift, unix_s: float, log: float, *, linked: bool) -> Event | 
 def _relearn(state: Drift, *, everything: bool) -> None:
     """Discard the baseline and learn again. Samples collected over days are discarded only with `everything`.
 
-    If the load explained days, it explains the hours that the next baseline has not seen: what that one finds is more than unusual.
+    If the load explained days, it also explains hours that the next baseline has not seen: that one's findings are more than unusual.
     """
     state.covers_days = state.covers_days and state.load_state == "within"
     state.baseline = state.mixture = None
@@ -337,9 +337,9 @@ def _reset_evidence(state: Drift) -> None:
 
 
 def _new_alarm(state: Drift, mix: Mixture, unix_s: float) -> Alarm:
-    """A new alarm. The change began where the log evidence of the winning bet, summed from there to now, is largest.
+    """Create an alarm. The change began where the winning bet's log evidence, summed from there to now, is largest.
 
-    Scores are computed again from the residuals, without the guards, which vary. This step takes about 2 ms.
+    Scores are recomputed from the residuals without the guards, which vary. This takes about 2 ms.
     """
     baseline, ring = state.baseline, state.ring
     assert baseline is not None
@@ -357,9 +357,9 @@ def _new_alarm(state: Drift, mix: Mixture, unix_s: float) -> Alarm:
 
 
 def _update_alarm(state: Drift, score: float | None, unix_s: float, stake: float) -> DriftVerdict:
-    """Update an active alarm. It ends if the evidence does.
+    """Update an active alarm, which ends if its evidence does.
 
-    score: None where the baseline knows too little; such a sample is no evidence that the change is over
+    score: None if the baseline knows too little; such a sample does not prove that the change is over
     """
     alarm, mix = state.alarm, state.mixture
     assert alarm is not None
@@ -379,7 +379,7 @@ def _update_alarm(state: Drift, score: float | None, unix_s: float, stake: float
 
 
 def present_verdict(state: Drift, event: Event | None = None) -> DriftVerdict:
-    """The verdict that follows from the state as it is now."""
+    """The verdict for the present state."""
     baseline, alarm, mix = state.baseline, state.alarm, state.mixture
     phase: Phase = "learning" if baseline is None else "settled" if state.settled else "provisional"
     where = state.load_state
@@ -395,7 +395,7 @@ def present_verdict(state: Drift, event: Event | None = None) -> DriftVerdict:
 
 
 def _extend(state: Drift, where: LoadState, unix_s: float) -> None:
-    """Start to learn a baseline over a week, while the present one stays in use, if the load stays outside the learnt range."""
+    """If the load stays outside the learned range, start to learn a baseline over a week; the present one stays in use."""
     if where != "outside":
         state.outside_since_s = None
     elif state.outside_since_s is None:
@@ -405,7 +405,7 @@ def _extend(state: Drift, where: LoadState, unix_s: float) -> None:
 
 
 def _paused_verdict(state: Drift, unix_s: float, event: Event | None) -> DriftVerdict:
-    """The verdict on a sample that the baseline cannot judge. If the load is unknown for longer than an alarm may last, learn again."""
+    """Verdict on a sample that the baseline cannot judge. Learns again if the load is unknown for longer than an alarm may last."""
     state.before = None
     if unix_s - state.load_s > state.settings.spec.accept_after:
         _relearn(state, everything=True)

@@ -1,7 +1,7 @@
-"""Finds what is unusual before a baseline of days is learnt: the median of the latest samples against medians of the last two hours.
+"""Detects unusual latencies before a baseline over days is learned: compares the latest median with medians of the last two hours.
 
-It is no drift: its rate of false alarms is not stated, and it raises no alert. A rise over hours is followed, as a day has busy hours.
-A baseline that knows the load judges by it, and needs no help.
+This is no drift: its rate of false alarms is not stated, and it raises no alert. It follows a rise over hours, as a day has busy hours.
+A baseline that knows the load judges by it and does not need this.
 """
 
 import math
@@ -10,23 +10,25 @@ from typing import NamedTuple
 
 from prober.features.drift.state import Drift, Event
 
-SAMPLES = 40  # of one median: over three minutes at 0.2/s, so that a burst of a minute is not unusual
-STRIDE_S = 5.0  # between them, on average, at higher rates
-BLOCKS = 36  # medians that are compared with: two hours
+SAMPLES = 40  # per median: over three minutes at 0.2/s, so that a burst of a minute is not unusual
+STRIDE_S = 5.0  # mean time between them at higher rates
+BLOCKS = 36  # earlier medians: two hours
 MIN_RISE = math.log(1.5)
-SPREADS = 4.0  # by which the median exceeds the usual ones: of independent medians, of which the largest tenth is 1.3 sd away, 5 sd
-MAX_S = 3 * 3_600.0  # after which it is usual, and learnt
+SPREADS = (
+    4.0  # of usual medians, by which the median is higher; the largest tenth of independent ones is 1.3 sd away, 5 sd
+)
+MAX_S = 3 * 3_600.0  # then it counts as usual, and is learned
 
 
 class Level(NamedTuple):
-    """Logs of the usual median and of the one from which a latency is unusual."""
+    """Logs of the usual median, and of the limit above which a latency is unusual."""
 
     usual: float
     limit: float
 
 
 def judge(state: Drift, unix_s: float, log: float, *, linked: bool) -> Event | None:
-    """Add a sample. Returns the event that begins or ends an unusual time, which `Drift.unusual_since_s` says."""
+    """Add a sample. Returns the event that begins or ends an unusual time (`Drift.unusual_since_s`)."""
     if state.settled or state.covers_days or (state.baseline is not None and state.baseline.factor == "load"):
         if state.latest:
             _forget(state)
@@ -52,7 +54,7 @@ def judge(state: Drift, unix_s: float, log: float, *, linked: bool) -> Event | N
 def _begin(state: Drift, unix_s: float, level: Level) -> Event:
     above = sum(sample > (level.usual + level.limit) / 2 for sample in state.latest)
     state.unusual_since_s = unix_s - above * max(STRIDE_S, 1 / state.settings.rate_per_s)
-    state.medians.pop()  # its samples may be some of these
+    state.medians.pop()  # it may share samples with these
     for blocks in (state.stretch, state.spread):
         if blocks is not None:
             blocks.cut()
@@ -74,7 +76,7 @@ def _forget(state: Drift) -> None:
 
 
 def level_of(state: Drift) -> Level:
-    """The level before the latest median, in whose samples a change may have begun."""
+    """The level before the latest median, whose samples may include the change."""
     ordered = sorted(state.medians if state.unusual_since_s is not None else state.medians[:-1])
     if not ordered:
         return Level(math.nan, math.inf)

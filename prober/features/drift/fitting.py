@@ -1,4 +1,4 @@
-"""Fit of a baseline to complete blocks."""
+"""Fits a baseline to complete blocks."""
 
 import math
 from array import array
@@ -13,21 +13,21 @@ from prober.features.drift.blocks import BLOCK_COUNT, BLOCK_SAMPLES, DAY_SLOTS, 
 
 MAX_CORRELATION = 0.95
 FIFTHS = 5
-FIFTH_SAMPLES = BLOCK_COUNT * BLOCK_SAMPLES // FIFTHS  # of a reference
-SHAPE_STATISTIC = 25.0  # about chi-squared with 8 degrees of freedom if all fifths have the same shape
+FIFTH_SAMPLES = BLOCK_COUNT * BLOCK_SAMPLES // FIFTHS  # per reference
+SHAPE_STATISTIC = 25.0  # near chi-squared with 8 degrees of freedom if all fifths have the same shape
 MIN_SLOT_SAMPLES = 10
-MAX_DAY_SHARE = 0.1  # of the variance of the season: a quiet Saturday among two workdays has 0.4
+MAX_DAY_SHARE = 0.1  # of the season's variance: a quiet Saturday among two workdays has 0.4
 SURE_WEEKEND = range(5 * DAY_SLOTS + 28, 6 * DAY_SLOTS + 20)  # Saturday 14:00 to Sunday 10:00 UTC, weekend everywhere
 MIN_WEEKEND_SLOTS = 16
-MIN_SEASON_S = 3_600.0  # of blocks that tell hours apart
-MIN_VISITS = 2  # days that make an hour of workdays known: a single one may be a holiday
+MIN_SEASON_S = 3_600.0  # of blocks, to distinguish hours
+MIN_VISITS = 2  # days, to know an hour of workdays: a single one may be a holiday
 
 
 def learn_baseline(blocks: Blocks, *, correlation: float | None = None, thin: int = 1) -> Baseline:
-    """Fit the baseline of complete blocks, which takes about 0.1 s, and 0.3 s if its fifths have references of their own.
+    """Fit a baseline to complete blocks. Takes about 0.1 s, or 0.3 s if fifths have their own references.
 
-    correlation: used instead of an estimate, if the order of the samples is unknown
-    thin: store every `thin`-th of the sorted whitened residuals; above 1, all fifths share one reference
+    correlation: replaces the estimate, if the order of the samples is unknown
+    thin: stores every `thin`-th sorted whitened residual; above 1, all fifths share one reference
     """
     model = _unfitted(blocks)
     if model.factor == "load":
@@ -50,19 +50,19 @@ def learn_baseline(blocks: Blocks, *, correlation: float | None = None, thin: in
 
 
 def _sorted(values: Iterable[list[float]]) -> "array[float]":
-    """The values of all lists in order."""
+    """Sort the values of all lists together."""
     return array("f", sorted(chain.from_iterable(values)))
 
 
 def _unfitted(blocks: Blocks) -> Baseline:
-    """A baseline whose factor is chosen and nothing is fitted: the load if every block has one and it varies, the hour, or none."""
+    """Choose the factor of a baseline, without fitting: the load if all blocks have one and it varies, else the hour, or none."""
     spans = [blocks.span(block) for block in range(BLOCK_COUNT)]
     loads = [load for span in spans for load in (span.first_load, span.last_load)]
     centre = sum(loads) / len(loads)
     scale = math.sqrt(sum((load - centre) ** 2 for load in loads) / len(loads))
     ordered = sorted(loads)
-    quietest = ordered[len(ordered) // 50]  # not the first reading of a page
-    if scale > 1e-6 * abs(centre):  # not if NaN
+    quietest = ordered[len(ordered) // 50]  # without the first readings of a page
+    if scale > 1e-6 * abs(centre):  # False if NaN
         return Baseline("load", centre=centre, scale=scale, quietest=quietest, busiest=ordered[-1])
     level = Baseline("none", coefficients=(_level(blocks),), variance=(0.0,))
     if scale <= 1e-6 * abs(centre):
@@ -79,7 +79,7 @@ def _level(blocks: Blocks) -> float:
 
 
 def _with_levels(model: Baseline, blocks: Blocks) -> Baseline:
-    """The model with the expected log of each half hour of the week in the blocks; all workdays share one value per half hour."""
+    """Add the expected log of each half hour of the week in the blocks; all workdays share one value per half hour."""
     levels = array("f", [math.nan]) * WEEK_SLOTS
     for slot in range(WEEK_SLOTS):
         if _visits(blocks, slot):
@@ -88,12 +88,12 @@ def _with_levels(model: Baseline, blocks: Blocks) -> Baseline:
 
 
 def _visits(blocks: Blocks, slot: int) -> int:
-    """Number of days of the week on which this half hour, or one expected to be like it, was seen."""
+    """Number of days of the week with this half hour, or one assumed to be like it."""
     return sum(blocks.slot_counts[same] >= MIN_SLOT_SAMPLES for same in alike(slot))
 
 
 def _regress(blocks: Blocks, model: Baseline) -> Baseline:
-    """Least squares on the load by the normal equations, with a ridge that is negligible if the columns are independent."""
+    """Regress on the load by the normal equations, with a ridge that is negligible for independent columns."""
     size = 4
     moments = [[0.0] * size for _ in range(size)]
     products = [0.0] * size
@@ -116,7 +116,7 @@ def _regress(blocks: Blocks, model: Baseline) -> Baseline:
 
 
 def _evidence(model: Baseline, blocks: Blocks, block: int) -> Iterator[tuple[float, tuple[float, ...], float]]:
-    """Rows (weight, columns, log) of the regression on the load: each sample of a block, and the mean of all others of its interval."""
+    """Rows (weight, columns, log) for the regression: each sample of a block, and the mean of the others in its interval."""
     span = blocks.span(block)
     yield from zip(repeat(1.0), (_columns(model, load) for load in _loads(span)), blocks.block(block))
     if span.samples > BLOCK_SAMPLES:
@@ -134,7 +134,7 @@ def _columns(model: Baseline, load: float) -> tuple[float, ...]:
 
 
 def _mean_columns(model: Baseline, span: Span) -> tuple[float, ...]:
-    """The mean of the regression columns over an interval."""
+    """Mean of the regression columns over an interval."""
     if model.factor == "none":
         return (1.0,)
     u = (span.first_load - model.centre) / model.scale
@@ -143,14 +143,14 @@ def _mean_columns(model: Baseline, span: Span) -> tuple[float, ...]:
 
 
 def _points(blocks: Blocks, block: int) -> list[tuple[float, float]]:
-    """(unix seconds, smoothed load) of the samples of a block."""
+    """(Unix seconds, smoothed load) of a block's samples."""
     span = blocks.span(block)
     step_s = span.lasted_s / (BLOCK_SAMPLES - 1)
     return [(span.begun_s + step_s * j, load) for j, load in enumerate(_loads(span))]
 
 
 def _residuals(model: Baseline, blocks: Blocks, block: int) -> tuple[list[float], list[float]]:
-    """(residuals, expected logs) of a block. At an hour that was not seen, residuals are taken from the mean of the block."""
+    """(residuals, expected logs) of a block. At an unseen hour, residuals are relative to the block's mean."""
     expected = [model.expected(unix_s, load)[0] for unix_s, load in _points(blocks, block)]
     logs = blocks.block(block)
     if any(map(math.isnan, expected)):
@@ -164,7 +164,7 @@ def _whitened(model: Baseline, blocks: Blocks, block: int) -> list[float]:
 
 
 def _residual_spread(model: Baseline, blocks: Blocks) -> Baseline:
-    """The model, completed by the standard deviation of the residuals, the slowest expected log and the cuts between fifths."""
+    """Add the residuals' standard deviation, the slowest expected log and the cuts between fifths to the model."""
     squares, slowest, keys = 0.0, -math.inf, []
     for block in range(BLOCK_COUNT):
         residuals, expected = _residuals(model, blocks, block)
@@ -174,14 +174,14 @@ def _residual_spread(model: Baseline, blocks: Blocks) -> Baseline:
         keys += [span.first_load, span.last_load] if model.factor == "load" else [expected[0], expected[-1]]
     keys.sort()
     cuts = tuple(keys[len(keys) * k // FIFTHS] for k in range(1, FIFTHS))
-    sd = math.sqrt(squares / (BLOCK_COUNT * BLOCK_SAMPLES)) or 1e-6  # a constant signal
+    sd = math.sqrt(squares / (BLOCK_COUNT * BLOCK_SAMPLES)) or 1e-6  # for a constant signal
     return replace(model, sd=sd, slowest=slowest, cuts=cuts)
 
 
 def _with_errors(model: Baseline, blocks: Blocks, min_visits: int) -> Baseline:
-    """The model, completed by the errors of its expected logs.
+    """Add the errors of the expected logs to the model.
 
-    min_visits: a half hour of workdays is unknown if it was seen on fewer days
+    min_visits: days needed to know a half hour of workdays
     """
     if model.factor == "load":
         own = model.sd**2 * (1 - model.correlation**2)
@@ -216,7 +216,7 @@ def _mean_of_slots(blocks: Blocks, slots: Sequence[int]) -> tuple[float, float, 
 
 
 def _repeats_daily(model: Baseline, blocks: Blocks) -> bool:
-    """True if the days that were seen are alike: they differ, beyond chance, little compared with the hours of a day."""
+    """True if the seen days are alike: beyond chance, they differ little compared with the hours of a day."""
     days = [_mean_of_slots(blocks, range(slot, WEEK_SLOTS, DAY_SLOTS)) for slot in range(DAY_SLOTS)]
     visits = sum(count > 0 for count in blocks.slot_counts)
     total = sum(count for count, _, _ in days)
@@ -230,7 +230,7 @@ def _repeats_daily(model: Baseline, blocks: Blocks) -> bool:
 
 
 def _with_daily_levels(model: Baseline, blocks: Blocks) -> Baseline:
-    """The model with the same level on all days; a weekend of which less than eight hours were seen is not known."""
+    """Give all days the same levels. A weekend with less than eight seen hours stays unknown."""
     knows_weekend = sum(blocks.slot_counts[slot] >= MIN_SLOT_SAMPLES for slot in SURE_WEEKEND) >= MIN_WEEKEND_SLOTS
     levels, errors = array("f", [math.nan]) * WEEK_SLOTS, array("f", [math.nan]) * WEEK_SLOTS
     for slot in range(DAY_SLOTS):
@@ -242,7 +242,7 @@ def _with_daily_levels(model: Baseline, blocks: Blocks) -> Baseline:
 
 
 def _is_flat(model: Baseline, blocks: Blocks) -> bool:
-    """True if all hours of the day were seen and differ only by chance, so that the expected log need not depend on the hour."""
+    """True if all hours of the day were seen and differ only by chance, so that the hour need not be modelled."""
     if not all(sum(blocks.slot_counts[slot::DAY_SLOTS]) for slot in range(DAY_SLOTS)):
         return False
     level, own = _level(blocks), model.sd**2 * (1 + model.correlation) / (1 - model.correlation)
@@ -251,7 +251,7 @@ def _is_flat(model: Baseline, blocks: Blocks) -> bool:
 
 
 def _correlation(model: Baseline, blocks: Blocks, ordered: "array[float]") -> float:
-    """Correlation of the normal scores of neighbouring residuals within blocks; 0 if it could be chance."""
+    """Correlation of the normal scores of neighbouring residuals in blocks; 0 if it could be chance."""
     together = alone = 0.0
     table = scores(len(ordered))
     for block in range(BLOCK_COUNT):
@@ -269,7 +269,7 @@ def _fifths(model: Baseline, blocks: Blocks, block: int) -> list[int]:
 
 
 def _divided(model: Baseline, blocks: Blocks) -> Baseline:
-    """The model with a reference for each fifth of its factor, if shape or correlation differs between them."""
+    """Give each fifth of the factor its own reference, if shape or correlation differs between them."""
     scored, sums = _scored(model, blocks), [[0.0, 0.0, 0.0] for _ in range(FIFTHS)]
     for fifths, block_scores in scored:
         for fifth, z in zip(fifths, block_scores, strict=True):
@@ -285,7 +285,7 @@ def _divided(model: Baseline, blocks: Blocks) -> Baseline:
     levels = _sorted_by_fifth(model, blocks, lambda block: _residuals(model, blocks, block)[0])
     quantiles = tuple(array("d", (of[math.ceil(q * len(of)) - 1] for q in QUANTILES)) for of in levels)
     whitened = _sorted_by_fifth(model, blocks, lambda block: _whitened(model, blocks, block))
-    # Of one size, so that they share a table of scores.
+    # Of equal size, so that they share a table of scores.
     references = tuple(array("f", (of[i * len(of) // FIFTH_SAMPLES] for i in range(FIFTH_SAMPLES))) for of in whitened)
     return replace(model, references=references, quantiles=quantiles)
 
@@ -293,7 +293,7 @@ def _divided(model: Baseline, blocks: Blocks) -> Baseline:
 def _sorted_by_fifth(
     model: Baseline, blocks: Blocks, values: Callable[[int], list[float]]
 ) -> tuple["array[float]", ...]:
-    """The values of all blocks, sorted in each fifth."""
+    """Sort the values of all blocks within each fifth."""
     of_fifth: list[list[float]] = [[] for _ in range(FIFTHS)]
     for block in range(BLOCK_COUNT):
         for fifth, value in zip(_fifths(model, blocks, block), values(block), strict=True):
@@ -302,7 +302,7 @@ def _sorted_by_fifth(
 
 
 def _scored(model: Baseline, blocks: Blocks) -> list[tuple[list[int], list[float]]]:
-    """(fifths, normal scores) of the samples of each block."""
+    """(fifths, normal scores) of the samples, per block."""
     scored = []
     for block in range(BLOCK_COUNT):
         fifths, z = _fifths(model, blocks, block), []
@@ -314,7 +314,7 @@ def _scored(model: Baseline, blocks: Blocks) -> list[tuple[list[int], list[float
 
 
 def _block_means(scored: Iterable[tuple[list[int], list[float]]]) -> tuple["array[float]", ...]:
-    """Mean scores of the blocks, by the fifth in which most of a block lies (its middle)."""
+    """Mean score of each block, by the fifth of its middle."""
     means = tuple(array("f") for _ in range(FIFTHS))
     for fifths, z in scored:
         means[fifths[BLOCK_SAMPLES // 2]].append(sum(z) / BLOCK_SAMPLES)
@@ -322,12 +322,12 @@ def _block_means(scored: Iterable[tuple[list[int], list[float]]]) -> tuple["arra
 
 
 def _inflation(means: Sequence[float]) -> float:
-    """Variance of the mean of a block's scores ÷ that of independent scores; 1 if there are no blocks."""
+    """Variance of a block's mean score ÷ that of independent scores; 1 without blocks."""
     return BLOCK_SAMPLES * sum(map(mul, means, means)) / len(means) if means else 1.0
 
 
 def _with_inflations(model: Baseline, blocks: Blocks) -> Baseline:
-    """The model with the inflation of each reference. An excess within two errors of the estimate counts as none."""
+    """Add each reference's inflation to the model. An excess within two errors of the estimate counts as none."""
     means = _block_means(_scored(model, blocks))
     pooled = _inflation([mean for of in means for mean in of])
     if pooled < 1 + 2 * math.sqrt(2 / BLOCK_COUNT):
@@ -345,9 +345,9 @@ def _with_inflations(model: Baseline, blocks: Blocks) -> Baseline:
 
 
 def _wander(model: Baseline, blocks: Blocks) -> float:
-    """Standard deviation of the level beyond chance, which gives the mean of n samples the variance sd²/n·(1 + φ)/(1 − φ).
+    """Standard deviation of the level beyond chance; by chance a mean of n samples has variance sd²/n·(1 + φ)/(1 − φ).
 
-    Computed from the means of the intervals or hours, weighted by their samples. An excess below one standard error counts as 0.
+    Computed from the means of intervals or hours, weighted by their samples. An excess below one standard error counts as 0.
     """
     own = model.sd**2 * (1 + model.correlation) / (1 - model.correlation)
     own *= sum(model.inflations) / len(model.inflations)
@@ -358,12 +358,12 @@ def _wander(model: Baseline, blocks: Blocks) -> float:
     known = sorted((model.levels[slot], count, log) for slot, count, log in _known_slots(model, blocks))
     distinct = [len({level for level, _, _ in part}) for part in (known, known[len(known) // 2 :])]
     off = [(count, log - level) for level, count, log in known]
-    # Busy hours differ more from day to day than quiet ones.
+    # Busy hours vary more from day to day than quiet ones.
     return max(_excess(off, distinct[0], own), _excess(off[len(off) // 2 :], distinct[1], own))
 
 
 def _known_slots(model: Baseline, blocks: Blocks) -> Iterator[tuple[int, float, float]]:
-    """(half hour of the week, samples, mean log) of those that were seen."""
+    """(half hour of the week, samples, mean log) of the seen half hours."""
     for slot in range(WEEK_SLOTS):
         if blocks.slot_counts[slot] >= MIN_SLOT_SAMPLES and not math.isnan(model.levels[slot]):
             yield slot, blocks.slot_counts[slot], blocks.slot_logs[slot]
@@ -380,7 +380,7 @@ def _excess(means: Sequence[tuple[float, float]], fitted: int, own: float) -> fl
 
 
 def _inverse_root(moments: Sequence[Sequence[float]], ridge: float) -> tuple[tuple[float, ...], ...]:
-    """Rows of inv(C) for the Cholesky factor C of a symmetric matrix given by its lower triangle; `ridge` for its diagonal."""
+    """Rows of inv(C) for the Cholesky factor C of a symmetric matrix, given by its lower triangle; `ridge` is added to its diagonal."""
     size = len(moments)
     factor = [[0.0] * size for _ in range(size)]
     for i in range(size):

@@ -1,4 +1,4 @@
-"""Watches the latencies of all targets for drift: takes probe results, exports series and events, and saves its state."""
+"""Watches the latencies of all targets for drift: takes probe results, exports series and events, and saves the states."""
 
 import asyncio
 import json
@@ -39,15 +39,15 @@ from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.probing.series import TTFT
 from prober.storage.saved_rows import Moment, SavedRows, moment
 
-SAVE_TIMEOUT_S = 30.0  # of a disk that hangs: afterwards a verdict is published although its state is not saved
-MAX_LOAD_AGE_INTERVALS = 3  # intervals of the engine's page after which a load is not used
-RECURRENCE_S = 1_800.0  # between times of day that are about the same: evidence of a burst takes half an hour to fall
+SAVE_TIMEOUT_S = 30.0  # for a hanging disk: then a verdict is published before its state is saved
+MAX_LOAD_AGE_INTERVALS = 3  # intervals of the engine's page, after which a load is too old
+RECURRENCE_S = 1_800.0  # between similar times of day: evidence of a burst takes half an hour to fall
 LOAD_WINDOW_S = 60.0  # in which arrivals are counted
-MAX_READINGS = 128  # that are stored
+MAX_READINGS = 128  # stored
 NEEDED_SAMPLES = BLOCK_SAMPLES * BLOCK_COUNT
 RECALL_HOURS = 7 * 24
 RECALL_INTERVAL_S = 60.0
-MAX_RECALLS = 60  # the model of a target may be unknown at first; after an hour baselines are learned from new samples
+MAX_RECALLS = 60  # a target's model may be unknown at first; after an hour, baselines are learned from new samples
 
 SignalKey = tuple[str, str]  # workload, signal
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Detector:
     """The detector of one signal.
 
     verdict: None before the first sample
-    unpublished: (Unix seconds, verdict, shifts) that wait until their state is saved
+    unpublished: (Unix seconds, verdict, shifts) to publish once their state is saved
     """
 
     state: Drift
@@ -70,9 +70,9 @@ class Detector:
 class DriftMonitor(Monitor):
     """The drift of all targets.
 
-    saved: states that `states` returned in an earlier process, by their names
-    has_store: publish baselines and alarms only after their state was saved, so that a kill loses nothing that was published
-    prometheus_url: where missing baselines are learned from the past; None if there is no Prometheus
+    saved: states by name that `states` returned in an earlier process
+    has_store: publish baselines and alarms only once their state is saved, so that a kill loses nothing published
+    prometheus_url: source of past samples for missing baselines; None without a Prometheus
     """
 
     task, saving_task = "baselines", "states"
@@ -91,22 +91,22 @@ class DriftMonitor(Monitor):
         self._changed = asyncio.Event()
         self.saved = saved
         self._targets: dict[str, TargetDrift] = {}
-        self._unsaved: set[tuple[str, SignalKey]] = set()  # changed states that were not returned for saving yet
+        self._unsaved: set[tuple[str, SignalKey]] = set()  # changed states not yet returned for saving
         self._saving: set[tuple[str, SignalKey]] = set()
 
     def observe(self, observed: ObservedTarget) -> "TargetDrift":
-        """Watch one target. It continues the saved baselines."""
+        """Watch one target, continuing from its saved baselines."""
         observer = self._targets[observed.name] = TargetDrift(self, observed)
         return observer
 
     def forget(self, target: "TargetDrift") -> None:
-        """Remove a target, and keep its baselines for its return."""
+        """Remove a target. Its baselines are kept in case it returns."""
         self.saved.put((name_of_state(target.name, key), dump(of.state)) for key, of in target.detectors.items())
         del self._targets[target.name]
         self._unsaved = {(name, key) for name, key in self._unsaved if name != target.name}
 
     def configured(self, configuration: Configuration) -> None:
-        """Apply other settings; baselines are kept."""
+        """Apply changed settings; baselines stay."""
         self.prometheus_url = configuration.prometheus_url
         if configuration.drift != self.spec:
             self.spec = configuration.drift
@@ -114,7 +114,7 @@ class DriftMonitor(Monitor):
                 target.apply_settings()
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """(name, state) of every detector, to be saved."""
+        """(name, state) of every detector, to save."""
         for name, target in list(self._targets.items()):
             for key in list(target.detectors):
                 yield from self._state(name, key)
@@ -123,13 +123,13 @@ class DriftMonitor(Monitor):
         await self._changed.wait()
 
     def changed_states(self) -> Iterator[tuple[str, bytes]]:
-        """(name, state) of the detectors that gained or lost a baseline or an alarm since the last call."""
+        """(name, state) of detectors that gained or lost a baseline or an alarm since the last call."""
         self._changed.clear()
         while self._unsaved:
             yield from self._state(*next(iter(self._unsaved)))
 
     def states_saved(self) -> None:
-        """Publish the verdicts of the states that `changed_states` returned last: they were saved, or cannot be saved."""
+        """Publish the verdicts of the states last returned by `changed_states`, which were saved or cannot be saved."""
         for name, key in self._saving - self._unsaved:
             if (target := self._targets.get(name)) is not None:
                 target.publish_waiting(key)
@@ -141,7 +141,7 @@ class DriftMonitor(Monitor):
         self._changed.set()
 
     async def run(self) -> None:
-        """Learn missing baselines from Prometheus, so that a pod of a new rollout is compared with the time before it."""
+        """Learn missing baselines from Prometheus, so that a pod of a new rollout is compared with the time before."""
         for _ in range(MAX_RECALLS):
             for name, *key in self.without_baseline("ttft"):
                 if self.prometheus_url is not None and (target := self._targets.get(name)) is not None:
@@ -166,7 +166,7 @@ class DriftMonitor(Monitor):
 
 
 class TargetDrift(TargetObserver):
-    """Drift of one target that streams: for each workload a detector for TTFT and one for ITL.
+    """Drift of one target that streams: per workload, a detector for TTFT and one for ITL.
 
     detectors: by workload and signal
     """
@@ -174,7 +174,7 @@ class TargetDrift(TargetObserver):
     def __init__(self, monitor: DriftMonitor, observed: ObservedTarget) -> None:
         self.name = observed.name
         self._monitor, self._observed = monitor, observed
-        # (ns of the monotonic clock, epoch, requests that have arrived at the engine)
+        # (ns of the monotonic clock, epoch, requests that arrived at the engine)
         self._arrivals: deque[tuple[int, int, float]] = deque(maxlen=MAX_READINGS)
         self.detectors: dict[SignalKey, Detector] = {}
         for probe in observed.spec.probes if observed.spec.stream else ():
@@ -189,21 +189,21 @@ class TargetDrift(TargetObserver):
                     self._declare(key)
 
     def apply_settings(self) -> None:
-        """Use the present settings of `drift`; baselines are kept."""
+        """Apply the present settings of `drift`; baselines stay."""
         for detector in self.detectors.values():
             settings = replace(detector.state.settings, spec=self._monitor.spec)
             if settings != detector.state.settings:
                 detector.state = restore(settings, dump(detector.state))
 
     def probe_ended(self, result: ProbeResult) -> None:
-        """Give the detectors two samples: TTFT, and the p99 of the answer's ITLs (with fewer than 100, the longest)."""
+        """Pass two samples to the detectors: TTFT, and the p99 of the answer's ITLs (the longest, if fewer than 100)."""
         if result.outcome not in ANSWERED or result.warm_up or result.cached:
             return
         load = self._load_at(result.timeline.intended_ns)
         at = moment(result.timeline.intended_ns, result.unix_s)
         bounds, itls = result.timeline.bounds_s("ttft"), sorted(result.timeline.itls_s)
         if bounds is not None:
-            # The middle of an interval: how wide it is depends on the prober, so to leave it out would choose among the samples.
+            # The middle of an interval. Its width depends on the prober, so leaving wide ones out would bias the samples.
             self._step((result.workload, "ttft"), Observation(at.unix_s, sum(bounds) / 2, load), at)
         if itls:
             p99 = itls[math.ceil(0.99 * len(itls)) - 1]
@@ -224,19 +224,19 @@ class TargetDrift(TargetObserver):
         return {"drift": statuses}
 
     def state(self, key: SignalKey) -> bytes | None:
-        """The state of a detector, to be saved; None if the signal is not watched."""
+        """The state of a detector to save; None if the signal is not watched."""
         detector = self.detectors.get(key)
         return dump(detector.state) if detector is not None else None
 
     def seed(self, key: SignalKey, samples: list[Observation]) -> None:
-        """Learn a baseline from samples of the past, unless there is one. Raises ValueError if there are too few."""
+        """Learn a baseline from past samples, unless there is one. Raises ValueError for too few."""
         detector = self.detectors.get(key)
         if detector is not None and detector.state.baseline is None:
             detector.state = seed(detector.state, samples)
             self._monitor.needs_saving(self.name, key)
 
     async def recall(self, url: str, key: SignalKey) -> None:
-        """Learn a baseline of TTFT from its series in the Prometheus at `url`; a failure is logged."""
+        """Learn a TTFT baseline from its series in the Prometheus at `url`; failures are logged."""
         (workload, signal), now_unix_s = key, self._observed.target.clock.unix_s()
         labels = {"target": self.name, "workload": workload}
         try:
@@ -258,16 +258,16 @@ class TargetDrift(TargetObserver):
             log.warning(text, self.name, signal, problem)
 
     def publish_waiting(self, key: SignalKey) -> None:
-        """Publish the verdicts that waited until their state was saved."""
+        """Publish the verdicts whose state is now saved."""
         if (detector := self.detectors.get(key)) is not None:
             waiting, detector.unpublished = detector.unpublished, []
             for verdict in waiting:
                 self._publish(key, detector, *verdict)
 
     def _load_at(self, at_ns: int) -> float | None:
-        """Requests per second that arrived in the minute before the last page reading before `at_ns`; None if that is too old.
+        """Requests per second in the minute before the last page reading before `at_ns`; None if that is too old.
 
-        The number of requests in the engine is not used as load: it rises if the engine becomes slower (Little's law).
+        The number of requests in the engine is no measure of load: it rises if the engine gets slower (Little's law).
         """
         metrics = self._observed.target.spec.metrics
         if metrics is None:
@@ -316,7 +316,7 @@ class TargetDrift(TargetObserver):
             self._monitor.events.record(log, TargetEvent(unix_s, self.name, "drift", text), f"drift: {text}")
 
     def _recurrence(self, latency: str, unix_s: float) -> str:
-        """The number of earlier days in the event log with a burst or an alarm of a latency at about this time, as text; or ""."""
+        """Text with the number of earlier days in the event log with a burst or alarm at about this time of day; or ""."""
         events = self._monitor.events.latest(self.name)
         kinds = (latency + "burst", latency + "alarm")
         ago = [(unix_s - event.unix_s) / DAY_S for event in events if event.text.startswith(kinds)]
@@ -336,7 +336,7 @@ class TargetDrift(TargetObserver):
                 registry.value(declared, *labels, kind)
 
     def _show(self, key: SignalKey, verdict: DriftVerdict, moved: tuple[Shift, ...]) -> None:
-        """Export the verdict. Start and size of a shift are exported only while it is active."""
+        """Export the verdict. Start and size of a shift are only exported while it is active."""
         registry, labels = self._monitor.registry, (self.name, *key)
         registry.show(series.DRIFT_EVIDENCE, verdict.evidence, *labels)
         registry.show_one(series.DRIFT_ACTIVE, verdict.cause if verdict.active else None, series.DRIFT_CAUSES, *labels)
@@ -356,5 +356,5 @@ class TargetDrift(TargetObserver):
 
 
 def name_of_state(name: str, key: SignalKey) -> str:
-    """The key of a state in the store."""
+    """Key of a state in the store."""
     return json.dumps((name, *key))

@@ -1,7 +1,7 @@
-"""The state of a drift detector as bytes, so that it survives a restart: `restore` continues exactly where `dump` stopped.
+"""Converts the state of a drift detector to bytes and back: `restore` continues exactly where `dump` stopped.
 
-Format: a line with format and checksum, then JSON; arrays as base64 of their bytes in this machine's order. Derived parts (bets,
-guards) are not written but computed again.
+Format: a line with format and checksum, then JSON; arrays are base64 of their bytes in this machine's order. Derived parts (bets,
+guards) are not written but recomputed.
 """
 
 import binascii
@@ -31,13 +31,13 @@ PARTS = {
 
 
 def dump(state: Drift) -> bytes:
-    """The state as bytes, without the settings: at most about 90 kB. Takes about 0.3 ms."""
+    """Write a state without its settings: at most about 90 kB, in about 0.3 ms."""
     body = json.dumps(_plain(state), separators=(",", ":")).encode()
     return f"{FORMAT} {zlib.crc32(body):08x}\n".encode() + body
 
 
 def restore(settings: Settings, data: bytes) -> Drift:
-    """The state that `dump` wrote, with these settings. Raises ValueError with the reason if `data` is invalid."""
+    """Read the state that `dump` wrote, with these settings. Raises ValueError with the reason if `data` is invalid."""
     head, _, body = data.partition(b"\n")
     name, _, checksum = head.decode("ascii", "replace").partition(" ")
     if name != FORMAT:

@@ -50,7 +50,7 @@ def alerts() -> tuple[Alert, ...]:
 
 def _drift(signal: str, name: str) -> Alert:
     chosen = f'target=%[1]q,workload=%[2]q,signal="{signal}"'
-    # The start is the value without `percentile`.
+    # The value without `percentile` is the start.
     facts = query(
         f"max(llmslo_drift_since_timestamp_seconds{{{chosen}}}) or "
         f'max by (percentile) (llmslo_drift_shift_ratio{{{chosen},bound="estimate"}})',

@@ -1,4 +1,4 @@
-"""State of the drift detector of one signal, its samples, and its verdicts."""
+"""State of one signal's drift detector, with its samples and verdicts."""
 
 import math
 from array import array
@@ -14,7 +14,7 @@ from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
 
 Phase = Literal["learning", "provisional", "settled"]
 Cause = Literal["regression", "unknown", "unusual"]
-# Of the present load against the loads of the baseline. missing: the baseline needs it; unlearnt: the baseline does not know it.
+# Present load compared with the baseline's loads. missing: the baseline needs it; unlearnt: the baseline does not know it.
 LoadState = Literal["within", "outside", "missing", "unlearnt", "unknown"]
 UNJUDGED: dict[LoadState, str] = {
     "outside": "the load is outside what was learnt",
@@ -29,12 +29,12 @@ CAUSES: dict[LoadState, str] = {
 UNUSUAL = "three days are not learnt yet, so it may be usual"
 Event = Literal["learnt", "alarm", "unusual", "burst", "recovered", "improved", "accepted"]
 
-# The bound holds for a known baseline; half of the false alarms are reserved for errors of a learned one.
+# The bound holds for a known baseline; half of the false alarms are reserved for errors of a learned baseline.
 FALSE_ALARM_MARGIN = 2.0
-MAX_GAP_INTERVALS = 20  # mean intervals between samples: after a longer gap the predecessor is not used
+MAX_GAP_INTERVALS = 20  # mean intervals between samples; after a longer gap the previous sample is not used
 DOUBT_ERRORS = 1.0  # standard errors of the model subtracted from each sample: a rare load is weak evidence
-LOAD_SAMPLES = 60  # over which load is smoothed: noise in a regressor hides its effect
-CHANCE_SDS = 2.0  # of independent arrivals, by which the smoothed load may exceed the loads that were learnt
+LOAD_SAMPLES = 60  # samples over which the load is smoothed: noise in a regressor hides its effect
+CHANCE_SDS = 2.0  # of independent arrivals: allowed excess of the smoothed load over the learned loads
 RING_SAMPLES = MIN_SAMPLES_BY_QUANTILE[0.99]  # enough for every reported quantile
 
 
@@ -47,7 +47,7 @@ class Settings:
 
     @property
     def threshold(self) -> float:
-        """Evidence that raises an alarm. It is also a lower bound of the mean number of samples between false alarms."""
+        """Evidence that raises an alarm, also a lower bound of the mean number of samples between false alarms."""
         return FALSE_ALARM_MARGIN * self.rate_per_s / self.spec.false_alarms
 
 
@@ -62,18 +62,18 @@ class Observation(NamedTuple):
 class DriftVerdict(NamedTuple):
     """Verdict of the detector after a sample."""
 
-    phase: Phase  # learning: no baseline yet; provisional: a coarse one, with an error of up to `material`
-    evidence: float  # on a log scale: 0 none, 1 enough for an alarm; stays 1 while the alarm is active
+    phase: Phase  # learning: no baseline yet; provisional: coarse, error up to `material`
+    evidence: float  # log scale: 0 none, 1 enough for an alarm; stays 1 during an alarm
     active: bool = False
-    cause: Cause | None = None  # regression: slower at a load that was learnt; unusual: than in the hours learnt so far
+    cause: Cause | None = None  # regression: slower at a learned load; unusual: slower than in the hours learned so far
     since_unix_s: float | None = None
     event: Event | None = None
     load: LoadState = "unknown"
-    medians_s: tuple[float, float] | None = None  # usual and present, of what is unusual in the first days
+    medians_s: tuple[float, float] | None = None  # usual and present one, in an unusual time of the first days
 
     @property
     def is_drift(self) -> bool:
-        """True if the latency has drifted; what is only unusual may be usual."""
+        """True if the latency has drifted; an unusual latency may turn out to be usual."""
         return self.active and self.cause != "unusual"
 
     @property
@@ -89,7 +89,7 @@ class DriftVerdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """Ratio of a quantile since the alarm to the baseline's at equal load, with its 95% confidence interval. count: samples since it"""
+    """Quantile since the alarm ÷ the baseline's at equal load, with 95% confidence interval. count: samples since the alarm"""
 
     q: float
     ratio: float
@@ -100,7 +100,7 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class DriftStatus:
-    """The verdict on a latency now. shifts: only while the latency is away from its baseline"""
+    """Present verdict on a latency. shifts: only while the latency differs from its baseline"""
 
     workload: str
     signal: str
@@ -110,9 +110,9 @@ class DriftStatus:
 
 @dataclass(slots=True)
 class Ring:
-    """The latest samples: times, residuals, fifths of the factor if each has its own reference.
+    """The latest samples: times, residuals, and fifths of the factor if each has its own reference.
 
-    During an alarm, only samples at a load or an hour that was learnt are added.
+    During an alarm, only samples at a learned load or hour are added.
     """
 
     count: int = 0
@@ -121,7 +121,7 @@ class Ring:
     fifths: "array[int]" = field(default_factory=lambda: array("B"))
 
     def latest(self, count: int) -> Iterable[int]:
-        """Indices of the latest `count` samples that are still stored, newest first."""
+        """Indices of at most `count` latest stored samples, newest first."""
         return ((self.count - 1 - i) % RING_SAMPLES for i in range(min(count, self.count, RING_SAMPLES)))
 
 
@@ -131,8 +131,8 @@ class Alarm:
 
     component: the bet that won
     since_s, raised_s: estimated start of the change, and time of the alarm
-    after: number of samples since the alarm at a load or an hour that was learnt; earlier ones raised it and are biased
-    against: log evidence that the distribution is back to the baseline; against_tail: that its tail is, if the tail raised the alarm
+    after: samples since the alarm at a learned load or hour; earlier ones raised the alarm and are biased
+    against: log evidence that the distribution is back at the baseline; against_tail: that its tail is, if the tail raised the alarm
     """
 
     component: int
@@ -145,7 +145,7 @@ class Alarm:
 
 @dataclass(slots=True)
 class Improvement:
-    """An improvement that becomes the baseline if it lasts.
+    """An improvement, which becomes the baseline if it lasts.
 
     since_s: when the evidence reached the threshold
     against: log evidence that it is over
@@ -157,7 +157,7 @@ class Improvement:
 
 @dataclass(slots=True)
 class Visit:
-    """Samples of the present half hour of the week, which the baseline does not know."""
+    """Samples of the present half hour of the week, unknown to the baseline."""
 
     slot: int
     count: int = 0
@@ -166,27 +166,27 @@ class Visit:
 
 @dataclass(slots=True)
 class Drift:
-    """State of one signal, changed in place by `step`; `serialization` writes and reads it.
+    """State of one signal, changed in place by `step`, written and read by `serialization`.
 
     gap_s: longest time between samples that count as neighbours
     stretch: blocks for a provisional baseline; spread: blocks for a baseline over days
     mixture, tables, doubt: derived from baseline and settings
-    allowance: possible error of a whitened residual because the baseline is provisional; derived
-    covers_days: the baseline is of days, or follows one whose load explained days; what one of hours finds is only unusual
-    slower: evidence of each bet times its weight; faster: evidence of an improvement
+    allowance: possible error of a whitened residual of a provisional baseline; derived
+    covers_days: the baseline covers days, or follows one whose load explained days; if it covers only hours, findings are just unusual
+    slower: evidence × weight of each bet; faster: evidence of an improvement
     judged: number of samples since the evidence was 0
     before: residual of the previous sample; None across a gap
-    load: smoothed; None if it was unknown for longer than it is smoothed over
-    load_s: time of the last known load; unloaded: number of samples since
+    load: smoothed; None once unknown for longer than the smoothing
+    load_s: time of the last known load; unloaded: number of samples since then
     loads: number of samples in the smoothed load
-    caution: inflation of the scores in addition to that of the baseline, since `caution_s`
-    outside_since_s: since when the load is outside what was learnt
-    suspected_s: since when there is half of the evidence of an alarm, on a log scale
-    is_burst: there has been enough since then, and the slowdown has not lasted long enough
-    boot, offset_s: boot id of the machine and wall clock less monotonic clock, at the last sample
-    medians, latest, passed, unusual_since_s: of `first_days`: logs of medians and of the latest samples, number of all samples, and
-        since when they are unusual
-    slowest_visit: mean log of the slowest half hour that was not learned because it is slower than all samples of the baseline
+    caution: further inflation of the scores, since `caution_s`
+    outside_since_s: when the load left the learned range
+    suspected_s: since when there is half of the evidence for an alarm, on a log scale
+    is_burst: there was enough evidence since then, but the slowdown has not yet lasted long enough
+    boot, offset_s: boot id of the machine, and wall clock − monotonic clock, at the last sample
+    medians, latest, passed, unusual_since_s: for `first_days`: logs of medians and latest samples, number of all samples, and since
+    when they are unusual
+    slowest_visit: mean log of the slowest half hour not learned because it is slower than all samples of the baseline
     """
 
     settings: Settings
@@ -228,7 +228,7 @@ class Drift:
 
     @property
     def load_state(self) -> LoadState:
-        """Position of the smoothed load relative to the learnt loads."""
+        """Position of the smoothed load relative to the learned loads."""
         if self.load is None:
             return "missing" if self.baseline is not None and self.baseline.factor == "load" else "unknown"
         if self.baseline is None or math.isinf(self.baseline.busiest):
@@ -241,7 +241,7 @@ class Drift:
 
 
 def new_state(settings: Settings) -> Drift:
-    """The state of a signal that has no samples yet."""
+    """State of a signal without samples."""
     return Drift(settings, MAX_GAP_INTERVALS / settings.rate_per_s, stretch=Blocks(0.0), spread=Blocks(SPREAD_EVERY_S))
 
 
@@ -249,10 +249,10 @@ NORMAL_95 = 1.96
 
 
 def shifts(state: Drift) -> list[Shift]:
-    """Shifts of the quantiles since the alarm, if there are enough samples; empty without an alarm, or while nothing is judged.
+    """Shifts of the quantiles since the alarm; empty without an alarm, without enough samples, or while nothing is judged.
 
-    Only samples since the alarm count, at most the latest RING_SAMPLES: earlier ones raised it because they were slow, and with them
-    the shift would be too large. Ratios are to the quantiles of the baseline at equal load. Confidence intervals are order statistics,
+    Only samples since the alarm count, at most the latest RING_SAMPLES: earlier ones raised it because they were slow, and would
+    overstate the shift. Ratios are to the baseline's quantiles at equal load. Confidence intervals are order statistics,
     widened for the correlation of the samples, for the finite baseline, and for the error and the wander of its level.
     """
     alarm, baseline = state.alarm, state.baseline
@@ -261,7 +261,7 @@ def shifts(state: Drift) -> list[Shift]:
     places = list(state.ring.latest(alarm.after))
     residuals = [state.ring.residuals[at] for at in places]
     fifths = [state.ring.fifths[at] for at in places] if baseline.cuts else [0] * len(places)
-    # Of the expected log: of the model at the present load or hour, and of the level that wanders.
+    # Errors of the expected log: the model's at the present load or hour, and the level's wander.
     of_model = baseline.expected(state.last_s, state.load or 0.0)[1] / (1 - baseline.correlation)
     error = math.hypot(of_model, baseline.wander) if of_model < math.inf else baseline.wander
     sizes = []
@@ -276,7 +276,7 @@ def shifts(state: Drift) -> list[Shift]:
 
 
 def _shift(moved: Sequence[float], q: float, baseline: Baseline, error: float) -> Shift | None:
-    """Shift of one quantile; None if there are too few samples. moved: logs of samples less the baseline's quantile, newest first"""
+    """Shift of one quantile; None for too few samples. moved: logs of samples minus the baseline's quantile, newest first"""
     ordered, n = sorted(moved), len(moved)
     estimate = ordered[math.ceil(q * n) - 1]
     usual = (1 + baseline.correlation) / (1 - baseline.correlation) * max(baseline.inflations)
@@ -292,7 +292,7 @@ def _shift(moved: Sequence[float], q: float, baseline: Baseline, error: float) -
 
 
 def _dependence(is_below: Sequence[bool], q: float) -> float:
-    """Variance of the share of samples below a quantile ÷ that of independent samples, from the means of batches."""
+    """Variance of the share of samples below a quantile ÷ that of independent samples, from batch means."""
     size = max(2, math.isqrt(len(is_below)))
     batches = [sum(is_below[i : i + size]) for i in range(0, len(is_below) - size + 1, size)]
     return sum((count - size * q) ** 2 for count in batches) / (len(batches) * size * q * (1 - q))

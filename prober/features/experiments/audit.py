@@ -1,4 +1,4 @@
-"""Checklist for a credible serving benchmark. Each item is answered from the data of a result."""
+"""Checklist for a credible serving benchmark, answered from the data of a result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from prober.results.steadiness import ERROR, LOOKS, MAX_CHANGE, MINOR_CHANGE
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
 
 MIN_RATES = 3
-MIN_WARM_UP_REQUESTS, MIN_WARM_UP_S = 10, 20.0  # either is enough
-# Long enough for queues to show. 20% above the knee of a sharp engine, 10 s show a quarter of the breaches of the long run, 40 s two
-# thirds, 160 s five sixths; and an engine whose answers take long changes its batch as slowly.
+MIN_WARM_UP_REQUESTS, MIN_WARM_UP_S = 10, 20.0  # one of them is enough
+# Long enough to show queues. 20% above the knee of a sharp engine, 10 s show a quarter of the long-run breaches, 40 s two
+# thirds, 160 s five sixths; an engine with long answers changes its batch as slowly.
 MIN_STAGE_S = 60.0
 MIN_MEDIAN_ANSWERS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """An item of the checklist. done: None if the result has no data on it; why: the observed values"""
+    """An item of the checklist. done: None without data in the result; why: the observed values"""
 
     name: str
     done: bool | None
@@ -29,7 +29,7 @@ class Check:
 
 
 def audit(result: Result) -> list[Check]:
-    """The items of the checklist, answered for a result."""
+    """Answer the items of the checklist for a result."""
     return [Check(name, *check(result)) for name, check in _CHECKS]
 
 
@@ -92,7 +92,7 @@ def _lengths(result: Result) -> Answer:
 
 
 def _rates(result: Result) -> Answer:
-    """Answer on the number of rates under one set of conditions, as rates of different request shapes make no curve."""
+    """Answer on the number of rates under one set of conditions: rates of different request shapes make no curve."""
     rates = [
         {stage.rate_per_s if stage.rate_per_s is not None else stage.name for stage in line.stages}
         for line in lines([("", result)])
@@ -103,9 +103,9 @@ def _rates(result: Result) -> Answer:
 
 
 def _duration(result: Result) -> Answer:
-    """Answer on the length of every stage with latencies: a stage that is too short for a queue to build up looks faster than it is."""
+    """Answer on the length of every stage with latencies: a stage too short for a queue to build up looks faster than it is."""
     stages = [stage for stage in result.stages if stage.latencies]
-    known = [  # waiting for the last answers, in `duration_s`, is no load
+    known = [  # the wait for the last answers, in `duration_s`, is no load
         (sent_s, stage.quantile("e2e", 0.5))
         for stage in stages
         if (sent_s := stage.duration_s if stage.sending_s is None else stage.sending_s) is not None
@@ -168,7 +168,7 @@ def _rejects(result: Result) -> Answer:
     refused = sum(stage.outcomes.get(Outcome.REJECTED, 0) for stage in counted)
     shed = sum(
         stage.shedding.shed
-        if stage.shedding is not None and not stage.shedding.beside  # which counts those of another stage too
+        if stage.shedding is not None and not stage.shedding.beside  # which includes another stage's
         else stage.outcomes.get(Outcome.HTTP_429, 0)
         for stage in counted
     )
@@ -184,7 +184,7 @@ def _single_tenant(result: Result) -> Answer:
 
 
 def _known(result: Result, names: tuple[str, ...], *, all_of: bool) -> Answer:
-    """True if the context of the result has all, or any, of the values `names`; with the values or the missing names as text."""
+    """Answer whether the result's context has all, or any, of the values `names`, with the values or the missing names."""
     for disagreement in result.disagreements:
         if disagreement.name in names:
             return False, f"sources disagree on {label(disagreement.name)}: {disagreement_text(disagreement)}"

@@ -1,8 +1,8 @@
 """Paired comparison of two sides under the same requests: is one faster?
 
-A plan has rounds. In a round each side gets the same requests (lengths, texts, times) once, and the side that goes first alternates.
-A round gives one figure per axis: the difference of B from A. The pairs of the test are rounds, not requests: slow variations
-(clocks, load, heat) then count as noise and not as evidence. Where successive requests are so alike that rounds are not independent,
+A plan has rounds. In a round each side gets the same requests (lengths, texts, times) once; the side that goes first alternates.
+A round gives one figure per axis: the difference of B from A. The test's pairs are rounds, not requests, so that slow variations
+(clocks, load, heat) count as noise and not as evidence. If successive requests are so alike that rounds are dependent,
 the pairs are means of several rounds.
 """
 
@@ -40,25 +40,25 @@ from prober.workload.arrivals import poisson
 
 Requests = Sequence[RequestRow]
 CONFIDENCE = 0.95
-MAX_TOKENS_DIFFERENCE = 0.05  # of mean tokens, as a ratio: above, it is not the same work
-BY_REQUEST = ("ttft", "tpot", "e2e")  # signals that decide an objective request by request
-MORE_BAD = 0.01  # growth of a share of bad requests that does not matter
+MAX_TOKENS_DIFFERENCE = 0.05  # of mean tokens, as a ratio: beyond it the work is not the same
+BY_REQUEST = ("ttft", "tpot", "e2e")  # signals whose objective each request meets or misses
+MORE_BAD = 0.01  # irrelevant growth of a share of bad requests
 NO_GPUS = Gpus(None, None)
 _MOVES: tuple[tuple[Literal["adopt", "go_back"], int], ...] = (("adopt", 1), ("go_back", -1))
-MIN_BLOCK_REQUESTS = 10  # requests of a stored result that make a round
-# Autocorrelation times of a batch of requests; means of neighbouring ones are then correlated by 0.07.
+MIN_BLOCK_REQUESTS = 10  # of a stored result, per round
+# Autocorrelation times in a batch of requests; neighbouring batch means are then correlated by 0.07.
 BATCH_TIMES = 4.0
-MAX_LOG_RATIO = 700.0  # of a float; bounds that rest on two batches go far
-SHAPE_ERROR = 0.001  # chance that lengths of one distribution are called those of two
+MAX_LOG_RATIO = 700.0  # of a float; bounds from two batches extend far
+SHAPE_ERROR = 0.001  # chance that lengths of one distribution appear to be from two
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRound:
-    """A round before it is sent: both sides get the same requests, one after the other.
+    """A planned round: both sides get the same requests, one after the other.
 
-    number: from 0, for each rate
-    sides: in the order of their turns
-    seed: of the random requests
+    number: from 0, per rate
+    sides: in order of their turns
+    seed: seed of the random requests
     offsets_ns: due times of the requests, from the start of a turn
     """
 
@@ -71,10 +71,10 @@ class PlannedRound:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Requests of both sides in one round, in the order in which they were generated.
+    """Requests of both sides in one round, in the order of generation.
 
-    alike: both sides were sent the same requests, and failed ones are included
-    workload: name if there are several workloads, which are never pooled
+    alike: both sides got the same requests, and failed ones are included
+    workload: name of the workload if there are several, which are never pooled
     """
 
     rate_per_s: float
@@ -88,9 +88,9 @@ class Round:
 class Axis:
     """A quantity that is compared.
 
-    of: figure of a round: ln(B ÷ A) if `ratio`, else B − A; None if it was not measured
-    of_request: value of a request for the autocorrelation: ln of its latency; for shares 1 if the request is bad, else 0; None if the
-        request does not count
+    of: figure of a round: ln(B ÷ A) if `ratio`, else B − A; None if not measured
+    of_request: value of a request for the autocorrelation: ln of its latency; for shares 1 if the request is bad, else 0; None if it is
+    not counted
     latency, q: the quantile that represents the quantity in tables
     """
 
@@ -116,12 +116,12 @@ class _Row:
     are_batches: bool
 
     def effect(self, confidence: float) -> Effect:
-        """The difference over all rounds with its confidence interval."""
+        """The difference over all rounds, with its confidence interval."""
         return (student_effect if self.are_batches else hodges_lehmann)(self.figures, confidence)
 
 
 def plan(rates_per_s: Sequence[float], rounds: int, requests: int, rng: Random) -> list[PlannedRound]:
-    """All rounds in order, with Poisson arrivals that differ between them."""
+    """Plan all rounds in order, with different Poisson arrivals in each."""
     planned: list[PlannedRound] = []
     for number in range(rounds):
         sides: tuple[Side, Side] = ("a", "b") if number % 2 == 0 else ("b", "a")
@@ -132,9 +132,9 @@ def plan(rates_per_s: Sequence[float], rounds: int, requests: int, rng: Random) 
 
 
 def stored_rounds(a: Result, b: Result, rounds: int) -> list[Round]:
-    """Rounds of two stored results, at each rate that both have: `rounds` blocks of either in time order, paired by position.
+    """Make rounds of two stored results at each common rate: `rounds` blocks of either in time order, paired by position.
 
-    The sides did not alternate, so changes between the two runs are part of the difference. Raises ValueError if no rate has enough
+    The sides did not alternate, so the difference includes changes between the two runs. Raises ValueError if no rate has enough
     requests.
     """
     for side, result in (("A", a), ("B", b)):
@@ -163,7 +163,7 @@ def stored_rounds(a: Result, b: Result, rounds: int) -> list[Round]:
 
 
 def stored_refused(a: Result, b: Result) -> dict[str, RefusedRequests]:
-    """Refused requests of two stored results at the rates that both have, by side and stage."""
+    """{side and stage: refused requests} of two stored results at their common rates."""
     rates = [{(_workload(stage), stage.rate_per_s) for stage in result.stages} for result in (a, b)]
     return {
         f"{side}, {stage.name}": stage.refused
@@ -174,7 +174,7 @@ def stored_refused(a: Result, b: Result) -> dict[str, RefusedRequests]:
 
 
 def compare(rounds: Sequence[Round], error: float = 0.05, slos: Sequence[Slo] = ()) -> list[Compared]:
-    """Compare the sides on every axis at every rate. The probability of any wrong claim of a difference is at most `error` (Holm)."""
+    """Compare the sides on every axis at every rate. The probability of any wrong claimed difference is at most `error` (Holm)."""
     rows = _rows(rounds, axes(slos))
     ps = [(student_p_value if row.are_batches else wilcoxon_p_value)(row.figures) for row in rows]
     compared: list[Compared] = []
@@ -204,9 +204,9 @@ def compare(rounds: Sequence[Round], error: float = 0.05, slos: Sequence[Slo] = 
 def compare_answers(
     a: Sequence[ProbeResult | None], b: Sequence[ProbeResult | None], error: float
 ) -> list[ComparedAnswers]:
-    """Every check of every workload, by the requests that both sides answered. The chance of any wrong claim is at most `error`.
+    """Compare by every check of every workload, on requests answered by both sides. Any claim is wrong with at most `error`.
 
-    a, b: results of the same requests, in the same order; None for those that were not sent
+    a, b: results of the same requests in the same order; None for unsent ones
     """
     counts: dict[tuple[str, str], Counter[tuple[bool, bool]]] = {}
     for of_a, of_b in zip(a, b, strict=True):
@@ -230,12 +230,12 @@ def risks(
     a: Gpus = NO_GPUS,
     b: Gpus = NO_GPUS,
 ) -> list[Risk]:
-    """The worsening to expect of each axis by a move from A to B and by one back; also of the cost of output tokens if the dollars per
-    hour of both sides are known.
+    """The worsening of each axis to expect from a move to B and from one back to A, also for the cost of output tokens if the dollars
+    per hour of both sides are known.
 
-    margin: tolerated worsening of ratios; shares use MORE_BAD. Bounds of ratios are those of the effect over the rounds. Those of a
-        share are the exact binomial ones of both sides, for the effective number of independent requests. Each bound is wrong with
-        probability `error` ÷ number of bounds, so any of them is with at most `error`.
+    margin: tolerated worsening of ratios; shares use MORE_BAD. Bounds of ratios are those of the effect over the rounds; those of a
+    share are exact binomial ones of both sides, for the effective number of independent requests. Each bound is wrong with probability
+    `error` ÷ number of bounds, so any of them with at most `error`.
     """
     rows = _rows(rounds, axes(slos))
     dollars = (a.dollars_per_hour, b.dollars_per_hour)
@@ -254,7 +254,7 @@ def risks(
 
 
 def _risks(row: _Row, margin: float, error: float) -> Iterator[Risk]:
-    """The worsening of an axis by a move from A to B, and by one back. error: probability that a bound is wrong"""
+    """The worsening of an axis by a move to B, and by one back to A. error: probability that a bound is wrong"""
     axis, rounds, bounds = row.axis, row.rounds, _growth(row, error)
     for move, sign in _MOVES:
         least, most = None, None
@@ -266,7 +266,7 @@ def _risks(row: _Row, margin: float, error: float) -> Iterator[Risk]:
 
 
 def _growth(row: _Row, error: float) -> tuple[float, float] | None:
-    """(lower, upper) bound of the difference of B from A on an axis, over all rounds; None if there are too few rounds."""
+    """(lower, upper) bound of B's difference from A on an axis, over all rounds; None with too few rounds."""
     if row.axis.ratio:
         effect = row.effect(1 - 2 * error)
         return None if effect.lower is None or effect.upper is None else (effect.lower, effect.upper)
@@ -279,12 +279,12 @@ def _growth(row: _Row, error: float) -> tuple[float, float] | None:
 
 
 def _scaled(axis: Axis, figure: float) -> float:
-    """The difference of B from A as a number for reports: B ÷ A − 1 for a ratio, else B − A, which no share exceeds."""
+    """B's difference from A for reports: B ÷ A − 1 for a ratio, else B − A, within the limits of a share."""
     return math.expm1(min(figure, MAX_LOG_RATIO)) if axis.ratio else max(-1.0, min(1.0, figure))
 
 
 def _rows(rounds: Sequence[Round], compared: Sequence[Axis]) -> list[_Row]:
-    """The figures of each axis for each workload and rate, where at least half of the rounds have one."""
+    """Figures of each axis per workload and rate, if at least half of the rounds have one."""
     rows: list[_Row] = []
     for group in dict.fromkeys((row.workload, row.rate_per_s) for row in rounds):
         of_group = [row for row in rounds if (row.workload, row.rate_per_s) == group]
@@ -297,9 +297,9 @@ def _rows(rounds: Sequence[Round], compared: Sequence[Axis]) -> list[_Row]:
 
 
 def _batch_means(axis: Axis, figures: Sequence[float], rounds: Sequence[Round]) -> list[float]:
-    """Means of successive figures in at least two batches, if possible each as long as BATCH_TIMES autocorrelation times of both sides.
+    """Means of successive figures in at least two batches, if possible as long as BATCH_TIMES autocorrelation times of both sides.
 
-    A round in which the sides take turns lasts as long as the requests of both.
+    A round in which the sides take turns lasts as long as both sides' requests.
     """
     turns = 2 if rounds[0].alike else 1
     lengths = (turns * len(values) / autocorrelation_time(values) for values in _values(axis, rounds))
@@ -309,7 +309,7 @@ def _batch_means(axis: Axis, figures: Sequence[float], rounds: Sequence[Round]) 
 
 
 def _values(axis: Axis, rounds: Sequence[Round]) -> list[list[float]]:
-    """[A's values, B's values] of the requests on an axis, in the order of time."""
+    """[A's values, B's values] of the requests on an axis, in order of time."""
     return [
         [value for row in rounds for request in getattr(row, side) if (value := axis.of_request(request)) is not None]
         for side in ("a", "b")
@@ -317,9 +317,9 @@ def _values(axis: Axis, rounds: Sequence[Round]) -> list[list[float]]:
 
 
 def incomparable(a: Result, b: Result) -> list[str]:
-    """Reasons why latencies of two results cannot be compared; empty if they can.
+    """Why latencies of two results cannot be compared; empty if they can.
 
-    Lengths with different settings are compared as distributions, if both results have the lengths of their requests.
+    Lengths with different settings are compared as distributions, if both results have their requests' lengths.
     """
     reasons: list[str] = []
     for name in ("workload", "prompt_tokens", "output_tokens"):
@@ -341,7 +341,7 @@ def incomparable(a: Result, b: Result) -> list[str]:
 def _are_apart(a: Sequence[int], b: Sequence[int]) -> bool:
     """True if two samples of lengths differ: by the Kolmogorov–Smirnov test, and by more than MAX_TOKENS_DIFFERENCE.
 
-    The difference is the mean distance between equal quantiles, as a ratio of the mean length.
+    The difference is the mean distance between equal quantiles ÷ the mean length.
     """
     a, b = sorted(a), sorted(b)
     limit = math.sqrt(math.log(2 / SHAPE_ERROR) / 2 * (1 / len(a) + 1 / len(b)))
@@ -353,7 +353,7 @@ def _are_apart(a: Sequence[int], b: Sequence[int]) -> bool:
 def reservations(
     a: MeasuredTarget, b: MeasuredTarget, rounds: Sequence[Round], results: Sequence[Compared]
 ) -> list[str]:
-    """Sentences on the limits of a comparison: different models, different work per token, failures that distort latencies."""
+    """Sentences about limits of a comparison: different models, different work per token, failures that distort latencies."""
     sentences: list[str] = []
     if a.model and b.model and a.model != b.model:
         sentences.append(
@@ -392,7 +392,7 @@ def reservations(
 
 
 def differences(a: MeasuredTarget, b: MeasuredTarget) -> list[tuple[str, str, str]]:
-    """(name, A's value, B's value) of all properties of engine and model that differ; "" for a value that is not known."""
+    """(name, A's value, B's value) of engine and model properties that differ; "" for an unknown value."""
     names = {"engine": "engine", "version": "engine_version", "model": "model", "api": "api"}
     of_a, of_b = (
         {name: value for name, field in names.items() if (value := getattr(target, field))} | dict(target.flags)
@@ -403,7 +403,7 @@ def differences(a: MeasuredTarget, b: MeasuredTarget) -> list[tuple[str, str, st
 
 
 def _pooled(axis: Axis, requests: Requests) -> Quantile | None:
-    """The latency quantile that represents the axis in tables; None for an axis without one, or without samples."""
+    """Latency quantile that represents the axis in tables; None without one, or without samples."""
     return None if axis.latency is None else next(iter(quantiles_of(axis.latency, requests, (axis.q,))), None)
 
 
@@ -459,12 +459,12 @@ def _share(name: str, is_bad: Callable[[RequestRow], bool | None]) -> Axis:
 
 
 def _is_failed(request: RequestRow) -> bool | None:
-    """True if a request failed; None if it was not sent, cut or refused."""
+    """True if a request failed; None if it was not sent, or was cut or refused."""
     return None if request.outcome in NEUTRAL else not request.is_answered
 
 
 def _is_breach(slo: Slo, request: RequestRow) -> bool | None:
-    """True if a request breaches an objective of TTFT, TPOT or E2E; None if it does not count."""
+    """True if a request breaches an objective of TTFT, TPOT or E2E; None if it is not counted."""
     if not (failed := _is_failed(request)):
         latency_s = request.latency(slo.signal)
         return None if failed is None or latency_s is None else latency_s > (slo.threshold_s or 0.0)
@@ -472,14 +472,14 @@ def _is_breach(slo: Slo, request: RequestRow) -> bool | None:
 
 
 def axes(slos: Sequence[Slo] = ()) -> tuple[Axis, ...]:
-    """The axes of a comparison: AXES, and for each SLO of `slos` the share of requests that miss it."""
+    """Axes of a comparison: AXES, and per SLO the share of requests that miss it."""
     return (*AXES, *(_share(f"missed {slo.name}", partial(_is_breach, slo)) for slo in slos))
 
 
 def per_gpu_and_dollar(compared: Sequence[Compared], a: Gpus, b: Gpus) -> Iterator[str]:
-    """Sentences that compare output tokens/s of B and A per GPU and per dollar, if GPUs or prices of both are known.
+    """Sentences that compare output tokens/s per GPU and per dollar, if both sides' GPUs or prices are known.
 
-    The effect and its confidence interval are divided by the ratio of GPUs or of dollars per hour, which is exact.
+    Effect and confidence interval are divided by the exact ratio of GPUs or dollars per hour.
     """
     shares = (("GPU", a.count, b.count), ("dollar", a.dollars_per_hour, b.dollars_per_hour))
     for axis in (axis for axis in compared if axis.axis == "output_tokens_per_s"):
@@ -509,7 +509,7 @@ AXES = (
 
 
 def _known(tokens: str, requests: Requests) -> list[int]:
-    """The token counts of the answered requests, without those that are not known. tokens: attribute of `RequestRow`"""
+    """Known token counts of the answered requests. tokens: attribute of `RequestRow`"""
     counts = [getattr(request, tokens) for request in requests if request.is_answered]
     return [count for count in counts if count is not None]
 
@@ -524,7 +524,7 @@ def _by_rate(result: Result) -> dict[tuple[str, float], list[RequestRow]]:
 
 
 def _workload(stage: Stage) -> str:
-    """Name of the stage's own workload; "" if it is that of the result."""
+    """Name of the stage's own workload; "" if it has the result's."""
     return (stage.load.workload or stage.name) if stage.load is not None else ""
 
 

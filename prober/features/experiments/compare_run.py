@@ -1,4 +1,4 @@
-"""Sends the requests of a comparison to both sides in turns, and compares the results; also compares two stored results."""
+"""Sends a comparison's requests to both sides in turns, and compares the results; also compares two stored results."""
 
 import asyncio
 import json
@@ -42,11 +42,11 @@ OTHER_PROMPTS = (
     "later turns of sessions have the answers that their own side gave, so A and B were not sent the same prompts "
     "(`sessions.answers: filler` sends the same)"
 )
-MAX_WARMER_C, MAX_SLOWER_RATIO = 5.0, 0.02  # GPU states closer than this count as alike
+MAX_WARMER_C, MAX_SLOWER_RATIO = 5.0, 0.02  # closer states of GPUs count as alike
 
 
 class UnansweredSide(Exception):
-    """A side does not answer. The message names the side and the reason."""
+    """A side does not answer. The message has the side and the reason."""
 
 
 class NotJudged(Exception):
@@ -54,8 +54,8 @@ class NotJudged(Exception):
 
 
 def gpu_text(readings: Mapping[Side, Sequence[Sequence[GpuReading]]]) -> str:
-    """A sentence that says if the GPUs of this machine were in the same state for both sides. readings: of the turns of a side"""
-    states: list[tuple[float, float]] = []  # °C and Hz of A and B, the mean over their readings
+    """Sentence on whether this machine's GPUs were in the same state for both sides. readings: per turn of a side"""
+    states: list[tuple[float, float]] = []  # °C and Hz of A and B, means of their readings
     for side in ("a", "b"):
         known = [
             (device.temperature_celsius, device.sm_clock_hertz)
@@ -110,9 +110,9 @@ async def compare_targets(
     slos: Sequence[Slo],
     interrupted: asyncio.Event,
 ) -> tuple[Comparison, list[Round]]:
-    """Send the requests of two targets in turns; returns (comparison, its rounds). Raises UnansweredSide, NotJudged.
+    """Send requests to two targets in turns; return (comparison, its rounds). Raises UnansweredSide, NotJudged.
 
-    interrupted: ends the round under way, which does not count
+    interrupted: ends the running round, which does not count
     """
     gpus: dict[Side, list[Sequence[GpuReading]]] = {"a": [], "b": []}
     pages: dict[Side, list[EngineSignals]] = {"a": [], "b": []}
@@ -181,7 +181,7 @@ def _warm_up_text(warm_ups: Sequence[WarmUp]) -> str:
 
 
 def _answer_texts(answers: Mapping[Side, Sequence[ProbeResult | None]]) -> Iterator[str]:
-    """Sentences on the checked answers and the tool calls of each side."""
+    """Sentences about each side's checked answers and tool calls."""
     for side, ended in answers.items():
         results = list(filter(None, ended))
         if quality := quality_of(results):
@@ -191,7 +191,7 @@ def _answer_texts(answers: Mapping[Side, Sequence[ProbeResult | None]]) -> Itera
 
 
 def _comparison(a: MeasuredTarget, b: MeasuredTarget, error: float, started_s: float) -> Comparison:
-    """A comparison of two targets that has no figures yet."""
+    """A comparison of two targets without figures."""
     return Comparison(
         id=f"compare-{int(started_s)}",
         started_unix_s=started_s,
@@ -227,7 +227,7 @@ def _engine_texts(pages: Mapping[Side, Sequence[EngineSignals]]) -> Iterator[str
 async def _turn(
     session: Session, side: Side, planned: PlannedRound, warm_up: WarmUpLength
 ) -> tuple[list[RequestRow], list[ProbeResult | None]]:
-    """A turn of one side: warm-up, then the requests of the round in an open loop.
+    """Run a turn of one side: warm-up, then the requests of the round in an open loop.
 
     Returns the requests and their results (None if the side was loading).
     """

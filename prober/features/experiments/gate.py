@@ -1,19 +1,19 @@
-"""Readiness decision: takes results in due order, and may return a verdict after each block of them.
+"""Decides readiness: takes results by due time, and may return a verdict after each block of them.
 
 The gate tests several questions at once: whether the target answers; for each SLO, whether its share of bad events is within the
-budget; and with a baseline, whether a latency is slower by more than what is material. Each question is a sequential test
+budget; with a baseline, whether a latency is materially slower. Each question is a sequential test
 (`statistics.sequential_test`), so the gate ends as soon as the evidence decides.
 
-The observations are blocks of time (`results.judgement`). The errors below are bounds if the expected share of bad events of every
-block, given the blocks before it, is on one side of the budget.
+Observations are blocks of time (`results.judgement`). The errors below are bounds if each block's expected share of bad
+events, given the blocks before it, is on one side of the budget.
 
 ready: every question holds, each with an error of at most `error`, which also bounds the error of "ready"
-degraded: a question fails, with an error of `error` shared among all questions, and nothing says that too many requests fail
-not_ready: more than the tolerated share fails, with the same error: failures of every kind, and "loading" or "shutting down";
+degraded: a question fails, with an error of `error` shared among all questions, and failures are within the tolerated share
+not_ready: more than the tolerated share fails, with the same error (failures of every kind, "loading" and "shutting down"),
     or nothing listens at the address
-not_enough_data: the requests are used up without a decision
-not_judged: too many requests were refused (`results.refused_requests`), with an error of at most `error`, or when the requests are used
-    up. While too many are refused, nothing else is decided
+not_enough_data: no decision within the allowed requests
+not_judged: too many requests were refused (`results.refused_requests`), with an error of at most `error`, or after the allowed
+    requests. While too many are refused, nothing else is decided
 """
 
 import math
@@ -49,16 +49,16 @@ Latency = Literal["ttft", "tpot"]
 STATES: dict[Evidence, State] = {"holds": "ready", "fails": "degraded", "undecided": "not_enough_data"}
 ANSWERS = "answers"
 COMPARED: tuple[tuple[Latency, float], ...] = (("ttft", 0.5), ("ttft", 0.9), ("tpot", 0.5))
-# Requests that a gate sends at most by default: a multiple of the fewest that show "ready", within an hour, and 1,000 at least.
+# Default limit of a gate's requests: a multiple of the fewest that prove "ready", within an hour, but at least 1,000.
 MOST_PER_LEAST, MOST_S, MOST_AT_LEAST = 3, 3_600.0, 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Limits of a latency quantile from a baseline. The target is slower if more than 1 − q of its requests are above them.
+    """Limits of a latency quantile from a baseline. The target is slower if more than 1 − q of its requests exceed them.
 
-    sure_s: the lower end of the baseline's confidence interval plus the material change; requests below it are surely not slower
-    slower_s: the same for the upper end; requests above it surely are
+    sure_s: lower end of the baseline's confidence interval plus the material change; requests below it are certainly not slower
+    slower_s: the same from the upper end; requests above it certainly are
     """
 
     latency: Latency
@@ -77,7 +77,7 @@ class GateVerdict:
     """Verdict of the gate.
 
     requests: sent so far
-    not_counted: of them, not sent by the prober, or cancelled
+    not_counted: how many of them were cancelled, or not sent by the prober
     error: largest probability that the state is wrong; None for not_enough_data and not_judged, and if nothing listens
     refused: number and share of refused requests
     """
@@ -92,9 +92,9 @@ class GateVerdict:
 
 
 class Gate:
-    """Decides on one target from the evidence on several questions.
+    """Judges one target by the evidence on several questions.
 
-    least: fewest requests that can show that the target is ready, at the mean rate; most: limit of requests
+    least: fewest requests that can prove readiness, at the mean rate; most: limit of requests
     least_blocks: the same as a number of observations: blocks, or requests if `block_s` is 0
     block_s: see `judgement.block_s`
     """
@@ -110,14 +110,14 @@ class Gate:
         failures: float = 0.10,
         baseline: Sequence[Reference] = (),
     ) -> None:
-        """Create the questions: for the SLOs, each with the stream that it judges, and for a baseline.
+        """Create the questions: for SLOs, each with the stream that it judges, and for a baseline.
 
-        Each workload of a mix is a stream and has its own questions; a baseline is compared with the whole mix.
+        Each workload of a mix is a stream with its own questions; a baseline is compared with the whole mix.
         rate_per_s: mean rate of the requests
-        burst_s: longest burst of bad results to expect; 0: bad results are independent
-        most: number of requests; None: as many as usually suffice for a decision
+        burst_s: longest expected burst of bad results; 0: bad results are independent
+        most: limit of requests; None: as many as usually suffice
         failures: tolerated share of failed requests
-        Raises ValueError if so many requests can never show that the target is ready.
+        Raises ValueError if that many requests can never prove readiness.
         """
         self._answers = Question(ANSWERS, failures, _answered)
         self._refusals = Question("refused", MAX_REFUSED_RATIO, _refused)
@@ -147,9 +147,9 @@ class Gate:
             )
 
     def take(self, result: ProbeResult | None, at_s: float) -> GateVerdict | None:
-        """Take the next result by due time; returns the verdict, None without a decision.
+        """Take the next result by due time; return the verdict, or None without a decision.
 
-        result: None if nothing was sent because the engine says that it is loading or shutting down
+        result: None if nothing was sent because the engine reports that it loads or shuts down
         at_s: its due time, in seconds of any clock
         """
         self._results.append(result)
@@ -167,7 +167,7 @@ class Gate:
         return self._verdict(state)
 
     def nothing_listens(self, result: ProbeResult, at_s: float) -> GateVerdict:
-        """Verdict if neither the look-up of the model nor the first request found a server. result: of that request"""
+        """Verdict if neither the model look-up nor the first request found a server. result: that request's result"""
         self.take(result, at_s)
         why = f"nothing listens: {result.reason}"
         return replace(self.verdict(), state="not_ready", why=why, findings=())
@@ -176,8 +176,8 @@ class Gate:
         return question.evidence(self._error, self._fails_error)
 
     def _state(self) -> State:
-        """State that the evidence shows. A target that does not answer also fails its objectives: while failures may be the cause,
-        their question is decided first.
+        """State that the evidence proves. A target that does not answer also misses its objectives: while failures may be the cause,
+        the question about them is decided first.
         """
         if self._evidence(self._refusals) == "fails":
             return "not_judged"
@@ -226,9 +226,9 @@ class Gate:
 
 
 def decision(verdict: GateVerdict, rollback_risk: str | None) -> Decision | None:
-    """Decision to store with the result: accepted if ready, else rejected; None if the verdict decides neither.
+    """Decision to store with the result: accepted if ready, else rejected; None if the verdict is neither.
 
-    rollback_risk: needs and risks of going back, as a person stated them
+    rollback_risk: what going back needs and risks, written by a person
     """
     if verdict.state in ("not_enough_data", "not_judged"):
         return None
@@ -236,7 +236,7 @@ def decision(verdict: GateVerdict, rollback_risk: str | None) -> Decision | None
 
 
 def with_cost(verdict: GateVerdict, cost: CostFinding) -> GateVerdict:
-    """The verdict, changed by the result of a cost target. It is changed only if all other questions hold."""
+    """Apply a cost target's result to the verdict. It changes only if all other questions hold."""
     if verdict.state != "ready":
         return verdict
     errors = {"holds": max(ERROR, verdict.error or 0.0), "fails": ERROR, "undecided": None}
@@ -245,10 +245,10 @@ def with_cost(verdict: GateVerdict, cost: CostFinding) -> GateVerdict:
 
 
 def reference(baseline: Sequence[RequestRow], latency: Latency, q: float, material: float) -> Reference:
-    """Limits from quantile `q` of a latency of a baseline, plus `material` (0.2: 20% slower). Failed requests count as the slowest.
+    """Limits from a baseline's latency quantile `q`, plus `material` (0.2: 20% slower). Failed requests count as the slowest.
 
-    Either end of the quantile's confidence interval is wrong with 2.5%, which adds to the error of the question.
-    Raises ValueError for a baseline of too few requests.
+    Either end of the quantile's confidence interval is wrong with 2.5%, which adds to the question's error.
+    Raises ValueError if the baseline has too few requests.
     """
     values: list[float] = []
     for request in baseline:
@@ -267,7 +267,7 @@ def reference(baseline: Sequence[RequestRow], latency: Latency, q: float, materi
 
 
 def least_samples(q: float) -> int:
-    """Fewest samples for which quantile `q` has a confidence interval with both ends."""
+    """Fewest samples for which quantile `q` has a two-sided confidence interval."""
     for n in count(1):
         (quantile,) = quantiles(range(n), (q,))
         if quantile.lower is not None and quantile.upper is not None:
@@ -276,7 +276,7 @@ def least_samples(q: float) -> int:
 
 
 def _slo_questions(slos: Sequence[tuple[Slo, JudgedStream]]) -> list[Question]:
-    """A question for each SLO and workload; the workload is part of the name if there are several."""
+    """One question per SLO and workload; its name has the workload if there are several."""
     rates_per_s = {stream.workload: stream.rate_per_s for _, stream in slos}
     total_per_s = sum(rates_per_s.values())
     return [

@@ -19,7 +19,7 @@ from prober.workload.workloads import RequestGenerator
 async def ask(session: Session, judge: Gate, length: WarmUpLength) -> tuple[GateVerdict, Result]:
     """Warm up, then send the first probe's requests until the gate decides. Returns (verdict, result without `decision`).
 
-    The gate decides at once if neither the look-up of the model nor the first request finds a server.
+    The gate decides immediately if neither the model look-up nor the first request finds a server.
     """
     clock, probe = session.clock, session.spec.probes[0]
     has_listener = session.failure is None or Trait.NO_LISTENER not in session.failure.outcome.traits

@@ -1,9 +1,9 @@
-"""Number and cost of instances for a peak load, from the capacity that a sweep measured.
+"""Number and cost of instances for a peak load, from the capacity measured by a sweep.
 
     instances = ceil(peak ÷ (capacity of one at all SLOs × (1 − headroom)))
 
-where headroom is the free share of the capacity, in requests of the sweep's shape and without other load. The lower bound of the
-capacity is used, as the estimate is too high half of the time.
+where headroom is the free share of the capacity, in requests shaped like the sweep's and without other load. The lower bound of the
+capacity is used, because the estimate is too high half of the time.
 """
 
 import math
@@ -21,9 +21,9 @@ from prober.results.stop_reason import ending
 class Demand:
     """A load for which instances are counted.
 
-    peak_per_s: requests of the sweep's shape per second; None if the peak is given as users
+    peak_per_s: requests per second, shaped like the sweep's; None if the peak is in users
     headroom: share of the capacity that must stay free, 0 to 1
-    users: users at once at the peak; None if it is given as requests
+    users: concurrent users at the peak; None if it is in requests
     """
 
     peak_per_s: float | None
@@ -41,7 +41,7 @@ class Demand:
         return f"{self.peak_per_s:g}/s" if self.users is None else f"{self.users:,} users"
 
     def text(self, load: float) -> str:
-        """A load in the unit of the peak."""
+        """Format a load in the peak's unit."""
         return f"{load:.3g}/s" if self.users is None else f"{load:,.4g} users"
 
 
@@ -50,13 +50,13 @@ class Size:
     """Instances for a demand.
 
     per_instance: capacity of an instance, in requests of the sweep's shape per second: the lowest lower bound over the SLOs
-    is_alone: the capacity is that of an instance without other load; False if there was unknown other load during the sweep
+    is_alone: the capacity is without other load; False if the sweep had unknown other load
     slo: the SLO with the lowest capacity
     free: share of the capacity that is free at the peak
-    holds_without_one: the remaining instances carry the peak if one is lost
+    holds_without_one: after losing one instance, the others carry the peak
     reached: the sweep found the knee of that SLO
-    dollars_*: None without a price, or if the sweep did not count tokens. Each price per token divides the full cost by the prompt
-        tokens, the output tokens, or both.
+    dollars_*: None without a price, or if the sweep counted no tokens. Each price per token divides the full cost by the prompt tokens,
+    the output tokens, or both.
     """
 
     instances: int
@@ -81,7 +81,7 @@ class Refused:
 
 
 def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: float | None = None) -> Size | Refused:
-    """The number and cost of instances like the sweep's target for `demand`, each with `gpus_per_instance`.
+    """Number and cost of instances like the sweep's target for `demand`, each with `gpus_per_instance`.
 
     gpu_price: dollars per hour of a GPU. Raises ValueError for an invalid demand or price.
     """
@@ -115,9 +115,9 @@ def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: floa
 
 
 def _why_unsizable(result: Result, alone: Sequence[Capacity], demand: Demand) -> str:
-    """Text on why the sweep has no capacity of an instance for all SLOs, with the remedy; "" if it has one.
+    """Why the sweep has no capacity of an instance for all SLOs, with the remedy; "" if it has one.
 
-    alone: capacities without other load, where they are known
+    alone: capacities without other load, where known
     """
     if result.refused.is_too_many:
         return f"the sweep is not judged ({result.refused}): sweep with requests that the target accepts"

@@ -2,14 +2,14 @@
 
 accepted: every objective holds, each with an error of at most `ERROR`; so "accepted" is wrong with at most that probability
 rejected: an objective fails, with an error of `ERROR` shared among all objectives of all rows
-not_enough_data: the requests show neither, or the row was interrupted: cancelled requests would be the slow ones
+not_enough_data: the requests prove neither, or the row was interrupted (cancelled requests would be the slow ones)
 not_judged: too many requests were refused (`results.refused_requests`)
 
 "All rows are accepted" and "a row is rejected" are each wrong with a probability of at most `ERROR`, for any number of rows.
-The test is that of the gate, and so are its observations: blocks of time (`results.judgement`).
+The test and its observations, blocks of time, are those of the gate (`results.judgement`).
 
-A closed loop keeps a fixed number of requests in flight, as other tools do, and exists to compare with them. Its requests are due
-when they can be sent, as there is no other intended time.
+A closed loop keeps a fixed number of requests in flight, as other tools do, for comparison with them. Its requests are due
+when they can be sent, because there is no other intended time.
 """
 
 from collections import Counter
@@ -57,9 +57,9 @@ ADAPTERS_OF_SESSIONS = (
 
 @dataclass(frozen=True, slots=True)
 class RowVerdict:
-    """Verdict on a row. name: of its stage; why: the observed figures; findings: one per objective.
+    """Verdict on a row. name: its stage; why: the observed figures; findings: one per objective
 
-    state: "load" if the row is the load that is sent beside another row
+    state: "load" if the row is sent as load beside another row
     """
 
     name: str
@@ -82,11 +82,11 @@ def judge(
     loading: int = 0,
     interrupted: bool = False,
 ) -> RowVerdict:
-    """Verdict on all results of a row, in the order of their due times.
+    """Judge all results of a row, in order of their due times.
 
     error: see `fails_error`
-    burst_s: longest burst of bad results to expect; 0: bad results are independent
-    loading: requests that were not sent because the engine said that it is loading or shutting down
+    burst_s: longest expected burst of bad results; 0: bad results are independent
+    loading: requests not sent because the engine reported that it loads or shuts down
     """
     refused = refused_requests(results)
     if row.beside is not None:
@@ -95,7 +95,7 @@ def judge(
     judgement = Judgement((question for _, question in questions), burst_s)
     for result in results:
         judgement.take(result, result.timeline.intended_ns / 1e9)
-    judgement.close_block()  # what has ended is judged to its end
+    judgement.close_block()  # judge what has ended completely
     findings = tuple(question.finding(ERROR, error) for _, question in questions)
     if refused.is_too_many:
         return RowVerdict(stage_name(row), "not_judged", str(refused), findings)
@@ -118,7 +118,7 @@ def judge(
 
 
 def with_cost(verdict: RowVerdict, cost: CostFinding) -> RowVerdict:
-    """The verdict on a row, changed by the result of its cost target. It is changed only if all objectives are accepted."""
+    """Apply a cost target's result to a row's verdict. It changes only if all objectives are accepted."""
     if verdict.state != "accepted":
         return verdict
     return replace(verdict, state=STATES[cost.evidence], why=cost.joined(verdict.why))
@@ -142,13 +142,13 @@ def sentences(verdicts: Sequence[RowVerdict]) -> str:
 
 
 def decision(verdicts: Sequence[RowVerdict]) -> Decision | None:
-    """Decision to store with the result: accepted if all rows are, else rejected; None if neither is decided."""
+    """Decision to store with the result: accepted if all rows are, rejected if one is, else None."""
     state = overall(verdicts)
     return Decision(state == "accepted", sentences(verdicts)) if state in ("accepted", "rejected") else None
 
 
 def needs(row: Row, error: float, burst_s: float) -> Iterator[tuple[str, bool]]:
-    """A sentence on what each objective takes to be decided, without a full stop, and True if the row sends too little to be accepted.
+    """For each objective, a sentence (without full stop) on what a decision needs, and True if the row sends too little for it.
 
     error, burst_s: see `judge`
     """
@@ -160,7 +160,7 @@ def needs(row: Row, error: float, burst_s: float) -> Iterator[tuple[str, bool]]:
             question.least(ERROR, share=budget / 2),
             question.least(error, "fails", min(1.0, 2 * budget)),
         ]
-        # In a closed loop the rate is not known, and no block is without a request.
+        # In a closed loop the rate is unknown, and every block has a request.
         requests = [question.requests_of(count, row.rate * length_s) if row.rate else count for count in blocks]
         seconds = [count / row.rate for count in requests] if row.rate else [count * length_s for count in blocks]
         least, half, twice = (
@@ -179,9 +179,9 @@ def needs(row: Row, error: float, burst_s: float) -> Iterator[tuple[str, bool]]:
 
 
 def due_times(row: Row, rng: Random, start_ns: int) -> Iterator[int]:
-    """Due times in ns of a row with a rate: Poisson arrivals up to its number of requests or its duration.
+    """Due times in ns of a row with a rate: Poisson arrivals up to its number of requests or duration.
 
-    With think time, these are the due times of the first turns of sessions.
+    With think time, only the first turns of sessions have these due times.
     """
     assert row.rate is not None, "a closed loop has no schedule"
     turns = row.workload.turns if row.workload.think_time is not None else 1
@@ -194,7 +194,7 @@ def due_times(row: Row, rng: Random, start_ns: int) -> Iterator[int]:
 
 
 def limits_of(row: Row) -> Iterator[str]:
-    """Sentences, without a full stop, on latencies that the row's loop cannot show, and on answers that are not checked."""
+    """Sentences (without full stop) on latencies that the row's loop cannot show, and on unchecked answers."""
     yield from unchecked_formats(row.workload)
     if row.closed:
         yield CLOSED_LOOP if row.think_time_of_users is None else USERS
@@ -207,7 +207,7 @@ def limits_of(row: Row) -> Iterator[str]:
 
 
 def other_models(results: Sequence[ProbeResult]) -> Iterator[str]:
-    """Sentences, without a full stop, on answers that name another model than the requested adapter."""
+    """Sentences (without full stop) on answers that name another model than the requested adapter."""
     adapters = {result.adapter for result in results}
     named = Counter((result.adapter, result.named_instead(adapters)) for result in results)
     for (adapter, other), count in named.items():
@@ -216,7 +216,7 @@ def other_models(results: Sequence[ProbeResult]) -> Iterator[str]:
 
 
 def wrong_answers(stage: Stage) -> Iterator[str]:
-    """A sentence with the number of wrong among the checked answers and the most frequent reason; nothing if none was to be checked."""
+    """Sentence with the number of wrong among the checked answers, and the most frequent reason; none without checks."""
     if stage.quality is not None:
         checked, wrong = stage.quality
         reasons = Counter(row.error for row in stage.requests if row.outcome == Outcome.WRONG_ANSWER)
@@ -225,9 +225,9 @@ def wrong_answers(stage: Stage) -> Iterator[str]:
 
 
 def as_sent(result: ProbeResult, latest_ns: float) -> ProbeResult:
-    """The result with its latencies counted from the sending on an open connection instead of the due time.
+    """The result with latencies counted from sending on an open connection instead of the due time.
 
-    latest_ns: latencies count from this time at the latest
+    latest_ns: latest start of the latencies
     """
     timeline = result.timeline
     due_ns = min(timeline.sent_ns or timeline.intended_ns, latest_ns)
@@ -237,7 +237,7 @@ def as_sent(result: ProbeResult, latest_ns: float) -> ProbeResult:
 
 
 def warming(workload: Workload | Mix) -> Workload | Mix:
-    """Workload for the warm-up of a row: the same shape, always with the shared prefix, and with the last adapter only.
+    """Workload for a row's warm-up: the same shape, always with the shared prefix, and only with the last adapter.
 
     So the warm-up loads no other adapter.
     """
@@ -254,7 +254,7 @@ def warming(workload: Workload | Mix) -> Workload | Mix:
 
 
 def loop(row: Row) -> str:
-    """Rate or concurrency as text."""
+    """Format rate or concurrency."""
     if row.rate is not None:
         return f"{row.rate:g}/s"
     return (
@@ -265,17 +265,17 @@ def loop(row: Row) -> str:
 
 
 def amount(row: Row) -> str:
-    """Number of requests or duration as text."""
+    """Format the number of requests or the duration."""
     return counted(row.requests, "request") if row.requests is not None else f"{row.duration or 0:g} s"
 
 
 def stage_name(row: Row) -> str:
-    """Name of the row's stage; for a closed loop it says so."""
+    """Name of the row's stage, which marks a closed loop."""
     return f"{row.name} ({loop(row)})" if row.closed else row.name
 
 
 def load_of(rows: Sequence[Row], in_flight: int) -> Load:
-    """Load of all rows, for the stored result. in_flight: limit of requests in flight of rows with a rate"""
+    """Load of all rows, for the stored result. in_flight: limit of requests in flight in rows with a rate"""
     closed, loads = [row for row in rows if row.closed], [shape_of(row, in_flight) for row in rows]
     samplings, datasets = [load.sampling or {} for load in loads], [load.dataset for load in loads]
     are_alike = all(sampling == samplings[0] for sampling in samplings)
@@ -312,7 +312,7 @@ def shape_of(row: Row, in_flight: int) -> Load:
 
 
 def _questions(row: Row) -> list[tuple[str, Question]]:
-    """(objective as text, question) for each objective of a row; for each workload of a mix, as their latencies are never pooled."""
+    """(objective as text, question) per objective of a row, and per workload of a mix, because their latencies are never pooled."""
     workload = row.workload
     kinds = workload.shares() if isinstance(workload, Mix) else ((None, workload, 1.0),)
     return [
@@ -327,7 +327,7 @@ def _questions(row: Row) -> list[tuple[str, Question]]:
 
 
 def _most_often(results: Sequence[ProbeResult], outcomes: Collection[Outcome], became: str) -> str:
-    """Number of results with these outcomes and the most frequent reason as text; "" without any."""
+    """Text with the number of results with these outcomes and the most frequent reason; "" for none."""
     count, reason = most_often(result for result in results if result.outcome in outcomes)
     return f"{count} of {counted(len(results), 'request')} {became}, most often {reason}" if count else ""
 

@@ -1,4 +1,4 @@
-"""Sends the rows of a workload matrix one after the other, in open or closed loops. A row can be sent beside another as its load."""
+"""Sends the rows of a workload matrix one after the other, in open or closed loops. A row can be sent as load beside another."""
 
 import asyncio
 import math
@@ -53,9 +53,9 @@ from prober.results.stage import stage_of
 from prober.workload.arrivals import derive_seed
 from prober.workload.workloads import RequestGenerator
 
-LOOK_NS = 250_000_000  # between judgements of a load by the requests in flight
-MIN_SPREAD_S = 1.0  # in which the users of a row begin, so that not all send at once
-RETRY_PAUSE_S = 0.1  # of a closed loop after an unanswered request, to spare a target that is down
+LOOK_NS = 250_000_000  # between checks of a load by the requests in flight
+MIN_SPREAD_S = 1.0  # in which a row's users begin, so that not all send at once
+RETRY_PAUSE_S = 0.1  # in a closed loop after an unanswered request, to spare a target that is down
 
 
 async def run_rows(
@@ -67,7 +67,7 @@ async def run_rows(
     configuration: str,
     burst_s: float,
 ) -> tuple[list[RowVerdict], Result]:
-    """Send and judge the rows one after the other, up to the first that is interrupted. Returns (verdicts on all rows, result).
+    """Send and judge the rows one after the other until one is interrupted. Returns (verdicts on all rows, result).
 
     configuration: text of the rows, for the result; burst_s: see `judge`. Raises UnidentifiedTarget.
     """
@@ -87,7 +87,7 @@ async def run_rows(
         if interrupted.is_set():
             break
         if row.beside is not None:
-            continue  # sent with the row before it
+            continue  # sent with its host row
         say(f"{number}/{len(rows)} {_line(row)}")
         bar = progress.add_task(row.name, total=row.requests)
         run, load = RowRun(session, row, warm_up), None
@@ -121,7 +121,7 @@ def _line(row: Row) -> str:
 
 
 async def _send(run: "RowRun", load: "RowRun | None") -> None:
-    """Warm up, then send the row, and the load beside it if there is one."""
+    """Warm up, then send the row, with the load beside it, if any."""
     await run.warm_up()
     if load is not None:
         await load.warm_up()
@@ -149,7 +149,7 @@ async def unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, None]) ->
 def _judged(
     session: Session, rows: Sequence[Row], sent: "Sequence[RowRun]", configuration: str
 ) -> tuple[list[RowVerdict], Result]:
-    """The verdicts on all rows with their cost targets, and the result, with a stage for each row that was started."""
+    """(verdicts on all rows with their cost targets, result with a stage per started row)."""
     by_name = {run.row.name: run for run in sent}
     stages: list[Stage] = []
     for run in sent:
@@ -188,22 +188,22 @@ def _judged(
 
 
 class RowRun:
-    """A row while it is sent.
+    """A row, from its warm-up to its verdict.
 
-    on_result: called with the result of each request that ended; None if the engine is loading or shutting down
-    begin_ns, end_ns: span in which requests count; begin_ns is None until it begins
-    warmed: requests and duration of the warm-up that was sent
+    on_result: called with each ended request's result; None if the engine loads or shuts down
+    begin_ns, end_ns: span of counted requests; begin_ns is None before it
+    warmed: requests and duration of the warm-up
     results: sorted by due time after the end
-    loading: number of requests not sent because the engine is loading or shutting down
-    ended: "complete", or why it ended before; verdict: on its results, once it has ended
+    loading: number of requests not sent because the engine loads or shuts down
+    ended: "complete", or why it ended early; verdict: on its results, once it has ended
     disturbance: effect of the load beside it, if any
-    host: the row that it is the load of, if it is one; harm: why that load ended early, "" if it did not; stop_ns: when it ended
+    host: for a load, the row beside which it is sent; harm: why the load ended early, or ""; stop_ns: when it ended
     """
 
     def __init__(self, session: Session, row: Row, warm_up: WarmUpLength, host: "RowRun | None" = None) -> None:
         self.session, self.row, self._warm_up, self.host = session, row, warm_up, host
         self.on_result: list[Callable[[ProbeResult | None], object]] = []
-        # Of its own: how many requests earlier rows or a warm-up sent must not change those of this row.
+        # Its own: the number of earlier requests, of other rows or a warm-up, must not change those of this row.
         self._rng = Random(derive_seed(str(session.seed), row.name))
         self._clock = session.clock
         self._target = with_headers(session.target, row.headers)
@@ -212,14 +212,14 @@ class RowRun:
             self._target, session.launch, on_end=self._ended, cut_text="cut when the row was interrupted"
         )
         self._drawer = RequestGenerator(row.workload, self._rng)
-        # Of its own too, as the order of the answers must not change the requests.
+        # Its own too: the order of answers must not change the requests.
         self._think_time = row.think_time_of_users
         self._think_rng = Random(derive_seed(str(session.seed), row.name, "think time"))
         self.spread_s = 0.0 if self._think_time is None else max(MIN_SPREAD_S, self._think_time.mean() / 1e3)
-        self._started = 0  # of a closed loop
+        self._started = 0  # in a closed loop
         self._latest_ns: dict[str, float] = {}  # by request id; see `as_sent`
         self.begin_ns: int | None = None
-        self._end_due_ns = math.inf  # later turns and requests of a closed loop are due before it
+        self._end_due_ns = math.inf  # later turns, and requests of a closed loop, are due before this
         self.end_ns = 0
         self.warmed = WarmUp(0)
         self.results: list[ProbeResult] = []
@@ -230,7 +230,7 @@ class RowRun:
         self.harm, self.stop_ns = "", 0
 
     async def warm_up(self) -> None:
-        """Send the warm-up, which does not count."""
+        """Send the warm-up, which is not counted."""
         rng = Random(derive_seed(str(self.session.seed), self.row.name, "warm-up"))
         warm = RequestGenerator(warming(self.row.workload), rng)
         async with aclosing(self.session.warm_up(warm, self._warm_up, self._target)) as results:
@@ -239,7 +239,7 @@ class RowRun:
         self.warmed = self.session.warmed
 
     async def send(self) -> None:
-        """Send the requests that count. If cancelled, it keeps the results so far and leaves no request in flight."""
+        """Send the counted requests. If cancelled, it keeps the results so far and leaves no request in flight."""
         row = self.row
         self.begin_ns = self._clock.now_ns() + (0 if row.closed else self._lead_ns)
         self._end_due_ns = math.inf if row.duration is None else self.begin_ns + row.duration * 1e9
@@ -249,13 +249,13 @@ class RowRun:
                     self._begin_next(self._drawer, self.begin_ns, user / (row.concurrency or 1) * self.spread_s)
                 if not row.closed:
                     async for _ in self.sender.results(self._drawer, due_times(row, self._rng, self.begin_ns)):
-                        pass  # `_ended` takes them, as soon as they are there
+                        pass  # `_ended` takes each result when it comes
         finally:
             self.end_ns = self._clock.now_ns()
             self.results.sort(key=lambda result: result.timeline.intended_ns)
 
     async def watched(self, is_over: Callable[[], bool], end_ns: float = math.inf) -> None:
-        """Send, and ask every `LOOK_NS` until `end_ns` whether it is over: what is in flight then is cut."""
+        """Send, and every `LOOK_NS` until `end_ns` check `is_over`: if true, cut the requests in flight."""
         sending = asyncio.create_task(self.send())
         try:
             while not sending.done() and (now_ns := self._clock.now_ns()) < end_ns:
@@ -267,10 +267,10 @@ class RowRun:
             sending.cancel()
             await asyncio.wait([sending])
             if not sending.cancelled():
-                sending.result()  # a fault of the prober
+                sending.result()  # raises a fault of the prober
 
     async def send_beside(self) -> None:
-        """Send as the load beside its host, from its start to its end, or until it does harm, as a `LoadGuard` says."""
+        """Send as load beside the host, from its start to its end, or until a `LoadGuard` finds harm."""
         session, clock, host, since = self.session, self._clock, self.host, len(self.session.readings)
         assert host is not None
         assert host.row.ttft is not None
@@ -290,7 +290,7 @@ class RowRun:
         await self.watched(is_over, end_ns)
 
     def effect(self) -> Disturbance | None:
-        """The effect of this load on its host, which must have ended. None if it never began, or too many requests of either row were
+        """The effect of this load on its host, which has ended; None if the load never began, or if too many requests of either were
         refused.
         """
         host = self.host
@@ -332,7 +332,7 @@ class RowRun:
             gpus=len(without_parts(devices[-1])) if devices else None,
             ended=self.ended,
         )
-        if (host := self.host) is not None:  # both fill the same limit, unless another key has one of its own
+        if (host := self.host) is not None:  # both share a limit, unless the row has another key
             both = [*host.results, *self.results] if host.row.headers == row.headers else self.results
             end_ns = self.begin_ns + round(sending_s * 1e9)
             meanwhile = [result for result in both if self.begin_ns <= result.timeline.intended_ns <= end_ns]
@@ -344,14 +344,14 @@ class RowRun:
         return replace(stage, load=load, disturbance=self.disturbance, users=users)
 
     def end(self) -> None:
-        """End the loop: requests that are due later are not sent, and those in flight go on."""
+        """End the loop: requests due later are not sent, those in flight continue."""
         self._end_due_ns = self._clock.now_ns()
         for task, sending in self.sender.under_way.items():
             if not sending.is_due:
                 task.cancel()
 
     def waits_s(self) -> list[float]:
-        """Time that each request under way has waited for its first token so far, in s; 0 before it counts (`as_sent`)."""
+        """Seconds for which each running request has waited for its first token; 0 before it counts (`as_sent`)."""
         self.sender.read_arrived()
         now_ns, waits_s = self._clock.now_ns(), []
         for sending in self.sender.under_way.values():
@@ -361,7 +361,7 @@ class RowRun:
         return waits_s
 
     def _begin_next(self, drawer: Drawer, now_ns: int, pause_s: float) -> None:
-        """Send the next request of the closed loop after a pause, unless the loop has ended by then."""
+        """Send the next request of the closed loop after a pause, unless the loop ends before."""
         row, due_ns = self.row, now_ns + round(pause_s * 1e9)
         if self._started < row.requests if row.requests is not None else due_ns < self._end_due_ns:
             self._started += 1
@@ -369,15 +369,15 @@ class RowRun:
             self._begin(drawer, due_ns, math.inf if self._think_time is None else ready_ns)
 
     def _begin(self, drawer: Drawer, due_ns: int, latest_ns: float) -> None:
-        """Send a request. latest_ns: up to this time, waiting for the connection does not count as latency"""
+        """Send a request. latest_ns: until then, waiting for the connection is not counted as latency"""
         request = new_request(self._target, drawer, due_ns)
         self._latest_ns[request.request_id] = latest_ns
         self.sender.begin(request)
 
     def _ended(self, sending: Sending, result: ProbeResult | None) -> None:
-        """Keep the result, and send the next request of a closed loop, or the next turn of a session with think time.
+        """Keep a result, then send the next request of a closed loop, or the next turn of a session with think time.
 
-        If the think time is shorter than `connect_lead`, every request gets the whole lead, and the rest of it counts in no latency.
+        If the think time is shorter than `connect_lead`, every request gets the whole lead, whose excess counts in no latency.
         """
         now_ns, session = self._clock.now_ns(), sending.request.session
         if result is None:
@@ -405,7 +405,7 @@ class RowRun:
 
 
 def with_headers(target: Target, headers: Mapping[str, str]) -> Target:
-    """The target with these headers, which replace its own headers and key of the same name."""
+    """The target with these headers, which override its own headers and key of the same name."""
     if not headers:
         return target
     other, spec = target.beside(), target.spec

@@ -1,4 +1,4 @@
-"""Reads result files of this prober and of vLLM's client. The content decides which of them wrote a file."""
+"""Reads result files of this prober and of vLLM's client, and recognises them by their content."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ KNOWN = f"llm-slo-prober, {vllm_file.TOOL} --save-result"
 
 
 def read(text: str, source: str) -> Result:
-    """The result in a file. Raises Unreadable, which names `source`, the key and the problem."""
+    """Read the result in a file. Raises Unreadable, which names `source`, the key and the problem."""
     result, *further = read_all(text, source)
     if isinstance(result, Comparison):
         raise Unreadable(f"{source}: is a comparison, not a result; `prober report` shows it")
@@ -26,13 +26,13 @@ def read(text: str, source: str) -> Result:
 
 
 def read_all(text: str, source: str) -> list[Result | Comparison]:
-    """The result or the comparison in a file; of vLLM's client, the result of each run. Raises Unreadable."""
+    """Read the result or comparison in a file; for vLLM's client, the result of each run. Raises Unreadable."""
     try:
         return _read(text, source)
     except Unreadable:
         raise
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as problem:
-        # Readers expect the types that a tool writes; another type is no file of that tool.
+        # Readers expect the types that a tool writes; a file with others is not from that tool.
         reason = f"{type(problem).__name__}: {problem}"[:200]
         raise Unreadable(f"{source}: has a value that its tool does not write ({reason}); write it again") from problem
 
@@ -52,7 +52,7 @@ def _read(text: str, source: str) -> list[Result | Comparison]:
 
 
 def _objects(text: str, source: str) -> list[Mapping[str, Any]]:
-    """Objects in a text: one object, a list of objects, or one per line. NaN and Infinity, which tools write, are None."""
+    """Read the objects in a text: one object, a list, or one per line. NaN and Infinity, which tools write, become None."""
     parsed = partial(json.loads, parse_constant=lambda _: None)
     try:
         content = parsed(text)

@@ -1,13 +1,13 @@
-"""Search for the largest number of users at which every SLO holds: which number to try next, and what its requests show.
+"""Search for the largest number of users at which every SLO holds: which number to try next, and what its requests prove.
 
 Numbers are doubled while a few clean requests of each user show no breach. Then the gap between the largest number that holds and the
 smallest that does not is halved, until it is `MAX_GAP` or one user.
 
-The evidence is that of `statistics.sequential_test`, an observation for each request. Users who wait in the same queue are slow
-together, so their requests are no independent observations. All counts are divided by the design effect (Rao and Scott, "A simple
+The evidence is from `statistics.sequential_test`, with an observation per request. Users who wait in the same queue are slow
+together, so their requests are dependent. All counts are divided by the design effect (Rao and Scott, "A simple
 method for the analysis of clustered binary data", Biometrics 48, 1992): the variance of the sums over rounds ÷ that of independent
-observations, where a round is as long as a mean user takes from one request to the next. Without bad requests the effect does not show,
-so it is `MIN_EFFECT` at least, and nothing holds before `MIN_ROUNDS` rounds, or fails before `MIN_FAILING_ROUNDS`.
+observations, where a round is as long as a mean user takes from one request to the next. Without bad requests the effect is invisible,
+so it is at least `MIN_EFFECT`, and nothing holds before `MIN_ROUNDS` rounds, or fails before `MIN_FAILING_ROUNDS`.
 """
 
 import math
@@ -25,19 +25,19 @@ from prober.statistics.sequential_test import ERROR, Evidence, Observations, evi
 from prober.workload.workloads import Mix, Workload
 
 MAX_GAP = 0.1  # of the number that holds
-# A wrong "holds" at twice the budget is rare then: `bench/users.py`.
+# Makes a wrong "holds" at twice the budget rare: `bench/users.py`.
 MIN_EFFECT, MIN_ROUNDS, MIN_FAILING_ROUNDS = 2.0, 30.0, 8.0
-CLEAR_REQUESTS, CLEAR_ROUNDS = 8, 2.0  # without a breach, after which the number is doubled
+CLEAR_REQUESTS, CLEAR_ROUNDS = 8, 2.0  # without a breach; then the number is doubled
 
 
 class UserLevel:
-    """A number of users, and the evidence of their requests on each SLO.
+    """A number of users, and the evidence from their requests on each SLO.
 
-    samples: number of requests that count; times_s: due times of those that were judged in this run
+    samples: number of counted requests; times_s: due times of those judged in this run
     is_clear: a few requests of each user showed no breach
-    harm: why it had to end before the evidence decided; "" if it need not
-    evidence: by name of the SLO; a decision stays
-    is_over: the evidence has decided, or more requests would hardly decide
+    harm: why it had to end before a decision; "" if it did not
+    evidence: by SLO name; a decision stays
+    is_over: decided, or more requests would hardly decide
     """
 
     def __init__(self, users: int, slos: Sequence[Slo], workload: Workload | Mix) -> None:
@@ -54,19 +54,19 @@ class UserLevel:
         return together(self.evidence.values())
 
     def begin(self) -> None:
-        """Begin a run with this number of users, whose evidence replaces that of an earlier one."""
+        """Begin a run with this number of users; its evidence replaces that of an earlier run."""
         max_tokens = max(part.max_output_tokens for part, _ in self._workload.parts)
         self.times_s: list[float] = []
         self.events: dict[str, RateEvents] = {}
         self._questions: list[tuple[Question, list[tuple[float, float]]]] = [
-            (slo_question(slo, max_tokens, max_tokens), [])  # with (time in s, observation) of each request
+            (slo_question(slo, max_tokens, max_tokens), [])  # with (time in s, observation) per request
             for slo in self._slos
         ]
 
     def judge(self, results: Sequence[ProbeResult], overdue: Mapping[str, int]) -> None:
-        """Judge the next results of a run with this number of users, in the order of their due times.
+        """Judge the next results of a run with this number of users, in order of due times.
 
-        overdue: requests in flight that have breached an SLO already, by its name
+        overdue: SLO name → requests in flight that have already breached it
         """
         for result in results:
             at_s = result.timeline.intended_ns / 1e9
@@ -99,7 +99,7 @@ class UserLevel:
 
 
 def design_effect(values: Sequence[tuple[float, float]], round_s: float) -> float:
-    """Variance of the sums of (time in s, value) over rounds of `round_s` ÷ that of independent values; `MIN_EFFECT` at least."""
+    """Variance of sums of (time in s, value) over rounds of `round_s` ÷ that of independent values; at least `MIN_EFFECT`."""
     mean = fmean(value for _, value in values) if values else 0.0
     within = sum((value - mean) ** 2 for _, value in values)
     sums = (
@@ -110,7 +110,7 @@ def design_effect(values: Sequence[tuple[float, float]], round_s: float) -> floa
 
 
 class UserSearch:
-    """The numbers of users that were tried, and the next one.
+    """Searches for the most users who fit: doubles until one number fails, then bisects.
 
     levels: by number of users
     """
@@ -120,7 +120,7 @@ class UserSearch:
         self.levels: dict[int, UserLevel] = {}
 
     def next(self) -> tuple[UserLevel, bool] | None:
-        """(level to run, whether it is over once it is clear); None at the end of the search."""
+        """(level to run, True if it ends once it is clear); None at the end of the search."""
         levels = [self.levels[users] for users in sorted(self.levels)]
         barred = next((level.users for level in levels if level.state == "fails" or level.harm), None)
         below = [level for level in levels if barred is None or level.users < barred]
@@ -143,7 +143,7 @@ class UserSearch:
         return self.levels.setdefault(users, UserLevel(users, self._slos, self._workload))
 
     def capacities(self) -> tuple[Capacity, ...]:
-        """The number of users for each SLO."""
+        """The number of users that each SLO allows."""
         return tuple(map(self._capacity, self._slos))
 
     def _capacity(self, slo: Slo) -> Capacity:
@@ -170,5 +170,5 @@ class UserSearch:
 
 
 def _between(low: int, high: int) -> int | None:
-    """The middle of a gap between two numbers of users; None if the gap is small enough."""
+    """The middle of two numbers of users; None if the gap is small enough."""
     return (low + high) // 2 if high - low > max(1.0, MAX_GAP * low) else None

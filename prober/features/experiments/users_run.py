@@ -25,15 +25,15 @@ from prober.workload.sessions import SessionWorkload
 from prober.workload.shapes import Exponential, Fixed, LengthDistribution
 from prober.workload.workloads import Mix, Workload
 
-# Of the users, who may wait as long as the guard allows none; a long search meets single outliers.
+# Share of users who may wait beyond the guard's limit: a long search meets single outliers.
 MAX_HARMED_RATIO = 0.1
-NOT_OF_TARGET = frozenset({"not_sent", "page_lost", *VOID})  # end the search, and not only a number of users
+NOT_OF_TARGET = frozenset({"not_sent", "page_lost", *VOID})  # end the search, not only a number of users
 
 
 def users_row(
     sent: Workload | Mix, slos: Sequence[Slo], think_s: float | None, most: int, time_s: float, *, shed_allowed: bool
 ) -> Row:
-    """The requests of `most` users for a time. think_s: mean of an exponential think time, None: not given. Raises ValueError."""
+    """The requests of `most` users for a time. think_s: mean of an exponential think time; None: not given. Raises ValueError."""
     thinking: LengthDistribution | None = None
     if think_s is not None:
         thinking = Exponential(think_s * 1e3, round(think_s * 1e4)) if think_s else Fixed(0)
@@ -64,10 +64,10 @@ def users_row(
 
 
 class UserSweepRun:
-    """A run of a sweep over numbers of users.
+    """Runs a sweep over numbers of users.
 
-    row: of the most users, for the time of the sweep; requests: limit of their number, None for none
-    on_level: called with text on what is sent now
+    row: row of the most users, for the sweep's time; requests: limit of requests, None for none
+    on_level: called with text on what is now sent
     """
 
     def __init__(self, session: Session, row: Row, requests: int | None, on_level: Callable[[str], None]) -> None:
@@ -82,7 +82,7 @@ class UserSweepRun:
         self._end_ns = 0
 
     def stop(self, why: str) -> None:
-        """End the sweep from outside, and keep what was measured."""
+        """End the sweep from outside, keeping the measurements."""
         self._end("guard", why)
 
     async def run(self, warm_up: WarmUpLength) -> Result:
@@ -135,7 +135,7 @@ class UserSweepRun:
         self._is_over.set()
 
     async def _run_level(self, level: UserLevel, *, ends_clear: bool) -> None:
-        """Send with so many users until the evidence decides, it does harm, or the sweep ends."""
+        """Send with one number of users until the evidence decides, it does harm, or the sweep ends."""
         session, clock, slos = self._session, self._clock, self._row.accept
         left_s = max(0.1, (self._end_ns - clock.now_ns()) / 1e9)
         row = self._row.model_copy(update={"concurrency": level.users, "duration": left_s})
@@ -148,7 +148,7 @@ class UserSweepRun:
         )
         run.on_result += [partial(guard.result, is_of_load=True), self._take]
         is_ending = False
-        counting_ns: int | None = None  # from which requests count
+        counting_ns: int | None = None  # start of counting
         judged_ns = 0
         level.begin()
 
@@ -157,7 +157,7 @@ class UserSweepRun:
             waits_s, now_ns = run.waits_s(), clock.now_ns()
             oldest_ns = min([now_ns, *(sending.request.due_ns for sending in run.sender.under_way.values())])
             if counting_ns is None and run.begin_ns is not None and oldest_ns > run.begin_ns + run.spread_s * 1e9:
-                counting_ns = now_ns  # the first request of each user has ended
+                counting_ns = now_ns  # each user's first request has ended
             too_many = math.floor(MAX_HARMED_RATIO * level.users)
             guard.look(now_ns, sorted([*waits_s, *[0.0] * level.users], reverse=True)[too_many])
             self._check_limits()
@@ -185,14 +185,14 @@ class UserSweepRun:
             return False
 
         await run.watched(is_over)
-        begin_ns = counting_ns or run.begin_ns or clock.now_ns()  # what failed from the start is shown
+        begin_ns = counting_ns or run.begin_ns or clock.now_ns()  # failures from the start are shown
         run.begin_ns, run.results = begin_ns, [r for r in run.results if r.timeline.intended_ns >= begin_ns]
         level.samples += sum(result.outcome is not Outcome.CANCELLED for result in run.results)
         run.ended = level.harm or ("" if self._stop is None else self._stop[0]) or level.state
         self._stages.append(replace(run.stage(), name=counted(level.users, "user"), load=None))
 
     def _take(self, result: ProbeResult | None) -> None:
-        """Keep a result, and end the sweep if requests are refused, or the target asks for a pause."""
+        """Keep a result; end the sweep if requests are refused, or if the target asks for a pause."""
         if result is None:
             return
         self._ended.append(result)

@@ -1,4 +1,4 @@
-"""Reads a run that `vllm bench serve --save-result` wrote: figures such as `p99_ttft_ms`, and with `--save-detailed` its requests."""
+"""Reads a run written by `vllm bench serve --save-result`: figures such as `p99_ttft_ms`, and with `--save-detailed` its requests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,9 +15,9 @@ from prober.statistics.quantiles import REPORTED_QUANTILES, Quantile, percentile
 T = TypeVar("T")
 TOOL = "vllm bench serve"
 QUANTILES = {percentile_name(q): q for q in REPORTED_QUANTILES}
-KEYS = {"request_throughput", "total_input_tokens", "output_throughput", "model_id"}  # of every file of vLLM
-OTHERS_KEY = "input_throughput"  # of clients that took over vLLM's names, and give some of them another meaning
-# Texts with a place of their own in a result. Any other one is a setting that its user stated (`--label`, `--metadata tp=4`).
+KEYS = {"request_throughput", "total_input_tokens", "output_throughput", "model_id"}  # in every file of vLLM
+OTHERS_KEY = "input_throughput"  # in clients that use vLLM's names, some with another meaning
+# Texts that have their own place in a result. Any other is a setting stated by the user (`--label`, `--metadata tp=4`).
 KNOWN_TEXTS = {
     "date",
     "endpoint_type",
@@ -46,13 +46,13 @@ def recognises(values: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """Values by key: an absent one is None, a present one must have the right type. source: name of the file, for errors"""
+    """Typed access to values by key: an absent one is None, a wrong type raises Unreadable. source: name of the file, for errors"""
 
     source: str
     values: Mapping[str, Any]
 
     def number(self, key: str) -> float | None:
-        """A number; None also for an infinite one, which is written as text."""
+        """Read a number; None also for an infinite one, which is written as text."""
         value = self.values.get(key)
         if value is None or value == "inf":
             return None
@@ -61,24 +61,24 @@ class _Values:
         return float(value)
 
     def count(self, key: str) -> int | None:
-        """A number, rounded to an integer."""
+        """Read a number, rounded to an integer."""
         value = self.number(key)
         return None if value is None else round(value)
 
     def get(self, key: str, kind: type[T]) -> T | None:
-        """A text or a list."""
+        """Read a text or a list."""
         value = self.values.get(key)
         if value is not None and not isinstance(value, kind):
             raise self.wrong(key, repr(value)[:40], f"a {'text' if kind is str else 'list'}")
         return value or None
 
     def wrong(self, key: str, value: str, expected: str) -> Unreadable:
-        """Error that names file, key and value."""
+        """Error with file, key and value."""
         return Unreadable(f"{self.source}: {key}: is {value}, not {expected}")
 
 
 def read(values: Mapping[str, Any], source: str) -> Result:
-    """The result of a run. Raises Unreadable, which names `source` and the key."""
+    """Read the result of a run. Raises Unreadable, which names `source` and the key."""
     run = _Values(source, values)
     rate, cap, burstiness = run.number("request_rate"), run.count("max_concurrency"), run.number("burstiness")
     requests = _requests(run)
@@ -136,7 +136,7 @@ def read(values: Mapping[str, Any], source: str) -> Result:
 
 
 def _stage(run: _Values, name: str, rate_per_s: float | None, requests: tuple[RequestRow, ...]) -> Stage:
-    """The figures of a run: from its requests if the file has them, else those of the file, without confidence intervals."""
+    """The figures of a run, from its requests if the file has them, or else the file's, without confidence intervals."""
     duration_s, completed = run.number("duration"), run.count("completed") or 0
     reported: dict[str, dict[str, float]] = {}
     for latency, key in VLLM_NAMES.items():
@@ -144,7 +144,7 @@ def _stage(run: _Values, name: str, rate_per_s: float | None, requests: tuple[Re
         keys = {"p50": ("median", "p50"), "max": ("p100",)}
         known = ((figure, run.number(f"{other}_{key}_ms")) for figure in names for other in keys.get(figure, (figure,)))
         figures = {figure: ms / 1e3 for figure, ms in known if ms is not None}
-        if any(figures.values()):  # without answers, or without chunks, the tool writes zeros
+        if any(figures.values()):  # without answers or chunks, the tool writes zeros
             reported[latency] = figures
     if requests:
         stage = stage_of_requests(name, rate_per_s, requests, begin_s=0.0, sending_s=None, duration_s=duration_s)
@@ -161,7 +161,7 @@ def _stage(run: _Values, name: str, rate_per_s: float | None, requests: tuple[Re
             answered=completed,
             outcomes={} if failed is None else {"ok": completed, **({"failed": failed} if failed > 0 else {})},
             latencies={
-                # The file does not have the number of gaps.
+                # the file lacks the number of gaps
                 latency: tuple(
                     Quantile(q, figures[figure], None, None, 0 if latency == "itl" else completed)
                     for figure, q in QUANTILES.items()
@@ -181,7 +181,7 @@ def _stage(run: _Values, name: str, rate_per_s: float | None, requests: tuple[Re
 
 
 def _requests(run: _Values) -> tuple[RequestRow, ...]:
-    """Requests from the lists with one value per request; empty if `ttfts` or `itls` is missing."""
+    """Requests from the lists with one value per request; empty without `ttfts` or `itls`."""
     keys = ("ttfts", "itls", "latencies", "input_lens", "output_lens", "errors", "start_times")
     lists = {key: values for key in keys if (values := run.get(key, list)) is not None}
     if not {"ttfts", "itls"} <= lists.keys():
@@ -215,14 +215,14 @@ def _request(row: _Values, begin_s: float) -> RequestRow:
 
 
 def _as_seen(lengths: list[int], mean: float | None) -> str | None:
-    """Lengths as text: their range, or without requests their mean."""
+    """Describe lengths by their range, or without requests by their mean."""
     if lengths:
         return f"{min(lengths)}–{max(lengths)}, as seen"
     return None if mean is None else f"{mean:.4g} in the mean, as seen"
 
 
 def _unix_s(run: _Values) -> float | None:
-    """End of the run by its `date`, such as `20261120-101500`, read as UTC; None if it is no such text."""
+    """End of the run from its `date`, such as `20261120-101500`, read as UTC; None if it has another form."""
     try:
         return datetime.strptime(run.get("date", str) or "", "%Y%m%d-%H%M%S").replace(tzinfo=UTC).timestamp()
     except ValueError:

@@ -1,4 +1,4 @@
-"""Report of comparisons: the verdict, one table per rate, the risk of either choice, and the limits of the figures."""
+"""Report of comparisons: verdict, one table per rate, risk of either choice, and limits of the figures."""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ def markdown(comparisons: Sequence[Comparison]) -> str:
 
 
 def html(comparisons: Sequence[Comparison]) -> str:
-    """All comparisons as one file that needs no network and no script."""
+    """All comparisons as one HTML file that needs no network and no script."""
     title = _title(comparisons[0]) if len(comparisons) == 1 else f"{len(comparisons)} comparisons"
     sections = [
         Section(section.title if len(comparisons) == 1 else f"{comparison.id}: {section.title}", section.blocks)
@@ -39,7 +39,7 @@ def html(comparisons: Sequence[Comparison]) -> str:
 
 
 def by_rate(compared: Sequence[Compared]) -> list[tuple[str, list[Compared]]]:
-    """The compared axes, grouped by rate and workload: (heading such as `at 4/s`, axes)."""
+    """Group the compared axes by rate and workload: (heading such as `at 4/s`, axes)."""
     groups: dict[str, list[Compared]] = {}
     for axis in compared:
         workload = f"{axis.workload} " if axis.workload else ""
@@ -48,7 +48,7 @@ def by_rate(compared: Sequence[Compared]) -> list[tuple[str, list[Compared]]]:
 
 
 def cells(axis: Compared) -> tuple[str, ...]:
-    """The cells of an axis in the comparison table, for the columns of HEAD."""
+    """An axis's cells in the comparison table, for the columns of HEAD."""
     unit = "%" if axis.ratio else " points"
     interval = "–"
     if axis.lower is not None and axis.upper is not None:
@@ -90,7 +90,7 @@ def _sections(comparison: Comparison) -> list[Section]:
 
 
 def _verdict(comparison: Comparison) -> Iterator[str]:
-    """Sentences on the axes in which a side is better, and on those without a significant difference."""
+    """Sentences about the axes on which a side is better, and those without a significant difference."""
     if not comparison.compared:
         why = "; ".join(comparison.not_judged)
         yield f"Not judged: {why}." if why else "The two sides do not compare."
@@ -115,7 +115,7 @@ def _sentence(text: str) -> str:
 
 
 def _risks(comparison: Comparison) -> list[Table | Note]:
-    """Table of risks, with a row for each axis and a column for each move (to B, back to A), and notes on what a rollback needs."""
+    """Table of risks (a row per axis, a column per move), and notes on what a rollback needs."""
     by_axis: dict[str, dict[str, Risk]] = {}
     for risk in comparison.risks:
         by_axis.setdefault(risk.place, {})[risk.move] = risk

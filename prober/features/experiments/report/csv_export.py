@@ -1,4 +1,4 @@
-"""Results as CSV, one row per stage or per request; column names are those of `vllm bench serve --save-result` where it has them."""
+"""Results as CSV, one row per stage or request; columns are named as in `vllm bench serve --save-result`, if it has them."""
 
 import csv
 from collections.abc import Iterable, Sequence
@@ -12,13 +12,13 @@ FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\n", "＝", "＋", "－", "＠")  # 
 
 
 class _Lines(list[str]):
-    """List of lines that `csv.writer` writes to as to a file."""
+    """List of lines to which `csv.writer` writes as to a file."""
 
     write = list.append
 
 
 def stages(results: Sequence[Result]) -> str:
-    """CSV with a row per stage. A column that a row has no value for is empty; each outcome has its own column."""
+    """CSV with a row per stage. Unknown values are empty; each outcome has its own column."""
     rows = [
         {
             "id": result.id,
@@ -86,7 +86,7 @@ def _csv(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _safe(value: Any) -> Any:
-    """Printable value that no spreadsheet runs as a formula."""
+    """Make a value printable, so that no spreadsheet runs it as a formula."""
     if not isinstance(value, str):
         return value
     text = printable(value)

@@ -1,4 +1,4 @@
-"""Document of sections with tables, notes and figures, written as Markdown or as one HTML file that loads nothing."""
+"""A document of sections with tables, notes and figures, as Markdown or as one HTML file that loads nothing."""
 
 import re
 from collections.abc import Sequence
@@ -9,14 +9,14 @@ from prober.measure.printable import printable
 from prober.storage.watched_file import asset
 
 Kind = Literal["", "good", "bad", "few", "unknown"]
-# Characters that begin markup: of CommonMark, of GitHub's tables and strikethrough, and of what it makes a link without any.
+# Characters that begin markup in CommonMark, in GitHub's tables and strikethrough, and in its automatic links.
 _MARKUP = re.compile(r"[\\`*\[\]<|~&@]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.", re.IGNORECASE)
-_BLOCK_MARK = re.compile(r"^(\d*)(>|[.)#+-](?=[#+-]*(?: |$)))")  # at the beginning: headings, lists, lines, quotations
+_BLOCK_MARK = re.compile(r"^(\d*)(>|[.)#+-](?=[#+-]*(?: |$)))")  # at a line's start: headings, lists, rules, quotes
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Text in a table. kind: meaning, shown as a colour or emphasis; aside: smaller text after it; id: target of links to the cell"""
+    """Text in a table. kind: meaning, shown as colour or emphasis; aside: smaller text after it; id: link target"""
 
     text: str
     kind: Kind = ""
@@ -29,7 +29,7 @@ UNKNOWN = Cell("unknown", "unknown")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Table. head: column names, with a leading `#` for numbers; rows: cells, as many as columns."""
+    """A table. head: column names, with a leading `#` for numbers; rows: cells, as many as columns"""
 
     head: Sequence[str]
     rows: Sequence[Sequence[Cell | str]]
@@ -37,7 +37,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Paragraph. lead: it states a result, and does not explain one"""
+    """A paragraph. lead: it states a result instead of explaining one"""
 
     text: str
     lead: bool = False
@@ -51,13 +51,13 @@ class Code:
 
     @property
     def fence(self) -> str:
-        """The fence around the code in Markdown: more backticks than the text has anywhere in a row."""
+        """The Markdown fence around the code: longer than any row of backticks in the text."""
         return "`" * max([3, *(1 + len(marks) for marks in re.findall("`+", self.text))])
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Chart. keys: (colour, name) of each line; is_wide: as wide as the page"""
+    """A chart. keys: (colour, name) per line; is_wide: as wide as the page"""
 
     title: str
     svg: str
@@ -68,7 +68,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Heading and the blocks under it. is_folded: closed at first in HTML, open in print and in Markdown."""
+    """A heading and the blocks below it. is_folded: initially closed in HTML, open in print and Markdown"""
 
     title: str
     blocks: Sequence[Table | Note | Code | Figure]
@@ -76,12 +76,12 @@ class Section:
 
 
 def as_markdown(title: str, sections: Sequence[Section]) -> str:
-    """The document in Markdown, without figures and without sections that have only figures."""
+    """The document in Markdown, without figures and sections that only have figures."""
     return _rendered("report.md", title=title, sections=sections)
 
 
 def as_html(title: str, sections: Sequence[Section]) -> str:
-    """The document as a single file with its style and charts. Its content security policy forbids a browser to load anything."""
+    """The document as one file with style and charts. Its content security policy forbids browsers to load anything."""
     return _rendered("report.html", title=title, sections=sections, chart_style=asset("chart.css").decode())
 
 
@@ -98,6 +98,6 @@ def _rendered(template: str, **values: object) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text without markup, links and character references, as texts from targets and files may contain them."""
+    """Text without markup, links and character references, which texts from targets and files may contain."""
     escaped = _MARKUP.sub(r"\\\g<0>", " ".join(text.split()))
     return _BLOCK_MARK.sub(r"\1\\\2", escaped)

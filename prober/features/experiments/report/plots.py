@@ -18,25 +18,25 @@ MAX_LINE_POINTS = 240  # of a distribution
 MAX_TIMELINE_POINTS, MAX_TIMELINE_FAILURES = 2_500, 300
 MAX_LABELLED_POINTS = 12  # of a frontier
 MAX_QUANTILE = 0.9999  # end of a distribution's axis
-MAX_EXTRAPOLATION = 1.5  # of the highest rate: a knee far beyond it leaves the measured points their room
-WIDE, WIDE_HEIGHT = 1160, 420  # of the chart that comes first
+MAX_EXTRAPOLATION = 1.5  # of the highest rate: a knee far beyond it must not squeeze the measured points
+WIDE, WIDE_HEIGHT = 1160, 420  # of the first chart
 
 NamedResults = Sequence[tuple[str, Result]]
 
 
 def rate_of(stage: Stage) -> float | None:
-    """Total requests per second of a stage: its rate, or else its answered requests per second, plus the background load."""
+    """Total requests per second of a stage: rate, or else answered requests per second, plus the background load."""
     own = stage.rate_per_s if stage.rate_per_s is not None else stage.requests_per_s
     return None if own is None else own + (stage.demand_per_s or 0.0)
 
 
 def stage_id(result: Result, stage: Stage) -> str:
-    """Id of the element that shows the latencies of a stage."""
+    """Id of the page element with a stage's latencies."""
     return f"{result.id}-{next(i for i, other in enumerate(result.stages) if other is stage)}"
 
 
 def decisive_latency(results: NamedResults) -> str:
-    """The latency whose SLO fails first, by the first result that shows one; else the latency of its first SLO; else TTFT."""
+    """The latency to draw large: of the SLO that fails first, else of the first SLO, else TTFT."""
     for _, result in results:
         signals = {slo.name: slo.signal for slo in result.slos}
         first = binding(result.capacities)
@@ -55,7 +55,7 @@ def main_curve(results: NamedResults) -> Figure | None:
 def curves(results: NamedResults, latencies: Sequence[str] = LATENCIES, *, first: bool = False) -> list[Figure]:
     """QPS–latency charts: p50 and p99 of each latency over the rate, with thresholds and knees.
 
-    first: draw all details of the first result only, and the p99 of the others as thin lines
+    first: draw only the first result in full, and the others' p99 as thin lines
     """
     return [figure for latency in latencies if (figure := _curve(results, latency, first=first)) is not None]
 
@@ -66,7 +66,7 @@ def frontiers(results: NamedResults) -> list[Figure]:
 
 
 def distributions(results: NamedResults) -> list[Figure]:
-    """Charts of the distributions of TTFT and ITL in each stage. The charts of all results have the same scale."""
+    """Charts of the distributions of TTFT and ITL per stage, with one scale for all results."""
     figures = []
     for latency in ("ttft", "itl"):
         rows = [(name, result, _stage_quantiles(result, latency)) for name, result in results]
@@ -89,7 +89,7 @@ def timelines(results: NamedResults) -> list[Figure]:
 
 
 class _CurvePoint(NamedTuple):
-    """A stage in a chart over the rate. line: index of its line; tail_bound: lower bound, if the tail quantile is not known"""
+    """A stage in a chart over the rate. line: index of its line; tail_bound: lower bound, if the tail quantile is unknown"""
 
     line: int
     stage: Stage
@@ -117,7 +117,7 @@ def _curve(
     ]
     tail = percentile_name(tail_q)
     thresholds = _thresholds(drawn, latency)
-    # A knee belongs to a result; its colour is that of the result's first line.
+    # A knee belongs to a result, and has the colour of the result's first line.
     first_lines = {line.place: number for number, line in reversed(list(enumerate(drawn)))}
     knees = [
         (number, knee)
@@ -189,7 +189,7 @@ def _tail_q(drawn: Sequence[Line], latency: str) -> float:
 
 
 def _curve_points(drawn: Sequence[Line], latency: str, tail_q: float) -> list[_CurvePoint]:
-    """Points for the stages that have a rate and a median, sorted by line and rate."""
+    """Points of the stages with a rate and a median, sorted by line and rate."""
     return [
         _CurvePoint(
             number,
@@ -214,7 +214,7 @@ def _draw_line(canvas: Canvas, points: Sequence[_CurvePoint], latency: str, colo
     canvas.line([(point.rate_per_s, point.p50.estimate) for point in points], colour, "dashed")
     canvas.line(tail, colour)
     for point in points:
-        link = point.link if canvas.width > WIDTH else ""  # small charts stand in pages without the figures of a point
+        link = point.link if canvas.width > WIDTH else ""  # small charts are on pages without a point's figures
         for quantile in filter(None, (point.p50, point.tail)):
             if quantile.lower is not None and quantile.upper is not None:
                 canvas.whisker(point.rate_per_s, quantile.lower, quantile.upper, colour)
@@ -240,7 +240,7 @@ def _extent(quantile: Quantile | None) -> tuple[float, ...]:
 
 
 def _thresholds(drawn: Sequence[Line], latency: str) -> list[tuple[float, str]]:
-    """(seconds, label) of the thresholds of the SLOs. The label names the lines that have the SLO, unless all have it."""
+    """(seconds, label) of the SLO thresholds. The label names the lines with the SLO, unless all have it."""
     lines_of: dict[tuple[float, str], set[int]] = {}
     for number, line in enumerate(drawn):
         for slo in {slo.name: slo for stage in line.stages for slo in contracted(line.result, stage)}.values():
@@ -264,7 +264,7 @@ def _knees(result: Result, latency: str) -> list[Capacity]:
 
 
 def _fits(result: Result, latency: str, tail_q: float) -> list[tuple[tuple[float, float], ...]]:
-    """The curves that a sweep's model fitted to the tail quantile `tail_q`."""
+    """Curves that a sweep's model fitted to the tail quantile `tail_q`."""
     names = {slo.name for slo in result.slos if slo.signal == latency and float(slo.objective) == tail_q}
     return [capacity.curve for capacity in result.capacities if capacity.slo in names and capacity.curve]
 
@@ -314,11 +314,11 @@ def _frontier(results: NamedResults, latency: str) -> Figure | None:
 
 
 def _stage_quantiles(result: Result, latency: str) -> list[list[tuple[float, float]]]:
-    """(seconds, quantile) points of the distribution in each stage: from samples, or else from the known quantiles."""
+    """(seconds, quantile) points of each stage's distribution, from samples or else the known quantiles."""
     stages = []
     for stage in result.stages:
         values = sorted(samples(stage.requests)[latency])
-        if values:  # evenly on the tail's scale, up to the last quantile that so many samples can show
+        if values:  # evenly on the tail's scale, up to the last quantile that the samples can show
             count, steps = len(values), min(len(values), MAX_LINE_POINTS)
             qs = (1 - count ** (-step / steps) for step in range(steps + 1))
             stages.append([(values[round(q * (count - 1))], q) for q in qs])
@@ -348,7 +348,7 @@ def _distribution(
 
 
 def _title(title: str, name: str) -> str:
-    """Title of a figure, with the result's name if there are several."""
+    """Title of a figure, with the result's name if there are several results."""
     return f"{title}, {name}" if name else title
 
 

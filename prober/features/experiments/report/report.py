@@ -1,8 +1,8 @@
-"""The report of one result or of several side by side: Markdown, one HTML file with its charts, CSV.
+"""The report of one result, or of several side by side: Markdown, one HTML file with charts, CSV.
 
     page = html([read(text, path)])
 
-Everything in it is derived from the results; missing values are marked `unknown`.
+Everything is derived from the results; missing values are marked `unknown`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ def markdown(results: Sequence[Result]) -> str:
 
 
 def html(results: Sequence[Result]) -> str:
-    """The report as one file that needs no network and no script."""
+    """The report as one HTML file that needs no network and no script."""
     return as_html(_title(results), _sections(_named(results)))
 
 
@@ -66,7 +66,7 @@ def _named(results: Sequence[Result]) -> NamedResults:
 
 def _sections(results: NamedResults) -> list[Section]:
     def of_all(table: Callable[[Result], Table | None]) -> Table | None:
-        """A single table for all results. With several, it has the columns of all of them, after one with the name of the result."""
+        """A single table for all results; if there are several, with the columns of all and a first column with the result's name."""
         tables = [(name, of_result) for name, result in results if (of_result := table(result)) is not None]
         if len(results) == 1 or not tables:
             return tables[0][1] if tables else None
@@ -75,7 +75,7 @@ def _sections(results: NamedResults) -> list[Section]:
         return Table(["result", *head], [[name, *(cells.get(column, "–") for column in head)] for name, cells in named])
 
     def notes(sentences: Callable[[Result], Iterable[str]], *, lead: bool = False) -> list[Note]:
-        """A note for each sentence, which names its result if there are several."""
+        """A note per sentence, which names its result if there are several."""
         return [
             Note(f"{name}: {sentence}" if len(results) > 1 else sentence, lead)
             for name, result in results
@@ -184,7 +184,7 @@ def _verdict(result: Result) -> Iterator[str]:
 
 
 def _highest_rate(result: Result) -> float:
-    """Highest total rate of a stage; 0 if none is known."""
+    """Highest total rate of a stage; 0 if unknown."""
     return max((plots.rate_of(stage) or 0.0 for stage in result.stages), default=0.0)
 
 
@@ -235,7 +235,7 @@ _USERS = TableOf(
 
 
 def _bad_events(result: Result) -> Table | None:
-    """Table of the share of bad events of each SLO by stage. It has no verdict, which covers all stages."""
+    """Table of each SLO's share of bad events by stage. It has no verdict, which would cover all stages."""
 
     def bad(slo: Slo, stage: Stage) -> Cell:
         events, bad_events = stage.slos.get(slo.name, (0, 0))
@@ -252,11 +252,11 @@ def _bad_events(result: Result) -> Table | None:
     return table_of(columns, ((stage,) for stage in result.stages)) if result.slos else None
 
 
-Fact = Callable[[Result], Cell | str | None]  # None: not known
+Fact = Callable[[Result], Cell | str | None]  # None: unknown
 
 
 def _by_result(results: NamedResults, facts: Mapping[str, Fact]) -> Table:
-    """Table with a row for each fact and a column for each result. facts: functions that return a result's value, by name"""
+    """Table with a row per fact and a column per result. facts: {name: function that returns a result's value}"""
     rows: list[Row] = []
     for name, fact in facts.items():
         values = (fact(result) for _, result in results)
@@ -287,7 +287,7 @@ _FACTS: Mapping[str, Fact] = {
 
 
 def _known_context(results: NamedResults) -> dict[str, Fact]:
-    """The context values that at least one result knows, with their source, or with all values if sources disagree."""
+    """Context values known for at least one result, with source, or if sources disagree with all values."""
 
     def fact(name: str, result: Result) -> Cell | None:
         for disagreement in result.disagreements:

@@ -24,7 +24,7 @@ Columns = Mapping[str, Callable[..., Value]]  # by name, with a leading `#` for 
 
 
 def cell(value: Value) -> Cell | str:
-    """A value as a cell: None is unknown, a number has four significant digits, and from 1,000 on no decimals."""
+    """A value as a cell: None is unknown; numbers have four significant digits, and from 1,000 no decimals."""
     if isinstance(value, Quantile):
         return quantile_cell(value)
     if isinstance(value, float | int):
@@ -33,9 +33,9 @@ def cell(value: Value) -> Cell | str:
 
 
 def table_of(columns: Columns, rows: Iterable[Iterable[Any]]) -> Table | None:
-    """A table; None without rows.
+    """Build a table; None without rows.
 
-    columns: functions that return the value of a cell from the items of a row, by column name; rows: items of each row
+    columns: {column name: function that returns a cell's value from the items of a row}; rows: items of each row
     """
     cells = [[cell(column(*row)) for column in columns.values()] for row in map(tuple, rows)]
     return Table(list(columns), cells) if cells else None
@@ -43,26 +43,26 @@ def table_of(columns: Columns, rows: Iterable[Iterable[Any]]) -> Table | None:
 
 @dataclass(frozen=True, slots=True)
 class TableOf:
-    """A kind of table that a report shows for each result. rows: returns the items of each row; note: how to read the table"""
+    """A kind of table that a report shows per result. rows: returns the items of each row; note: how to read the table"""
 
     rows: Callable[[Result], Iterable[Iterable[Any]]]
     columns: Columns
     note: str = ""
 
     def table(self, result: Result) -> Table | None:
-        """The table for a result; None if it would have no rows."""
+        """The table for a result; None if it has no rows."""
         return table_of(self.columns, self.rows(result))
 
 
 def part(facet: Facet, result: Result) -> Table | None:
-    """The table of a facet of the stages of a result; None if it has no columns, or no stage has it."""
+    """Table of a facet of a result's stages; None if it has no columns, or no stage has it."""
     named = {name: lambda stage, value, column=column: column(value) for name, column in facet.columns.items()}
     rows = ((stage, value) for stage in result.stages for value in facet.of(stage))
     return table_of({"stage": lambda stage, value: stage.name, **named}, rows) if facet.columns else None
 
 
 def latencies(result: Result) -> Table | None:
-    """Table of the quantiles, mean and standard deviation of each latency in each stage."""
+    """Table of quantiles, mean and standard deviation of each latency in each stage."""
     rows: list[Row] = []
     for stage in result.stages:
         anchor = plots.stage_id(result, stage)
@@ -93,9 +93,9 @@ def latencies(result: Result) -> Table | None:
 
 
 def contradictions(result: Result) -> Iterator[str]:
-    """A sentence for each latency statistic in a file that the file's own requests contradict.
+    """A sentence per latency statistic in a file that the file's own requests contradict.
 
-    As tools interpolate quantiles differently, a difference of one rank plus MAX_APART is allowed.
+    Tools interpolate quantiles differently, so a difference of one rank plus MAX_APART is allowed.
     """
     for stage in result.stages:
         of_stage = samples(stage.requests)
@@ -119,7 +119,7 @@ def contradictions(result: Result) -> Iterator[str]:
 
 
 AS_THE_FILE_SAYS = "as the file says"
-MAX_APART = 0.05  # between a figure of a file and that of its requests
+MAX_APART = 0.05  # between a file's figure and its requests'
 LATENCY_NOTE = (
     "In brackets the distribution-free 95% interval, ? where the samples give no bound. * marks too few samples: under 1,000 "
     "for p99, 200 for p95, 100 for p90, 100,000 for p99.9; nothing should rest on those. The gaps of one answer are alike, so "
@@ -186,7 +186,7 @@ THROUGHPUT = TableOf(
 
 
 def _use(name: str, stage: Stage) -> Value:
-    """A stage's value of one usage metric, from the engine's metrics page or from the GPUs."""
+    """A stage's value of one usage figure, from the engine's metrics page or the GPUs."""
     value = stage.use.get(name)
     if value is not None and name.endswith("_ratio"):
         return f"{value * 100:.3g}%"
@@ -254,7 +254,7 @@ COSTS = TableOf(
 
 
 def repeats(results: plots.NamedResults) -> Table | None:
-    """Table of stages that were measured more than once under the same conditions, in one result or in several."""
+    """Table of stages measured more than once under the same conditions, in one or several results."""
     groups: dict[tuple[object, ...], list[tuple[int, Stage]]] = {}
     for line in lines(results):
         for stage in line.stages:
@@ -264,7 +264,7 @@ def repeats(results: plots.NamedResults) -> Table | None:
 
 
 def _p99_ms(latency: str, places: Sequence[int], stages: Sequence[Stage]) -> Cell | str:
-    """A cell with the p99 of a latency in milliseconds, over repeated stages."""
+    """Cell with a latency's p99 in milliseconds, over repeated stages."""
     p99s = (stage.quantile(latency, 0.99) for stage in stages)
     return spread([None if p99 is None else p99.estimate * 1e3 for p99 in p99s])
 
@@ -281,7 +281,7 @@ _REPEATS: Columns = {
 
 
 def capacities(results: plots.NamedResults) -> Table | None:
-    """Table of the capacities by SLO that several sweeps of one configuration found; None for fewer than two sweeps."""
+    """Table of capacities by SLO from several sweeps of one configuration; None for fewer than two."""
     runs: dict[tuple[object, ...], list[Result]] = {}
     for place, (_, result) in enumerate(results):
         if result.capacities and not result.capacities[0].users:
@@ -313,7 +313,7 @@ REPEATS_NOTE = (
 
 
 def apart(results: plots.NamedResults) -> Note | None:
-    """Note on why some stages are not pooled or not joined to one curve; None if all are."""
+    """Note on why some stages are not pooled, or not joined to one curve; None if all are."""
     drawn = lines(results)
     sentences = []
     if differs := differing(drawn):
@@ -330,13 +330,13 @@ def apart(results: plots.NamedResults) -> Note | None:
 
 
 def _pooled(line: Line) -> tuple[object, ...]:
-    """Key that is equal for two lines whose stages can be repeats of each other."""
+    """Key of a line; stages of lines with equal keys can be repeats of each other."""
     own = line.place if line.unknown else None
     return (line.result.kind, *line.conditions.values(), own)
 
 
 def spread(values: Sequence[float | None]) -> Cell | str:
-    """Cell with the median of the known values, the lowest and highest, and half of that range as a percentage of its middle."""
+    """Cell with the median of the known values, lowest and highest, and half of that range as a percentage of its middle."""
     known = [value for value in values if value is not None]
     if not known:
         return UNKNOWN

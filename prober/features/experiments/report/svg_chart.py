@@ -1,4 +1,4 @@
-"""Chart as inline SVG, without scripts. Colours are CSS variables of the page, so that it is legible in light and dark mode."""
+"""A chart as inline SVG without scripts. Colours are CSS variables of the page, so that it is legible in light and dark mode."""
 
 import math
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from prober.statistics.quantiles import percentile_name
 
 Form = Literal["linear", "log", "tail"]
 TAIL = (0.5, 0.9, 0.99, 0.999)
-MAX_INTERVALS = 7  # between the ticks of a linear axis
+MAX_INTERVALS = 7  # between ticks of a linear axis
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Axis from `low` to `high`.
+    """An axis from `low` to `high`.
 
-    form: `log` is for seconds, with durations as labels; `tail` for quantiles: each further nine is as wide as the first
+    form: `log` is for seconds, labelled with durations; `tail` for quantiles: each further nine is as wide as the first
     """
 
     low: float
@@ -78,7 +78,7 @@ COLOURS = 6
 
 
 def colour(index: int) -> str:
-    """Colour that distinguishes a line from the others. index: of the line"""
+    """Colour that distinguishes line `index` from the others."""
     return f"var(--c{index % COLOURS})"
 
 
@@ -160,7 +160,7 @@ class Canvas:
             )
 
     def label(self, x: float, y: float, text: str) -> None:
-        """Write a text beside a point, unless it would overlap an earlier one."""
+        """Write a text next to a point, unless it would overlap an earlier one."""
         left, top, width = self._x(x) + 7, self._y(y) - 6, 7 * len(text)
         if left + width > self.width:
             left -= 14 + width

@@ -1,4 +1,4 @@
-"""Several configurations side by side: the settings that changed, and the capacity and cost of each configuration."""
+"""Several configurations side by side: changed settings, and the capacity and cost of each."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from prober.statistics.quantiles import Quantile
 
 
 def changes(results: plots.NamedResults) -> Iterator[str]:
-    """A sentence for each result after the first: the settings that differ from those of the first, where both are known."""
+    """A sentence per result after the first: the settings that differ from the first result's, where both are known."""
     if not (of_results := [_settings(line) for line in _first_lines(results)]):
         return
     first, *further = of_results
@@ -36,10 +36,10 @@ def changes(results: plots.NamedResults) -> Iterator[str]:
 
 
 def trade_offs(results: plots.NamedResults) -> Table | None:
-    """Capacity, and throughput, latency, cost and quality at the rate that `priced_stage` names, by set-up; None for one result.
+    """Capacity, and throughput, latency, cost and quality at the rate from `priced_stage`, by set-up; None for one result.
 
-    Last column: comparable set-ups that dominate this one: worse in no figure that both have, better in at least one. Set-ups that no
-    other one dominates are the frontier.
+    The last column has comparable set-ups that dominate this one: worse in no common figure, better in at least one. Set-ups
+    that no other dominates are the frontier.
     """
     if len(results) < 2:
         return None
@@ -62,19 +62,17 @@ TRADE_OFFS_NOTE = (
     "frontier. Set-ups are compared only if requests, arrivals and share of failures are the same, both numbers of GPUs are known "
     "(--gpus), and the rates are the same or both capacities known."
 )
-MAX_RATE_DIFFERENCE = (
-    0.05  # of rates that are called the same, as a ratio: they contain the load of others, which varies
-)
+MAX_RATE_DIFFERENCE = 0.05  # between rates that count as equal, as a ratio: they include others' load, which varies
 # Columns
 CAPACITY, CAPACITY_PER_GPU, RATE = "#capacity at all SLOs /s", "#capacity /s a GPU", "#figures at /s"
 DOLLARS, WRONG = "#$ a million output tokens", "#wrong of checked answers, %"
 P99S = {"#TTFT p99": "ttft", "#TPOT p99": "tpot"}
-Figures = dict[str, float | Quantile | None]  # by column; None: not known
+Figures = dict[str, float | Quantile | None]  # by column; None: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class _SetUp:
-    """A result with its figures. stage: the stage whose figures they are, None if there is none"""
+    """A result with its figures. stage: the stage of the figures; None without one"""
 
     name: str
     result: Result
@@ -83,7 +81,7 @@ class _SetUp:
 
 
 def _are_comparable(a: _SetUp, b: _SetUp) -> bool:
-    """True if a difference of the figures can be one of the set-ups, by the rules of TRADE_OFFS_NOTE."""
+    """True if the set-ups can explain a difference in the figures, by the rules of TRADE_OFFS_NOTE."""
     if a.stage is None or b.stage is None or None in (*_known(a.result, a.stage), *_known(b.result, b.stage)):
         return False
     failed_of_a, failed_of_b = ((stage.unanswered or 0) / (stage.sent or 1) for stage in (a.stage, b.stage))
@@ -97,25 +95,25 @@ def _are_comparable(a: _SetUp, b: _SetUp) -> bool:
 
 
 def _known(result: Result, stage: Stage) -> tuple[object, ...]:
-    """Facts without which no set-up is compared."""
+    """Facts without which a set-up is not compared."""
     load = result.load
     return load.arrivals, load.prompt_tokens, load.output_tokens, gpus_of(result).count, stage.unanswered
 
 
 def _load(result: Result, stage: Stage) -> tuple[object, ...]:
-    """The load of a stage apart from its lengths and its rate. In a closed loop the number of requests at once stands for the rate."""
+    """Load of a stage without lengths and rate. In a closed loop the number of concurrent requests replaces the rate."""
     load = stage.load or result.load
     at_once = None if load.is_open_loop else load.max_in_flight or stage.sent
     return load.arrivals, load.dataset, load.sampling, stage.users, at_once
 
 
 def _reaches_rate(stage: Stage, other: Stage) -> bool:
-    """True if the rate of a stage is that of the other one, or higher."""
+    """True if the rate of a stage is at least that of the other."""
     return (plots.rate_of(stage) or 0.0) * (1 + MAX_RATE_DIFFERENCE) >= (plots.rate_of(other) or 0.0)
 
 
 def _figures(result: Result) -> Figures:
-    """The figures of the configuration that a result measured."""
+    """Figures of the configuration that a result measured."""
     capacity, stage, gpus = combined(result.capacities), priced_stage(result), gpus_of(result)
     knee_per_s = capacity.estimate if capacity is not None and not capacity.users else None
     dollars_per_s = gpus.dollars_per_hour / HOUR_S if gpus.dollars_per_hour else None
@@ -138,7 +136,7 @@ def _figures(result: Result) -> Figures:
 
 
 def _cell(value: float | Quantile | None, first: float | Quantile | None) -> Cell | str:
-    """Cell with a figure, and its difference from `first`, that of the first result; None: no comparison."""
+    """Cell with a figure, and its difference from the first result's (`first`; None: no comparison)."""
     if isinstance(value, Quantile):
         return replace(quantile_cell(value), aside="")
     text = cell(value)
@@ -148,7 +146,7 @@ def _cell(value: float | Quantile | None, first: float | Quantile | None) -> Cel
 
 
 def _dominates(one: _SetUp, other: _SetUp) -> bool:
-    """True if a comparable set-up is worse in no figure that both have, at a rate that is no lower, and better in one."""
+    """True if a comparable set-up is worse in no common figure, at no lower rate, and better in at least one."""
     gains = zip(_gains(one.figures), _gains(other.figures), strict=True)
     pairs = [(a, b) for a, b in gains if a is not None and b is not None]
     is_better = len(pairs) > 1 and all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
@@ -156,7 +154,7 @@ def _dominates(one: _SetUp, other: _SetUp) -> bool:
 
 
 def _gains(figures: Figures) -> list[float | None]:
-    """The figures that are compared, negated where less is better."""
+    """The compared figures, negated where less is better."""
     gains: list[float | None] = []
     for column, value in figures.items():
         amount = value.estimate if isinstance(value, Quantile) else value
@@ -166,13 +164,13 @@ def _gains(figures: Figures) -> list[float | None]:
 
 
 def _first_lines(results: plots.NamedResults) -> list[Line]:
-    """The first curve of each result; empty if a result has none."""
+    """First curve of each result; empty if a result has none."""
     by_place = {line.place: line for line in reversed(lines(results))}
     return [by_place[place] for place in sorted(by_place)] if len(by_place) == len(results) else []
 
 
 def _settings(line: Line) -> dict[str, str | None]:
-    """Conditions of a curve. Each engine flag and each sampling parameter is an entry of its own; a single stage has its rate too."""
+    """Conditions of a curve. Each engine flag and sampling parameter is a separate entry; a single stage also has its rate."""
     result, stage = line.result, line.stages[0]
     load = stage.load or result.load
     conditions = {name: value for name, value in line.conditions.items() if name not in ("engine's flags", "sampling")}
