@@ -175,7 +175,7 @@ def _show(engines: Mapping[str, Engine], story: str, trouble_s: float, duration_
             for name, command in commands.items():
                 processes.start(name, command)
             alerts = _alerts(ports, processes.running["Prometheus"], stop) if prometheus else None
-            _tell(ports, list(engines), alerts, story)
+            _print_story(ports, list(engines), alerts, story)
             end = time.monotonic() + duration_s
             while not stop.wait(0.2) and time.monotonic() < end:
                 processes.check()
@@ -258,7 +258,7 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _tell(ports: Mapping[str, int], engines: Sequence[str], alerts: str | None, story: str) -> None:
+def _print_story(ports: Mapping[str, int], engines: Sequence[str], alerts: str | None, story: str) -> None:
     """Print the addresses and what to expect. alerts: URL of Prometheus's alerts page; None without Prometheus"""
     addresses = ADDRESSES.format(
         prober=ports["prober"],

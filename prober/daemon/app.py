@@ -396,7 +396,7 @@ class App:
                 return str(problem)
             self._set_up(specs)
             await self._desired_targets.configure(specs)
-            await self._fleet.settled()
+            await self._fleet.wait_until_stopped()
             if self.pod_ends:
                 self._end_own_targets()
             self._applied()

@@ -123,7 +123,7 @@ class Recording:
         early_ns = at_ns if earliest_ns is None else earliest_ns
         for event in events:
             chunks = len(self._stamps)
-            self._take_event(at_ns, event)
+            self._process_event(at_ns, event)
             if early_ns < at_ns and len(self._stamps) > chunks:
                 # Not if a comment, an incomplete event or the framing of a later piece follows.
                 size, end = len(event.data), read.rstrip(b"\r\n")
@@ -216,9 +216,9 @@ class Recording:
         """Process an event that is incomplete at the end of the body. Raises LineTooLong."""
         for event in self._sse.finish():
             if not self.has_failed:
-                self._take_event(self._fed_ns, event)
+                self._process_event(self._fed_ns, event)
 
-    def _take_event(self, at_ns: int, event: SseEvent) -> None:
+    def _process_event(self, at_ns: int, event: SseEvent) -> None:
         """Process an event of the stream. An incomplete one, from a stream that broke off, counts only if it is an error."""
         name, payload = event.name, event.data.strip()
         if name == STRAY:
@@ -238,7 +238,7 @@ class Recording:
                 self.error = chunk.error
                 return
             self._has_event = True
-            self._take_chunk(at_ns, chunk, payload)
+            self._process_chunk(at_ns, chunk, payload)
         except NoObject as other:  # no content, like an empty event, unless it is an error
             first = other.value[0] if isinstance(other.value, list) and other.value else None
             if name == b"error":
@@ -251,7 +251,7 @@ class Recording:
             if event.complete:
                 self._has_event, self.malformed = True, str(problem)
 
-    def _take_chunk(self, at_ns: int, chunk: Chunk, payload: bytes) -> None:
+    def _process_chunk(self, at_ns: int, chunk: Chunk, payload: bytes) -> None:
         """Process the content of an event. Raises Malformed."""
         if chunk.is_end:
             self.ended_ns = at_ns

@@ -38,7 +38,7 @@ class Fleet:
         self._next_start_s = 0.0
         self._elsewhere: set[str] = set()  # keys of other shards' targets
 
-    async def settled(self) -> None:
+    async def wait_until_stopped(self) -> None:
         """Wait until all removed and changed targets have stopped."""
         while self._changing:
             await asyncio.wait(list(self._changing.values()))

@@ -257,11 +257,11 @@ def _read_event(data: bytes) -> TargetEvent:
 class FirstAnswers:
     """Reports the first answers of targets that start together as one event, once each has answered or failed.
 
-    names: names of the targets; tell: called with the text of the event
+    names: names of the targets; report: called with the text of the event
     """
 
-    def __init__(self, names: Collection[str], tell: Callable[[str], None]) -> None:
-        self._waiting, self._names, self._tell = set(names), list[str](), tell
+    def __init__(self, names: Collection[str], report: Callable[[str], None]) -> None:
+        self._waiting, self._names, self._report = set(names), list[str](), report
 
     def include(self, name: str, state: TargetState) -> bool:
         """Take a state of a target. Returns True if the change is part of the common event."""
@@ -279,5 +279,5 @@ class FirstAnswers:
         self._waiting.clear()
         if self._names:
             are = "is" if len(self._names) == 1 else "are"
-            self._tell(f"{counted(len(self._names), 'target')} {are} ready: {first_names(self._names, MAX_NAMES)}")
+            self._report(f"{counted(len(self._names), 'target')} {are} ready: {first_names(self._names, MAX_NAMES)}")
             self._names.clear()

@@ -140,10 +140,10 @@ class ObservedTarget(TargetObserver):
         return {name: value for observer in self._observers for name, value in observer.summary().items()}
 
     def removed(self) -> None:
-        self._tell("removed")
+        self._notify("removed")
         self._observers = []
 
-    def _tell(self, method: str, *values: object, **named: object) -> None:
+    def _notify(self, method: str, *values: object, **named: object) -> None:
         for observer in self._observers:
             try:
                 getattr(observer, method)(*values, **named)
@@ -153,4 +153,4 @@ class ObservedTarget(TargetObserver):
 
 for _name in vars(TargetObserver):
     if _name not in vars(ObservedTarget) and not _name.startswith("_"):
-        setattr(ObservedTarget, _name, partialmethod(ObservedTarget._tell, _name))
+        setattr(ObservedTarget, _name, partialmethod(ObservedTarget._notify, _name))

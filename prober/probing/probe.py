@@ -56,7 +56,7 @@ RETRIES: dict[str, tuple[RetryKind, bool]] = {
 
 
 def always() -> bool:
-    """Return True: the default for `may`, which allows every request."""
+    """Return True: the default for `is_allowed`, which allows every request."""
     return True
 
 
@@ -117,16 +117,16 @@ async def in_turn(target: Target, request: Request) -> Request:
 class ProbeRun(ABC):
     """A running probe, with its budget, session and result. This process sends it, or a worker (`workers.WorkerRun`).
 
-    may: called when the request is due; the request is sent only if it returns True
+    is_allowed: called when the request is due; the request is sent only if it returns True
     answer: answer for the session's next turn; None if not needed, or if it cannot be sent again (`Answer.message`)
     first_ns: arrival of the first content; None before it
     late_ns: delay of sending caused by the prober, in no latency; 0 if not yet known
     """
 
-    def __init__(self, target: Target, request: Request, may: Callable[[], bool] = always) -> None:
+    def __init__(self, target: Target, request: Request, is_allowed: Callable[[], bool] = always) -> None:
         if target.refused_fields:
             request = replace(request, sampling={**request.sampling, **dict.fromkeys(target.refused_fields)})
-        self.request, self._target, self._may = request, target, may
+        self.request, self._target, self._is_allowed = request, target, is_allowed
         self._began_ns = target.clock.now_ns()
         self._unix_s = target.clock.unix_s() + (request.due_ns - self._began_ns) / 1e9
 
@@ -218,8 +218,8 @@ Launch = Callable[[Target, Request, Callable[[], bool]], ProbeRun]
 class LocalRun(ProbeRun):
     """A probe sent by the current process."""
 
-    def __init__(self, target: Target, request: Request, may: Callable[[], bool] = always) -> None:
-        super().__init__(target, request, may)
+    def __init__(self, target: Target, request: Request, is_allowed: Callable[[], bool] = always) -> None:
+        super().__init__(target, request, is_allowed)
         self._api = APIS[target.spec.api]
         self._recording = Recording(
             target.spec.stream,
@@ -319,7 +319,7 @@ class LocalRun(ProbeRun):
 
     def _send_if_ready(self) -> None:
         exchange = self._exchange
-        if self in self._target.in_flight and self._sent and not exchange.is_sent and self._may():
+        if self in self._target.in_flight and self._sent and not exchange.is_sent and self._is_allowed():
             if exchange.status == IDLE_TIMEOUT:
                 exchange.abort()
             assert self._connection is not None

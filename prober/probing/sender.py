@@ -37,7 +37,7 @@ class Sender(asyncio.TaskGroup):
     on_end: called with the result, not before the due time; None if the engine is loading or draining. A request cut after its due time
     has a result, with what it delivered
     cut_text: detail in the results of cut requests
-    may: called when a request should be sent; it is sent only if this returns True
+    is_allowed: called when a request should be sent; it is sent only if this returns True
     looks_up: True: look up health and identity of the target as for scheduled probes, and update its state by the results
     under_way: requests that have not ended, by task
     """
@@ -50,11 +50,11 @@ class Sender(asyncio.TaskGroup):
         on_due: Callable[[Sending, ProbeResult | None], None] = lambda sending, result: None,
         on_end: Callable[[Sending, ProbeResult | None], None] = lambda sending, result: None,
         cut_text: str = "",
-        may: Callable[[], bool] = always,
+        is_allowed: Callable[[], bool] = always,
         looks_up: bool = True,
     ) -> None:
         super().__init__()
-        self._target, self._clock, self._launch, self._may = target, target.clock, launch, may
+        self._target, self._clock, self._launch, self._is_allowed = target, target.clock, launch, is_allowed
         self._on_due, self._on_end, self._cut_text, self._looks_up = on_due, on_end, cut_text, looks_up
         self.under_way: dict[asyncio.Task[ProbeResult | None], Sending] = {}
 
@@ -114,7 +114,7 @@ class Sender(asyncio.TaskGroup):
                     request.session.end_turn(None, None)
                 self._on_end(sending, None)
                 return None
-        sending.run = run = self._launch(target, await in_turn(target, request), self._may)
+        sending.run = run = self._launch(target, await in_turn(target, request), self._is_allowed)
         running = asyncio.create_task(run.send())
         try:
             await self._clock.sleep_until(request.due_ns)

@@ -86,10 +86,10 @@ class Session:
         self._first_reading = asyncio.Event()
         self._readers: list[asyncio.Task[Any]] = []
 
-    def launch(self, target: Target, request: Request, may: Callable[[], bool] = always) -> ProbeRun:
+    def launch(self, target: Target, request: Request, is_allowed: Callable[[], bool] = always) -> ProbeRun:
         """Begin a request and count it as this session's."""
         self._due_ns.append(request.due_ns)
-        return self._launch(target, request, may)
+        return self._launch(target, request, is_allowed)
 
     async def __aenter__(self) -> Self:
         """Identify the target, calibrate prompt lengths, wait for a first reading of the metrics page, and read the facts."""

@@ -193,7 +193,7 @@ class TargetRunner:
             if target.is_refusing and target.paused_unix_s is None:
                 was_refused = True
                 await target.awake()
-                self._take(None)
+                self._process(None)
         if was_refused and target.has_answered:
             lead_ns = round(target.spec.connect_lead * 1e9)
             for launch in self._launches.values():
@@ -212,7 +212,7 @@ class TargetRunner:
             if self.target.paused_unix_s is not None:
                 return
             if why := why_missed(due_ns, clock.now_ns()):  # too late: draw nothing for it
-                self._take(unsent(due_ns, Outcome.INVALID, why, probe.workload.series[0]))
+                self._process(unsent(due_ns, Outcome.INVALID, why, probe.workload.series[0]))
                 return
             task = asyncio.create_task(self._probe(probe, drawer, due_ns))
             self._probes.add(task)
@@ -238,9 +238,9 @@ class TargetRunner:
             if self.target.is_ending:
                 detail = f"its server was being ended: {result.outcome} {result.detail}".rstrip()
                 result = replace(result, outcome=Outcome.CANCELLED, detail=detail)
-        self._take(result)
+        self._process(result)
 
-    def _take(self, result: ProbeResult | None) -> None:
+    def _process(self, result: ProbeResult | None) -> None:
         """Record a result (None: nothing was sent) and update the state. Exceptions are logged, and the schedule continues."""
         try:
             if result is not None:

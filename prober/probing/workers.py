@@ -74,7 +74,7 @@ class Workers:
         await asyncio.gather(*(process.end(CLOSE_S) for process in self._processes))
         self._processes = []
 
-    def launch(self, target: Target, request: Request, may: Callable[[], bool] = always) -> ProbeRun:
+    def launch(self, target: Target, request: Request, is_allowed: Callable[[], bool] = always) -> ProbeRun:
         """Begin a probe in a worker. This process sends sample prompts, and requests that wait for a session."""
         if (
             not self.count
@@ -82,8 +82,8 @@ class Workers:
             or request.sample_words is not None
             or request.busy is not None
         ):
-            return LocalRun(target, request, may)
-        return WorkerRun(self, target, request, may)
+            return LocalRun(target, request, is_allowed)
+        return WorkerRun(self, target, request, is_allowed)
 
     def deal(self, run: "WorkerRun", target: Target) -> tuple[WorkerProcess, int] | None:
         """(worker with the fewest requests, in rotation among equals; number of the target); None without workers.
@@ -157,8 +157,8 @@ class WorkerRun(ProbeRun):
     first_ns: int | None = None
     late_ns: int = 0
 
-    def __init__(self, workers: Workers, target: Target, request: Request, may: Callable[[], bool]) -> None:
-        super().__init__(target, request, may)
+    def __init__(self, workers: Workers, target: Target, request: Request, is_allowed: Callable[[], bool]) -> None:
+        super().__init__(target, request, is_allowed)
         self._workers = workers
         self._process: WorkerProcess | None = None
         self._offset = Offset(0, 0)  # of the worker's clock
@@ -174,7 +174,7 @@ class WorkerRun(ProbeRun):
 
     async def _exchanged(self) -> ProbeResult:
         try:
-            if self._may():
+            if self._is_allowed():
                 dealt = self._workers.deal(self, self._target)
                 if dealt is None:
                     self.lose("no worker is left")

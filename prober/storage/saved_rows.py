@@ -42,19 +42,19 @@ class SavedRows:
     def put(self, rows: Iterable[tuple[str, bytes]]) -> None:
         """Add the rows of a target that is being removed, in case it returns, such as with another configuration."""
         for key, data in rows:
-            self._take(key)
+            self._remove(key)
             self._rows[key], self._put[key] = data, len(data)
             self._put_bytes += len(data)
         while self._put_bytes > MAX_PUT_BYTES:
-            self._take(next(iter(self._put)))
+            self._remove(next(iter(self._put)))
 
-    def _take(self, key: str) -> bytes | None:
+    def _remove(self, key: str) -> bytes | None:
         self._put_bytes -= self._put.pop(key, 0)
         return self._rows.pop(key, None)
 
     def pop(self, key: str, read: Callable[[bytes], T], consequence: str) -> T | None:
         """Remove a row and return `read(row)`; None without such a row, or if `read` raises, which is logged with `consequence`."""
-        data = self._take(key)
+        data = self._remove(key)
         if data is None:
             return None
         try:

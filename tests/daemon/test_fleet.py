@@ -120,7 +120,7 @@ class Watched:
     async def reconcile(self, specs: Iterable[TargetSpec], drain_s: float) -> None:
         """Change the targets to `specs`; return when those that go or change have ended."""
         await self.fleet.change(specs, drain_s)
-        await self.fleet.settled()
+        await self.fleet.wait_until_stopped()
 
     def outcomes(self, target: str) -> dict[str, int]:
         """How many probes of a target ended how."""
@@ -426,7 +426,7 @@ async def test_a_target_that_leaves_has_no_failures_while_it_does() -> None:
             outcomes = gone.find(TargetHistory)
             assert outcomes is not None
             await seen.fleet.change(targets("changed", rate="49/s"), 5.0)
-        await seen.fleet.settled()
+        await seen.fleet.wait_until_stopped()
         assert not [outcome for outcome in outcomes.outcomes if outcome in BAD]
         assert outcomes.outcomes["cancelled"] > 0
         await until(lambda: seen.count("llmslo_probe_failures_total", "changed") > 0)
@@ -454,7 +454,7 @@ SENDING: dict[type, str] = {
 }
 ANSWERING: dict[type, str] = {
     Exchange: "on_header on_headers_complete _hand_over _complete",
-    Recording: "feed finish _take_chunk _record observed_end complete",
+    Recording: "feed finish _process_chunk _record observed_end complete",
     LocalRun: "_judge _attributed _completed",
 }
 PLACES = {

@@ -453,7 +453,7 @@ async def test_a_status_that_comes_too_late_is_a_timeout(now: Now) -> None:
         answer.exchange.abort()
 
 
-@pytest.mark.parametrize("function", ["feed", "_take_event", "finish"])
+@pytest.mark.parametrize("function", ["feed", "_process_event", "finish"])
 @pytest.mark.parametrize("framing", ["chunked", "no length"])
 async def test_an_exception_in_reading_is_raised_to_who_waits(
     now: Now, framing: str, function: str, monkeypatch: pytest.MonkeyPatch

@@ -17,7 +17,15 @@ from prober.features.capacity.fitting import Fit, fit
 from prober.features.capacity.knee import Step, knee
 from prober.features.capacity.replay import RequestLengths, background, build_scene
 from prober.features.capacity.shape_capacities import by_model, with_shapes
-from prober.features.capacity.sweep_record import UNJUDGED, Phase, Record, RequestRecord, Stage, observed, settled
+from prober.features.capacity.sweep_record import (
+    UNJUDGED,
+    Phase,
+    Record,
+    RequestRecord,
+    Stage,
+    observed,
+    settled_requests,
+)
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity, RateEvents, Verdict, agreed, holds_at, undecided_events
 from prober.statistics.quantiles import probability_of_at_least
@@ -135,7 +143,7 @@ def _capacity(
         return replace(modelled, verdict="below", lower=None, estimate=None, upper=upper, curve=())
     if below is not None and below.upper == lowest_per_s:
         return below
-    kept = [settled(stage, record.requests, by_stage[stage.number]) for stage in stages]
+    kept = [settled_requests(stage, record.requests, by_stage[stage.number]) for stage in stages]
     kept_levels = [_rate_events(slo, stage, requests) for stage, requests in zip(stages, kept, strict=True) if requests]
     if record.cut:
         return _by_events(slo, kept_levels, levels, samples)

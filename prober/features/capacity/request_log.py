@@ -17,7 +17,7 @@ from prober.features.capacity.sweep_record import (
     observed,
     other_counts,
     other_load,
-    settled,
+    settled_requests,
 )
 from prober.measure.objective import Slo
 from prober.statistics.sequential_test import ERROR, evidence, min_observations
@@ -102,7 +102,7 @@ class RequestLog:
         """True until the last stage's events prove that every SLO holds, or are several times the minimum for a proof."""
         stage, requests = self.stage, list(self.requests.values())
         at_best = max(min_observations(float(slo.error_budget_ratio), ERROR) for slo in self.slos)
-        sent = settled(stage, requests, [request for request in requests if request.stage == stage.number])
+        sent = settled_requests(stage, requests, [request for request in requests if request.stage == stage.number])
         if len(sent) >= MAX_RATE_REPEATS * at_best:
             return False
         valid = [request for request in sent if request.valid]
@@ -139,7 +139,7 @@ class RequestLog:
         self, lengths: tuple[tuple[int, int], ...], *, reached: bool, cut: bool, until_stage: int | None = None
     ) -> Record:
         """Record for an estimate, unchanged by later events. until_stage: first stage to leave out; None: none"""
-        stages = self.settled()[:until_stage]
+        stages = self.final_stages()[:until_stage]
         until_s = self.stages[len(stages)].began_s if len(stages) < len(self.stages) else math.inf
         requests = tuple(
             replace(request)
@@ -150,7 +150,7 @@ class RequestLog:
         readings = tuple(reading for reading in readings if reading[0] < until_s)
         return Record(self.slos, requests, stages, readings, lengths, reached, cut)
 
-    def settled(self) -> tuple[Stage, ...]:
+    def final_stages(self) -> tuple[Stage, ...]:
         """The stages with events and background load, unchanged by later events."""
         events: dict[int, dict[str, tuple[int, int]]] = {stage.number: {} for stage in self.stages}
         for request in self.requests.values():

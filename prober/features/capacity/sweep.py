@@ -491,5 +491,5 @@ class Sweep:
         has_answer = reason not in VOID and reason != "no_estimate" and not refused.is_too_many
         capacities = self._capacities if has_answer else ()
         self._action = Finished(
-            reason, detail, capacities, self._log.settled(), sending_ended, self._log.others(), refused
+            reason, detail, capacities, self._log.final_stages(), sending_ended, self._log.others(), refused
         )

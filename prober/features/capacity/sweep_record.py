@@ -229,7 +229,9 @@ def observed(slo: Slo, requests: Iterable[tuple[int, int, int]]) -> Observations
     return Observations(observation(bad, count, budget, most) for count, bad, _ in known)
 
 
-def settled(stage: Stage, requests: Sequence[RequestRecord], of_stage: Iterable[RequestRecord]) -> list[RequestRecord]:
+def settled_requests(
+    stage: Stage, requests: Sequence[RequestRecord], of_stage: Iterable[RequestRecord]
+) -> list[RequestRecord]:
     """Requests sent after the number in flight had adapted to the stage's rate; none if the stage is too short.
 
     It has adapted once 90% of the answers are shorter than the time since the stage's start.

@@ -135,7 +135,7 @@ class SweepRunner:
             on_due=self._due,
             on_end=self._ended,
             cut_text="cut when the sweep ended",
-            may=is_allowed,
+            is_allowed=is_allowed,
             looks_up=False,
         )
 

@@ -143,7 +143,7 @@ class TargetDiagnosis(TargetObserver):
             saved = monitor.saved_usual(key)
             self.usual[base] = deque([] if saved is None else [(-math.inf, saved)], maxlen=MAX_USUAL_WINDOWS)
         if (cause := monitor.saved_cause(self.name)) is not None:
-            self._take_up(cause)
+            self._resume(cause)
         self._show()
 
     def states(self) -> Iterator[tuple[str, bytes]]:
@@ -197,7 +197,7 @@ class TargetDiagnosis(TargetObserver):
             "readings": [(at_s, signals) for at_s, signals in self.readings if at_s >= since_s],
         }
 
-    def _take_up(self, cause: Diagnosis) -> None:
+    def _resume(self, cause: Diagnosis) -> None:
         """Continue from an earlier process's diagnosis: it is past, but the same trouble soon afterwards continues it."""
         assert cause.since_unix_s is not None
         assert cause.until_unix_s is not None
@@ -225,11 +225,11 @@ class TargetDiagnosis(TargetObserver):
         if silent is not None:
             self._verdicts.clear()
             self._since_s = self._state_since_s
-            self._take(diagnosis_of(silent), self._since_s, now_s, is_certain=True)
+            self._show_verdict(diagnosis_of(silent), self._since_s, now_s, is_certain=True)
         elif (trouble := self._trouble(now_s)) is not None:
             verdict, since_s, until_s = trouble
             is_failing = self._state is TargetState.FAILING and not FAILURES.isdisjoint(verdict.regimes)
-            self._take(verdict, since_s, until_s, is_certain=is_failing)
+            self._show_verdict(verdict, since_s, until_s, is_certain=is_failing)
         elif self.diagnosis is not None:
             self._end(now_s)
         else:
@@ -281,7 +281,7 @@ class TargetDiagnosis(TargetObserver):
             verdict = replace(verdict, bad="; ".join(bad.values()))
         return None if verdict is None else (verdict, min(begins_s), max(ends_s))
 
-    def _take(self, verdict: Diagnosis, since_s: float, until_s: float, *, is_certain: bool = False) -> None:
+    def _show_verdict(self, verdict: Diagnosis, since_s: float, until_s: float, *, is_certain: bool = False) -> None:
         """Show the names shared by most of the latest verdicts on the trouble; a certain verdict's names immediately.
 
         If a cause returns soon after its end it is the same trouble, until the first verdict that names another.

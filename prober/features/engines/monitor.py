@@ -51,7 +51,7 @@ class AnsweringModel:
     def __init__(self, model: str = "") -> None:
         self.model = model
         self._in_turn: tuple[str, ...] = ()
-        self._beside = ""  # another model, with fewer than SETTLING_ANSWERS answers
+        self._challenger = ""  # another model, with fewer than SETTLING_ANSWERS answers
         self._last, self._run, self._since_s = "", 0, 0.0  # answers in a row by one model
         self._sent_s = 0.0
         self._changed_s: deque[float] = deque(maxlen=MAX_CHANGES)
@@ -89,14 +89,14 @@ class AnsweringModel:
 
     def _is_replaced(self, model: str) -> bool:
         """True if another model has replaced the last one, or if several answer in turn."""
-        beside, self._beside = self._beside, ""
+        challenger, self._challenger = self._challenger, ""
         if model == self.model:
-            if beside:
-                self._in_turn = (model, beside)
-        elif beside not in ("", model):
-            self._in_turn = (self.model, beside, model)
+            if challenger:
+                self._in_turn = (model, challenger)
+        elif challenger not in ("", model):
+            self._in_turn = (self.model, challenger, model)
         elif self._run < SETTLING_ANSWERS:
-            self._beside = model
+            self._challenger = model
             return False
         elif len(self._changed_s) == MAX_CHANGES and self._sent_s - self._changed_s[0] < ALONE_S:
             self._in_turn = (self.model, model)

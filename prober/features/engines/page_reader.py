@@ -139,7 +139,7 @@ class PageReader:
         signals = replace(reading.signals, info=reading.signals.info.redacted(redact))
         capacity = signals.kv_cache_capacity_tokens or _number(self._facts.get("capacity_tokens"))
         context = _number(self._facts.get("context_tokens"))
-        self._take(replace(signals, kv_cache_capacity_tokens=capacity, context_tokens=context), page, at_ns)
+        self._accept(replace(signals, kv_cache_capacity_tokens=capacity, context_tokens=context), page, at_ns)
         return True
 
     def _recognise(self, page: Page, candidates: tuple[EngineTable, ...]) -> EngineTable:
@@ -157,7 +157,7 @@ class PageReader:
                 self._log_once(f"{table.engine}: {table.note}")
         return table
 
-    def _take(self, signals: EngineSignals, page: Page, at_ns: int) -> None:
+    def _accept(self, signals: EngineSignals, page: Page, at_ns: int) -> None:
         if self._read_ns is None or at_ns - self._read_ns > GAP_INTERVALS * self._spec.interval * 1e9:
             self._continuity.gap()
         continued = self._continuity.take(signals)

@@ -146,7 +146,7 @@ class UserSweepRun:
             *(session.readings, len(session.readings)),
             shed_allowed=row.shed_allowed,
         )
-        run.on_result += [partial(guard.result, is_of_load=True), self._take]
+        run.on_result += [partial(guard.result, is_of_load=True), self._keep_result]
         is_ending = False
         counting_ns: int | None = None  # start of counting
         judged_ns = 0
@@ -191,7 +191,7 @@ class UserSweepRun:
         run.ended = level.harm or ("" if self._stop is None else self._stop[0]) or level.state
         self._stages.append(replace(run.stage(), name=counted(level.users, "user"), load=None))
 
-    def _take(self, result: ProbeResult | None) -> None:
+    def _keep_result(self, result: ProbeResult | None) -> None:
         """Keep a result; end the sweep if requests are refused, or if the target asks for a pause."""
         if result is None:
             return

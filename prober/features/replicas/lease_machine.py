@@ -122,7 +122,7 @@ class Candidate:
         record = self.record
         if record is None or self.held(now_s) is not None or self._is_free(record, now_s):
             self._current, self._sent_s = False, now_s
-            self._pending = self._take(record, now_s)
+            self._pending = self._acquire(record, now_s)
             return self._pending
         self._current = False
         self._retry(now_s)
@@ -192,7 +192,7 @@ class Candidate:
             return True
         return now_s >= self._first_read_s + max(record.lease_s, self.timing.lease_s)
 
-    def _take(self, record: Record | None, now_s: float) -> Write:
+    def _acquire(self, record: Record | None, now_s: float) -> Write:
         begins = self.held(now_s) is None
         transitions = 0 if record is None else record.transitions + begins
         claims = {**(record.claims if record is not None else {}), **self._claims}

@@ -181,7 +181,7 @@ class World:
         ).targets
         self.reloading = True
         await self.fleet.change(specs, 20.0)
-        await self.fleet.settled()
+        await self.fleet.wait_until_stopped()
         self.reloading = False
         for target in self.targets.values():
             own = ShapeCapacity(*TOKENS, CAPACITY_PER_S, 0.0)

@@ -138,7 +138,7 @@ def verdict(*names: Name) -> Diagnosis:
 def take(target: TargetDiagnosis, shown: Diagnosis | None) -> None:
     """The next evaluation comes to this verdict; None: there is no trouble."""
     if shown is not None:
-        target._take(shown, target._now_s(), target._now_s())
+        target._show_verdict(shown, target._now_s(), target._now_s())
     elif target.diagnosis is not None:
         target._end(target._now_s())
 

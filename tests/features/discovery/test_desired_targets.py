@@ -172,7 +172,7 @@ async def test_what_ends_slowly_holds_up_nobody() -> None:
         await seen.fleet.change(specs(f"name: b, url: '{quick}'"), 5.0)
         assert seen.fleet.runners["a"].target.in_flight
         await until(lambda: seen.probes("b") >= 1)
-        await seen.fleet.settled()
+        await seen.fleet.wait_until_stopped()
         assert seen.fleet.runners.keys() == {"b"}
         assert seen.named("a") == set()
 
@@ -186,7 +186,7 @@ async def test_a_target_that_comes_back_before_it_has_gone_goes_on() -> None:
         before = seen.probes("a")
         await seen.fleet.change((), 5.0)
         await seen.fleet.change(one, 5.0)
-        await seen.fleet.settled()
+        await seen.fleet.wait_until_stopped()
         assert seen.fleet.runners.keys() == {"a"}
         await until(lambda: seen.probes("a") > before + 5)
 

@@ -123,7 +123,7 @@ class Site:
         specs = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets
         self.told += self.value(RESTARTS[0], "v", RESTARTS[1]) or 0.0
         await self.fleet.change(specs, 20.0)
-        await self.fleet.settled()
+        await self.fleet.wait_until_stopped()
 
     async def reload(self) -> None:
         self.cap += 1
