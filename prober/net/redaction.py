@@ -52,7 +52,7 @@ class Redactor:
             self.add(unquote_plus(value or name))
 
     def redact(self, text: str) -> str:
-        """Return `text` with its secrets masked, and the visible part of a truncated secret."""
+        """Mask all secrets in `text`. Of a truncated secret, the visible part is masked."""
         if len(text) < MIN_SECRET_CHARS:
             return text
         masked: list[Span] = []

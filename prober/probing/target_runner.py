@@ -86,7 +86,7 @@ class TargetRunner:
 
     @property
     def spec(self) -> TargetSpec:
-        """The configuration of the target."""
+        """The target's configuration, fixed for this runner."""
         return self.target.spec
 
     @property

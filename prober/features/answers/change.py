@@ -46,7 +46,7 @@ class Answers:
     adopted: int = 0
 
     def add(self, wrong: bool) -> None:
-        """Add an answer."""
+        """Count the next answer, in the order of time."""
         if self.count % self.size == 0:
             if len(self.groups) == MAX_GROUPS:
                 self.groups, self.size = _merged(self.groups), 2 * self.size

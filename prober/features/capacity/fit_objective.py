@@ -69,7 +69,7 @@ class Objective:
         self.restrict(1.0)
 
     def restrict(self, share: float) -> None:
-        """Use only the first `share` of the observations, by the time when known, and the scene up to then."""
+        """Use only the first `share` of the observations, ordered by the time at which they became known, and the scene up to then."""
         known_s = np.sort(self._all.known_s)[round(share * (len(self._all.known_s) - 1))]
         self.observed = self._all.select(self._all.known_s <= known_s)
         last_s = float(self.observed.at_s.max())

@@ -74,7 +74,7 @@ def burn(slo: Slo, probes: Sequence[ProbeResult], *, is_expected: bool = False) 
 
 
 def _span(samples: Sequence[tuple[float, float, float]], budget: float, is_expected: bool) -> tuple[int, int] | None:
-    """(indices of a trouble's first and last bad probe); None if there is none, or if it is over.
+    """Find a trouble that lasts until now: (indices of its first and last bad probe); None without one.
 
     It begins where the sum of bad minus allowed events is least (Page's CUSUM). It is a trouble if its log likelihood ratio to
     good times is large, or if all samples burn the budget too fast. It is over once the events since then are much more likely in good

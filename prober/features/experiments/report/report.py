@@ -235,7 +235,7 @@ _USERS = TableOf(
 
 
 def _bad_events(result: Result) -> Table | None:
-    """Table of each SLO's share of bad events by stage. It has no verdict, which would cover all stages."""
+    """Table of each SLO's share of bad events by stage, without verdicts, as a verdict covers all stages."""
 
     def bad(slo: Slo, stage: Stage) -> Cell:
         events, bad_events = stage.slos.get(slo.name, (0, 0))
