@@ -30,6 +30,7 @@ from prober.measure.outcome import Outcome, Trait
 from prober.web.api_types import BegunAnswer, EventAnswer, PausedAnswer, ProbeAnswer, SweepAnswer
 from prober.web.targets import TargetAnswer
 from tests import refusals
+from tools import shape
 
 DOCS = Path(__file__).parent
 DEPLOY = DOCS.parent / "deploy"
@@ -208,6 +209,8 @@ def files() -> dict[Path, str]:
         ("configuration.md", "pages", pages_table()),
         ("methods.md", "outcomes", outcomes_table()),
         ("methods.md", "refused requests", refusals.table()),
+        ("shape.md", "rooms", shape.rooms_table()),
+        ("shape.md", "stories", shape.stories_table()),
     )
     wanted: dict[Path, str] = {}
     for name, block, table in blocks:
@@ -235,13 +238,13 @@ def files() -> dict[Path, str]:
 
 def main() -> None:
     """Write the files, or check them."""
-    stale = [path for path, text in files().items() if not path.exists() or path.read_text() != text]
+    stale = {path: text for path, text in files().items() if not path.exists() or path.read_text() != text}
     if "--check" in sys.argv:
         if stale:
             sys.exit(f"out of date: {', '.join(path.name for path in stale)}; run `make generated` and commit")
         return
-    for path in stale:
-        path.write_text(files()[path])
+    for path, text in stale.items():
+        path.write_text(text)
 
 
 if __name__ == "__main__":
