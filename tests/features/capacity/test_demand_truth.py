@@ -196,8 +196,7 @@ class World:
     async def change(self, who: str, **changes: Any) -> None:
         self.targets[who] = replace(self.targets[who], **changes)
         self.forget_sweep_of_another()
-        if "name" in changes:
-            self.end_sweep()
+        self.end_sweep()  # of a target that is removed, and comes back changed
         await self.reload()
         self.changed_s[who] = self.loop.time()
 
