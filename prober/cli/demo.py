@@ -9,7 +9,8 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -148,8 +149,7 @@ def _show(engines: Mapping[str, Engine], story: str, trouble_s: float, duration_
     preferred = {name: FIRST_ENGINE_PORT + place for place, name in enumerate(engines)}
     preferred |= {"prober": PROBER_PORT, "Prometheus": PROMETHEUS_PORT}
     prometheus = shutil.which("prometheus")
-    ports = free_ports(preferred)
-    with tempfile.TemporaryDirectory(prefix="prober-demo-") as folder:
+    with reserved_ports(preferred) as ports, tempfile.TemporaryDirectory(prefix="prober-demo-") as folder:
         config = Path(folder, "prober.yaml")
         config.write_text(configuration(engines, ports), "utf-8")
         learnt = [name for name, engine in engines.items() if engine.has_past]
@@ -270,17 +270,25 @@ def _print_story(ports: Mapping[str, int], engines: Sequence[str], alerts: str |
     echo(addresses + story, flush=True)
 
 
-def free_ports(preferred: Mapping[str, int]) -> dict[str, int]:
-    """Ports by name: the preferred port if it is free, else any free one, which is printed."""
-    ports: dict[str, int] = {}
-    for name, first in preferred.items():
-        with socket.socket() as tcp:
-            tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                tcp.bind((HOST, first))
-            except OSError:
-                tcp.bind((HOST, 0))
-            ports[name] = tcp.getsockname()[1]
-        if ports[name] != first:
-            echo(f"port {first} is taken by another program: {name} is at {ports[name]} instead")
-    return ports
+@contextmanager
+def reserved_ports(preferred: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Ports by name: the preferred port if it is free, else any free one, which is printed.
+
+    The processes of the demo listen only a second later. Until the end, a UDP socket with each port number keeps other demos away.
+    """
+    with ExitStack() as reservations:
+        ports: dict[str, int] = {}
+        for name, first in preferred.items():
+            for port in (first, *[0] * 9):
+                udp = reservations.enter_context(socket.socket(type=socket.SOCK_DGRAM))
+                with socket.socket() as tcp, suppress(OSError):
+                    tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    udp.bind((HOST, port))
+                    tcp.bind(udp.getsockname())
+                    break
+            else:
+                raise OSError(f"no port is free on {HOST} for {name}")
+            ports[name] = udp.getsockname()[1]
+            if ports[name] != first:
+                echo(f"port {first} is taken by another program: {name} is at {ports[name]} instead")
+        yield ports
