@@ -18,8 +18,7 @@ from typing import Any, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
-HANG_S = 180.0
-"""Wait of real time that only guards against a hang: far longer than anything takes on a busy machine, shorter than a test may."""
+from tests.scripted import HANG_S as HANG_S
 
 
 def _ports() -> Iterator[int]:
