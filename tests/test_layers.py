@@ -53,7 +53,6 @@ IMPURE_MODULES = {
     "selectors", "shutil", "signal", "socket", "socketserver", "sqlite3", "ssl", "subprocess", "sys", "tempfile",
     "threading", "time", "typer", "urllib.request", "uuid",
 }  # fmt: skip
-
 PURE_NAMES = {"random": {"Random"}, "pathlib": {"PurePath", "PurePosixPath"}}  # passed in as values, or text only
 IMPURE_BUILTINS = {"open", "print", "input", "breakpoint"}
 WALL_CLOCK = {"now", "utcnow", "today"}

@@ -21,6 +21,9 @@ from prober.config.problems import MAX_PROBLEMS, ConfigError, below, explain
 
 M = TypeVar("M", bound=BaseModel)
 Position = tuple[int, int]  # line and column, from 1
+MAX_VALUES = (
+    1_000_000  # of a file with all aliases expanded: a list of targets of a few hundred bytes can expand to 10^12
+)
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
@@ -44,6 +47,13 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
         SafeConstructor.__init__(self)
         Resolver.__init__(self)
 
+    def get_single_node(self) -> Node | None:
+        """Node of the document. Raises ConstructorError if it contains itself, or is too large after expanding its aliases."""
+        node: Node | None = super().get_single_node()
+        if node is not None:
+            _values(node, {})
+        return node
+
     def resolve(self, kind: type[Node], value: str, implicit: Any) -> str:
         """Tag for a node without an explicit tag."""
         tag: str = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
@@ -65,6 +75,23 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
                     raise ConstructorError(None, None, again, key.start_mark)
                 marks[key.value] = key.start_mark
         return super().construct_mapping(node, deep)
+
+
+def _values(node: Node, known: dict[int, int]) -> int:
+    """Count the nodes after alias expansion. known: counts by id of the node, 0 for nodes that enclose this one"""
+    if (count := known.get(id(node))) is not None:
+        if count == 0:
+            raise ConstructorError(None, None, "a value that contains itself; write it out", node.start_mark)
+        return count
+    known[id(node)] = 0
+    inside = () if isinstance(node, ScalarNode) else node.value
+    pairs = isinstance(node, MappingNode)
+    count = 1 + sum(_values(child, known) for part in inside for child in (part if pairs else (part,)))
+    if count > MAX_VALUES:
+        too_many = f"stands for more than {MAX_VALUES:,} values with its aliases written out; use fewer"
+        raise ConstructorError(None, None, too_many, node.start_mark)
+    known[id(node)] = count
+    return count
 
 
 def _position(mark: Mark) -> Position:

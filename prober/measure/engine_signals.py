@@ -292,16 +292,16 @@ class JsonFact:
 @dataclass(frozen=True, slots=True)
 class EngineTable:
     """The metrics page of one generation of an engine, as data.
-    engine: name of the engine, and of its dialect, if it has one
-        engine: name of the engine; equal to the name of its dialect, if it has one
-        paths: URL paths of the metrics page, to try in order; empty: the engine has none, and `note` says so
-        port: port of the metrics page; None: that of the API
-        model_labels: labels that contain the model name
-        duplicate_labels: series that differ only in these labels are copies
-        flags: (info series, its labels that are settings)
-        lazy: counters and histograms appear only after the first request
-        needs: how to enable the metrics page
-        note: other information for the operator
+
+    engine: name of the engine; equal to the name of its dialect, if it has one
+    paths: URL paths of the metrics page, to try in order; empty: the engine has none, and `note` says so
+    port: port of the metrics page; None: that of the API
+    model_labels: labels that contain the model name
+    duplicate_labels: series that differ only in these labels are copies
+    flags: (info series, its labels that are settings)
+    lazy: counters and histograms appear only after the first request
+    needs: how to enable the metrics page
+    note: other information for the operator
     """
 
     engine: str

@@ -79,9 +79,18 @@ def test_any_rows_are_taken_or_refused(rows: Any) -> None:
         told(problem, "rows.yaml")
 
 
-@pytest.mark.parametrize("text", [*NESTED, "a: &a [*a]", "a: &a {b: *a}", "&a [<<, *a]"])
-def test_yaml_that_contains_itself_is_refused(text: str) -> None:
-    """A value that stands for itself is refused before anybody walks through it."""
+def bomb(join: str) -> str:
+    """A few hundred bytes that stand for 9 to the power of 9 values."""
+    lines = ["a0: &a0 {x: 1}" if "<<" in join else "a0: &a0 [x]"]
+    lines += [f"a{i}: &a{i} {join.format(','.join([f'*a{i - 1}'] * 9))}" for i in range(1, 10)]
+    return "\n".join(lines) + "\ntargets: *a9\n"
+
+
+@pytest.mark.parametrize(
+    "text", [bomb("[{}]"), bomb("{{<<: [{}]}}"), *NESTED, "a: &a [*a]", "a: &a {b: *a}", "&a {<<: *a}", "&a [<<, *a]"]
+)
+def test_yaml_that_expands_without_end_is_refused(text: str) -> None:
+    """A value that stands for more than a file can mean, or for itself, is refused before anybody walks through it."""
     with pytest.raises(BadYaml):
         parse(text)
     assert taken(text) is None
