@@ -34,19 +34,7 @@ def few() -> list[TargetAnswer]:
     return [scenes.target(samples=150)]
 
 
-STATES: tuple[Callable[[], list[TargetAnswer]], ...] = (
-    *(
-        scenes.healthy,
-        scenes.slow,
-        scenes.over,
-        scenes.drifting,
-        scenes.full,
-        scenes.down,
-        scenes.nothing,
-        scenes.starting,
-    ),
-    *(scenes.paused, scenes.buffered, scenes.rejected, scenes.refused_workload, draining, few),
-)
+STATES: tuple[Callable[[], list[TargetAnswer]], ...] = (*scenes.STATES, draining, few)
 
 
 def snapshot(views: Sequence[TargetAnswer], *, events: Sequence[TargetEvent] = ()) -> Snapshot:

@@ -496,3 +496,6 @@ def page_of(targets: Sequence[TargetAnswer], *, admin: bool = True, query: str =
         chosen=chosen,
         is_target_page=one is not None,
     )
+
+
+STATES = (healthy, slow, over, drifting, full, down, nothing, starting, paused, buffered, rejected, refused_workload)

@@ -16,20 +16,6 @@ from prober.web.views import Snapshots
 from tests.web import scenes
 from tests.web.scenes import replace
 
-STATES = (
-    *(
-        scenes.healthy,
-        scenes.slow,
-        scenes.over,
-        scenes.drifting,
-        scenes.full,
-        scenes.down,
-        scenes.nothing,
-        scenes.starting,
-    ),
-    *(scenes.paused, scenes.buffered, scenes.rejected, scenes.refused_workload),
-)
-
 
 class Rig:
     """Snapshots of views that a test changes."""
@@ -49,7 +35,7 @@ class Rig:
         return json.loads(dumped(await self.snapshots.take()))
 
 
-@pytest.mark.parametrize("scene", STATES, ids=lambda scene: scene.__name__)
+@pytest.mark.parametrize("scene", scenes.STATES, ids=lambda scene: scene.__name__)
 async def test_targets_are_those_of_the_api_and_can_be_read_back(scene: Any) -> None:
     """In each state: `targets` is the data of /api/v1/targets, and the type of the line reads the line."""
     rig = Rig(*scene())
