@@ -14,6 +14,7 @@ from pydantic_core import core_schema
 
 from prober.config.target import Estimate
 from prober.config.units import counted, duration_text
+from prober.features.capacity.series import UNKNOWN
 from prober.features.capacity.target_sweeps import SweptCapacity
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.health.health import Health
@@ -38,7 +39,6 @@ WORST_STATES: dict[str, tuple[str, str]] = {
 DRIFT_RUNBOOKS = {"ttft": "LLMTTFTP99Drift", "itl": "LLMITLP99Drift"}
 LOW_RATIO = 0.2  # of a budget or capacity: less left is a warning
 NO_DRIFT_DATA = "no streamed answer has been measured yet"
-NO_CAPACITY = "no sweep has found a capacity"
 DAY_S = 86_400
 _AS_IT_IS = GetPydanticSchema(lambda _source, _handler: core_schema.any_schema())
 DiagnosisAnswer = Annotated[
@@ -394,7 +394,7 @@ class TargetAnswer(Answer):
     warnings: list[str] = Field(default_factory=list)
     capacity: str | None = None
     headroom: HeadroomAnswer | None = None
-    headroom_unknown: str = ""
+    headroom_unknown: str = UNKNOWN["no_capacity"]
     drift: list[DriftAnswer] = Field(default_factory=list)
     budgets: list[BudgetAnswer] = Field(default_factory=list)
     sweep: SweepingAnswer | None = None
@@ -464,7 +464,7 @@ class TargetAnswer(Answer):
         room = self.headroom
         bound = None if room is None else room.estimate if room.estimate is not None else room.upper
         if room is None or bound is None:
-            return "unknown", f"unknown, {NO_CAPACITY if self.capacity is None else self.headroom_unknown}"
+            return "unknown", f"unknown, {self.headroom_unknown}"
         if bound < 0:
             text = "none, demand is above the capacity"
         else:

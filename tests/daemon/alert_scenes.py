@@ -188,6 +188,19 @@ LOW_AND_SWEEP = headroom("0.15+0x100") | sweeping("0+0x29 20+0x9 0+0x60")
 NO_LATER_FORECAST = (exhausted("950400+0x99 1728000+0x2000"), exhausted("950400+0x99 stale"))
 HEADROOM_GONE = headroom("0.15+0x29 stale") | failing("0+0x29 stale")
 HEADROOM_BACK = headroom("0.15+0x29 0.5+0x60") | failing("0+0x100")
+FORECAST_GONE = (
+    exhausted("950400+0x119 stale")
+    | failing("0+0x999")
+    | series_of("headroom_unknown", "_x119 1+0x600", reason="engine_changed")
+)
+NO_FIGURE = headroom("0.15+0x29 stale") | failing("0+0x100")
+ENGINE_GONE, SWEPT_LONG = (
+    NO_FIGURE | series_of("headroom_unknown", "_x29 1+0x60", reason=reason)
+    for reason in ("engine_changed", "sweep_runs")
+)
+OTHER_ENGINE_LOW = ENGINE_GONE | {
+    name.replace('instance="a"', 'instance="b"'): values for name, values in headroom("0.15+0x99").items()
+}
 DISCOVERY_LOST = "1+0x9 0+0x40"
 # By places from which a target is probed.
 FAILS, LOST = failing("0+0x9 1+0x40"), failing("0+0x9 stale")
@@ -612,6 +625,10 @@ SCENES: dict[str, list[Scene]] = {
         fires("a minute before it is back", 29, HEADROOM_BACK, target="llama"),
         silent("headroom back", 32, HEADROOM_BACK),
         silent("low for 13 minutes, 25 minutes ago", 48, headroom("0.5+0x9 0.15+0x13 0.5+0x40") | failing("0+0x100")),
+        fires("a sweep has taken the figure for a while", 45, SWEPT_LONG, target="llama"),
+        fires("just before the engine changes", 29, ENGINE_GONE, target="llama"),
+        *(silent("the figure is of an engine that is gone", minute, ENGINE_GONE) for minute in (31, 45)),
+        fires("gone for one prober, and low for another that has swept the new engine", 45, OTHER_ENGINE_LOW, target="llama"),
         silent("removed a minute ago", 31, HEADROOM_GONE | up("1+0x60", "1+0x60")),
         fires("the prober restarts", 32, HEADROOM_GONE | up("1+0x29 0+0x30", "1+0x29 stale"), target="llama"),
         silent("and does not know it any more", 36, HEADROOM_GONE | up("1+0x29 0+0x2 1+0x30", "1+0x60")),
@@ -622,6 +639,10 @@ SCENES: dict[str, list[Scene]] = {
         fires("forecast date passed", DAY + 90, exhausted("0+0x2000")),
         silent("in 16 days", 80, exhausted("1382400+0x100")),
         silent("at the threshold", 80, exhausted(" ".join(str(14 * 86_400 + 60 * i) for i in range(100)))),
+        *(
+            expected(f"{minute} minutes after the engine changed at the 120th", 120 + minute, FORECAST_GONE)
+            for expected, minute in ((fires, -1), (silent, 2), (silent, 300))
+        ),
         silent("only the earliest date in 11 days", 80, exhausted("950400+0x100", "earliest") | exhausted("1728000+0x100")),
         *(
             fires("later forecast or none: the alert continues for a day", 990, values | failing("0+0x2000"), target="llama")

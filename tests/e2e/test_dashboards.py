@@ -66,6 +66,7 @@ ENOUGH = {
         **dict.fromkeys(("TTFT E", "ITL E", "TPOT E", "E2E E"), "its samples are enough for a p99"),
         "Streams A": "its state is failing",
     },
+    "capacity": {"Headroom D": "its headroom is known"},
     "engine": {"Requests finished, by reason C": "it counts more reasons than requests"},
 }
 REAL: dict[str, dict[str, str]] = {

@@ -16,6 +16,8 @@ from prober.exposition.dashboards.style import (
     fixed_color,
     named,
     on_the_right,
+    override,
+    words_mapping,
 )
 from prober.exposition.families import AnySeries
 from prober.features.capacity import series as capacity_series
@@ -83,13 +85,18 @@ def _now() -> list[Panel]:
         stat(
             "Headroom",
             "Free share of the capacity now, for the traffic that is there, with its 90% interval: at least, estimate, at most. At 50% "
-            "free it can double. Bad: the lower bound below 30% (orange) or 10% (red). No data: no sweep has found a capacity, or the "
-            "engine's page does not count requests and tokens.",
+            "free it can double. If it is unknown, the reason. Bad: the lower bound below 30% (orange) or 10% (red).",
             "percentunit",
             *(now(_free(bound), name) for bound, name in zip(BOUNDS, ("at least", "estimate", "at most"), strict=True)),
+            now(
+                f"max by (reason) ({capacity_series.HEADROOM_UNKNOWN}{{{TARGET}}}) unless on () {_free('estimate')}",
+                "{{reason}}",
+            ),
             steps=HEADROOM_STEPS,
             decimals=0,
             width=6,
+            text_mode="value_and_name",
+            overrides=[override("byFrameRefID", "D", [("mappings", words_mapping({"1": "unknown"}, "text"))])],
         ),
         stat(
             "Traffic can grow by",

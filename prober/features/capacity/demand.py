@@ -113,6 +113,11 @@ class DemandMeter:
         """The latest known demand."""
         return self._last if self._counted == UNKNOWN else self._counted
 
+    @property
+    def is_swept(self) -> bool:
+        """True while the counters include a sweep, until the first reading after its end."""
+        return self._is_swept or self._is_settling
+
     def count(self, totals: Totals) -> float | None:
         """Update the demand by a page reading; return the seconds that it covers (0: none yet, None: reading ignored).
 

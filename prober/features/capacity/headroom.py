@@ -94,6 +94,7 @@ class TargetDemand(TargetObserver):
         self.peaks = monitor.saved_peaks(self.name)
         self._capacities: tuple[Capacity, ...] = ()
         self._earlier: tuple[Capacity, ...] = ()
+        self._why_no_capacity = "no_capacity" if sweep is None else "starting"
         self._querying = None if self._query is None else asyncio.create_task(self._ask_repeatedly())
         self._query_problem = ""  # last logged problem
         self._forecast_day = -1
@@ -114,18 +115,22 @@ class TargetDemand(TargetObserver):
 
     @property
     def why_unknown(self) -> str:
-        """Why the headroom is unknown; empty if it is known."""
-        if self.headroom != Bounds():
+        """Why the headroom has no estimate, as a key of `series.UNKNOWN`; empty if it has one."""
+        if self.headroom.estimate is not None:
             return ""
+        if self.headroom != Bounds():
+            return "only_bound"
         if all(capacity.upper is None for capacity in self._capacities):
-            return "no sweep has found a capacity"
+            return self._why_no_capacity
         if not self._of_shape(lambda capacity: capacity.own):
-            return "the engine's page showed no requests and tokens of others during the sweep"
+            return "others_unseen"
         if self._meter.is_queried:
-            return "sweep.demand_query counts requests, and not their tokens"
+            return "query_without_tokens"
         if self.demand.requests_per_s is None:
-            return "the demand is not known at the moment"
-        return "the engine's page does not count tokens, so that the size of its requests is not known"
+            return "sweep_runs" if self._meter.is_swept else "demand_unknown"
+        if self.demand.tokens_per_s is None:
+            return "no_tokens"
+        return "none_ended" if self.demand.shape is None else "others_unseen"
 
     def page_read(self, reading: PageReading | None) -> None:
         if reading is None:
@@ -189,11 +194,15 @@ class TargetDemand(TargetObserver):
         """Note the end of a sweep: the counters show user demand again once its last requests are counted."""
         self._meter.end_sweep()
 
-    def show_capacity(self, capacities: Sequence[Capacity], earlier: Sequence[Capacity] = ()) -> None:
-        """Show the capacities of the last successful sweep; empty: unknown.
+    def show_capacity(
+        self, capacities: Sequence[Capacity], earlier: Sequence[Capacity] = (), why_none: str = "no_capacity"
+    ) -> None:
+        """Show the capacities of the last successful sweep of the present engine.
 
         earlier: capacities from earlier sweeps of the engine, which narrow the headroom's interval
+        why_none: why there are none, as a key of `series.UNKNOWN`
         """
+        self._why_no_capacity = why_none
         self._capacities, self._earlier = tuple(capacities), tuple(earlier)
         self._registry.keep(series.CAPACITY, (), self.name)
         for capacity in capacities:
@@ -274,3 +283,8 @@ class TargetDemand(TargetObserver):
         for bound in BOUNDS:
             self._registry.show(series.HEADROOM, getattr(self.headroom, bound), self.name, bound)
             self._registry.show(series.ADDABLE, getattr(self.addable, bound), self.name, bound)
+        if self._observed.spec.sweep is not None:
+            labels = [(self.name, reason)] if (reason := self.why_unknown) else []
+            self._registry.keep(series.HEADROOM_UNKNOWN, labels, self.name)
+            for label in labels:
+                self._registry.show(series.HEADROOM_UNKNOWN, 1.0, *label)

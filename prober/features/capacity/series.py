@@ -27,9 +27,28 @@ DEMAND_TOKENS = gauge(
 HEADROOM = gauge(
     "llmslo_headroom_ratio",
     "Free share of the capacity at all SLOs for the traffic that is there, which can grow by 1 / (1 - ratio); negative if it exceeds "
-    "the capacity; with its 90% interval. Absent while the size of its requests is unknown; only the upper bound if the sweep could "
-    "not judge an SLO.",
+    "the capacity; with its 90% interval. Absent while llmslo_headroom_unknown says why; only the upper bound if the sweep could not "
+    "judge an SLO.",
     *("target", "bound"),
+)
+UNKNOWN = {  # sentence by reason why the headroom has no estimate, in the order of their test
+    "starting": "the results of earlier sweeps are still being read",
+    "no_capacity": "no sweep has found a capacity",
+    "engine_changed": "no sweep has found a capacity since the engine changed",
+    "others_unseen": "the engine's page showed no requests and tokens of others during the sweep",
+    "query_without_tokens": "sweep.demand_query counts requests, and not their tokens",
+    "sweep_runs": "a sweep runs, and the demand before it is not known",
+    "demand_unknown": "the demand is not known at the moment",
+    "no_tokens": "the engine's page does not count tokens, so that the size of its requests is not known",
+    "none_ended": "no request has ended in the last minutes, so that the size of the requests is not known",
+    "only_bound": "only an upper bound of the capacity is known",
+}
+HEADROOM_UNKNOWN = gauge(
+    "llmslo_headroom_unknown",
+    "1 by the one reason why the headroom of a target with `sweep` has no estimate; absent while it has one. "
+    + "; ".join(f"{reason}: {sentence}" for reason, sentence in UNKNOWN.items())
+    + ".",
+    *("target", "reason"),
 )
 ADDABLE = gauge(
     "llmslo_addable_requests_per_second",
@@ -99,6 +118,9 @@ SWEEP_VERDICTS: tuple[str, ...] = (*get_args(Verdict), "not_judged", "no_estimat
 SWEEP_REFUSALS: tuple[str, ...] = get_args(RefusalReason)
 
 
+OF_PRESENT_ENGINE = f'unless on (target) {HEADROOM_UNKNOWN}{{reason="engine_changed"}}'
+
+
 def alerts() -> tuple[Alert, ...]:
     """Alerts about headroom, forecast and sweeps."""
     return _headroom(), _exhaustion(), _stale()
@@ -108,9 +130,10 @@ def _headroom() -> Alert:
     """Alert if even the upper bound of the free share is low, so that the figure's error is not the reason.
 
     The largest value of several probers counts: during a sweep the others count it as demand. While a sweep or a restart
-    removes the figure for minutes, the alert continues.
+    removes the figure for minutes, the alert continues; it ends with the engine that had the figure.
     """
-    free = 'max by (target) (last_over_time(llmslo_headroom_ratio{bound="upper"}[30m]))'
+    figure = 'llmslo_headroom_ratio{bound="upper"}'
+    free = f"max by (target) ({figure} or last_over_time({figure}[30m]) {OF_PRESENT_ENGINE})"
     lower = query('min(llmslo_headroom_ratio{target=%[1]q,bound="lower"})', "target")
     return Alert(
         "LLMHeadroomLow",
@@ -135,7 +158,7 @@ def _exhaustion() -> Alert:
         "LLMCapacityExhaustionForecast",
         "warning",
         # The forecast is daily; one missing day does not end the alert.
-        f"{near}\nor\nlast_over_time((\n{near}\n)[26h:1h])\nand on (target)\n({PRESENT})\n",
+        f"{near}\nor\nlast_over_time((\n{near}\n)[26h:1h])\n{OF_PRESENT_ENGINE}\nand on (target)\n({PRESENT})\n",
         "1h",
         "{{ $labels.target }} is forecast to reach its capacity within 14 days",
         "The daily peaks of demand grow towards the capacity that the last successful sweep found, and reach it on "

@@ -14,6 +14,7 @@ from prober.config.target import needs_of
 from prober.exposition.families import Registry
 from prober.features.capacity.actions import Refused, StartRequest
 from prober.features.capacity.headroom import Headroom, TargetDemand
+from prober.features.capacity.series import UNKNOWN
 from prober.features.capacity.sweep_pauses import SweepPauses
 from prober.features.capacity.sweep_result import has_capacity
 from prober.features.capacity.sweep_runner import SweepProgress, SweepRunner
@@ -300,6 +301,7 @@ class TargetSweeps(TargetObserver):
             "sweeps": results,
             "last_sweep": results[0] if results else None,
             "sweepable": self.spec is not None,
+            "headroom_unknown": UNKNOWN.get(demand.why_unknown, ""),
         }
         if swept is None:
             return shown
@@ -310,7 +312,6 @@ class TargetSweeps(TargetObserver):
             shown["headroom"] = dict(zip(names, bounds, strict=True))
         return shown | {
             "capacity": f"{words(swept.capacities)}, as of {ended:%Y-%m-%d %H:%M} UTC",
-            "headroom_unknown": demand.why_unknown,
             "swept": SweptCapacity(
                 swept.capacities,
                 swept.ended_unix_s,
@@ -346,10 +347,14 @@ class TargetSweeps(TargetObserver):
 
     def show_capacity(self) -> None:
         """Show the last capacity, and the headroom from it and earlier comparable sweeps."""
-        if self.series is not None and (results := self._comparable()):
-            earlier = [capacity for result in results[1:] for capacity in result.capacities]
-            self.demand.show_capacity(results[0].capacities, earlier)
-            self.series.capacity_time(results[0].ended_unix_s)
+        if self.series is None:
+            return
+        if not (results := self._comparable()):
+            self.demand.show_capacity(())
+            return
+        earlier = [capacity for result in results[1:] for capacity in result.capacities]
+        self.demand.show_capacity(results[0].capacities, earlier)
+        self.series.capacity_time(results[0].ended_unix_s)
 
     def _comparable(self) -> list[Result]:
         """The last result with a capacity, then earlier ones of the same engine, load and SLOs; at most MAX_POOLED."""

@@ -19,10 +19,9 @@ from prober.measure.printable import printable
 from prober.probing.series import PHASES
 from prober.web.page.filters import FILTERS, cut
 from prober.web.page.view import PageView
-from prober.web.targets import NO_CAPACITY, NO_DRIFT_DATA, attention
+from prober.web.targets import NO_DRIFT_DATA, attention
 
 CONSTANTS = {
-    "no_capacity": NO_CAPACITY,
     "no_drift_data": NO_DRIFT_DATA,
     "untrusted": UNTRUSTED,
     "connect_phases": PHASES,

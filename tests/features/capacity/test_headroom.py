@@ -87,6 +87,10 @@ class Shown:
         self.clock.now_s = at_s
         self.demand.query_answered(requests_per_s)
 
+    def unknown(self) -> list[str]:
+        """The exported reasons why there is no estimate of the headroom."""
+        return [reason for _, reason in self.families["llmslo_headroom_unknown"].children]
+
     def value(self, name: str, *labels: str) -> float | None:
         child = self.families[name].children.get(("t", *labels))
         return child.value if isinstance(child, Value) else None
@@ -97,7 +101,7 @@ def test_headroom_follows_the_demand() -> None:
     shown = Shown()
     shown.demand.show_capacity([FOUND])
     assert shown.value("llmslo_headroom_ratio", "estimate") is None, "the demand is unknown"
-    assert shown.demand.why_unknown == "the demand is not known at the moment"
+    assert shown.unknown() == ["demand_unknown"]
     shown.read(0.0, 0, 0)
     shown.read(100.0, 400, 200_000)
     assert shown.value("llmslo_demand_requests_per_second") == 4
@@ -105,7 +109,7 @@ def test_headroom_follows_the_demand() -> None:
     for bound, per_s in (("lower", 8), ("estimate", 10), ("upper", 12.5)):
         assert shown.value("llmslo_headroom_ratio", bound) == pytest.approx(1 - 4 / per_s)
         assert shown.value("llmslo_addable_requests_per_second", bound) == pytest.approx(per_s - 4)
-    assert shown.demand.why_unknown == ""
+    assert shown.unknown() == []
     for at_s in range(200, 700, 100):
         shown.read(float(at_s), 400, 200_000)
     assert shown.value("llmslo_headroom_ratio", "estimate") == 1, "nothing is there"
@@ -241,6 +245,7 @@ def test_an_slo_without_enough_data_leaves_only_an_upper_bound_of_the_headroom()
         assert shown.value("llmslo_addable_requests_per_second", bound) is None
     assert shown.value("llmslo_capacity_requests_per_second", "ttft", "estimate") == 10.0
     assert shown.value("llmslo_capacity_requests_per_second", "tpot", "estimate") is None
+    assert shown.unknown() == ["only_bound"]
 
 
 def test_what_cannot_be_known_has_no_headroom_and_says_why() -> None:
@@ -248,9 +253,9 @@ def test_what_cannot_be_known_has_no_headroom_and_says_why() -> None:
     unseen = replace(FOUND, own=None, shapes=())
     held = replace(FOUND, verdict="not_reached", lower=50.0, estimate=None, upper=None)
     for capacity, tokens, why in (
-        (FOUND, None, "the engine's page does not count tokens, so that the size of its requests is not known"),
-        (unseen, 200_000, "the engine's page showed no requests and tokens of others during the sweep"),
-        (held, 200_000, "no sweep has found a capacity"),
+        (FOUND, None, "no_tokens"),
+        (unseen, 200_000, "others_unseen"),
+        (held, 200_000, "no_capacity"),
     ):
         shown = Shown()
         shown.read(0.0, 0, None if tokens is None else 0)
@@ -259,7 +264,45 @@ def test_what_cannot_be_known_has_no_headroom_and_says_why() -> None:
         assert shown.value("llmslo_capacity_requests_per_second", "ttft", "lower") == capacity.lower
         assert not shown.families["llmslo_headroom_ratio"].children
         assert not shown.families["llmslo_addable_requests_per_second"].children
-        assert shown.demand.why_unknown == why
+        assert shown.unknown() == [why]
+
+
+def test_one_reason_says_why_there_is_no_headroom_at_each_moment() -> None:
+    """From the start until a figure is known, and again once it is gone; a target without `sweep` has no reason."""
+    shown = Shown()
+    assert shown.unknown() == ["starting"], "the store is not read yet"
+    shown.demand.show_capacity(())
+    assert shown.unknown() == ["no_capacity"]
+    shown.demand.sweep_began()
+    shown.demand.show_capacity([FOUND])
+    assert shown.unknown() == ["sweep_runs"]
+    shown.demand.sweep_ended()
+    for at_s in range(0, 100, 30):
+        shown.read(float(at_s), 4.0 * at_s, 2_000.0 * at_s)
+    assert shown.unknown() == []
+    shown.demand.page_read(None)
+    assert shown.unknown() == ["demand_unknown"]
+    shown.demand.show_capacity((), why_none="engine_changed")
+    assert shown.unknown() == ["engine_changed"]
+    shown.reconfigure(sweep=None)
+    assert shown.unknown() == []
+
+
+def test_requests_of_which_none_has_ended_have_no_known_size() -> None:
+    """The page counts tokens, so that it is not at fault."""
+    shown = Shown()
+    shown.demand.show_capacity([FOUND])
+    for at_s in (0.0, 100.0):
+        shown.clock.now_s = at_s
+        signals = EngineSignals(
+            EngineInfo("vllm"),
+            requests_finished_total=0.0,
+            requests_running=at_s / 10,
+            prompt_tokens_total=4 * at_s,
+            generation_tokens_total=at_s,
+        )
+        shown.demand.page_read(PageReading(round(at_s * 1e9), 0, signals))
+    assert shown.unknown() == ["none_ended"]
 
 
 def test_the_requests_of_a_sweep_are_not_demand() -> None:
@@ -316,7 +359,7 @@ async def test_the_answer_of_a_query_takes_the_place_of_the_engines_counters() -
     assert shown.value("llmslo_demand_requests_per_second") == 4
     assert shown.value("llmslo_demand_tokens_per_second") is None
     assert shown.value("llmslo_headroom_ratio", "estimate") is None
-    assert shown.demand.why_unknown == "sweep.demand_query counts requests, and not their tokens"
+    assert shown.unknown() == ["query_without_tokens"]
     shown.answer(331.0, None)
     assert shown.value("llmslo_demand_requests_per_second") is None
     assert shown.value("llmslo_headroom_ratio", "estimate") is None
