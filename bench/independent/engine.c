@@ -37,11 +37,11 @@ enum { NO_PADDING, POWER_OF_TWO, LONGEST };
 enum { IN_FLIGHT, COMPLETE, CANCELLED, FAILED };
 enum { OFF, STARTING, LIVE, DRAINING };
 enum { AT_FRONT, IN_HEAP, RUNNING, IN_TRANSFER };
-enum { TTFT, QUEUE_TIME, E2E, PROMPT, OUTPUT, TRANSFER, HISTOGRAMS };
+enum { TTFT, QUEUE_TIME, E2E, PROMPT, OUTPUT, TRANSFER, ITL, TPOT, HISTOGRAMS };
 
 typedef struct {
     long number;
-    double arrival, ready, scheduled, key;
+    double arrival, ready, scheduled, key, delivered;
     int prompt, output;
     int computed, target; /* tokens in the KV cache, and tokens to have there before the next token is generated */
     int generated, kv, pinned, step, id_count, place, worker;
@@ -282,6 +282,7 @@ static void end_request(Engine *e, Request *r, double at, int status) {
     observe(e->histograms + E2E, at - seen);
     observe(e->histograms + PROMPT, r->prompt);
     observe(e->histograms + OUTPUT, r->output);
+    if (r->output > 1) observe(e->histograms + TPOT, (at - e->first[r->number]) / (r->output - 1));
 }
 
 static void deliver(Engine *e, Request *r, long tokens, double at) {
@@ -289,6 +290,8 @@ static void deliver(Engine *e, Request *r, long tokens, double at) {
         e->first[r->number] = at;
         observe(e->histograms + TTFT, at - (e->s.page_front ? r->arrival : r->ready));
     }
+    if (r->generated) observe(e->histograms + ITL, at - r->delivered);
+    r->delivered = at;
     if (!r->generated && !e->s.counters_at_end) e->prompt_total += r->prompt;
     r->generated += tokens;
     if (!e->s.counters_at_end) e->generation_total += tokens;
@@ -755,6 +758,8 @@ void engine_cancel(Engine *e, long number) {
 }
 
 void engine_change(Engine *e, const Structure *s) { e->s = *s; }
+
+void engine_drain_worker(Engine *e, int index) { e->workers[index].state = busy(e->workers + index) ? DRAINING : OFF; }
 
 void engine_results(Engine *e, long from, long to, double *first, double *end, int *tokens, char *status) {
     for (long i = from; i < to; i++) {

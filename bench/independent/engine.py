@@ -24,7 +24,7 @@ from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSig
 SOURCE = Path(__file__).with_name("engine.c")
 IN_FLIGHT, COMPLETE, CANCELLED, FAILED = range(4)
 
-# Buckets of vLLM 0.32: time to first token; queue time and end-to-end latency; lengths; KV transfers by NIXL.
+# Buckets of vLLM 0.32: time to first token; queue time and end-to-end latency; lengths; KV transfers by NIXL; ITL and TPOT.
 TTFT_BOUNDS_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
     *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
@@ -35,9 +35,13 @@ LATENCY_BOUNDS_S = (
 )
 LENGTH_BOUNDS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
 TRANSFER_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0)
+TOKEN_BOUNDS_S = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+)
 HISTOGRAM_BOUNDS = (
     *(TTFT_BOUNDS_S, LATENCY_BOUNDS_S, LATENCY_BOUNDS_S, LENGTH_BOUNDS, LENGTH_BOUNDS),
-    TRANSFER_BOUNDS_S,
+    *(TRANSFER_BOUNDS_S, TOKEN_BOUNDS_S, TOKEN_BOUNDS_S),
 )
 PAGE_VALUES = 15
 
@@ -66,6 +70,10 @@ class Prefixes(NamedTuple):
         """Prefixes from a chain of ids for each request."""
         offsets = np.cumsum([0, *(len(chain) for chain in chains)])
         return cls(offsets, np.fromiter((block for chain in chains for block in chain), np.int64, int(offsets[-1])))
+
+    def chains(self) -> list[list[int]]:
+        """The ids of each request."""
+        return [ids.tolist() for ids in np.split(self.ids, self.offsets[1:-1])]
 
     def taken(self, order: NDArray[np.int64]) -> "Prefixes":
         """Prefixes of the requests `order`, in that order."""
@@ -159,6 +167,7 @@ def _with_signatures(lib: ctypes.CDLL) -> ctypes.CDLL:
         ("engine_run", None, [handle, number, array, array, array, array, array]),
         ("engine_cancel", None, [handle, number]),
         ("engine_change", None, [handle, structure]),
+        ("engine_drain_worker", None, [handle, whole]),
         ("engine_results", None, [handle, number, number, array, array, array, array]),
         ("engine_token_times", number, [handle, number, array, number]),
         ("engine_page", None, [handle, array, array, array]),
@@ -238,6 +247,10 @@ class Engine:
         if structure.max_batch > self.structure.max_batch or structure.kv_tokens > self.structure.kv_tokens:
             raise ValueError("max_batch and kv_tokens cannot grow during a run")
         self._library.engine_change(self._handle, ctypes.byref(_CStructure(*astuple(structure))))
+
+    def drain_worker(self, index: int) -> None:
+        """Route no more requests to a worker; it leaves the page when it has none."""
+        self._library.engine_drain_worker(self._handle, index)
 
     def request(self, number: int) -> Request:
         """The request as a client sees it by now."""
@@ -325,10 +338,7 @@ class Engine:
             float(value) for value in values[:12]
         )
         has_cache = bool(self.structure.prefix_block)
-        ttft, queue, e2e, prompt, output, transfer = (
-            EngineHistogram(bounds, tuple(np.cumsum(count).tolist()), float(total))
-            for bounds, count, total in zip(HISTOGRAM_BOUNDS, counts, sums, strict=True)
-        )
+        ttft, queue, e2e, prompt, output, transfer, *_ = _histograms(counts, sums)
         signals = {
             "ranks": int(ranks),
             "requests_running": running,
@@ -356,12 +366,24 @@ class Engine:
             **{name: value for name, value in signals.items() if name not in absent},  # type: ignore[arg-type]
         )
 
+    def token_latencies(self) -> list[EngineHistogram]:
+        """Times between tokens, and the mean of them in each request, which not every release of an engine exports."""
+        _, counts, sums = self._page()
+        return _histograms(counts, sums)[-2:]
+
     def _page(self) -> tuple[Times, list[Times], Times]:
         """Values, counts of the histograms by bucket, and their sums."""
         values, sums = np.empty(PAGE_VALUES), np.empty(len(HISTOGRAM_BOUNDS))
         counts = [np.empty(len(bounds) + 1) for bounds in HISTOGRAM_BOUNDS]
         self._library.engine_page(self._handle, values.ctypes.data, _addresses(counts), sums.ctypes.data)
         return values, counts, sums
+
+
+def _histograms(counts: list[Times], sums: Times) -> list[EngineHistogram]:
+    return [
+        EngineHistogram(bounds, tuple(np.cumsum(count).tolist()), float(total))
+        for bounds, count, total in zip(HISTOGRAM_BOUNDS, counts, sums, strict=True)
+    ]
 
 
 def _addresses(arrays: list[Times]) -> ctypes.Array[ctypes.c_void_p]:

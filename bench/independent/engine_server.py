@@ -2,8 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+import math
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
 
 from aiohttp import web
 
@@ -20,11 +24,14 @@ HISTOGRAMS = {
     "request_prompt_tokens": "prompt_tokens",
     "request_generation_tokens": "output_tokens",
 }
+TOKEN_LATENCIES = ("inter_token_latency_seconds", "request_time_per_output_token_seconds")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Other = tuple[float, int, int] | tuple[float, int, int, list[int]]
 
 
 @dataclass
 class _Answer:
-    """A request over HTTP. due: times of tokens in the loop's time, None at the end"""
+    """A request over HTTP. due: times of tokens in the loop's time, None at the end, infinity where the engine has gone"""
 
     number: int
     due: "asyncio.Queue[float | None]" = field(default_factory=asyncio.Queue)
@@ -34,17 +41,20 @@ class _Answer:
 class EngineServer:
     """An engine with others' requests, whose time 0 is `lead_s` before now.
 
-    others: arrival in the engine's time, prompt and output tokens, ascending and without end
+    others: arrival in the engine's time, prompt and output tokens, and ids of prefix blocks, ascending and without end
     prompt_tokens: of each request over HTTP; None: as many as it has words
     """
 
     def __init__(
-        self, engine: Engine, others: Iterator[tuple[float, int, int]], lead_s: float, prompt_tokens: int | None = None
+        self, engine: Engine, others: Iterator[Other], lead_s: float, prompt_tokens: int | None = None
     ) -> None:
         self.engine, self._others, self._prompt_tokens = engine, others, prompt_tokens
         self._loop = asyncio.get_running_loop()
         self._zero_s = self._loop.time() - lead_s
         self._next_other = next(others)
+        self._up_s, self._ranks, self._admitted_s = 0.0, 0, 0.0
+        self._gone: defaultdict[str, float] = defaultdict(float)  # counts of ranks that have left
+        self.most_per_s = math.inf
         self._answers: list[_Answer] = []
         self._pump: asyncio.Task[None] | None = None
         self.served = 0  # requests over HTTP
@@ -58,7 +68,7 @@ class EngineServer:
 
     def app(self) -> web.Application:
         """Routes as those of vLLM."""
-        app = web.Application(client_max_size=1 << 24)
+        app = web.Application(client_max_size=1 << 24, middlewares=[self._restarting])
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._health)
@@ -70,17 +80,28 @@ class EngineServer:
         """Advance the engine and the requests of others to now."""
         now_s = self.now_s
         while self._next_other[0] <= now_s:
-            self.arrived_others.append((self._next_other[0], self.engine.submit(*self._next_other)))
-            self.tokens_of_others += self._next_other[1] + self._next_other[2]
+            if self._next_other[0] >= self._up_s:
+                self.arrived_others.append((self._next_other[0], self.engine.submit(*self._next_other)))
+                self.tokens_of_others += self._next_other[1] + self._next_other[2]
             self._next_other = next(self._others)
         self.engine.advance(now_s)
 
-    def replace_others(self, others: Iterator[tuple[float, int, int]]) -> None:
+    def replace_others(self, others: Iterator[Other]) -> None:
         """From now on these requests of others arrive, whose time 0 is now."""
         self.catch_up()
         begin_s = self.now_s
-        self._others = ((begin_s + at_s, prompt, output) for at_s, prompt, output in others)
+        self._others = ((begin_s + at_s, *lengths) for at_s, *lengths in others)
         self._next_other = next(self._others)
+
+    def restart(self, engine: Engine, down_s: float) -> None:
+        """Requests in flight are cut; after a while without answers another engine is there, with counters from 0."""
+        self.catch_up()
+        for answer in self._answers:
+            answer.due.put_nowait(math.inf)
+        self._answers = []
+        self.engine, self._ranks = engine, 0
+        self._gone.clear()
+        self._up_s = self.now_s + down_s
 
     async def _pumping(self, _: web.Application) -> AsyncIterator[None]:
         pump = asyncio.create_task(self._poll())
@@ -111,13 +132,21 @@ class EngineServer:
                     answer.due.put_nowait(None)
             self._answers = still_open
 
+    @web.middleware
+    async def _restarting(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        return web.Response(status=503) if self.now_s < self._up_s else await handler(request)
+
     async def _chat(self, request: web.Request) -> web.StreamResponse:
+        if self.now_s < self._admitted_s:  # a leaky bucket of one second
+            return web.json_response({"error": {"message": "rate limit"}}, status=429, headers={"Retry-After": "1"})
+        self._admitted_s = max(self._admitted_s, self.now_s - 1.0) + 1 / self.most_per_s
         body = await request.json()
         prompt_tokens = self._prompt_tokens or sum(len(message["content"].split()) for message in body["messages"])
         output_tokens = int(body.get("max_completion_tokens") or body["max_tokens"])
         self.catch_up()
         self.served += 1
-        answer = _Answer(self.engine.submit(self.now_s, prompt_tokens, output_tokens, keep_tokens=True))
+        engine = self.engine
+        answer = _Answer(engine.submit(self.now_s, prompt_tokens, output_tokens, self._blocks(body), keep_tokens=True))
         self._answers.append(answer)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
@@ -125,6 +154,10 @@ class EngineServer:
         sent = 0
         try:
             while (due_s := await answer.due.get()) is not None:
+                if math.isinf(due_s):
+                    assert request.transport is not None
+                    request.transport.abort()
+                    return response
                 if (wait_s := due_s - self._loop.time()) > 0:
                     await asyncio.sleep(wait_s)
                 sent += 1
@@ -135,9 +168,20 @@ class EngineServer:
             usage = {"prompt_tokens": prompt_tokens, "completion_tokens": sent, "total_tokens": prompt_tokens + sent}
             await response.write(head + b'],"usage":' + json.dumps(usage).encode() + b"}\n\ndata: [DONE]\n\n")
         finally:
-            if self.engine.results(answer.number, answer.number + 1).status[0] != COMPLETE:
-                self.engine.cancel(answer.number)
+            if answer in self._answers and engine.results(answer.number, answer.number + 1).status[0] != COMPLETE:
+                engine.cancel(answer.number)
         return response
+
+    def _blocks(self, body: dict[str, Any]) -> list[int]:
+        """Ids of the blocks of the prompt: equal where all words until the end of a block are equal."""
+        if not (size := self.engine.structure.prefix_block):
+            return []
+        words = " ".join(message["content"] for message in body["messages"]).split()
+        ids, digest = [], blake2b(str(body.get("cache_salt")).encode(), digest_size=7)
+        for start in range(0, len(words) - size + 1, size):
+            digest.update(" ".join(words[start : start + size]).encode())
+            ids.append(int.from_bytes(digest.digest()))
+        return ids
 
     async def _models(self, _: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "vllm"}]})
@@ -157,19 +201,25 @@ class EngineServer:
         fullest, mean = signals.kv_cache_usage_ratio_max or 0.0, signals.kv_cache_usage_ratio_mean or 0.0
         if ranks > 1:
             usage_of_others = (mean * ranks - fullest) / (ranks - 1)
-        lines = ["# TYPE process_start_time_seconds gauge", f"process_start_time_seconds {STARTED_UNIX_S}"]
+        started_s = STARTED_UNIX_S + self._up_s
+        lines = ["# TYPE process_start_time_seconds gauge", f"process_start_time_seconds {started_s}"]
+        left = max(0, self._ranks - ranks) / max(1, self._ranks)
+        self._ranks = ranks
         for name, kind, value in (
             ("num_requests_running", "gauge", signals.requests_running),
             ("num_requests_waiting", "gauge", signals.requests_waiting),
             ("kv_cache_usage_perc", "gauge", None),
             ("num_preemptions_total", "counter", signals.preemptions_total),
-            ("prefix_cache_queries_total", "counter", 0.0),
-            ("prefix_cache_hits_total", "counter", 0.0),
+            ("prefix_cache_queries_total", "counter", signals.prefix_cache_queries_tokens_total or 0.0),
+            ("prefix_cache_hits_total", "counter", signals.prefix_cache_hits_tokens_total or 0.0),
             ("prompt_tokens_total", "counter", signals.prompt_tokens_total),
             ("generation_tokens_total", "counter", signals.generation_tokens_total),
             ("request_success_total", "counter", signals.requests_finished_total),
         ):
             lines.append(f"# TYPE vllm:{name} {kind}")
+            if value is not None and kind == "counter":
+                self._gone[name] += left * (value - self._gone[name])
+                value -= self._gone[name]
             for rank in range(ranks):
                 share = fullest if rank == 0 else usage_of_others
                 if value is not None:
@@ -178,6 +228,8 @@ class EngineServer:
                 lines.append(f'vllm:{name}{{model_name="{MODEL}",engine="{rank}"{reason}}} {share}')
         for name, field_name in HISTOGRAMS.items():
             lines += _histogram(f"vllm:{name}", getattr(signals, field_name))
+        for name, histogram in zip(TOKEN_LATENCIES, self.engine.token_latencies(), strict=True):
+            lines += _histogram(f"vllm:{name}", histogram)
         blocks = self.engine.structure.kv_tokens // self.engine.structure.kv_block
         lines.append("# TYPE vllm:cache_config_info gauge")
         for rank in range(ranks):

@@ -112,13 +112,16 @@ class Workload:
         of_gaps, of_lengths, of_groups = rng.spawn(3)
         times = np.cumsum(of_gaps.standard_exponential(count)) / rate
         prompts, outputs = self.lengths(of_lengths, count, traces)
-        prefixes = None
-        if self.conversations:
-            groups = (self.conversations * of_groups.random(count) ** 3).astype(np.int64)
-            offsets = np.concatenate(([0], np.cumsum(prompts * self.shared // self.block))).astype(np.int64)
-            position = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
-            prefixes = Prefixes(offsets, np.repeat(groups << 16, np.diff(offsets)) + position)
-        return Requests(times, prompts, outputs, prefixes)
+        return Requests(times, prompts, outputs, self.prefixes(of_groups, prompts))
+
+    def prefixes(self, rng: np.random.Generator, prompts: Tokens) -> Prefixes | None:
+        """What requests with these prompts have in common with others of their conversations; None: nothing."""
+        if not self.conversations:
+            return None
+        groups = (self.conversations * rng.random(len(prompts)) ** 3).astype(np.int64)
+        offsets = np.concatenate(([0], np.cumsum(prompts * self.shared // self.block))).astype(np.int64)
+        position = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
+        return Prefixes(offsets, np.repeat(groups << 16, np.diff(offsets)) + position)
 
     def replayed(self, rng: np.random.Generator, count: int, rate: float, traces: Path | None) -> Requests:
         """Rows of the trace in order with their scaled arrivals and prefixes, from a random row on, over and over."""
