@@ -1,11 +1,12 @@
-"""The headroom gauge of the daemon against engines and productions written apart from it: is it right, narrow, and sure of its sign?
+"""The headroom gauge of the daemon against engines and productions written apart from it: is it right, narrow, and never friendly?
 
-    python -m bench.headroom_independent [--held-out] [--mode adaptive] [--processes N] [--rows FILE] [--only N,N]
+    python -m bench.headroom_independent [--scenes] [--held-out] [--mode adaptive] [--processes N] [--rows FILE] [--only N,N]
 
-The whole daemon runs in virtual time, with sweeps of the default kind of a target in production (`bench.independent.production`),
-over HTTP in memory. The gauge is read from its metrics page six minutes after the third sweep; then production doubles, and five
-minutes later it is read again. Cases with even numbers are for development, those with odd ones are held out. Two cases of each half
-are played without an engine's page too: there no figure is expected, and a figure that is given counts.
+The whole daemon runs in virtual time, with sweeps of the default kind, over HTTP in memory: of a target in production
+(`bench.independent.production`), or in the scenes of `bench.independent.headroom_scenes`. The gauge is read six minutes after each of
+three sweeps, and five minutes after production has doubled or changed; and once a minute, to see that it is on the right side of zero,
+and shows no room where there is none. Even numbers are for development, odd ones are held out. Two cases of each half are played
+without an engine's page too: there no figure is expected, and a figure that is given counts.
 """
 
 import argparse
@@ -23,7 +24,8 @@ from statistics import median
 from typing import Any
 
 from bench.independent.engine_server import EngineServer
-from bench.independent.production import CASES, Case, Truth, load, mean_tokens, stream
+from bench.independent.headroom_scenes import scenes
+from bench.independent.production import CASES, Scene, doubling, load, mean_tokens, stream
 from bench.report import goal, part, show
 from tests.serving import serving
 from tests.virtual import VirtualLoop
@@ -31,165 +33,240 @@ from tests.virtual_daemon import MIDNIGHT, Daemon
 
 HOST, PORT = "192.0.2.1", 8000
 LEAD_S = 300.0  # of production before the daemon starts
-SWEEP_MINUTES, SWEEP_WITHIN_S = (4, 15, 26), 650.0
-SCRAPE_EVERY_S, AFTER_SWEEP_S = 15, 360.0
-WINDOW_S = AFTER_DOUBLING_S = 300.0  # of the demand
+SWEEP_MINUTES, SWEEP_WITHIN_S = (4, 21, 38), 650.0
+SCRAPE_EVERY_S, MINUTE_S, AFTER_SWEEP_S = 15, 60.0, 360.0
+WINDOW_S = AFTER_CHANGE_S = 300.0  # of the demand
+TROUBLE_S = 1_500.0  # how long the gauge is watched after a change of the engine
+RESTART_S = 60.0
 PROBES_PER_S = 0.05
 BOUNDS = ("lower", "estimate", "upper")
 ABSENT = 1.0  # error of a figure that is not given
-NEAR_ZERO = 0.05
+NEAR_ZERO, FRIENDLY = 0.05, 0.1
+BUSY = (0.6, 0.85)  # use at which the width matters most
 ENDED, VERDICTS = "llmslo_sweep_last_end_timestamp_seconds", "llmslo_sweeps_total"
-ADDABLE = "llmslo_addable_requests_per_second"
-SHOWN = ("llmslo_demand", "llmslo_capacity")  # beside the gauge, for whoever looks for the cause of an error
+HEADROOM, USERS = "llmslo_headroom_ratio", "llmslo_users_headroom_ratio"
+SHOWN = ("llmslo_demand", "llmslo_capacity_requests")  # beside the gauge, for whoever looks for the cause of an error
+# Goals of a reading: error, width.
+READINGS = {0: ("after 1 sweep", 0.06, 0.3), 2: ("after 3 sweeps", 0.06, 0.2), 3: ("doubled or changed", 0.08, 0.35)}
 SEED = 7
 WITHOUT_PAGE = 2  # cases of each half, beside their run with the page
+GRID_STEP, GRID_STAGE_S, LEAST_KNEE_PER_S = 1.1, 60.0, 2.0
+Figure = Sequence[float | None]  # lower, estimate, upper
+Row = dict[str, Any]
 
 
-def configuration(case: Case, has_page: bool, mode: str) -> str:
+def configuration(scene: Scene, has_page: bool, mode: str) -> str:
     """The daemon's configuration, as a user writes it for this service."""
 
     def lognormal(median_tokens: float, sigma: float, most: int, least: int) -> str:
-        return f"{{lognormal: {{median: {median_tokens:.4g}, sigma: {sigma:.4g}, min: {least}, max: {most}}}}}"
+        return f"{{lognormal: {{median: {round(median_tokens)}, sigma: {sigma:.4g}, min: {least}, max: {most}}}}}"
 
-    own, (lengths,) = case.own, case.own.modes
-    minutes = ",".join(map(str, SWEEP_MINUTES))
+    case = scene.phases[0].case
+    probe, (lengths,) = case.probe, case.probe.modes
+    minutes, signals = ",".join(map(str, SWEEP_MINUTES)), ", ".join(case.signals)
     slos = "\n".join(
         f"  {slo.signal}: {{signal: {slo.signal}, threshold: {slo.threshold_s * 1e3:g}ms, objective: {100 - 100 * slo.allowed:g}%}}"
         for slo in case.objectives
     )
+    page = f"interval: 5s, slos: [{signals}]" if scene.has_users_slos else "interval: 5s"
     return f"""
 defaults: {{rate: {PROBES_PER_S}/s, warmup: 0}}
 slos:
 {slos}
 workloads:
   own:
-    prompt_tokens: {lognormal(lengths.prompt, lengths.prompt_sigma, own.max_prompt, 4)}
-    output_tokens: {lognormal(lengths.output, lengths.output_sigma, own.max_output, 1)}
+    prompt_tokens: {lognormal(lengths.prompt, lengths.prompt_sigma, probe.max_prompt, 4)}
+    output_tokens: {lognormal(lengths.output, lengths.output_sigma, probe.max_output, 1)}
 targets:
   - name: t
     url: 'http://{HOST}:{PORT}'
-    metrics: {"{interval: 5s}" if has_page else "{url: none}"}
-    probes: [{{workload: own, slos: [{", ".join(case.signals)}]}}]
-    sweep: {{schedule: '{minutes} 0 * * *', spread: 0s, min_gap: 5m, after_change: false, workload: own, mode: {mode}}}
+    metrics: {{{page if has_page else "url: none"}}}
+    probes: [{{workload: own, slos: [{signals}]}}]
+    sweep: {{schedule: '{minutes} 0 * * *', spread: 0s, min_gap: 5m, after_change: false, mode: {mode}}}
 """
 
 
-def gauge(samples: dict[str, float], name: str = "llmslo_headroom_ratio") -> tuple[float | None, ...]:
+def gauge(samples: dict[str, float], name: str = HEADROOM) -> tuple[float | None, ...]:
     """(lower, estimate, upper) of a series of the target; None: absent."""
-    units = ("", ',unit="requests"')
-    series = [[f'{name}{{target="t"{unit},bound="{bound}"}}' for unit in units] for bound in BOUNDS]
-    return tuple(next((samples[key] for key in keys if key in samples), None) for keys in series)
+    return tuple(samples.get(f'{name}{{target="t",bound="{bound}"}}') for bound in BOUNDS)
 
 
-async def played(case: Case, truth: Truth, has_page: bool, mode: str, folder: Path) -> dict[str, Any]:
-    """Readings of the daemon in one case, and how many tokens came in their five minutes, relative to the mean in the long run."""
-    per_s = case.use * truth.limit_per_s
-    server = EngineServer(case.engine(SEED), stream(case, per_s, SEED), LEAD_S)
-    sweeps: list[dict[str, Any]] = []
-    async with serving(server.app(), PORT, HOST):
-        daemon = Daemon(folder, configuration(case, has_page, mode))
-        async with daemon.running():
-            samples: dict[str, float] = {}
-            for minute in SWEEP_MINUTES:
-                at_s, sent = 60.0 * minute, server.served
-                ended: dict[str, Any] = {}
-                while not ended and at_s < 60 * minute + SWEEP_WITHIN_S:
-                    at_s += SCRAPE_EVERY_S
-                    await daemon.until(at_s)
-                    ended = sweep_end(await daemon.scrape(), MIDNIGHT + 60 * minute)
-                await daemon.until(at_s + AFTER_SWEEP_S - WINDOW_S)
-                tokens = server.tokens_of_others
-                await daemon.until(at_s + AFTER_SWEEP_S)
-                samples = await daemon.scrape()
-                sweeps.append(
-                    {"requests": server.served - sent, "seconds": at_s - 60 * minute, **ended, "gauge": gauge(samples)}
+class Play:
+    """A scene with the daemon, and what was read in it."""
+
+    def __init__(self, scene: Scene, daemon: Daemon, server: EngineServer) -> None:
+        self._scene, self._daemon, self._server = scene, daemon, server
+        self._at_s = self._changed_s = 0.0
+        self._phase = scene.phases[0]
+        self._tokens: dict[float, int] = {}
+        self.sweeps: list[Row] = []
+        self.readings: list[Row] = []
+        self.minutes: list[Row] = []
+
+    async def through(self) -> None:
+        """All sweeps, readings and phases."""
+        for minute in SWEEP_MINUTES:
+            self._begin_phases()
+            await self._sweep(MINUTE_S * minute)
+            await self._until(self._at_s + AFTER_SWEEP_S)
+            await self._read()
+        if self._begin_phases():
+            await self._until(self._at_s + AFTER_CHANGE_S)
+            await self._read()
+            if self._phase.change:
+                await self._until(self._at_s + TROUBLE_S - AFTER_CHANGE_S)
+
+    def _begin_phases(self) -> bool:
+        """Begin the phases that come after the readings so far. Returns whether there are any."""
+        begun = [phase for phase in self._scene.phases if phase.after == len(self.readings)]
+        for phase in begun:
+            server, case = self._server, phase.case
+            server.most_per_s = phase.rate_limit_per_s
+            if phase.change == "restart":
+                server.restart(case.engine(SEED + phase.after), RESTART_S)
+            elif phase.change:
+                server.engine.drain_worker(case.structure.workers)
+            if phase.after and phase.rate_limit_per_s == self._phase.rate_limit_per_s:
+                self._changed_s = self._at_s
+                server.replace_others(
+                    stream(case.production, case.arrivals, phase.per_s, case.number, SEED + phase.after)
                 )
-            row: dict[str, Any] = {"sweeps": sweeps, "steady": gauge(samples), "addable": gauge(samples, ADDABLE)}
-            row["seen"] = {name: value for name, value in samples.items() if name.startswith(SHOWN)}
-            usual_tokens = WINDOW_S * per_s * mean_tokens(case.production)
-            row["came"] = round((server.tokens_of_others - tokens) / usual_tokens, 3)
-            at_s += AFTER_SWEEP_S
-            tokens = server.tokens_of_others
-            server.replace_others(stream(case, 2 * per_s, SEED + 1))
-            await daemon.until(at_s + AFTER_DOUBLING_S)
-            samples = await daemon.scrape()
-            row["doubled"] = gauge(samples)
-            row["came_doubled"] = round((server.tokens_of_others - tokens) / (2 * usual_tokens), 3)
-            row["seen_doubled"] = {name: value for name, value in samples.items() if name.startswith(SHOWN)}
-    return row
+            self._phase = phase
+        return bool(begun)
+
+    async def _until(self, to_s: float) -> None:
+        while self._at_s < to_s:
+            self._at_s = min(to_s, (self._at_s // MINUTE_S + 1) * MINUTE_S)
+            await self._daemon.until(self._at_s)
+            if self._at_s % MINUTE_S == 0:
+                self._tokens[self._at_s] = self._server.tokens_of_others
+                row = self._figures(await self._daemon.scrape())
+                self.minutes.append(row | {"minute": self._at_s / 60, "since_change_s": self._at_s - self._changed_s})
+
+    def _figures(self, samples: dict[str, float]) -> Row:
+        phase = self._phase
+        return {
+            "truth": round(phase.free, 3),
+            "users_truth": round(phase.free_of_users, 3),
+            "gauge": gauge(samples),
+            "users": gauge(samples, USERS),
+        }
+
+    async def _read(self) -> None:
+        """The gauge now, and how many tokens came in its five minutes, relative to the mean in the long run."""
+        samples = await self._daemon.scrape()
+        since_s = min((at_s for at_s in self._tokens if at_s >= self._at_s - WINDOW_S), default=self._at_s)
+        usual = (self._at_s - since_s) * self._phase.per_s * mean_tokens(self._phase.case.production)
+        self.readings.append(
+            self._figures(samples)
+            | {
+                "came": round((self._server.tokens_of_others - self._tokens.get(since_s, 0)) / max(1.0, usual), 3),
+                "seen": {name: value for name, value in samples.items() if name.startswith(SHOWN)},
+            }
+        )
+
+    async def _sweep(self, due_s: float) -> None:
+        """Wait until the sweep of this time has ended, but not for ever."""
+        await self._until(due_s)
+        sent, before = self._server.served, verdicts(await self._daemon.scrape())
+        ended: Row = {}
+        while not ended and self._at_s < due_s + SWEEP_WITHIN_S:
+            await self._until(self._at_s + SCRAPE_EVERY_S)
+            samples = await self._daemon.scrape()
+            reasons = [name for name, at_s in samples.items() if name.startswith(ENDED) and at_s > MIDNIGHT + due_s]
+            if reasons:
+                ended = {
+                    "reason": reasons[0].partition("reason=")[2].strip('"}'),
+                    "verdict": verdict(before, verdicts(samples)),
+                }
+        self.sweeps.append(
+            {
+                "requests": self._server.served - sent,
+                "seconds": self._at_s - due_s,
+                "knee_per_s": round(self._phase.truth.limit_per_s - self._phase.per_s, 3),
+                **ended,
+            }
+        )
 
 
-def sweep_end(samples: dict[str, float], since_s: float) -> dict[str, Any]:
-    """Reason and verdicts so far of a sweep that ended after `since_s`; empty: there is none."""
-    ends = [name for name, at_s in samples.items() if name.startswith(ENDED) and at_s > since_s]
-    if not ends:
-        return {}
-    verdicts = {
+def verdicts(samples: dict[str, float]) -> dict[str, float]:
+    """Sweeps so far by verdict."""
+    return {
         name.partition("verdict=")[2].strip('"}'): count for name, count in samples.items() if name.startswith(VERDICTS)
     }
-    return {
-        "reason": ends[0].partition("reason=")[2].strip('"}'),
-        "verdicts": {name: count for name, count in verdicts.items() if count},
-    }
 
 
-def figures(task: tuple[Case, Truth, bool, str]) -> dict[str, Any]:
-    """All figures of a case."""
-    case, truth, has_page, mode = task
+def verdict(before: dict[str, float], after: dict[str, float]) -> str | None:
+    """The verdict that was counted between."""
+    return next((name for name, count in after.items() if count > before.get(name, 0.0)), None)
+
+
+async def played(scene: Scene, has_page: bool, mode: str, folder: Path) -> Row:
+    """Readings of the daemon in one scene."""
+    first = scene.phases[0]
+    production = stream(first.case.production, first.case.arrivals, first.per_s, first.case.number, SEED)
+    server = EngineServer(first.case.engine(SEED), production, LEAD_S)
+    async with serving(server.app(), PORT, HOST):
+        daemon = Daemon(folder, configuration(scene, has_page, mode))
+        async with daemon.running():
+            play = Play(scene, daemon, server)
+            await play.through()
+    return {"sweeps": play.sweeps, "readings": play.readings, "minutes": play.minutes}
+
+
+def figures(task: tuple[Scene, bool, str]) -> Row:
+    """All figures of a scene."""
+    scene, has_page, mode = task
     began_s = sum(os.times()[:4])  # with the processes of the estimates
     os.environ["POD_NAME"] = "virtual"  # the schedules of the probes follow from it, those of sweeps from their ids
-    ids = Random(case.name)
+    ids = Random(scene.name)
     uuid.uuid4 = lambda: uuid.UUID(int=ids.getrandbits(128))
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner(loop_factory=VirtualLoop) as runner:
         os.environ["TMPDIR"] = tempfile.tempdir = folder  # locks against other sweeps of this address on this machine
-        row = runner.run(played(case, truth, has_page, mode, Path(folder)))
+        row = runner.run(played(scene, has_page, mode, Path(folder)))
+    first = scene.phases[0]
     return {
-        "case": case.name,
+        "case": scene.name,
+        "group": scene.group,
         "page": has_page,
-        "use": case.use,
-        "bursty": case.arrivals.variation > 0,
-        "truth": {
-            "steady": round(1 - case.use, 3),
-            "doubled": round(1 - 2 * case.use, 3),
-            "addable": truth.addable_per_s,
-            "capacity": truth.capacity_per_s,
-            "limit": truth.limit_per_s,
-        },
+        "use": round(first.per_s / first.truth.limit_per_s, 3),
+        "bursty": first.case.arrivals.variation > 0,
+        "limits": [(phase.truth.limit_per_s, phase.truth.users_limit_per_s) for phase in scene.phases],
         **row,
         "cpu_s": round(sum(os.times()[:4]) - began_s, 1),
     }
 
 
-def goals_of(title: str, readings: Sequence[tuple[float, tuple[float | None, ...]]]) -> list[dict[str, Any]]:
-    """Goals for figures that should be there. readings: (truth, (lower, estimate, upper)) of each case"""
-    count = len(readings)
-    errors = [ABSENT if figure[1] is None else abs(figure[1] - truth) for truth, figure in readings]
-    intervals = [
-        (truth, figure[0], figure[2])
-        for truth, figure in readings
-        if figure[0] is not None and figure[1] is not None and figure[2] is not None
-    ]
-    absent = 1 - len(intervals) / count
+def goals_of(title: str, readings: Sequence[Row], most_error: float, most_width: float) -> list[Row]:
+    """Goals for figures that should be there."""
+    errors = [abs(row["gauge"][1] - row["truth"]) if row["gauge"][1] is not None else ABSENT for row in readings]
+    intervals = [(row["truth"], row["gauge"][0], row["gauge"][2]) for row in readings if None not in row["gauge"]]
     results = [
-        goal(f"{title}: error, median of {count}", median(errors), 0.1, "share"),
-        goal(f"{title}: without an interval", absent, 0.1, "share"),
+        goal(f"{title}: error, median of {len(errors)}", median(errors), most_error, "share"),
+        goal(f"{title}: without an interval", 1 - len(intervals) / len(readings), 0.1, "share"),
     ]
     if intervals:
         covered = sum(lower <= truth <= upper for truth, lower, upper in intervals) / len(intervals)
         coverage = goal(f"{title}: 90% interval holds the truth ({len(intervals)})", covered, 0.95, "share")
         results.append(coverage | {"goal": [0.85, 0.95], "met": 0.85 <= covered <= 0.95})
-        widths = [upper - lower for _, lower, upper in intervals]
-        results.append(goal(f"{title}: width of the interval, median", median(widths), 0.4, "share"))
+    for which, widths in (
+        ("median", [upper - lower for _, lower, upper in intervals]),
+        ("median at 60 to 85% use", [u - low for truth, low, u in intervals if BUSY[0] <= 1 - truth <= BUSY[1]]),
+    ):
+        if widths:
+            results.append(
+                goal(f"{title}: width of the interval, {which} of {len(widths)}", median(widths), most_width, "share")
+            )
     return results
 
 
-def signs(title: str, readings: Sequence[tuple[float, tuple[float | None, ...]]]) -> list[dict[str, Any]]:
+def signs(title: str, readings: Sequence[Row]) -> list[Row]:
     """Goals for the sign of the free share."""
-    known = [(truth, figure) for truth, figure in readings if figure[1] is not None]
+    known = [(row["truth"], row["gauge"]) for row in readings if row["gauge"][1] is not None]
     if not known:
         return []
-    clear = [(truth, figure[1]) for truth, figure in known if abs(truth) >= NEAR_ZERO and figure[1] is not None]
+    clear = [(truth, estimate) for truth, (_, estimate, _) in known if abs(truth) >= NEAR_ZERO]
     wrong = sum(estimate * truth < 0 for truth, estimate in clear) / max(1, len(clear))
     opposite = sum(
         (truth > 0 and upper is not None and upper < 0) or (truth < 0 and lower is not None and lower > 0)
@@ -203,27 +280,72 @@ def signs(title: str, readings: Sequence[tuple[float, tuple[float | None, ...]]]
     ]
 
 
-def goals(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Goals for the gauge in steady production and after it has doubled, what can be added, and runs without a page."""
+def is_friendly(group: str, minute: Row) -> bool:
+    """The gauge shows room that is not there: where an engine has become smaller 10 points too much, else 10 where there is none.
+
+    Of two gauges the smaller counts. In the first minute after a change nothing can be known, and where only the demand has changed
+    in the first five.
+    """
+    known = [figure[1] for figure in (minute["gauge"], minute["users"]) if figure[1] is not None]
+    if not known:
+        return False
+    shown: float = min(known)
+    if group == "engine smaller":
+        is_watched = MINUTE_S <= minute["since_change_s"] <= TROUBLE_S
+        return is_watched and shown > float(minute["truth"]) + FRIENDLY
+    truth = min(minute["truth"], minute["users_truth"]) if group == "users" else minute["truth"]
+    return bool(minute["since_change_s"] >= AFTER_CHANGE_S and truth < 0 and shown > FRIENDLY)
+
+
+def is_limit(minute: Row) -> bool:
+    """The gauge takes a rate limit for the capacity: its upper bound is 10 points below the truth."""
+    upper = minute["gauge"][2]
+    return upper is not None and upper < float(minute["truth"]) - FRIENDLY
+
+
+def harm(sweep: Row) -> float | None:
+    """Requests of a sweep ÷ those of a grid from 1/s to the knee; None: the grid has too few steps."""
+    rate, requests = 1.0, 0.0
+    while rate <= sweep["knee_per_s"]:
+        requests += GRID_STAGE_S * rate
+        rate *= GRID_STEP
+    return sweep["requests"] / requests if sweep["knee_per_s"] >= LEAST_KNEE_PER_S else None
+
+
+def goals_of_group(group: str, rows: Sequence[Row]) -> list[Row]:
+    """Goals for the rows of a group, all with a page."""
+    results: list[Row] = []
+    if group in ("cases", "traffic"):
+        for at, (moment, *goals) in READINGS.items():
+            if readings := [row["readings"][at] for row in rows if len(row["readings"]) > at]:
+                results += goals_of(f"{group}, {moment}", readings, *goals) + signs(f"{group}, {moment}", readings)
+        settled = [m for row in rows for m in row["minutes"] if m["since_change_s"] >= AFTER_CHANGE_S]
+        results += signs(f"{group}, every minute", settled)
+        sweeps = [sweep for row in rows for sweep in row["sweeps"] if sweep["knee_per_s"] > 0]
+        if sweeps:
+            none = 1 - sum(sweep.get("verdict") == "found" for sweep in sweeps) / len(sweeps)
+            results.append(goal(f"{group}: sweeps without a figure, of {len(sweeps)} with room", none, 0.05, "share"))
+        if ratios := [ratio for sweep in sweeps if (ratio := harm(sweep)) is not None]:
+            results.append(goal(f"{group}: requests of a sweep ÷ those of a grid, median", median(ratios), 0.12, ""))
+    for title, is_wrong in [("friendly", lambda minute: is_friendly(group, minute))] + (
+        [("a limit taken for the capacity", is_limit)] if group == "rate limit" else []
+    ):
+        wrong = [row["case"] for row in rows if any(map(is_wrong, row["minutes"]))]
+        results.append(goal(f"{group}: {title}, of {len(rows)}", len(wrong), 0, "") | {"cases": wrong})
+    return results
+
+
+def goals(rows: Sequence[Row]) -> list[Row]:
+    """Goals of each group, and of runs without a page."""
     results = []
-    counted = [row for row in rows if row["page"]]
-    for moment in ("steady", "doubled") if counted else ():
-        readings = [(row["truth"][moment], row[moment]) for row in counted]
-        results += goals_of(f"free share, {moment}", readings) + signs(f"free share, {moment}", readings)
-    if counted:
-        shares = [
-            (
-                row["truth"]["addable"] / row["truth"]["capacity"],
-                tuple(None if value is None else value / row["truth"]["capacity"] for value in row["addable"]),
-            )
-            for row in counted
-        ]
-        results += goals_of("requests of the sweep's shape that can be added ÷ capacity", shares)
-    blind = [(row["truth"][moment], row[moment]) for row in rows if not row["page"] for moment in ("steady", "doubled")]
+    for group in dict.fromkeys(row["group"] for row in rows):
+        results += goals_of_group(group, [row for row in rows if row["group"] == group and row["page"]])
+    blind = [reading for row in rows if not row["page"] for reading in row["readings"]]
     if blind:
         false = sum(
-            (lower is not None and lower > truth) or (upper is not None and upper < truth)
-            for truth, (lower, _, upper) in blind
+            (lower is not None and lower > row["truth"]) or (upper is not None and upper < row["truth"])
+            for row in blind
+            for lower, _, upper in [row["gauge"]]
         )
         results.append(goal(f"without a page: intervals that miss the truth, of {len(blind)}", false, 0, ""))
     return results
@@ -232,20 +354,24 @@ def goals(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--held-out", action="store_true", help="the cases that were not developed on")
+    parser.add_argument("--scenes", action="store_true", help="play the scenes instead of the cases")
+    parser.add_argument("--held-out", action="store_true", help="those that were not developed on")
     parser.add_argument("--mode", choices=("gentle", "adaptive"), default="gentle", help="of the sweeps")
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--rows", type=Path, help="write the figures of each case here, a line each")
-    parser.add_argument("--only", help="numbers of cases, separated by commas")
+    parser.add_argument("--rows", type=Path, help="write the figures of each here, a line each")
+    parser.add_argument("--only", help="numbers of cases or scenes, separated by commas")
     options = parser.parse_args()
-    numbers = [int(number) for number in options.only.split(",")] if options.only else range(CASES)
-    cases = load(number for number in numbers if number % 2 == options.held_out)
-    tasks = [(case, truth, True, options.mode) for case, truth in cases]
-    tasks += [(case, truth, False, options.mode) for case, truth in cases[:WITHOUT_PAGE]]
-    rows: list[dict[str, Any]] = []
+    numbers = [int(number) for number in options.only.split(",")] if options.only else range(10 * CASES)
+    half = [number for number in numbers if number % 2 == options.held_out]
+    chosen = scenes(half) if options.scenes else [doubling(*case) for case in load(half)]
+    tasks = [(scene, True, options.mode) for scene in chosen]
+    if not options.scenes:
+        tasks += [(scene, False, options.mode) for scene in chosen[:WITHOUT_PAGE]]
+    rows: list[Row] = []
     with Pool(options.processes, maxtasksperchild=1) as pool:
         for row in pool.imap(figures, tasks, chunksize=1):
-            rows.append(part("case", row))
+            part("case", {name: row[name] for name in ("case", "page", "cpu_s")})
+            rows.append(row)
             if options.rows:
                 with options.rows.open("a") as file:
                     file.write(json.dumps(row) + "\n")
@@ -255,7 +381,7 @@ def main() -> None:
         cases=len(rows),
         half="held out" if options.held_out else "development",
         mode=options.mode,
-        rows=rows,
+        rows=[{name: value for name, value in row.items() if name != "minutes"} for row in rows],
     )
 
 

@@ -1,11 +1,11 @@
-"""Engines in production: by which factor can the traffic that is there grow before an SLO fails, and what fits beside it?
+"""Engines in production: by which factor can the traffic that is there grow before an SLO fails?
 
     python -m bench.independent.production [--cases N] [--processes N]
 
-computes the cases that `production.json` lacks. SLO events are those of requests of the sweep's shape, as probes and sweeps see them. A
-production has a mix of lengths and a burstiness of its own. Its limit is its rate at which so many of the sweep's requests are bad in
-the long run as the objective allows, found by simulations with common random numbers from rate to rate. Production at a share u of its
-limit leaves 1 − u free: it can grow by the factor 1 / u.
+computes the cases that `production.json` lacks. A production has lengths and a burstiness of its own. Its limit is its rate at which so
+many requests are bad in the long run as the objective allows, found by simulations with common random numbers from rate to rate.
+Counted are requests with the lengths of production that come at random moments, as a sweep sends them; and, for a second limit,
+production's own, which come in bursts. Production at a share u of its limit leaves 1 − u free: it can grow by the factor 1 / u.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
+from functools import partial
 from hashlib import sha256
 from itertools import pairwise
 from multiprocessing import Pool
@@ -34,12 +35,13 @@ SIZES = ("quarter", "same", "fourfold", "mixture")
 FACTORS = {"quarter": 0.25, "same": 1.0, "fourfold": 4.0}
 Signal = Literal["ttft", "tpot", "e2e"]
 Strain = Callable[[float, int, int], float]
-OWN_SHARE = 0.03  # of the capacity that the counted requests take while production's limit is sought
-WARM_UP_S = 120.0  # of a simulation, not counted
-ROUGH, FINE, SEEDS = 1_500, 5_000, (3, 16)  # counted requests of a simulation; fewest and most runs of the last step
+COUNTED_SHARE = 0.1  # of bursty traffic: those at random moments, which are counted
+WARM_UP_S, WARM_UP_REQUESTS = 120.0, 100  # of a simulation, not counted: the longer of the two
+ROUGH, FINE, SEEDS = 6_000, 40_000, (3, 16)  # requests of a simulation; fewest and most runs of the last step
+S_PER_REQUEST = 0.03  # a simulation lasts so long at least: bursts are many there too
 SPREAD = 0.06  # distance of the rates beside the limit
 MOST_REQUESTS = 250_000  # of a simulation
-CAPACITIES_PER_S = (5.0, 40.0)  # of the sweep's shape, where sweeps from 1/s to 50/s find something
+LIMITS_PER_S = (0.5, 100.0)  # of production
 LEAST_SLOPE = 2.0  # dlog share / dlog rate at the limit
 MOST_ERROR = 0.015  # relative standard error of a limit
 LEAST_USE, MOST_USE = 0.2, 1.1
@@ -82,9 +84,9 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An engine with the sweep's workload, production's, and SLOs.
+    """An engine with the workload of the probes, production's, and SLOs.
 
-    size: of production's requests beside the sweep's, a member of SIZES
+    size: of production's requests beside the probes', a member of SIZES
     use: production's rate ÷ its limit
     objectives: () before thresholds are known
     """
@@ -94,7 +96,7 @@ class Case:
     kind: str
     size: str
     structure: Structure
-    own: Workload
+    probe: Workload
     production: Workload
     arrivals: Arrivals
     signals: tuple[Signal, ...]
@@ -119,17 +121,59 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """The answers of a case.
+    """The answers of a case: the most of production's mix.
 
-    capacity_per_s: the most of the sweep's shape, without production
-    limit_per_s: the most of production's own mix; error: its relative standard error
-    addable_per_s: the most of the sweep's shape beside production as it is
+    limit_per_s: by requests at random moments; error: its relative standard error
+    users_limit_per_s: by production's own requests; 0: they are bad at every rate
     """
 
-    capacity_per_s: float
     limit_per_s: float
     error: float
-    addable_per_s: float
+    users_limit_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A time of a service in production.
+
+    after: readings of the gauge that come before it
+    case: its engine and production; the probes and objectives are those of all phases
+    change: how its engine follows that of the phase before: it stays, restarts, or loses its last worker
+    rate_limit_per_s: of requests over HTTP, at a front
+    """
+
+    after: int
+    case: Case
+    per_s: float
+    truth: Truth
+    change: Literal["", "restart", "worker lost"] = ""
+    rate_limit_per_s: float = math.inf
+
+    @property
+    def free(self) -> float:
+        """Free share of the limit, at least -9."""
+        return 1 - min(10.0, self.per_s / max(1e-9, self.truth.limit_per_s))
+
+    @property
+    def free_of_users(self) -> float:
+        """The same by production's own requests."""
+        return 1 - min(10.0, self.per_s / max(1e-9, self.truth.users_limit_per_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Phases that the gauge is read in. name: begins with the number"""
+
+    name: str
+    group: str
+    phases: tuple[Phase, ...]
+    has_users_slos: bool = False
+
+
+def doubling(case: Case, truth: Truth) -> Scene:
+    """Production at its use, which doubles at the end."""
+    per_s = case.use * truth.limit_per_s
+    return Scene(case.name, "cases", (Phase(0, case, per_s, truth), Phase(3, case, 2 * per_s, truth)))
 
 
 def draw_case(number: int, attempt: int = 0) -> Case:
@@ -154,7 +198,7 @@ def draw_case(number: int, attempt: int = 0) -> Case:
     is_bursty = rng.random() < 0.5
     return Case(
         *(number, attempt, kind, size, structure),
-        own=Workload(own, min(most[0], round(8 * prompt)), min(most[1], round(6 * output))),
+        probe=Workload(own, min(most[0], round(8 * prompt)), min(most[1], round(6 * output))),
         production=Workload(tuple(modes), *most),
         arrivals=Arrivals(rng.uniform(0.4, 0.8), rng.uniform(1.0, 4.0)) if is_bursty else Arrivals(),
         signals=rng.choice((("ttft",), ("ttft",), ("ttft", "tpot"), ("e2e",))),
@@ -175,35 +219,53 @@ def values_s(signal: Signal, arrivals_s: Times, results: Results) -> Times:
     return (results.end_s - results.first_token_s) / steps + failed
 
 
+def requests(
+    workload: Workload, arrivals: Arrivals, rate_per_s: float, until_s: float, rng: np.random.Generator
+) -> Requests:
+    """Requests of a workload until a time."""
+    of_times, of_lengths, of_groups = rng.spawn(3)
+    times_s = arrivals.times_s(of_times, rate_per_s, until_s)
+    prompts, outputs = workload.lengths(of_lengths, len(times_s), None)
+    return Requests(times_s, prompts, outputs, workload.prefixes(of_groups, prompts))
+
+
 class Simulation:
     """Long runs of a case."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
 
-    def run(self, own_per_s: float, production_per_s: float, count: int, seed: int) -> tuple[Times, Results]:
-        """Arrivals and results of about `count` requests of the sweep's shape."""
-        case = self.case
-        most_s = MOST_REQUESTS / (own_per_s + production_per_s)
-        until_s = WARM_UP_S + min(count / own_per_s, most_s)
-        parts = []
-        for who, workload, arrivals, rate in (
-            ("own", case.own, Arrivals(), own_per_s),
-            ("production", case.production, case.arrivals, production_per_s),
-        ):
-            rng = generator(who, case.number, case.attempt, seed)
-            of_times, of_lengths = rng.spawn(2)
-            times_s = arrivals.times_s(of_times, rate, until_s) if rate else np.empty(0)
-            parts.append(Requests(times_s, *workload.lengths(of_lengths, len(times_s), None), None))
-        requests, is_own = parts[0].merged(parts[1])
-        results = case.engine(seed).run(*requests)
-        counted = is_own & (requests.times_s >= WARM_UP_S)
-        chosen = Results(*(getattr(results, name)[counted] for name in ("first_token_s", "end_s", "tokens", "status")))
-        return requests.times_s[counted], chosen
+    def idle(self, workload: Workload) -> tuple[Times, Results]:
+        """Arrivals and results of requests that nearly always find an idle engine."""
+        made = requests(workload, Arrivals(), 0.01, 300_000.0, generator("idle", self.case.number, self.case.attempt))
+        return made.times_s, self.case.engine(1).run(*made)
 
-    def strain(self, own_per_s: float, production_per_s: float, count: int, seed: int) -> float:
+    def run(self, rate_per_s: float, count: int, seed: int, of_users: bool = False) -> tuple[Times, Results]:
+        """Arrivals and results of the counted ones among about `count` requests.
+
+        of_users: count production's own, not those at random moments
+        """
+        case = self.case
+        warm_up_s = max(WARM_UP_S, WARM_UP_REQUESTS / rate_per_s)
+        until_s = warm_up_s + min(max(count / rate_per_s, S_PER_REQUEST * count), MOST_REQUESTS / rate_per_s)
+        share = COUNTED_SHARE if case.arrivals.variation and not of_users else 0.0
+        rng = generator("production", case.number, case.attempt, seed)
+        made = requests(case.production, case.arrivals, (1 - share) * rate_per_s, until_s, rng)
+        is_counted = made.times_s >= warm_up_s
+        if share:
+            rng = generator("counted", case.number, case.attempt, seed)
+            counted = requests(case.production, Arrivals(), share * rate_per_s, until_s, rng)
+            made, is_counted = counted.merged(made)
+            is_counted &= made.times_s >= warm_up_s
+        results = case.engine(seed).run(*made)
+        chosen = Results(
+            *(getattr(results, name)[is_counted] for name in ("first_token_s", "end_s", "tokens", "status"))
+        )
+        return made.times_s[is_counted], chosen
+
+    def strain(self, rate_per_s: float, count: int, seed: int, of_users: bool = False) -> float:
         """Bad share ÷ allowed share of the SLO that is worst off."""
-        arrivals_s, results = self.run(own_per_s, production_per_s, count, seed)
+        arrivals_s, results = self.run(rate_per_s, count, seed, of_users)
         shares = []
         for objective in self.case.objectives:
             values = values_s(objective.signal, arrivals_s, results)
@@ -233,6 +295,10 @@ class NoLimit(Exception):
     """Simulations do not determine a limit, or it is out of range."""
 
 
+class BadAtEveryRate(NoLimit):
+    """The limit is 0."""
+
+
 def limit(strain: Strain, least: float, most_error: float) -> tuple[float, float, float]:
     """(rate, relative standard error, slope) at which a strain of (rate, count, seed) is 1.
 
@@ -246,7 +312,7 @@ def limit(strain: Strain, least: float, most_error: float) -> tuple[float, float
     while strain(low, ROUGH, 1) > 1:
         low /= 1.6
         if low < least / 1_000:
-            raise NoLimit("bad at every rate")
+            raise BadAtEveryRate("bad at every rate")
     high = low * 1.6
     while strain(high, ROUGH, 1) <= 1:
         low, high = high, high * 1.6
@@ -280,11 +346,11 @@ def limit(strain: Strain, least: float, most_error: float) -> tuple[float, float
 
 
 def with_objectives(case: Case) -> Case:
-    """The case with thresholds some way above the latencies of an idle engine, rounded."""
-    arrivals_s, results = Simulation(case).run(0.01, 0.0, 3_000, 1)
+    """The case with thresholds some way above the latencies of an idle engine, for probes and users, rounded."""
+    runs = [Simulation(case).idle(workload) for workload in (case.probe, case.production)]
     objectives = []
     for signal in case.signals:
-        idle_s = float(np.nanquantile(values_s(signal, arrivals_s, results), 1 - case.allowed / 2))
+        idle_s = max(float(np.nanquantile(values_s(signal, *run), 1 - case.allowed / 2)) for run in runs)
         factor = 1 + 0.4 * (case.threshold_factor - 1) if signal != "ttft" else case.threshold_factor
         objectives.append(Objective(signal, float(f"{factor * idle_s:.2g}"), case.allowed))
     return replace(case, objectives=tuple(objectives))
@@ -293,28 +359,16 @@ def with_objectives(case: Case) -> Case:
 def truth_of(case: Case) -> Truth:
     """The truth of a case with objectives. Raises NoLimit."""
     simulation = Simulation(case)
-    capacity, _, slope = limit(
-        lambda rate, count, seed: simulation.strain(rate, 0.0, 4 * count, seed), CAPACITIES_PER_S[0], 2 * MOST_ERROR
-    )
-    if not CAPACITIES_PER_S[0] <= capacity <= CAPACITIES_PER_S[1]:
-        raise NoLimit(f"capacity {capacity:.3g}/s")
-    probes_per_s = OWN_SHARE * capacity
-    size = mean_tokens(case.production) / mean_tokens(case.own)
-    with_probes, error, production_slope = limit(
-        lambda rate, count, seed: simulation.strain(probes_per_s, rate, count, seed), 0.3 * capacity / size, MOST_ERROR
-    )
-    if min(slope, production_slope) < LEAST_SLOPE:
-        raise NoLimit(f"slopes {slope:.2g}, {production_slope:.2g}")
-    most_per_s = with_probes / (1 - OWN_SHARE)
-    there_per_s = case.use * most_per_s
-    addable = 0.0
-    if case.use < 1 and simulation.strain(OWN_SHARE / 2 * capacity, there_per_s, FINE, 20) <= 1:
-        addable, _, _ = limit(
-            lambda rate, count, seed: simulation.strain(rate, there_per_s, count, seed),
-            OWN_SHARE * capacity,
-            3 * MOST_ERROR,
-        )
-    return Truth(*(float(f"{value:.4g}") for value in (capacity, most_per_s, error, addable)))
+    most_per_s, error, slope = limit(simulation.strain, 1.0, MOST_ERROR)
+    if slope < LEAST_SLOPE:
+        raise NoLimit(f"slope {slope:.2g}")
+    users_per_s = most_per_s
+    if case.arrivals.variation:
+        try:
+            users_per_s, *_ = limit(partial(simulation.strain, of_users=True), most_per_s / 2, 2 * MOST_ERROR)
+        except BadAtEveryRate:
+            users_per_s = 0.0
+    return Truth(*(float(f"{value:.4g}") for value in (most_per_s, error, users_per_s)))
 
 
 def mean_tokens(workload: Workload) -> float:
@@ -323,13 +377,14 @@ def mean_tokens(workload: Workload) -> float:
     return float((prompts + outputs).mean())
 
 
-def stream(case: Case, rate_per_s: float, seed: int) -> Iterator[tuple[float, int, int]]:
-    """Production of some hours: arrival, prompt tokens, output tokens; then none."""
-    of_times, of_lengths = generator("stream", case.number, case.attempt, seed).spawn(2)
-    times_s = case.arrivals.times_s(of_times, rate_per_s, STREAM_S)
-    prompts, outputs = case.production.lengths(of_lengths, len(times_s), None)
-    yield from zip(times_s.tolist(), prompts.tolist(), outputs.tolist(), strict=True)
-    yield math.inf, 1, 1
+def stream(
+    workload: Workload, arrivals: Arrivals, rate_per_s: float, *seed: object
+) -> Iterator[tuple[float, int, int, list[int]]]:
+    """Production of some hours: arrival, prompt tokens, output tokens, ids of its prefix blocks; then none."""
+    made = requests(workload, arrivals, rate_per_s, STREAM_S, generator("stream", *seed))
+    ids = [[]] * len(made.times_s) if made.prefixes is None else made.prefixes.chains()
+    yield from zip(made.times_s.tolist(), made.prompts.tolist(), made.outputs.tolist(), ids, strict=True)
+    yield math.inf, 1, 1, []
 
 
 def load(numbers: Iterable[int]) -> list[tuple[Case, Truth]]:
@@ -358,6 +413,11 @@ def record(number: int) -> dict[str, Any]:
         try:
             truth = truth_of(case)
         except NoLimit:
+            truth = None
+        if (
+            truth is None
+            or not LIMITS_PER_S[0] <= truth.users_limit_per_s <= truth.limit_per_s * 1.1 <= LIMITS_PER_S[1]
+        ):
             attempt += 1
             continue
         return {

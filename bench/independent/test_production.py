@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -16,8 +16,8 @@ from bench.independent.engine import Engine, NoCompiler, library
 from bench.independent.engine_server import EngineServer
 from bench.independent.production import (
     CASES,
+    FINE,
     KINDS,
-    OWN_SHARE,
     SIZES,
     Arrivals,
     Case,
@@ -73,16 +73,23 @@ def waits_longer_m_d_1(rate_per_s: float, wait_s: float) -> float:
 
 
 def test_limits_of_a_single_server_are_those_of_m_d_1() -> None:
-    """Of requests that are all alike the limit is the same whoever sends them, and what production takes cannot be added."""
+    """By requests at random moments, and by production's own."""
     wait_s, allowed = 0.3, 0.02
     low, high = 0.1, 1 / SERVICE_S
     while high / low > 1.0001:
         middle = (low + high) / 2
         low, high = (middle, high) if waits_longer_m_d_1(middle, wait_s) < allowed else (low, middle)
     truth = truth_of(case_of(ONE_SERVER, FIXED, wait_s + SERVICE_S + 1e-9, allowed, use=0.6))
-    assert truth.capacity_per_s == pytest.approx(low, rel=0.02)
-    assert truth.limit_per_s == pytest.approx(low, rel=0.03)
-    assert truth.addable_per_s == pytest.approx(0.4 * low, rel=0.08)
+    assert truth.limit_per_s == pytest.approx(low, rel=0.02)
+    assert truth.users_limit_per_s == truth.limit_per_s
+
+
+def test_users_who_come_in_bursts_reach_their_limit_first() -> None:
+    """A burst is met by more of those who come in it than of those who come at random moments."""
+    case = replace(case_of(ONE_SERVER, FIXED, 0.4, 0.02), arrivals=Arrivals(0.5, 4.0))
+    truth = truth_of(case)
+    assert truth.users_limit_per_s < 0.97 * truth.limit_per_s
+    assert truth.limit_per_s < truth_of(replace(case, arrivals=Arrivals())).limit_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,26 +110,18 @@ def test_slots_wait_as_erlang_says() -> None:
     all_taken = full / (sum(offered**k / math.factorial(k) for k in range(slots)) + full)
     share = all_taken * math.exp(-(slots / service_s - rate_per_s) * wait_s)
     case = case_of(structure, ExponentialAnswers((), 1_000, 4_000), wait_s + 0.015, share)
-    strains = [Simulation(case).strain(0.4, rate_per_s - 0.4, 8_000, seed) for seed in range(4)]
+    strains = [Simulation(case).strain(rate_per_s, 40_000, seed) for seed in range(4)]
     assert np.mean(strains) == pytest.approx(1.0, rel=0.1)
 
 
 @pytest.mark.parametrize("number", [0, 6, 11])
-def test_more_load_of_either_kind_is_more_strain(number: int) -> None:
-    """With the same chance at each rate the strain rises with it, up to the noise of a few events."""
+def test_more_load_is_more_strain(number: int) -> None:
+    """With the same chance at each rate the strain rises with it, up to the noise of a few events, for all who are counted."""
     case, truth = load([number])[0]
-    simulation = Simulation(case)
-    probes_per_s = OWN_SHARE * truth.capacity_per_s
-    by_production = [
-        simulation.strain(probes_per_s, share * truth.limit_per_s, 2_000, 1) for share in (0.3, 0.7, 1.0, 1.4)
-    ]
-    by_own = [
-        simulation.strain(share * truth.capacity_per_s, 0.2 * truth.limit_per_s, 4_000, 1) for share in (0.2, 0.6, 1.2)
-    ]
-    for strains in (by_production, by_own):
+    for of_users, limit_per_s in ((False, truth.limit_per_s), (True, truth.users_limit_per_s)):
+        strains = [Simulation(case).strain(share * limit_per_s, 10_000, 1, of_users) for share in (0.3, 0.7, 1.0, 1.4)]
         assert all(after > before - 0.05 for before, after in pairwise(strains))
-        assert strains[0] < 0.7 < strains[-1]
-    assert by_production[-1] > 1.3
+        assert strains[0] < 0.7 < 1.3 < strains[-1]
 
 
 def test_a_limit_is_where_the_strain_is_1() -> None:
@@ -174,7 +173,7 @@ def test_recorded_truths_are_those_of_their_cases() -> None:
     assert len(cases) == CASES
     case, truth = cases[4]
     assert with_objectives(case).objectives == case.objectives
-    strain = Simulation(case).strain(OWN_SHARE * truth.capacity_per_s, (1 - OWN_SHARE) * truth.limit_per_s, 5_000, 99)
+    strain = Simulation(case).strain(truth.limit_per_s, FINE, 99)
     assert strain == pytest.approx(1.0, abs=0.5)
 
 
