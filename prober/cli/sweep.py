@@ -92,7 +92,7 @@ def sweep(
     call: typer.Context,
 ) -> None:
     """Sweep, report, and keep what was measured on Ctrl-C. Exit codes: 0 a knee was estimated or a rate was shown to hold,
-    1 an SLO fails and no rate is shown to hold, 2 wrong call, 4 not judged: not enough data, or too many requests refused,
+    1 an SLO fails and no rate is shown to hold, 2 wrong call, 4 not judged: not enough data, too many refusals, or a rate limit,
     6 the process of the estimate failed."""
     with refusals("sweep"):
         _check_combination(call, rates, over)
@@ -285,5 +285,6 @@ def _sentences(result: Result) -> Iterator[str]:
             yield f"{stage.name} is not judged: {stage.refused}."
     yield from cost.sentences(result)
     yield from context_sentences(result)
-    consent = " With --shed-allowed it goes on." if result.stop == "retry_after" and result.shedding else ""
+    may_go_on = result.stop in ("retry_after", "rate_limited") and result.shedding
+    consent = " With --shed-allowed it goes on." if may_go_on else ""
     yield f"It ended: {ending(result.stop, result.stop_detail).rstrip('.')}.{consent}"

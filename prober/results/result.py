@@ -447,8 +447,10 @@ class Result:
     def capacity_words(self) -> str:
         """The capacities, the refused requests and the start of shedding, as a sentence."""
         shedding = str(self.shedding or "")
-        if self.refused.is_too_many:
-            return "; ".join(filter(None, (f"not judged: {self.refused}", shedding)))
+        if self.refused.is_too_many or self.stop == "rate_limited":
+            return "; ".join(
+                filter(None, (f"not judged: {str(self.refused) or 'a rate limit is no capacity'}", shedding))
+            )
         return "; ".join(filter(None, (words(self.capacities), str(self.refused), shedding)))
 
     @property

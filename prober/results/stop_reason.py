@@ -9,6 +9,7 @@ _TEXTS = {  # with the place of the detail
     "smoke_failed": "the first requests failed: {}",
     "failed": "too many requests failed: {}",
     "refused": "too many requests were refused: {}",
+    "rate_limited": "a request was refused, and nothing shows a full engine: {}",
     "slow": "far too slow: {}",
     "saturated": "saturated: {}",
     "not_sent": "the prober did not send {}",

@@ -12,7 +12,7 @@ from itertools import islice, takewhile
 from prober import __version__
 from prober.config.target import estimate_per_day
 from prober.features.capacity.monitor import Sweeps
-from prober.features.capacity.sweep_result import has_capacity
+from prober.features.capacity.sweep_result import has_figure
 from prober.features.experiments.report.document import Figure
 from prober.features.experiments.report.plots import curves
 from prober.measure.objective import DAY_S, promql
@@ -172,9 +172,9 @@ class Views:
         if not view.is_target_page or not view.targets:
             return []
         target = view.targets[0]
-        # Sweeps with a capacity, latest first; without any, the last one with measurements.
+        # Sweeps with a figure, latest first; without any, the last one with measurements.
         measured = [result for result in target.sweeps if result.stages and result.target.url == result_url(target.url)]
-        results = [result for result in measured if has_capacity(result)][:CURVES] or measured[:1]
+        results = [result for result in measured if has_figure(result)][:CURVES] or measured[:1]
         ids = [result.id for result in results]
         drawn = self._charts.get(target.name)
         if drawn is None or drawn[0] != ids:

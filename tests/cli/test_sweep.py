@@ -70,7 +70,9 @@ def test_a_target_that_sheds_ends_the_sweep_which_says_where_that_began(tmp_path
     onset = result["shedding"]
     assert (onset["lower_per_s"], onset["unshed"]) == (below["rate_per_s"], below["sent"])
     assert (onset["upper_per_s"], onset["shed"]) == (last["rate_per_s"], 1)
-    assert "requested a pause of 2 s. With --shed-allowed it goes on." in ended.stdout
+    assert "nothing shows a full engine: " in ended.stdout
+    assert "answers are as fast as before. With --shed-allowed it goes on." in ended.stdout
+    assert ended.returncode == 4
     text = f"at {last['rate_per_s']:.3g}/s the target shed 1 of {onset['requests']} requests (429, or 503 with Retry-After)"
     assert text in ended.stdout
     assert text in markdown([read(saved.read_text(), "kept.json")])

@@ -400,8 +400,9 @@ CAPACITY_DESCRIPTIONS = [
             f'llmslo_sweeps_total{{{TARGET},verdict="found"}}': "0+0x2000",
             f'llmslo_sweeps_refused_total{{{TARGET},reason="blackout"}}': "0+0x2000",
         },
-        "No capacity has been found for 18h 30m 0s, over three times the period of the schedule. Headroom is computed from an old "
-        "capacity, or unknown. Since the prober's start, sweeps ended: not_reached 3; refused: none.",
+        "No sweep has given an estimate with an interval for 18h 30m 0s, over three times the period of the "
+        "schedule. Headroom is computed from an old figure, or unknown. Since the prober's start, sweeps ended: not_reached 3; "
+        "refused: none.",
     ),
 ]
 

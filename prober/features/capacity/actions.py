@@ -51,6 +51,7 @@ Reason = (
         "smoke_failed",  # the first requests failed, so nothing is measurable
         "failed",  # too many requests of a stage
         "refused",  # too many requests
+        "rate_limited",  # a limit in front of the engine refused a request
         "slow",  # a TTFT far above its threshold
         "saturated",  # completions fall behind arrivals, or the plan's in-flight limit
         "not_sent",  # the prober could not send the load
@@ -109,7 +110,8 @@ class Finished:
     """End of the sweep: stop sending and cancel requests in flight.
 
     reason: why the sending ended; detail: explains it
-    capacities: one per SLO; empty if the target changed during the sweep, without an estimate, or with too many refused requests
+    capacities: one per SLO; empty if the target changed during the sweep, without an estimate, with too many refused requests, or at a
+    rate limit
     sending_ended: why the sending ended, if `reason` is `no_estimate`
     others: background load; None: unknown, and rates are those of the sweep alone
     refused: refused requests; of the warm-up only if nothing else has ended
@@ -128,7 +130,7 @@ class Finished:
         """`void`, `not_judged` or `no_estimate`, else the worst verdict of the SLOs: `below`, then `not_enough_data`."""
         if self.reason in VOID:
             return "void"
-        if self.refused.is_too_many:
+        if self.refused.is_too_many or self.reason == "rate_limited":
             return "not_judged"
         if self.reason == "no_estimate":
             return "no_estimate"

@@ -10,8 +10,8 @@ from prober.results.capacity import Verdict
 CAPACITY = gauge(
     "llmslo_capacity_requests_per_second",
     "Estimated knee of the SLO in requests per second, those of others during the sweep and those that it added, with its 90% interval "
-    "(bound: lower, estimate, upper), from the last sweep that found a capacity; beside it, of an SLO without a knee only lower, the "
-    "highest rate shown to hold.",
+    "(bound: lower, estimate, upper), from the last sweep that gave a figure, widened to bounds that later ones showed; without "
+    "one only lower, the highest rate shown to hold, or upper, a rate at which it fails.",
     *("target", "slo", "bound"),
 )
 DEMAND = gauge(
@@ -68,18 +68,20 @@ SWEEP_TOKENS = counter(
     "target",
 )
 SWEEP_SUCCESS = gauge(
-    "llmslo_sweep_last_success_timestamp_seconds", "Time of the last sweep that found a capacity.", "target"
+    "llmslo_sweep_last_success_timestamp_seconds",
+    "Time of the last sweep that gave a figure: an estimate of the knee with an interval. A bound alone is none.",
+    "target",
 )
 SWEEP_END = gauge(
     "llmslo_sweep_last_end_timestamp_seconds",
     "Time at which the last sweep ended, by the reason why sending stopped (no_result: it failed without a result). It is later than "
-    "that of the last success if the sweep found no capacity.",
+    "that of the last success if the sweep gave no figure.",
     "target",
     "reason",
 )
 SWEEP_STAGE_RATE = gauge(
     "llmslo_sweep_stage_rate_per_second",
-    "Total request rate in each stage of the last sweep that found a capacity; until one has, of the last sweep.",
+    "Total request rate in each stage of the last sweep that gave a figure; until one has, of the last sweep.",
     "target",
     "stage",
 )
@@ -169,9 +171,9 @@ def _exhaustion() -> Alert:
 
 
 def _stale() -> Alert:
-    """Alert if the last capacity is older than three periods of the schedule.
+    """Alert if the last figure is older than three periods of the schedule.
 
-    The capacity's time comes from the prober, or else its history in Prometheus (a restart without storage loses it), or else
+    The figure's time comes from the prober, or else its history in Prometheus (a restart without storage loses it), or else
     the hours since the schedule appeared, so that a new schedule gets three periods. The history covers 30 days: a schedule
     rarer than every ten days is not judged before its first capacity.
     """
@@ -190,9 +192,9 @@ def _stale() -> Alert:
         f"  or\n  3600 * (count_over_time(({period})[30d:1h]) - 1)\n)\n"
         f"> on (target)\n3 * {period}\n",
         "15m",
-        "The sweeps of {{ $labels.target }} find no capacity",
-        "No capacity has been found for {{ $value | humanizeDuration }}, over three times the period of the schedule. Headroom is "
-        "computed from an old capacity, or unknown. Since the prober's start, sweeps ended:"
+        "The sweeps of {{ $labels.target }} give no figure of its capacity",
+        "No sweep has given an estimate with an interval for {{ $value | humanizeDuration }}, over three times the period of the "
+        "schedule. Headroom is computed from an old figure, or unknown. Since the prober's start, sweeps ended:"
         f"{{{{ range {verdicts} }}}} {{{{ .Labels.verdict }}}} {{{{ .Value | humanize }}}}{{{{ else }}}} none{{{{ end }}}}; refused:"
         f"{{{{ range {refusals} }}}} {{{{ .Labels.reason }}}} {{{{ .Value | humanize }}}}{{{{ else }}}} none{{{{ end }}}}.",
         link=Link("capacity", ("target",), "7d"),

@@ -30,6 +30,7 @@ and the end, and keeps the record.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Literal
 
 from prober.config.sweep import WARM_UP, SweepSpec
@@ -96,6 +97,7 @@ CLIMB_START_RATIO, CLIMB_NEAR_RATIO, CLIMB_FACTOR, CLIMB_STAGE_S = 0.55, 0.7, 1.
 # Ends of a ramp that is lost without a model for its record: the target's limit, but not its failure.
 CLIMB_AFTER: frozenset[Reason] = frozenset({"knee_passed", "breaching", "waiting", "kv_usage", "preemptions", "slow"})
 MIN_REST_S, MAX_REST_S = 3.0, 20.0
+AS_FAST_FACTOR = 1.5  # between medians of the last and of earlier TTFTs, without a page: no queue grew
 
 
 def used_share(
@@ -198,6 +200,9 @@ class Sweep:
         if not isinstance(self._action, Run):
             return  # requests cut at the end of the sending are no further evidence
         request.finished(result, at_s, self._spec.slos)
+        if is_shed(result) and not self._shed_allowed and (room := self._room(request, at_s)):
+            self._end_sending("rate_limited", at_s, f"{result.outcome.value}: {result.detail}; {room}")
+            return
         if self._action.phase == "warm_up":
             self.steadiness.add(result)
         stage, is_refused = log.stages[request.stage], result.outcome is Outcome.REJECTED
@@ -330,6 +335,24 @@ class Sweep:
         is_first = all(before.phase in UNJUDGED for before in stages[: first.number])
         rest = "" if is_first else f"; what was sent before {first.phase} {first.rate_per_s:.3g}/s counts"
         return f"{len(unsent)} of the last {len(judged)} requests{source}; {SEND_MORE}{rest}"
+
+    def _room(self, request: RequestRecord, at_s: float) -> str:
+        """Evidence that the engine had room for a request that was shed sooner than answers begin; "" without it.
+
+        By its page there is neither a queue nor a full KV cache; without a page, its last answers begin as soon as earlier ones.
+        """
+        answered = [of for of in self._log.requests.values() if of.is_answered]
+        ttfts_s = [ttft_s for of in answered if (ttft_s := of.ttft_s) is not None]
+        if ttfts_s and request.waited_s(request.known_s) > median(ttfts_s):
+            return ""
+        pages = [page for read_s, page in self._log.readings if read_s > at_s - PAGE_LOST_S]
+        if pages and pages[-1].requests_waiting is not None:
+            full = self._spec.guard.kv_cache
+            is_full = any(page.requests_waiting or (page.kv_cache_usage_ratio_max or 0) > full for page in pages)
+            return "" if is_full else "the engine's page shows no queue"
+        last, before = ttfts_s[-JUDGED_REQUESTS:], ttfts_s[:-JUDGED_REQUESTS]
+        is_as_fast = not before or median(last) <= AS_FAST_FACTOR * median(before)
+        return "answers are as fast as before" if is_as_fast else ""
 
     def _refuses_too_many(self) -> bool:
         """True if the evidence proves that too many requests are refused."""
@@ -479,7 +502,7 @@ class Sweep:
             self._capacities = tuple(Capacity(slo.name, "not_enough_data") for slo in self._spec.slos)
         # If a climb is cut short, the ramp's estimate stands.
         has_estimate = cut and self._capacities and self._action.phase in ("rest", "climb")
-        if reason == "smoke_failed" or has_estimate or self._refused().is_too_many:
+        if reason in ("smoke_failed", "rate_limited") or has_estimate or self._refused().is_too_many:
             self._finish(reason, detail)
         else:
             reached = not cut and self._spec.mode != "gentle"  # gentle ends before the binding limit may show
@@ -488,7 +511,7 @@ class Sweep:
 
     def _finish(self, reason: Reason, detail: str, sending_ended: Reason | None = None) -> None:
         refused = self._refused()
-        has_answer = reason not in VOID and reason != "no_estimate" and not refused.is_too_many
+        has_answer = reason not in (*VOID, "no_estimate", "rate_limited") and not refused.is_too_many
         capacities = self._capacities if has_answer else ()
         self._action = Finished(
             reason, detail, capacities, self._log.final_stages(), sending_ended, self._log.others(), refused

@@ -117,7 +117,7 @@ class SweepJob:
         self._show(run, result)
 
     def _show(self, run: SweepRun, result: Result) -> None:
-        """Show the result. Without a capacity, the last one stays, with its load curve."""
+        """Show the result. Without a figure, the last one stays, with its load curve."""
         finished = run.finished
         self._series.ended(run, result)
         if has_capacity(result):

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import sqrt
+from math import inf, sqrt
 
 from prober.config.sweep import SweepSpec
 from prober.features.capacity.actions import OtherLoad
@@ -12,6 +12,7 @@ from prober.features.capacity.sweep_runner import SweepRun
 from prober.measure.gpu_reading import GpuReading, without_parts
 from prober.measure.outcome import Outcome
 from prober.probing.session import Session
+from prober.results.capacity import Capacity, binding
 from prober.results.delivery import Deliveries
 from prober.results.facts import Context
 from prober.results.result import Load, Prices, Result, Stage
@@ -92,8 +93,30 @@ def result_of(
 
 
 def has_capacity(result: Result) -> bool:
-    """True if a sweep shows a rate at which an SLO fails. A result without one does not replace an earlier capacity."""
-    return any(capacity.upper is not None for capacity in result.capacities)
+    """True if a sweep shows a figure, or only a rate at which an SLO holds or fails."""
+    return any(capacity.lower is not None or capacity.upper is not None for capacity in result.capacities)
+
+
+def has_figure(result: Result) -> bool:
+    """True if a sweep estimates the knee of the SLO that fails first, with an interval."""
+    knee = binding(result.capacities)
+    return knee is not None and knee.estimate is not None
+
+
+def bounded(result: Result, later: Sequence[Result]) -> Result:
+    """The result with estimates clipped to the bounds of later sweeps, latest first, and intervals widened to hold them.
+
+    A bound replaces no figure, because it shows only on which side of a rate the knee is.
+    """
+    capacities = list(result.capacities)
+    for bounds in reversed([{capacity.slo: capacity for capacity in of.capacities} for of in later]):
+        for place, capacity in enumerate(capacities):
+            bound = bounds.get(capacity.slo)
+            match capacity:
+                case Capacity(lower=float() as lower, estimate=float() as estimate, upper=float() as upper) if bound:
+                    at = min(max(estimate, bound.lower or 0.0), inf if bound.upper is None else bound.upper)
+                    capacities[place] = replace(capacity, lower=min(lower, at), estimate=at, upper=max(upper, at))
+    return replace(result, capacities=tuple(capacities))
 
 
 def _configuration(sweep: SweepSpec) -> dict[str, object]:

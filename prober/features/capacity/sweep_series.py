@@ -61,8 +61,8 @@ class SweepSeries:
         self._registry.keep(series.SWEEP_END, (), self._name)
         self._registry.show(series.SWEEP_END, unix_s, self._name, reason)
 
-    def capacity_time(self, unix_s: float | None) -> None:
-        """Show when the target's last sweep with a capacity ended; None if none has one at this URL."""
+    def figure_time(self, unix_s: float | None) -> None:
+        """Show when the target's last sweep with a figure ended; None if none has one at this URL."""
         self._registry.show(series.SWEEP_SUCCESS, unix_s, self._name)
 
     def stages(self, result: Result | None) -> None:

@@ -16,7 +16,7 @@ from prober.features.capacity.actions import Refused, StartRequest
 from prober.features.capacity.headroom import Headroom, TargetDemand
 from prober.features.capacity.series import UNKNOWN
 from prober.features.capacity.sweep_pauses import SweepPauses
-from prober.features.capacity.sweep_result import has_capacity
+from prober.features.capacity.sweep_result import bounded, has_capacity, has_figure
 from prober.features.capacity.sweep_runner import SweepProgress, SweepRunner
 from prober.features.capacity.sweep_schedule import MAX_LATENESS_S, Situation, SweepSchedule, longest_gap_s, refusal
 from prober.features.capacity.sweep_series import SweepSeries
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SweptCapacity:
-    """Capacities from the last successful sweep, and the present demand. None: unknown.
+    """Capacities from the last sweep with a figure, and the present demand. None: unknown.
 
     at_unix_s: when the sweep ended
     demand_per_s: requests now arriving at the engine
@@ -322,8 +322,8 @@ class TargetSweeps(TargetObserver):
         }
 
     def last_capacity(self) -> Result | None:
-        """The last result in memory with a capacity of the target at its URL."""
-        return next((result for result in self.latest() if self._has_capacity(result)), None)
+        """The first of `_comparable`; None without one."""
+        return next(iter(self._comparable()), None)
 
     def last_curve(self) -> Result | None:
         """Result with the load curve to show: the last with a capacity, or else with measurements, of the target at its URL."""
@@ -354,13 +354,21 @@ class TargetSweeps(TargetObserver):
             return
         earlier = [capacity for result in results[1:] for capacity in result.capacities]
         self.demand.show_capacity(results[0].capacities, earlier)
-        self.series.capacity_time(results[0].ended_unix_s)
+        self.series.figure_time(results[0].ended_unix_s if has_figure(results[0]) else None)
 
     def _comparable(self) -> list[Result]:
-        """The last result with a capacity, then earlier ones of the same engine, load and SLOs; at most MAX_POOLED."""
-        results = [result for result in self.latest() if self._has_capacity(result)]
+        """Results in memory with figures of the engine, load and SLOs last swept at the target's URL, latest first; at most MAX_POOLED.
+
+        Bounds of later sweeps clip the first. Without a figure: the last bound.
+        """
+        url = result_url(self.target.spec.url)
+        results = [result for result in self.latest() if result.target.url == url and has_capacity(result)]
         alike = [(of.target, of.load, of.slos) for of in results]
-        return [of for of, kind in zip(results, alike, strict=True) if kind == alike[0]][:MAX_POOLED]
+        results = [of for of, kind in zip(results, alike, strict=True) if kind == alike[0]]
+        figures = [place for place, result in enumerate(results) if has_figure(result)][:MAX_POOLED]
+        if not figures:
+            return results[:1]
+        return [bounded(results[figures[0]], results[: figures[0]]), *(results[place] for place in figures[1:])]
 
     def _try(self, request: StartRequest) -> None:
         with suppress(Refused):  # counted and logged already
@@ -397,9 +405,6 @@ class TargetSweeps(TargetObserver):
         if self._seen_claim[0] != claim_s:
             self._seen_claim = claim_s, now_s
         return claim_s, now_s - self._seen_claim[1]
-
-    def _has_capacity(self, result: Result) -> bool:
-        return has_capacity(result) and result.target.url == result_url(self.target.spec.url)
 
     def cancel_timers(self) -> None:
         """Cancel sweeps that the schedule, or a changed engine that is settling, would start."""

@@ -361,6 +361,43 @@ def test_failures_are_breaches_and_harm() -> None:
     assert hand.sweep.stages[0].failed == 2
 
 
+def shed(n: int, at_s: float, after_s: float) -> ProbeResult:
+    """A 429 that came `after_s` seconds after its request."""
+    answer = result(f"r{n}", at_s, outcome=Outcome.HTTP_429)
+    return replace(answer, timeline=replace(answer.timeline, end_ns=round((at_s + after_s) * 1e9)))
+
+
+@pytest.mark.parametrize(
+    ("page", "ttfts_s", "after_s", "is_limit"),
+    [
+        ({}, [0.1], 0.01, True),
+        ({"requests_waiting": 3.0}, [0.1], 0.01, False),
+        ({"kv_cache_usage_ratio_max": 0.99}, [0.1], 0.01, False),
+        ({}, [0.1], 0.3, False),  # it waited for longer than an answer
+        ({"requests_waiting": None}, [0.1], 0.01, True),
+        (None, [0.1], 0.01, True),
+        (None, [0.1, 0.2], 0.01, False),  # the engine became slower before
+    ],
+    ids=["idle", "queue", "full cache", "late", "page without a queue", "no page", "slower, no page"],
+)
+def test_a_refusal_without_a_queue_is_no_capacity(
+    page: dict[str, float | None] | None, ttfts_s: list[float], after_s: float, *, is_limit: bool
+) -> None:
+    """A 429 that comes at once from an engine with room is a limit in front of it: nothing is judged. Else it is a bad event."""
+    hand, count = Hand(plan(min_rate=10.0)), 8 * len(ttfts_s)
+    for n in range(count):
+        hand.answered(n * 0.1, ttfts_s[n // 8])
+    at_s = count * 0.1
+    if page is not None:
+        hand.sweep.page(at_s, replace(PAGE, **page))  # type: ignore[arg-type]
+    hand.send(at_s)
+    hand.sweep.result(shed(hand.count, at_s, after_s), at_s + after_s)
+    order = hand.sweep.action
+    assert (isinstance(order, Finished) and order.reason == "rate_limited") is is_limit
+    if isinstance(order, Finished):
+        assert (order.verdict, order.capacities) == ("not_judged", ())
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
