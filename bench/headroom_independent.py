@@ -82,7 +82,7 @@ targets:
     url: 'http://{HOST}:{PORT}'
     metrics: {{{page if has_page else "url: none"}}}
     probes: [{{workload: own, slos: [{signals}]}}]
-    sweep: {{schedule: '{minutes} 0 * * *', spread: 0s, min_gap: 5m, after_change: false, mode: {mode}}}
+    sweep: {{schedule: '{minutes} 0 * * *', spread: 0s, min_gap: 5m, mode: {mode}}}
 """
 
 

@@ -138,7 +138,7 @@ class EngineServer:
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         if self.now_s < self._admitted_s:  # a leaky bucket of one second
-            return web.json_response({"error": {"message": "rate limit"}}, status=429, headers={"Retry-After": "1"})
+            return web.json_response({"error": {"message": "rate limit"}}, status=429)
         self._admitted_s = max(self._admitted_s, self.now_s - 1.0) + 1 / self.most_per_s
         body = await request.json()
         prompt_tokens = self._prompt_tokens or sum(len(message["content"].split()) for message in body["messages"])
