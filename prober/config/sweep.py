@@ -102,10 +102,15 @@ class SweepSpec(Block):
     )
     min_gap: OptionalDuration = Field(
         21_600.0,
-        description="shortest time between the starts of two sweeps; with `--storage.path` or a lease also over restarts",
+        description="shortest time from the start of a sweep to that of a scheduled one; with `--storage.path` or a lease also over "
+        "restarts",
     )
     blackout: Items[Span] = Field((), description="times without sweeps, such as [Mon-Fri 08:00-20:00]")
-    after_change: bool = Field(True, description="also sweep after a change of engine, version, model or flags")
+    after_change: bool = Field(
+        True,
+        description="also sweep a minute after a change of engine, version, model, flags or size, until its capacity is known: within "
+        "min_gap too, at most once an hour, and tried again each minute while it is refused",
+    )
     demand_query: Annotated[str, Field(min_length=1)] | None = Field(
         None,
         description="PromQL for the requests per second of users, such as 'sum(rate(gateway_requests_total[5m]))', evaluated by "

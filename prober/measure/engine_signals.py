@@ -6,13 +6,14 @@ A table is data: for each field of `EngineSignals`, the sources to try in order.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from prober.measure.printable import shown_name
 
 
 class EngineChange(NamedTuple):
-    """A restart or change of the engine. kind: `restart`, `engine`, `version`, `model`, `driver`, or a flag's name"""
+    """A restart or change of the engine. kind: `restart`, `engine`, `version`, `model`, `size`, `driver`, or a flag's name"""
 
     kind: str
     old: str = ""
@@ -65,6 +66,7 @@ class EngineSignals:
     """Signals of one engine: all ranks and servers on one metrics page combined. None: the engine does not report the value.
 
     ranks: number of ranks or replicas, counted by the series of running requests
+    requests_max: requests that may run at once
     context_tokens: maximum length of prompt and answer together
     requests_waiting: all waiting requests
     kv_cache_usage_ratio_*: 0 to 1; maximum and mean over the ranks
@@ -88,6 +90,7 @@ class EngineSignals:
 
     info: EngineInfo
     ranks: int | None = None
+    requests_max: float | None = None
     context_tokens: float | None = None
     requests_running: float | None = None
     requests_waiting: float | None = None
@@ -128,6 +131,54 @@ class EngineSignals:
         if self.requests_finished_total is None or self.requests_running is None:
             return None
         return self.requests_finished_total + self.requests_running + (self.requests_waiting or 0.0)
+
+    @property
+    def size(self) -> dict[str, float]:
+        """What bounds the engine's capacity, by name; 0 is unknown, as pages write it early after a start."""
+        sizes = {
+            "ranks": self.ranks,
+            "slots": self.requests_max,
+            "tokens of context": self.context_tokens,
+            "tokens of KV cache": self.kv_cache_capacity_tokens,
+        }
+        return {name: float(value) for name, value in sizes.items() if value}
+
+
+# Of a size: profiling of the free memory at each start of vLLM gives a KV cache of another size, by a few percent.
+SIZE_TOLERANCE = 0.05
+SIZE_READINGS = 2  # in a row that show another size: a page of several engines may lose one for a moment
+
+
+def size_change(before: Mapping[str, float], now: Mapping[str, float]) -> EngineChange | None:
+    """The change of an engine's size by more than SIZE_TOLERANCE; None without one. A size that either lacks is no change."""
+    names = [name for name in now if name in before and abs(now[name] - before[name]) > SIZE_TOLERANCE * before[name]]
+    texts = (
+        ", ".join(f"{size[name]:,.0f} {name.removesuffix('s') if size[name] == 1 else name}" for name in names)
+        for size in (before, now)
+    )
+    return EngineChange("size", *texts) if names else None
+
+
+class SteadySize:
+    """The size of an engine by the readings of its page; another one counts once SIZE_READINGS in a row agree on it."""
+
+    def __init__(self, size: Mapping[str, float] = MappingProxyType({})) -> None:
+        self.size = dict(size)
+        self._next: Mapping[str, float] = {}
+        self._agreeing = 0
+
+    def take(self, size: Mapping[str, float]) -> EngineChange | None:
+        """Add the size in the next reading; return a change that it confirms. Sizes that the reading lacks stay."""
+        change = size_change(self.size, size)
+        if change is None:
+            self.size, self._agreeing = {**size, **self.size}, 0
+            return None
+        self._agreeing = 1 if not self._agreeing or size_change(self._next, size) else self._agreeing + 1
+        self._next = size
+        if self._agreeing < SIZE_READINGS:
+            return None
+        self.size, self._agreeing = {**self.size, **size}, 0
+        return change
 
 
 class PageReading(NamedTuple):

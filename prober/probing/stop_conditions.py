@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from prober.config.sweep import GuardSpec
-from prober.measure.engine_signals import COUNTER_SIGNALS, EngineHistogram, EngineSignals
+from prober.measure.engine_signals import COUNTER_SIGNALS, EngineHistogram, EngineSignals, size_change
 from prober.measure.objective import MIN_BAD_EVENTS
 from prober.measure.outcome import BAD, Outcome
 from prober.measure.result import ProbeResult
@@ -26,7 +26,6 @@ WAITING_SHARE = 1.4  # of the TTFT threshold, for the wait in the engine's queue
 PAGE_LOST_S = 3.0  # after readings, time without one, in which nothing is seen
 _MAX_PREEMPTIONS, _PREEMPTIONS_S = 4.0, 2.0  # more in that time than before the sweep
 _PRODUCTION_SHARE, _PRODUCTION_S = 0.1, 5.0  # of others' requests in that time, by the engine's own histogram
-_CAPACITY_TOLERANCE = 0.01  # of the KV cache: some engines compute it from a rounded share
 
 
 class StopConditions:
@@ -82,11 +81,8 @@ class StopConditions:
         if not self._recent:
             return None
         before = self._recent[-1][1]
-        if before.ranks is not None and now.ranks is not None and before.ranks != now.ranks:
-            return "replicas_changed", f"{before.ranks} ranks or replicas before, {now.ranks} now"
-        held, holds = before.kv_cache_capacity_tokens, now.kv_cache_capacity_tokens
-        if held is not None and holds is not None and abs(holds - held) > _CAPACITY_TOLERANCE * held:
-            return "replicas_changed", f"a KV cache of {held:,.0f} tokens before, {holds:,.0f} now"
+        if (resized := size_change(before.size, now.size)) is not None:
+            return "replicas_changed", f"{resized.old} before, {resized.new} now"
         began, begins = before.start_time_seconds, now.start_time_seconds
         if began is not None and begins is not None and abs(begins - began) > 1.0:
             return "restarted", "another start time"

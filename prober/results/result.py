@@ -390,6 +390,7 @@ class Result:
 
     tool: name and version of the program that measured
     configuration: configuration of the experiment, as text
+    size: size of the engine by its metrics page (`EngineSignals.size`); empty if unknown
     capacities: one for each SLO, for a sweep only
     stop, stop_detail: name of the reason why the experiment ended, and its detail
     refused: refused requests of a sweep or gate; a gate's include those of the warm-up
@@ -411,6 +412,7 @@ class Result:
     load: Load
     stages: tuple[Stage, ...]
     configuration: str | None = None
+    size: Mapping[str, float] = field(default_factory=dict)
     slos: tuple[Slo, ...] = ()
     warm_up: WarmUp | None = None
     capacities: tuple[Capacity, ...] = ()

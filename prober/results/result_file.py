@@ -17,7 +17,7 @@ from prober.results.stage import moments, total
 from prober.results.strict_json import Reader, Unreadable, dumps
 
 KEY = "llm_slo_prober"
-FORMAT = 9
+FORMAT = 10
 VLLM_NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 
 

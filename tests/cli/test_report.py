@@ -87,7 +87,7 @@ def test_another_tools_file_beside_ours(file: Path, tmp_path: Path) -> None:
         (
             ["{folder}/newer.json"],
             1,
-            "newer.json: llm_slo_prober.format: is 99, this prober reads 9; use the version",
+            "newer.json: llm_slo_prober.format: is 99, this prober reads 10; use the version",
         ),
         (["{folder}/versus.json", "{file}"], 2, "results and comparisons have no common report"),
         (["{folder}/versus.json", "--format", "csv"], 2, "a comparison has no stages"),
@@ -103,7 +103,7 @@ def test_what_cannot_be_done_is_said(file: Path, arguments: list[str], code: int
         "empty.json": "\n",
         "cut.json": text[: len(text) // 2],
         "cut.jsonl": '{"metadata": {"request_start_ns": 1}, "metrics": {}}\n{"metadata": {"request_sta',
-        "newer.json": text.replace('"format":9', '"format":99'),
+        "newer.json": text.replace('"format":10', '"format":99'),
         "versus.json": comparison.to_json(COMPARISON),
     }.items():
         (file.parent / name).write_text(content)

@@ -126,8 +126,12 @@ def broken(path: tuple[str | int, ...], value: object) -> Any:
 @pytest.mark.parametrize(
     ("path", "value", "text"),
     [
-        ((KEY, "format"), 5, "llm_slo_prober.format: is 5, this prober reads 9; use the version that wrote it"),
-        ((KEY, "format"), ABSENT, "llm_slo_prober.format: is None, this prober reads 9; use the version that wrote it"),
+        ((KEY, "format"), 5, "llm_slo_prober.format: is 5, this prober reads 10; use the version that wrote it"),
+        (
+            (KEY, "format"),
+            ABSENT,
+            "llm_slo_prober.format: is None, this prober reads 10; use the version that wrote it",
+        ),
         ((*OWN, "target", "engine_version"), ABSENT, "llm_slo_prober.result.target.engine_version: is missing"),
         (
             (*OWN, "stages", 1, "sent"),

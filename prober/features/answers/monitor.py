@@ -94,7 +94,7 @@ class TargetAnswers(TargetObserver):
         clock = self._observed.target.clock
         now = moment(clock.now_ns(), clock.unix_s())
         for key, state in self.checks.items():
-            state.engine_changed(change.text(), now, is_restart=change.kind == "restart")
+            state.engine_changed(change.text(), now, is_restart=change.kind in ("restart", "size"))
             self._show(key)
 
     def removed(self) -> None:

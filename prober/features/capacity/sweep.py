@@ -38,7 +38,7 @@ from prober.config.target import BudgetSpec
 from prober.features.capacity.actions import UNREACHED, Action, Estimate, Finished, LimitReason, Reason, Run
 from prober.features.capacity.request_log import RequestLog
 from prober.features.capacity.sweep_record import UNJUDGED, Phase, Reading, RequestRecord, Stage
-from prober.measure.engine_signals import EngineSignals
+from prober.measure.engine_signals import SIZE_READINGS, EngineSignals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
@@ -78,9 +78,6 @@ JUDGED_REQUESTS, JUDGED_REQUESTS_GRID = 8, 32
 MIN_BREACHES = 2  # in a stage
 # A ramp ends at breaches that chance explains with less than this probability, tested at each stage; evidence adds up.
 MAX_CHANCE, MAX_CHANCE_WITHOUT_PAGE, MAX_CHANCE_GRID = 0.02, 0.05, 1e-3
-# Number of readings of another engine, or size, that voids a sweep. A single one is ignored: a page of several
-# engines may lose one for a moment.
-VOID_READINGS = 2
 QUIET_REQUESTS = 2  # in flight that hardly load the engine
 PAGE_S, PAGE_NEAR_S = 0.5, 0.1  # between page readings; near the knee
 # A stage of a ramp or climb ends after half of its time if this share of its requests is answered with all latencies below this
@@ -228,7 +225,7 @@ class Sweep:
         change = self._stop_conditions.change(signals)
         if change is not None:
             self._changed_readings += 1
-            if self._changed_readings >= VOID_READINGS:
+            if self._changed_readings >= SIZE_READINGS:
                 self._end_sending(change[0], at_s, change[1])
             return
         log, rate_per_s = self._log, 0.0

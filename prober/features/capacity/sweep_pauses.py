@@ -1,6 +1,6 @@
-"""Earliest times of a target's next sweep, saved so that they survive a kill of the prober.
+"""Earliest times of a target's next sweep, and its last change of the engine, saved so that they survive a kill of the prober.
 
-They follow from the start of its last sweep (`min_gap`) and from the pause that it requested (`Retry-After`). A row has a
+The times follow from the start of its last sweep (`min_gap`) and from the pause that it requested (`Retry-After`). A row has a
 moment and, for a pause, its length.
 """
 
@@ -18,20 +18,25 @@ from prober.net.exchange import MAX_PAUSE_S
 from prober.storage.saved_rows import Moment, SavedRows, moment, moment_of
 from prober.storage.store import Store
 
-STARTS, QUIET = "swept", "quiet"  # kinds of the rows in the store
-MAX_AGE_S = {STARTS: 90 * 86_400.0, QUIET: MAX_PAUSE_S}  # of a row
+STARTS, QUIET, CHANGES = "swept", "quiet", "changed"  # kinds of the rows in the store
+MAX_AGE_S = {
+    STARTS: 90 * 86_400.0,
+    QUIET: MAX_PAUSE_S,
+    CHANGES: inf,
+}  # of a row; results before a change never count again
 # A later end of a pause is saved only if later by this much, so that many answers cause few writes.
 MIN_EXTENSION_S = 1.0
 log = logging.getLogger(__name__)
 
 
 class SweepPauses:
-    """Starts of sweeps by target key, and ends of pauses by key and URL. store: None: only in memory"""
+    """Starts of sweeps and changes of the engine by target key, and ends of pauses by key and URL. store: None: only in memory"""
 
     def __init__(self, store: Store | None, clock: Clock) -> None:
         self._store, self._clock = store, clock
-        # Seconds of the monotonic clock, by row key: each start, and each end of a pause.
+        # Seconds of the monotonic clock, by row key: each start, change, and end of a pause.
         self._starts_s = dict(self._saved(STARTS))
+        self._changes_s = dict(self._saved(CHANGES))
         self._quiet_until_s = dict(self._saved(QUIET))
         self._saved_until_s = dict(self._quiet_until_s)
         self._saving: set[asyncio.Future[None]] = set()
@@ -67,10 +72,23 @@ class SweepPauses:
         self._quiet_until_s[name] = max(until_s, self._quiet_until_s.get(name, 0.0))
         if until_s >= self._saved_until_s.get(name, 0.0) + MIN_EXTENSION_S:
             self._saved_until_s[name] = until_s
-            arguments = QUIET, name, self._moment(), pause_s
-            saving = asyncio.get_running_loop().run_in_executor(None, self._save_or_log, *arguments)
-            self._saving.add(saving)
-            saving.add_done_callback(self._saving.discard)
+            self._save_in_background(QUIET, name, pause_s)
+
+    def change_age_s(self, key: str) -> float:
+        """Seconds since a target's engine last became another one; infinite if unknown."""
+        return self._now_s - self._changes_s.get(key, -inf)
+
+    def changed(self, key: str) -> None:
+        """Record that a target's engine is another one from now on. It is saved in the background; a failed write is only logged."""
+        self._changes_s[key] = self._now_s
+        self._save_in_background(CHANGES, key)
+
+    def _save_in_background(self, kind: str, name: str, pause_s: float | None = None) -> None:
+        saving = asyncio.get_running_loop().run_in_executor(
+            None, self._save_or_log, kind, name, self._moment(), pause_s
+        )
+        self._saving.add(saving)
+        saving.add_done_callback(self._saving.discard)
 
     async def close(self) -> None:
         """Wait until everything is saved."""
@@ -94,7 +112,7 @@ class SweepPauses:
         try:
             self._save(kind, key, at, pause_s)
         except sqlite3.Error as problem:
-            text = "a target's start or Retry-After cannot be written to --storage.path"
+            text = "the start of a sweep, a changed engine or a Retry-After cannot be written to --storage.path"
             log.error("target=%s: %s: %s", key, text, problem)
 
     def _saved(self, kind: str) -> Iterator[tuple[str, float]]:
@@ -112,7 +130,7 @@ class SweepPauses:
 
         saved = SavedRows.of(self._store, kind, self._store.since(MAX_AGE_S[kind], now.unix_s))
         for key in saved:
-            row = saved.pop(key, read, f"target={key}: the start of its last sweep or its Retry-After cannot be read")
+            row = saved.pop(key, read, f"target={key}: a saved {kind} row of its sweeps cannot be read")
             if row is not None:
                 age_s, pause_s = row
                 yield key, now.monotonic_ns / 1e9 - age_s + pause_s

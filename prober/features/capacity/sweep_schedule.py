@@ -111,7 +111,8 @@ def refusal(request: StartRequest, at: Situation) -> Refused | None:
         return Refused("running", f"a sweep of {at.running!r} is under way; {wait}")
     if spec is None:
         return Refused("not_configured", "the target was removed")
-    if not is_asked and at.last_start_age_s < spec.min_gap - CLOCKS_DIFFER_S:
+    # An engine that changed is swept soon, see `TargetSweeps`.
+    if request.trigger == "schedule" and at.last_start_age_s < spec.min_gap - CLOCKS_DIFFER_S:
         return Refused("min_gap", f"the last one began {at.last_start_age_s:.0f} s ago; min_gap is {spec.min_gap:g} s")
     if at.quiet_s > 0:
         return Refused("retry_after", f"the target asks to be left alone for {at.quiet_s:.0f} s more (Retry-After)")

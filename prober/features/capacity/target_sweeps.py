@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from prober.features.capacity.sweep_runner import SweepProgress, SweepRunner
 from prober.features.capacity.sweep_schedule import MAX_LATENESS_S, Situation, SweepSchedule, longest_gap_s, refusal
 from prober.features.capacity.sweep_series import SweepSeries
 from prober.features.capacity.sweep_store import SweepArchive, SweepStore
-from prober.measure.engine_signals import EngineChange, PageReading
+from prober.measure.engine_signals import EngineChange, PageReading, SteadySize, size_change
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.objective import BURN_PROBES
 from prober.measure.result import ProbeResult
@@ -43,7 +44,8 @@ CAPACITY_ALERTS = frozenset({"LLMHeadroomLow", "LLMCapacityExhaustionForecast", 
 MARGIN_S = 60.0
 MAX_POOLED = 4  # sweeps of one engine, pooled for the headroom
 ENDED = "the target was removed, or its configuration has changed"
-SETTLED_S = 60.0  # after a change of the engine, until it is warm and may be swept
+SETTLED_S = 60.0  # after a change of the engine, until it is warm and may be swept; and between tries
+CHANGE_GAP_S = 3600.0  # between sweeps of an engine that changes often; at most min_gap
 WAKEUP_INTERVAL_S = 30.0  # of a schedule, because the wall clock may change
 log = logging.getLogger(__name__)
 
@@ -116,6 +118,11 @@ class TargetSweeps(TargetObserver):
         self._schedule: SweepSchedule | None = None
         self._timer: asyncio.TimerHandle | None = None  # for the schedule
         self._settling: asyncio.TimerHandle | None = None
+        self._size = SteadySize()  # by the engine's page
+        self._changed_s = -math.inf  # of the monotonic clock: last change of the engine, its size included
+        # Last sweep that a change started, or in an earlier process any sweep.
+        self._swept_for_change_s = parts.clock.now_ns() / 1e9 - parts.pauses.start_age_s(observed.spec.key)
+        self._last_refusal = ""  # reason of the last refused sweep after a change
         self._results: SweepStore | None = None
         if (sweep := observed.spec.sweep) is not None:
             self.series = SweepSeries(parts.registry, self.name)
@@ -156,6 +163,11 @@ class TargetSweeps(TargetObserver):
                 self.runner.retry_after(result.retry_after_s)
 
     def page_read(self, reading: PageReading | None) -> None:
+        if reading is not None and self.series is not None:
+            before = self._size.size
+            self._size.take(reading.signals.size)
+            if self._size.size != before:
+                self._engine_is_other()
         # Exclude another replica's sweep from user demand.
         claim_s, seen_s = self._claim()
         longest_s = self.spec.limits.time + MARGIN_S if self.spec is not None else 0.0
@@ -177,12 +189,13 @@ class TargetSweeps(TargetObserver):
             self.runner.session.gpus_read(devices)
 
     def engine_changed(self, change: EngineChange) -> None:
-        if change.kind == "restart":
+        if change.kind == "restart" or self.spec is None:
             return
-        if self.spec is not None and self.spec.after_change:
-            if self._settling is not None:
-                self._settling.cancel()
-            self._settling = asyncio.get_running_loop().call_later(SETTLED_S, self._try, StartRequest("change"))
+        self._changed_s, self._last_refusal = self.parts.clock.now_ns() / 1e9, ""
+        if change.kind != "size":  # results of this size may still be valid
+            self.parts.pauses.changed(self.target.spec.key)
+        self._engine_is_other()
+        self._sweep_later()
 
     def paused(self) -> None:
         self.stop("the server is being ended" if self.target.is_ending else "stopped on request")
@@ -200,7 +213,34 @@ class TargetSweeps(TargetObserver):
             self.results.forget()
         self._forget(self)
 
+    def _engine_is_other(self) -> None:
+        """Show only what sweeps of the present engine have found."""
+        self.show_capacity()
+        if self.parts.archive is not None:
+            self.parts.archive.read_later(self.name, self.recall)
+
     # --- the start of a sweep
+
+    def _sweep_later(self) -> None:
+        """Sweep the changed engine once it has settled."""
+        if self.spec is not None and self.spec.after_change:
+            if self._settling is not None:
+                self._settling.cancel()
+            self._settling = asyncio.get_running_loop().call_later(SETTLED_S, self._sweep_changed)
+
+    def _sweep_changed(self) -> None:
+        """Sweep the changed engine; try again until a sweep has started, or one of this engine is known."""
+        self._settling, now_s = None, self.parts.clock.now_ns() / 1e9
+        if self.spec is None:
+            return
+        started_s = now_s - self.parts.pauses.start_age_s(self.target.spec.key)
+        claimed_s = now_s - self.parts.clock.unix_s() + self._claim()[0]
+        if max(started_s, claimed_s) >= self._changed_s:
+            self._swept_for_change_s = now_s
+        elif not self._comparable():
+            if now_s - self._swept_for_change_s >= min(self.spec.min_gap, CHANGE_GAP_S):
+                self._try(StartRequest("change"))
+            self._sweep_later()
 
     def check(self, request: StartRequest, running: str = "") -> None:
         """Check that a sweep may start now. Raises Refused. running: name of the target being swept; "" for none"""
@@ -257,7 +297,11 @@ class TargetSweeps(TargetObserver):
         self.parts.pauses.retry_after(self.target.spec.key, result_url(url), pause_s)
 
     def refused(self, request: StartRequest, refusal: Refused) -> None:
-        """Log and count a sweep that was not started."""
+        """Log and count a sweep that was not started; one that is tried again, once for each reason."""
+        if request.trigger == "change":
+            if refusal.reason == self._last_refusal:
+                return
+            self._last_refusal = refusal.reason
         log.info("target=%s sweep (%s) not begun: %s", self.name, request.trigger, refusal)
         if self.series is not None:
             self.series.refused(refusal.reason)
@@ -349,20 +393,28 @@ class TargetSweeps(TargetObserver):
         """Show the last capacity, and the headroom from it and earlier comparable sweeps."""
         if self.series is None:
             return
+        swept = self._with_capacity()
+        self.series.figure_time(next((result.ended_unix_s for result in swept if has_figure(result)), None))
         if not (results := self._comparable()):
-            self.demand.show_capacity(())
+            self.demand.show_capacity((), why_none="engine_changed" if swept else "no_capacity")
+            if swept and self._settling is None:
+                self._changed_s = self.parts.clock.now_ns() / 1e9
+                self._sweep_later()
             return
         earlier = [capacity for result in results[1:] for capacity in result.capacities]
         self.demand.show_capacity(results[0].capacities, earlier)
-        self.series.figure_time(results[0].ended_unix_s if has_figure(results[0]) else None)
+
+    def _with_capacity(self) -> list[Result]:
+        """Results in memory with a capacity of the target at its URL, of whichever engine."""
+        url = result_url(self.target.spec.url)
+        return [result for result in self.latest() if result.target.url == url and has_capacity(result)]
 
     def _comparable(self) -> list[Result]:
-        """Results in memory with figures of the engine, load and SLOs last swept at the target's URL, latest first; at most MAX_POOLED.
+        """Results in memory with figures of the present engine, and of the load and SLOs last swept; latest first, at most MAX_POOLED.
 
         Bounds of later sweeps clip the first. Without a figure: the last bound.
         """
-        url = result_url(self.target.spec.url)
-        results = [result for result in self.latest() if result.target.url == url and has_capacity(result)]
+        results = [result for result in self._with_capacity() if self._is_of_this_engine(result)]
         alike = [(of.target, of.load, of.slos) for of in results]
         results = [of for of, kind in zip(results, alike, strict=True) if kind == alike[0]]
         figures = [place for place, result in enumerate(results) if has_figure(result)][:MAX_POOLED]
@@ -405,6 +457,11 @@ class TargetSweeps(TargetObserver):
         if self._seen_claim[0] != claim_s:
             self._seen_claim = claim_s, now_s
         return claim_s, now_s - self._seen_claim[1]
+
+    def _is_of_this_engine(self, result: Result) -> bool:
+        """True if the engine has not changed since; a size that the page or the result does not tell is no change."""
+        change_unix_s = self.parts.clock.unix_s() - self.parts.pauses.change_age_s(self.target.spec.key)
+        return result.started_unix_s >= change_unix_s and size_change(result.size, self._size.size) is None
 
     def cancel_timers(self) -> None:
         """Cancel sweeps that the schedule, or a changed engine that is settling, would start."""

@@ -13,6 +13,7 @@ from prober.measure.engine_signals import (
     EngineHistogram,
     EngineInfo,
     EngineSignals,
+    SteadySize,
 )
 
 _OF_PROCESS = ("ranks", "start_time_seconds", "uptime_seconds")
@@ -52,10 +53,10 @@ class ContinuousReading:
 
 
 class EngineIdentity:
-    """The engine's identity as last read: engine, version, model, flags and driver. facts: the identity to save"""
+    """The engine's identity as last read. facts: engine, version, model, flags and driver; size: both are to be saved"""
 
-    def __init__(self, before: Mapping[str, str] | None = None) -> None:
-        self.facts = dict(before or {})
+    def __init__(self, before: Mapping[str, str] | None = None, size: Mapping[str, float] | None = None) -> None:
+        self.facts, self.size = dict(before or {}), SteadySize(size or {})
 
     def update(self, facts: Mapping[str, str]) -> tuple[EngineChange, ...]:
         """Store facts and return the changes. A fact that appears or disappears is no change."""
@@ -163,7 +164,7 @@ class Continuity:
         if self._refused is not None:
             return self._wait(now, step)
         if step is _Step.FELL:
-            return ContinuousReading(replace(now, **self._totals))
+            return ContinuousReading(replace(now, **self._totals), changes=self._resized(now))
         if had_fallen and not returned:
             self._offsets = dict(self._totals)
             return replace(self._continue(now), restarted=True)
@@ -194,10 +195,14 @@ class Continuity:
             else:
                 self._offsets.pop(name, None)
 
+    def _resized(self, now: EngineSignals) -> tuple[EngineChange, ...]:
+        change = self.identity.size.take(now.size)
+        return () if change is None else (change,)
+
     def _continue(self, now: EngineSignals) -> ContinuousReading:
         known = {"engine": now.info.engine, "version": now.info.version, "model": now.info.model}
         facts = {name: text for name, text in known.items() if text is not None} | dict(now.info.flags)
-        changes = self.identity.update(facts)
+        changes = self.identity.update(facts) + self._resized(now)
         self._accepted = self._raw
         totals: dict[str, Any] = {}
         for name, raw in _counters(now).items():

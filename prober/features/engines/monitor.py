@@ -29,7 +29,8 @@ from prober.storage.saved_rows import SavedRows
 
 SETTLING_ANSWERS = 3  # in a row by another model, which then replaces the previous one
 ALONE_S = 3600.0  # after several models answered in turn, one must answer alone for this long to count as the only one
-MAX_CHANGES = 3  # of the model within ALONE_S; at the next change, the models count as answering in turn
+# Of the model within ALONE_S; at the next change, the models count as answering in turn. Further changes of the size are not logged.
+MAX_CHANGES = 3
 MAX_NAMES = 4  # of models that answer in turn
 MAX_IDENTITIES = 50  # exported per target and process
 UNREADABLE_S = 60.0  # without a readable page until this is an event: a restart of the engine has its own event
@@ -143,6 +144,7 @@ class _SavedEngine(BaseModel):
 
     model_config = ConfigDict(allow_inf_nan=False)
     facts: dict[str, str]
+    size: dict[str, float] = {}
     asked: str
     answered_model: str
     page: str
@@ -155,7 +157,7 @@ def _restored(spec: TargetSpec, data: bytes) -> tuple[Continuity, AnsweringModel
         saved = _SavedEngine.model_validate_json(data)
     except ValidationError:
         raise ValueError("this is no state of an engine") from None
-    continuity = Continuity(EngineIdentity(saved.facts), before=saved.counters)
+    continuity = Continuity(EngineIdentity(saved.facts, saved.size), before=saved.counters)
     model = saved.answered_model if saved.asked == _asked(spec) else ""
     return continuity if _page(spec) == saved.page else continuity.of_other_page(), AnsweringModel(model)
 
@@ -180,6 +182,7 @@ class TargetEngine(TargetObserver):
         self._page_info: EngineInfo | None = None
         self._requested_model = self._engine = ""  # from the last answer that named a model
         self._changed_to = ""  # new model of the last change
+        self._resized_s: deque[float] = deque(maxlen=MAX_CHANGES)  # logged changes of the size
         self._misnamed: set[str] = set()  # adapters with an answer that names another model
         self._identities: set[tuple[str, str, str]] = set()  # exported so far
         self._is_told_of_identities = False
@@ -196,12 +199,18 @@ class TargetEngine(TargetObserver):
 
     def state(self) -> Iterator[tuple[str, bytes]]:
         """(target name, engine state) to save; nothing before the first fact."""
-        facts, model = self.continuity.identity.facts, self.answering.model
+        identity, model = self.continuity.identity, self.answering.model
+        facts = identity.facts
         counters = self.continuity.state(series.SIGNALS)
         if facts or model or counters:
             page = _page(self._spec) if counters else ""
             saved = _SavedEngine(
-                facts=facts, asked=_asked(self._spec), answered_model=model, page=page, counters=counters
+                facts=facts,
+                size=identity.size.size,
+                asked=_asked(self._spec),
+                answered_model=model,
+                page=page,
+                counters=counters,
             )
             yield self.name, saved.model_dump_json(exclude_none=True).encode()
 
@@ -285,13 +294,20 @@ class TargetEngine(TargetObserver):
         kind = change.kind if change.kind in series.ENGINE_CHANGE_KINDS else "flags"
         self._registry.value(series.ENGINE_CHANGES, self.name, kind).inc()
         self._registry.show(series.ENGINE_LAST_CHANGE, self._observed.target.clock.unix_s(), self.name, kind)
-        self._record(change.text())
+        now_s = self._observed.target.clock.now_ns() / 1e9
+        is_often = len(self._resized_s) == MAX_CHANGES and now_s - self._resized_s[0] < ALONE_S
+        self._record(change.text(), is_logged=kind != "size" or not is_often)
+        if kind == "size" and not is_often:
+            self._resized_s.append(now_s)
         if kind == "model":
             self._changed_to = change.new
 
-    def _record(self, text: str) -> None:
+    def _record(self, text: str, *, is_logged: bool = True) -> None:
         event = TargetEvent(self._observed.target.clock.unix_s(), self.name, "engine", text)
-        self._monitor.events.record(log, event, f"engine: {text}")
+        if is_logged:
+            self._monitor.events.record(log, event, f"engine: {text}")
+        else:
+            self._monitor.events.append(event)
 
     def _show_info(self) -> None:
         """Export the identity on the metrics page, with the answering model if it is not the requested one."""

@@ -29,6 +29,7 @@ STALE_READINGS = 3
 GAP_INTERVALS = 1.5  # between two readings: if longer, one is missing
 MAX_LOGGED_TEXTS = 100  # per reader: a page may have a new mistake at each reading
 MAX_FACTS_BYTES = 64 << 10  # per document
+SETTINGS = ("tensor_parallel", "pipeline_parallel", "data_parallel")  # facts that count as flags
 _SMALLER = "let `metrics.url` name the page of this engine alone, or have it write fewer series"
 log = logging.getLogger(__name__)
 
@@ -136,10 +137,15 @@ class PageReader:
             names = ", ".join(missing.names)
             self._log_once(f"{release} should have {missing.signal}: its page has no {names}")
         redact = self._target.endpoint.redactor.redact
-        signals = replace(reading.signals, info=reading.signals.info.redacted(redact))
-        capacity = signals.kv_cache_capacity_tokens or _number(self._facts.get("capacity_tokens"))
-        context = _number(self._facts.get("context_tokens"))
-        self._accept(replace(signals, kv_cache_capacity_tokens=capacity, context_tokens=context), page, at_ns)
+        info = reading.signals.info
+        settings = {name: self._facts[name] for name in SETTINGS if name in self._facts}
+        signals = replace(reading.signals, info=replace(info, flags={**settings, **info.flags}).redacted(redact))
+        capacity, context, slots = (
+            _number(self._facts.get(name)) for name in ("capacity_tokens", "context_tokens", "requests_max")
+        )
+        capacity = signals.kv_cache_capacity_tokens or capacity
+        sizes = replace(signals, kv_cache_capacity_tokens=capacity, context_tokens=context, requests_max=slots)
+        self._accept(sizes, page, at_ns)
         return True
 
     def _recognise(self, page: Page, candidates: tuple[EngineTable, ...]) -> EngineTable:

@@ -109,7 +109,8 @@ ENGINE_KV_TRANSFER_FAILURES = _signal(
 )
 ENGINE_CHANGES = counter(
     "llmslo_engine_changes_total",
-    "Changes of the engine: restarts, and changes of engine, version, model or flags, or of the GPU driver.",
+    "Changes of the engine: restarts, and changes of engine, version, model, flags or size (KV cache, slots, context or ranks, by more "
+    "than 5%), or of the GPU driver.",
     "target",
     "what",
 )
@@ -119,7 +120,7 @@ ENGINE_LAST_CHANGE = gauge(
     "target",
     "what",
 )
-ENGINE_CHANGE_KINDS = ("engine", "version", "model", "flags", "driver", "restart")
+ENGINE_CHANGE_KINDS = ("engine", "version", "model", "size", "flags", "driver", "restart")
 
 
 def alerts() -> tuple[Alert, ...]:

@@ -493,7 +493,7 @@ def test_a_void_sweep_says_in_plain_words_why() -> None:
         hand.sweep.page(at_s, replace(PAGE, ranks=ranks))
     assert isinstance(hand.sweep.action, Finished)
     text = ending(hand.sweep.action.reason, hand.sweep.action.detail)
-    assert text == "voided, the target changed its size: 2 ranks or replicas before, 3 now"
+    assert text == "voided, the target changed its size: 2 ranks before, 3 ranks now"
 
 
 def test_productions_own_ttft_ends_the_sending() -> None:

@@ -122,7 +122,9 @@ FREE = Situation(SPEC, BEGIN_S)
         ({"claim_unix_s": BEGIN_S - DAY_S}, DUE, None),
         ({"claim_unix_s": BEGIN_S + DAY_S, "claim_seen_s": 60.0}, DUE, "min_gap"),
         ({"claim_unix_s": BEGIN_S + DAY_S, "claim_seen_s": HOUR_S}, DUE, None),
-        ({"claim_unix_s": BEGIN_S - 60.0}, CHANGE, "min_gap"),
+        ({"claim_unix_s": BEGIN_S - 60.0}, CHANGE, None),
+        ({"start_age_s": 60.0}, CHANGE, None),
+        ({"unix_s": BEGIN_S + 5.5 * HOUR_S}, CHANGE, "blackout"),
         ({"running": "other"}, ASKED, "running"),
         ({"spec": None}, ASKED, "not_configured"),
         ({"start_age_s": HOUR_S - 2.0}, DUE, "min_gap"),
@@ -138,7 +140,7 @@ FREE = Situation(SPEC, BEGIN_S)
 def test_each_condition_refuses_with_its_reason(
     changes: dict[str, Any], request_of: StartRequest, reason: str | None
 ) -> None:
-    """A person may start a sweep within `min_gap`, and beside a claim of another replica."""
+    """A person, and an engine that changed, may start a sweep within `min_gap`, and beside a claim of another replica."""
     refused = refusal(request_of, replace(FREE, **changes))
     assert (refused.reason if refused is not None else None) == reason
 

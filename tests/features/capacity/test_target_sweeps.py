@@ -1,6 +1,8 @@
 """Sweeps of one target over its life: changes of the engine, the configuration and the name."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,14 +13,16 @@ import pytest
 from prober.exposition.families import Value
 from prober.features.capacity import target_sweeps
 from prober.features.capacity.actions import Refused, StartRequest, Trigger
+from prober.features.capacity.sweep_pauses import SweepPauses
 from prober.features.capacity.sweep_result import has_capacity
 from prober.features.capacity.target_sweeps import ENDED, TargetSweeps
 from prober.measure.engine_signals import EngineChange, EngineInfo, EngineSignals, PageReading
 from prober.measure.gpu_reading import GpuReading
+from prober.measure.target_state import TargetState
 from prober.net.clock import Clock
 from prober.probing.replicas import Leadership
 from prober.results.capacity import Capacity
-from tests.features.capacity.stage import SLOTS, behind_a_gateway, staged, until
+from tests.features.capacity.stage import SLOTS, Stage, behind_a_gateway, staged, until
 from tests.features.capacity.test_headroom import HandClock
 from tests.results.samples import sweep
 from tests.virtual import running
@@ -37,6 +41,143 @@ async def test_a_changed_engine_is_swept_again(monkeypatch: pytest.MonkeyPatch) 
         await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
         assert stage.sweeps.stop("t")
         await until(stage.is_swept)
+
+
+@asynccontextmanager
+async def swept_before(folder: Path, more: str = "") -> AsyncIterator[Stage]:
+    """A target of which the store has a sweep, of an engine with 120,000 tokens of KV cache."""
+    async with running(SLOTS) as url, staged(url, more, folder=folder) as stage:
+        found = replace(sweep(), id="one", target=replace(sweep().target, url=stage.target.spec.url))
+        now_s = stage.clock.unix_s()
+        found = replace(found, size=size(120_000), started_unix_s=now_s - 300, ended_unix_s=now_s - 60)
+        await stage.target_sweeps.results.keep(found)
+        await stage.target_sweeps.recall()
+        yield stage
+
+
+def size(kv_tokens: float, ranks: float = 1) -> dict[str, float]:
+    return {"ranks": ranks, "tokens of KV cache": kv_tokens}
+
+
+def read(stage: Stage, kv_tokens: float | None, readings: int = 2, ranks: int | None = 1) -> None:
+    """The page shows an engine of this size."""
+    for _ in range(readings):
+        signals = replace(page(0.0), kv_cache_capacity_tokens=kv_tokens, ranks=ranks)
+        stage.observed.page_read(PageReading(stage.clock.now_ns(), 0, signals))
+
+
+def shown(stage: Stage) -> tuple[bool, list[str]]:
+    """Whether a capacity is shown, and the exported reasons why there is no headroom."""
+    reasons = [reason for _, reason in stage.families["llmslo_headroom_unknown"].children]
+    return bool(stage.families["llmslo_capacity_requests_per_second"].children), reasons
+
+
+GONE = (False, ["engine_changed"])
+SENTENCE = "no sweep has found a capacity since the engine changed"
+
+
+async def test_a_capacity_is_shown_only_for_an_engine_of_the_size_that_was_swept(tmp_path: Path) -> None:
+    """What is left or half of it is another engine; a few percent, one reading and a page without a size are not."""
+    async with swept_before(tmp_path, "after_change: false") as stage:
+        assert shown(stage)[0], "no page yet"
+        for kv_tokens, readings in ((None, 3), (120_000, 1), (117_600, 5), (60_000, 1), (120_000, 2), (None, 3)):
+            read(stage, kv_tokens, readings)
+            stage.observed.page_read(None)
+            stage.observed.engine_changed(EngineChange("restart"))
+            assert shown(stage)[0], (kv_tokens, readings)
+        read(stage, 60_000)
+        assert shown(stage) == GONE
+        assert stage.target_sweeps.summary()["headroom_unknown"] == SENTENCE
+        assert stage.target_sweeps.last_capacity() is None
+        assert stage.value("llmslo_sweep_last_success_timestamp_seconds") > 0, "that sweep did succeed"
+        read(stage, 120_000, ranks=2)
+        assert shown(stage) == GONE
+        read(stage, 120_000)
+        assert shown(stage)[0], "it is as it was, such as after a pod has come and gone"
+
+
+async def test_a_stored_capacity_of_another_size_is_not_taken_for_the_engine_that_is_there(tmp_path: Path) -> None:
+    """The prober starts, and the first reading of the page shows half of the cache."""
+    async with swept_before(tmp_path, "after_change: false") as stage:
+        stage.reconfigure(stage.target.spec)
+        await until(lambda: shown(stage)[0])
+        read(stage, 60_000, 1)
+        assert shown(stage) == GONE
+
+
+@pytest.mark.parametrize("kind", ["version", "model", "driver", "block_size"])
+async def test_a_capacity_of_before_a_change_is_not_shown_after_a_restart_either(kind: str, tmp_path: Path) -> None:
+    """A later sweep is."""
+    async with swept_before(tmp_path, "after_change: false") as stage:
+        read(stage, 120_000)
+        stage.observed.engine_changed(EngineChange(kind, "1", "2"))
+        assert shown(stage) == GONE
+        await stage.sweeps.parts.pauses.close()
+        stage.sweeps.parts.pauses = SweepPauses(stage.store, stage.clock)
+        stage.reconfigure(stage.target.spec)
+        await until(lambda: shown(stage)[1] == ["engine_changed"])
+        read(stage, 120_000)
+        assert shown(stage) == GONE
+        (before,) = stage.target_sweeps.latest()
+        later_s = stage.clock.unix_s() + 60
+        await stage.target_sweeps.results.keep(replace(before, id="two", started_unix_s=later_s))
+        stage.target_sweeps.show_capacity()
+        assert shown(stage)[0]
+
+
+async def test_an_engine_of_another_size_is_swept_soon_whenever_the_last_sweep_was(tmp_path: Path) -> None:
+    """`min_gap` keeps a schedule away, not the first figure of this engine; the new capacity has its size."""
+    async with swept_before(tmp_path) as stage:
+        await stage.sweeps.parts.pauses.started("t", StartRequest("request"))
+        await asyncio.sleep(60)
+        read(stage, 120_000)
+        read(stage, 60_000)
+        stage.observed.engine_changed(EngineChange("size", "120,000", "60,000"))
+        await asyncio.sleep(target_sweeps.SETTLED_S - 1)
+        assert not stage.sweeps.under_way
+        await until(lambda: stage.sweeps.under_way, 2.0)
+        await until(stage.is_swept)
+        assert len(stage.sweeps.results("t")) == 2
+
+
+async def test_a_changed_engine_is_swept_once_it_may_be(tmp_path: Path) -> None:
+    """It is tried again each minute, counted and logged once for each reason, and ends with the sweep."""
+    async with swept_before(tmp_path) as stage:
+        stage.target.state = TargetState.FAILING
+        stage.observed.engine_changed(EngineChange("version", "1", "2"))
+        await asyncio.sleep(10 * target_sweeps.SETTLED_S)
+        assert stage.refused() == {"not_ready": 1}
+        stage.target.state = TargetState.READY
+        await asyncio.sleep(target_sweeps.SETTLED_S + 1)
+        assert stage.sweeps.under_way == "t"
+        stage.sweeps.stop("t")
+        await until(stage.is_swept)
+        assert shown(stage) == GONE, "it was stopped without a figure"
+        await asyncio.sleep(12 * 3600)
+        assert stage.ended() == 1
+        assert stage.refused() == {"not_ready": 1}
+
+
+async def test_an_engine_that_returns_to_a_size_that_was_swept_is_not_swept_again(tmp_path: Path) -> None:
+    """Its figure is known."""
+    async with swept_before(tmp_path) as stage:
+        for kv_tokens in (120_000, 60_000, 120_000):
+            read(stage, kv_tokens)
+            stage.observed.engine_changed(EngineChange("size", "some", "others"))
+        await asyncio.sleep(3600)
+        assert stage.ended() == 0
+        assert shown(stage)[0]
+
+
+async def test_an_engine_that_changes_all_the_time_is_swept_once_an_hour(tmp_path: Path) -> None:
+    """Of a version behind a balancer that is now one and now another."""
+    async with swept_before(tmp_path) as stage:
+        for number in range(12):
+            stage.observed.engine_changed(EngineChange("version", str(number), str(number + 1)))
+            await asyncio.sleep(target_sweeps.SETTLED_S + 5)
+            stage.sweeps.stop("t")  # a short one will do
+            await asyncio.sleep(535)
+        assert stage.ended() == 2
 
 
 async def test_retry_after_ends_a_sweep_and_refuses_the_next_ones() -> None:

@@ -169,7 +169,7 @@ def test_the_model_survives_a_restart_of_the_prober() -> None:
     saved = dict(gateway.monitor.states())
     row = json.loads(saved["t"])
     assert row.pop("asked")
-    assert row == {"facts": {}, "answered_model": "large-2024", "page": ""}
+    assert row == {"facts": {}, "size": {}, "answered_model": "large-2024", "page": ""}
     later = Gateway(saved)
     answer(later.target(), "large-2024", "large-2024")
     assert later.texts() == []
