@@ -1,7 +1,6 @@
 """The capacity of a target as an interval, and the headroom below it."""
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -15,7 +14,6 @@ Verdict = Literal["found", "between", "not_reached", "below", "not_enough_data"]
 
 
 MIN_RATE_S = 20.0  # a shorter time does not show that a rate holds: queues grow slowly
-ERROR_BEYOND = 0.25  # of a capacity in logs, per log of tokens beyond the computed shapes
 MIN_LOG_ERROR = 1e-6  # of an estimate whose interval has no width
 COMMON_ERROR = 0.7  # share of the variance that is common to all sweeps of an engine
 MAX_BUDGET_SHARE = 0.7  # above this share of bad events, more events would not prove that the budget is kept
@@ -61,19 +59,26 @@ class UndecidedEvents:
 
 
 @dataclass(frozen=True, slots=True)
-class ShapeCapacity:
-    """The rate of requests of one shape up to which an SLO holds, on an engine without other load.
+class Mix:
+    """The mean request at a knee, of those that were there and those that the sweep sent, and how the knee moves with it.
 
-    The SLO is judged on requests of the sweep's shape, a few of which are then sent too.
     prompt_tokens, output_tokens: mean tokens of a request; cached prompt tokens are not counted
-    per_s: an estimate, or the only known bound of `Capacity`
-    log_error: standard error of ln(per_s)
+    prompt_power, output_power: the knee falls with these powers of the mean tokens
+    error: standard error of ln(knee) at another mix, per log of its tokens
     """
 
     prompt_tokens: float
     output_tokens: float
-    per_s: float
-    log_error: float
+    prompt_power: float = 0.5
+    output_power: float = 0.5
+    error: float = 0.5
+
+    def cost(self, prompt_tokens: float, output_tokens: float) -> tuple[float, float]:
+        """How much of the engine a request of these mean tokens takes, relative to one of the mix, and the log's standard error."""
+        prompts = math.log(max(1.0, prompt_tokens) / self.prompt_tokens)
+        outputs = math.log(max(1.0, output_tokens) / self.output_tokens)
+        cost = math.exp(self.prompt_power * prompts + self.output_power * outputs)
+        return cost, self.error * (abs(prompts) + abs(outputs)) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +95,8 @@ class Capacity:
     fit: source of the estimate: the engine model, or only shares of bad events
     curve: (requests per second, seconds): the SLO's latency quantile by rate in the engine model; empty without a model
     users: rates are numbers of concurrent users, judged by their own requests: "found" is proved to fail at `upper` and hold at `lower`
-    own: capacity in requests of the sweep's shape, without background load; None if that load is unknown
-    shapes: the same for a grid of other shapes, sorted by prompt and output tokens; empty if unknown
+    mix: the mean request at these rates; None if the background load or its tokens are unknown
+    alone_per_s: the estimate, or the only known bound, in requests like the sweep's without background load; None without `mix`
     """
 
     slo: str
@@ -104,83 +109,42 @@ class Capacity:
     fit: Literal["model", "fractions"] = "fractions"
     evidence: UndecidedEvents | None = None
     curve: tuple[tuple[float, float], ...] = ()
-    own: ShapeCapacity | None = None
-    shapes: tuple[ShapeCapacity, ...] = ()
+    mix: Mix | None = None
+    alone_per_s: float | None = None
     users: bool = False
 
     def text(self, load: float | None) -> str:
         """Format a rate or a number of users."""
         return f"{load or 0:.3g}/s" if not self.users else f"{load or 0:,.0f} user{'' if load == 1 else 's'}"
 
-    def of_shape(self, shape: ShapeCapacity) -> "Capacity":
-        """The capacity in requests of this shape, on an engine without other load."""
-        factor = math.exp(Z[self.confidence] * shape.log_error)
-        is_modelled = self.fit == "model"
-        return replace(
-            self,
-            lower=shape.per_s / factor if is_modelled or self.lower is not None else None,
-            estimate=shape.per_s if is_modelled or self.estimate is not None else None,
-            upper=shape.per_s * factor if is_modelled or self.upper is not None else None,
-            curve=(),
+    @property
+    def alone(self) -> "Capacity":
+        """The capacity in requests like the sweep's, without background load; unchanged if that is unknown."""
+        per_s = self.estimate or self.lower or self.upper
+        if self.alone_per_s is None or not per_s:
+            return self
+        factor = self.alone_per_s / per_s
+        lower, estimate, upper = (
+            None if bound is None else factor * bound for bound in (self.lower, self.estimate, self.upper)
         )
+        return replace(self, lower=lower, estimate=estimate, upper=upper, curve=())
 
-    def at(self, prompt_tokens: float, output_tokens: float) -> ShapeCapacity | None:
-        """The capacity in requests of these mean tokens; None if unknown.
-
-        Logarithms are interpolated, because a request costs about a power of its tokens. Beyond the largest of `shapes` the cost
-        is proportional to the tokens, and the error grows with the distance; smaller requests count as the smallest.
-        """
-        if not self.shapes:
+    @property
+    def log_error(self) -> float | None:
+        """Standard error of ln(estimate); None without an interval."""
+        if not self.lower or not self.estimate or not self.upper:
             return None
-        prompts, outputs = (sorted({getattr(shape, name) for shape in self.shapes}) for name in _AXES)
-        x, at_x, x_ratio = _place(prompts, prompt_tokens)
-        y, at_y, y_ratio = _place(outputs, output_tokens)
-        corners = [self.shapes[(x + i) * len(outputs) + y + j] for i in (0, 1) for j in (0, 1)]
-        weights = [(at_x if i else 1 - at_x) * (at_y if j else 1 - at_y) for i in (0, 1) for j in (0, 1)]
-        log_per_s = sum(weight * math.log(corner.per_s) for weight, corner in zip(weights, corners, strict=True))
-        near = max(zip(weights, corners, strict=True), key=lambda pair: pair[0])[1]
-        beyond = abs(math.log(x_ratio)) + abs(math.log(y_ratio))
-        log_error = math.hypot(near.log_error, ERROR_BEYOND * beyond)
-        return ShapeCapacity(prompt_tokens, output_tokens, math.exp(log_per_s) / max(1.0, x_ratio, y_ratio), log_error)
+        return math.log(self.upper / self.lower) / 2 / Z[self.confidence]
 
 
-_AXES = ("prompt_tokens", "output_tokens")
+def pooled(logs: Sequence[float], errors: Sequence[float]) -> tuple[float, float]:
+    """Pool logs of estimates of one engine by several sweeps: (mean, standard error).
 
-
-def _place(axis: Sequence[float], value: float) -> tuple[int, float, float]:
-    """Locate a value on a log axis: (index, fraction towards the next point, ratio to the end of the axis if beyond)."""
-    inside = min(max(value, axis[0]), axis[-1])
-    index = min(bisect_right(axis, inside) - 1, len(axis) - 2)
-    share = math.log(inside / axis[index]) / math.log(axis[index + 1] / axis[index])
-    return index, share, value / inside if value > 0 else 1.0
-
-
-def _random_effects(logs: Sequence[float], errors: Sequence[float]) -> tuple[float, float, bool]:
-    """Combine estimates with standard errors: (mean, its standard error, True if they differ beyond their errors).
-
-    Random effects (DerSimonian, Laird, "Meta-analysis in clinical trials", 1986): the excess variance is added to each.
+    A share COMMON_ERROR of the smallest variance does not shrink, because all sweeps use the same model.
     """
     weights = [max(error, MIN_LOG_ERROR) ** -2 for error in errors]
     mean = sum(map(mul, weights, logs)) / sum(weights)
-    if len(logs) == 1:
-        return logs[0], 1 / math.sqrt(weights[0]), False
-    excess = sum(weight * (log - mean) ** 2 for weight, log in zip(weights, logs, strict=True)) - (len(weights) - 1)
-    if excess > 0:
-        between = excess / (sum(weights) - sum(weight**2 for weight in weights) / sum(weights))
-        weights = [1 / (1 / weight + between) for weight in weights]
-        mean = sum(map(mul, weights, logs)) / sum(weights)
-    return mean, 1 / math.sqrt(sum(weights)), excess > 0
-
-
-def pooled(capacities: Sequence[ShapeCapacity]) -> ShapeCapacity:
-    """Pool the capacities of several sweeps of an engine for one shape.
-
-    A share COMMON_ERROR of the smallest variance does not shrink: all sweeps use the same model.
-    """
-    errors = [capacity.log_error for capacity in capacities]
-    mean, error, _ = _random_effects([math.log(capacity.per_s) for capacity in capacities], errors)
-    variance = COMMON_ERROR * min(errors) ** 2 + (1 - COMMON_ERROR) * error**2
-    return replace(capacities[0], per_s=math.exp(mean), log_error=math.sqrt(variance))
+    return mean, math.sqrt(COMMON_ERROR * min(errors) ** 2 + (1 - COMMON_ERROR) / sum(weights))
 
 
 def holds_at(levels: Sequence[RateEvents], budget: float) -> float | None:
@@ -226,37 +190,22 @@ Z = {0.9: 1.645, 0.95: 1.960}  # half-widths of a normal interval, in standard e
 def agreed(one: Capacity, other: Capacity) -> Capacity:
     """Combine two estimates: `one` unchanged if they agree, because agreement does not narrow it, else their mean on a log scale.
 
-    The confidence interval of the mean covers their difference.
+    They differ beyond their errors if Cochran's Q exceeds 1. Then the variance between them is added to each (random effects:
+    DerSimonian, Laird, "Meta-analysis in clinical trials", 1986), so that the interval of the mean covers their difference.
     """
-    pairs = [_log(one), _log(other)]
-    if pairs[0] is None or pairs[1] is None:
+    if one.estimate is None or other.estimate is None or one.log_error is None or other.log_error is None:
         return one
-    (a, s_a), (b, s_b) = pairs[0], pairs[1]
-    mean, log_error, is_apart = _random_effects((a, b), (s_a, s_b))
-    if not is_apart:
+    a, b, variances = math.log(one.estimate), math.log(other.estimate), (one.log_error**2, other.log_error**2)
+    between = ((a - b) ** 2 - sum(variances)) / 2
+    if between <= 0:
         return one
-    at, wide = math.exp(mean), Z[one.confidence] * log_error
-
-    def moved(shape: ShapeCapacity) -> ShapeCapacity:
-        of_shape = math.sqrt(max(0.0, shape.log_error**2 - s_a**2))
-        return replace(shape, per_s=shape.per_s * at / math.exp(a), log_error=math.hypot(of_shape, log_error))
-
-    return replace(
-        one,
-        lower=at * math.exp(-wide),
-        estimate=at,
-        upper=at * math.exp(wide),
-        own=moved(one.own) if one.own is not None else None,
-        shapes=tuple(map(moved, one.shapes)),
+    weights = [1 / (variance + between) for variance in variances]
+    at, wide = (
+        math.exp((weights[0] * a + weights[1] * b) / sum(weights)),
+        math.exp(Z[one.confidence] / math.sqrt(sum(weights))),
     )
-
-
-def _log(capacity: Capacity) -> tuple[float, float] | None:
-    """(ln of the estimate, its standard error); None without a confidence interval."""
-    match capacity:
-        case Capacity(lower=float() as lower, estimate=float() as estimate, upper=float() as upper) if lower > 0:
-            return math.log(estimate), math.log(upper / lower) / 2 / Z[capacity.confidence]
-    return None
+    alone_per_s = one.alone_per_s and one.alone_per_s * at / one.estimate
+    return replace(one, lower=at / wide, estimate=at, upper=at * wide, alone_per_s=alone_per_s)
 
 
 def binding(capacities: tuple[Capacity, ...]) -> Capacity | None:
@@ -281,15 +230,6 @@ def combined(capacities: Sequence[Capacity]) -> Capacity | None:
 def undecided(capacities: Sequence[Capacity]) -> list[str]:
     """Names of the SLOs without enough data."""
     return [capacity.slo for capacity in capacities if capacity.verdict == "not_enough_data"]
-
-
-def headroom(demand_per_s: float, capacity_per_s: float) -> float:
-    """Unused share of the capacity, 1 − demand ÷ capacity; negative under overload. Raises ValueError."""
-    if capacity_per_s <= 0 or demand_per_s < 0:
-        raise ValueError(
-            f"a demand of {demand_per_s}/s and a capacity of {capacity_per_s}/s: need a demand of 0 or more and a capacity above 0"
-        )
-    return 1 - demand_per_s / capacity_per_s
 
 
 def words(capacities: Sequence[Capacity]) -> str:

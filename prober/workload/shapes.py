@@ -116,9 +116,12 @@ class Empirical:
     quantiles: tuple[tuple[float, float], ...]
 
     def draw(self, rng: Random) -> int:
-        u = rng.random()
+        return self.quantile(rng.random())
+
+    def quantile(self, u: float) -> int:
+        """Length that a share `u` of the requests does not exceed."""
         for (q0, v0), (q1, v1) in zip(self.quantiles, self.quantiles[1:], strict=False):
-            if u <= q1:
+            if u <= q1 and q0 < q1:
                 return round(v0 + (v1 - v0) * (u - q0) / (q1 - q0))
         return self.maximum
 

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from decimal import Decimal
 from itertools import accumulate
-from math import log, sqrt
 from random import Random
 from typing import Any
 
@@ -11,14 +10,14 @@ from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.results.capacity import Capacity, ShapeCapacity, Z
+from prober.results.capacity import Capacity, Mix
 from prober.results.facts import Context
 from prober.results.result import Decision, Load, MeasuredTarget, Prices, RequestRow, Result, Stage, WarmUp
 from prober.results.stage import USES, stage_of_requests
 
 TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 2_592_000.0)
 TPOT = Slo("tpot", "tpot", 0.03, Decimal("0.95"), 2_592_000.0)
-ALONE = ShapeCapacity(300, 60, sqrt(10 * 13), log(13 / 10) / 2 / Z[0.9])  # from 10 to 13: nobody else was there
+MIX = Mix(300, 60)  # nobody else was there
 RATES = (1.0, 4.0, 16.0)
 
 
@@ -103,8 +102,8 @@ def sweep(name: str = "sweep-1", seed: int = 1, count: int = 120) -> Result:
         slos=(TTFT, TPOT),
         warm_up=WarmUp(20, 8.2),
         capacities=(
-            Capacity("ttft", "found", 10.0, 12.0, 13.0, 0.9, 2000, "model", own=ALONE),
-            Capacity("tpot", "not_reached", lower=16.5, samples=2000, own=ShapeCapacity(300, 60, 16.5, 0.0)),
+            Capacity("ttft", "found", 10.0, 12.0, 13.0, 0.9, 2000, "model", mix=MIX, alone_per_s=12.0),
+            Capacity("tpot", "not_reached", lower=16.5, samples=2000, mix=MIX, alone_per_s=16.5),
         ),
         stop="decided",
         prices=Prices(gpu_per_hour=2.0),

@@ -8,14 +8,14 @@ from random import Random
 import pytest
 
 from prober.results.capacity import (
+    COMMON_ERROR,
     Capacity,
+    Mix,
     RateEvents,
-    ShapeCapacity,
     UndecidedEvents,
     agreed,
     binding,
     combined,
-    headroom,
     holds_at,
     pooled,
     undecided_events,
@@ -24,9 +24,8 @@ from prober.results.capacity import (
 from prober.statistics.sequential_test import Observations, evidence
 from tests.known import known
 
-OWN = ShapeCapacity(100, 20, 5.0, 0.1)
 OPEN = Capacity("e", "not_enough_data")
-MODEL = Capacity("a", "found", 9.0, 10.0, 10.0 * 10 / 9, fit="model", own=OWN, shapes=(OWN,))
+MODEL = Capacity("a", "found", 9.0, 10.0, 10.0 * 10 / 9, fit="model", alone_per_s=5.0)
 ROUGH = Capacity("a", "found", 5.0, 10.0, 20.0)
 
 
@@ -50,11 +49,7 @@ def test_where_they_differ_the_answer_is_between_and_as_wide() -> None:
     assert found.estimate == pytest.approx(5.5, abs=0.05)
     assert known(found.lower) < 3
     assert known(found.upper) > 10
-    assert found.shapes == (found.own,)
-    assert known(found.own).per_s == pytest.approx(5 * mean / 10), (
-        "single shapes move as the knee does, and are as uncertain"
-    )
-    assert known(found.own).log_error == pytest.approx(sqrt(0.1**2 - s_a**2 + 1 / (w_a + w_b)))
+    assert found.alone_per_s == pytest.approx(5 * mean / 10), "what fits alone moves as the knee does"
 
 
 def test_an_slo_without_enough_data_leaves_only_the_upper_bound() -> None:
@@ -87,14 +82,6 @@ def test_the_lowest_binds() -> None:
     assert (both.lower, both.estimate, both.upper) == (None, None, MODEL.upper), (
         "the other one may fail at a lower rate"
     )
-
-
-def test_headroom_is_what_is_free() -> None:
-    """Below 0 under more load than the capacity."""
-    assert headroom(2.0, 8.0) == 0.75
-    assert headroom(10.0, 8.0) == -0.25
-    with pytest.raises(ValueError, match="need a demand of 0 or more"):
-        headroom(1.0, 0.0)
 
 
 def at(rate_per_s: float, events: int, bad: int) -> RateEvents:
@@ -160,8 +147,23 @@ def test_a_wide_interval_and_an_upper_bound_are_told() -> None:
 
 
 def test_the_capacity_of_a_single_sweep_is_its_own() -> None:
-    """Whatever its value rounds to."""
-    for number in range(200):
-        alone = replace(OWN, per_s=1.0 + number / 7, log_error=0.05 + number / 900)
-        merged = pooled([alone])
-        assert (merged.per_s, merged.log_error) == pytest.approx((alone.per_s, alone.log_error))
+    """And more sweeps that agree narrow it, but not to nothing: all use the same model."""
+    assert pooled([0.7], [0.1]) == pytest.approx((0.7, 0.1))
+    mean, error = pooled([0.7, 0.7, 0.7], [0.1, 0.1, 0.1])
+    assert mean == pytest.approx(0.7)
+    assert sqrt(COMMON_ERROR) * 0.1 < error < 0.1
+
+
+def test_a_larger_request_takes_more_of_the_engine_and_is_less_certain() -> None:
+    """By hand: twice the prompt at power 0.5 is √2; four times the output at power 1 is 4; a request of the mix is 1."""
+    mix = Mix(100, 20, 0.5, 1.0, error=0.2)
+    assert mix.cost(100, 20) == (1.0, 0.0)
+    assert mix.cost(200, 20) == pytest.approx((math.sqrt(2), 0.2 * math.log(2) / 2))
+    assert mix.cost(100, 80) == pytest.approx((4.0, 0.2 * math.log(4) / 2))
+
+
+def test_the_capacity_alone_has_the_width_of_the_one_beside_others() -> None:
+    """In requests of the sweep: 10/s of a mix are 5/s of larger ones."""
+    alone = MODEL.alone
+    assert (alone.lower, alone.estimate, alone.upper) == pytest.approx((4.5, 5.0, 5.0 * 10 / 9))
+    assert ROUGH.alone == ROUGH, "how many of them fit alone is unknown"

@@ -7,7 +7,7 @@ import pytest
 
 from prober.features.experiments.audit import audit
 from prober.features.experiments.instance_sizing import Demand, Refused, Size, size
-from prober.results.capacity import Capacity, ShapeCapacity, UndecidedEvents
+from prober.results.capacity import Capacity, UndecidedEvents
 from prober.results.facts import Context
 from prober.results.result import Load, MeasuredTarget, Result, Stage, WarmUp
 from prober.statistics.quantiles import Quantile
@@ -149,10 +149,10 @@ def test_instances_gpus_and_cost() -> None:
 
 def test_what_others_sent_during_the_sweep_is_not_what_an_instance_carries() -> None:
     """30/s in all, most of them small ones of others: of the sweep's an instance carries 4. If nobody saw them, that is said."""
-    seen = Capacity("ttft", "found", 27.0, 30.0, 33.0, own=ShapeCapacity(300, 60, 4.0, 0.0))
-    for capacity, instances in ((seen, 25), (replace(seen, own=None), 4)):
+    seen = Capacity("ttft", "found", 27.0, 30.0, 33.0, alone_per_s=4.0 / 0.9)
+    for capacity, instances in ((seen, 25), (replace(seen, alone_per_s=None), 4)):
         found = sized(Demand(80.0), replace(sweep(), slos=(), capacities=(capacity,)))
-        assert (found.instances, found.is_alone) == (instances, capacity.own is not None)
+        assert (found.instances, found.is_alone) == (instances, capacity.alone_per_s is not None)
 
 
 def test_an_exact_fit_takes_no_more() -> None:

@@ -23,7 +23,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetEvent, TargetState
 from prober.measure.timeline import Connection, Timeline
-from prober.results.capacity import Capacity, ShapeCapacity
+from prober.results.capacity import Capacity, Mix
 from prober.statistics.quantiles import Quantile, quantiles
 from prober.web.api_types import Answer, SweepAnswer
 from prober.web.page.view import PageView
@@ -191,7 +191,7 @@ def target(
         capacity="ttft: estimated knee 12/s, 90% interval 10 to 13, as of 2025-11-21 02:40 UTC",
         headroom=room(0.31, 0.42, 0.47, 3.4, 4.6, 5.2),
         swept=SweptCapacity(
-            [Capacity("ttft", "found", 10.0, 12.0, 13.0, 0.9, 2_000, "model", own=ShapeCapacity(100, 25, 11.0, 0.1))],
+            [Capacity("ttft", "found", 10.0, 12.0, 13.0, 0.9, 2_000, "model", mix=Mix(100, 25), alone_per_s=11.0)],
             NOW - 30_000,
             demand_per_s=7.1,
         ),

@@ -666,9 +666,9 @@ def test_headroom_can_be_followed() -> None:
         "4.03 requests/s arrive at the engine now, of 1,234 computed prompt tokens and 75 output tokens on average."
     )
     assert arriving in text
-    assert "(125 tokens each on average)" in text
+    assert "(125 computed tokens each on average)" in text
     assert "50% free [20%, 60%]" in text
-    assert "can grow to 2 times their rate, or 3 requests/s of the sweep's shape can be added [1.2, 3.6]" in text
+    assert "can grow to 2 times their rate, by 3 requests/s [1.2, 3.6]" in text
     assert "50% used" in text
 
 

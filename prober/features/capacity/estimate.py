@@ -15,8 +15,7 @@ import numpy as np
 from prober.features.capacity.capacity_model import CapacityModel, Knee
 from prober.features.capacity.fitting import Fit, fit
 from prober.features.capacity.knee import Step, knee
-from prober.features.capacity.replay import RequestLengths, background, build_scene
-from prober.features.capacity.shape_capacities import by_model, with_shapes
+from prober.features.capacity.replay import SAMPLE_SIZE, Background, RequestLengths, background, build_scene
 from prober.features.capacity.sweep_record import (
     UNJUDGED,
     Phase,
@@ -27,7 +26,7 @@ from prober.features.capacity.sweep_record import (
     settled_requests,
 )
 from prober.measure.objective import Slo
-from prober.results.capacity import Capacity, RateEvents, Verdict, agreed, holds_at, undecided_events
+from prober.results.capacity import Capacity, Mix, RateEvents, Verdict, agreed, holds_at, undecided_events
 from prober.statistics.quantiles import probability_of_at_least
 from prober.statistics.sequential_test import Observations, evidence
 
@@ -61,6 +60,11 @@ MIN_STEEP_SLOPE = 3.0  # local slope from which fractions are combined with the 
 MAX_FLAT_PROBABILITY = 0.5  # that the share does not rise with the rate; above it, breaches are no knee
 # Fitted curve: points, simulated requests per point, and its end as multiples of the knee's upper bound and the threshold.
 CURVE_POINTS, CURVE_REQUESTS, CURVE_BEYOND, CURVE_HEIGHT = 16, 30_000, 1.05, 3.0
+# Longer requests, whose knees show how the knee falls with tokens; the share that is judged; simulation effort.
+LONGER, JUDGED_RATIO, EFFORT_OF_SHAPES = 2.0, 0.1, 0.3
+USUAL_POWER, MAX_POWER = 0.5, 2.0  # without such knees, and the largest
+# Of a knee in logs, per log of tokens by which the traffic differs from the mix of the sweep: with these powers, and without.
+ERROR_OF_SHAPE, ERROR_OF_UNKNOWN_SHAPE = 0.45, 0.6
 MODELLED_SIGNALS = ("ttft", "tpot", "itl", "e2e")
 
 
@@ -97,8 +101,7 @@ def estimate_capacity(record: Record, seed: int = 0, effort: float = 1.0) -> Cap
         ]
     load = model.background if model is not None else background(record, rng)
     if load.known and load.has_lengths:
-        lengths = _lengths(record)
-        results = [capacity if capacity.own else with_shapes(capacity, lengths, load) for capacity in results]
+        results = [capacity if capacity.mix else _with_mix(capacity, _lengths(record), load) for capacity in results]
     return CapacityEstimate(tuple(results), model)
 
 
@@ -177,11 +180,7 @@ def _by_model(
     if knee is None or (is_bounded and knee.rate_per_s > limit_per_s):
         return None, 0.0
     beyond = max(0.0, log(knee.rate_per_s / highest_per_s))
-
-    def log_error(of_load: CapacityModel, at: Knee) -> float:
-        return _model_error(record, (slo, exact), fitted, of_load, at, beyond, rng)
-
-    half_width = Z * log_error(model, knee)
+    half_width = Z * _model_error(record, (slo, exact), fitted, model, knee, beyond, rng)
     # Unproved background is not part of the rates: the capacity is what can be added to it.
     unseen_per_s = 0.0 if fitted.background.known else fitted.background.per_s
     per_s = knee.rate_per_s - unseen_per_s
@@ -201,8 +200,50 @@ def _by_model(
     curve = _curve(record, model, slo, exact, capacity, unseen_per_s)
     if not (fitted.background.known and fitted.background.has_lengths):
         return replace(capacity, curve=curve), knee.slope
-    own, shapes = by_model(model, slo, knee, log_error, rng)
-    return replace(capacity, curve=curve, own=own, shapes=shapes), knee.slope
+    model = replace(model, effort=EFFORT_OF_SHAPES * model.effort)
+    powers = _powers(model, slo, knee, rng)
+    mixed = _with_mix(capacity, _lengths(record), fitted.background, powers, ERROR_OF_SHAPE)
+    if fitted.background.per_s > 0:
+        alone = replace(model, background=Background(0.0, (), known=True)).knee(slo, knee.rate_per_s, rng)
+        mixed = replace(mixed, alone_per_s=alone.rate_per_s if alone is not None else mixed.alone_per_s)
+    return replace(mixed, curve=curve), knee.slope
+
+
+def _powers(model: CapacityModel, slo: Slo, knee: Knee, rng: Random) -> tuple[float, float]:
+    """Powers of the mean prompt and output tokens with which the knee falls.
+
+    Most requests get longer; a few like the sweep's are among them and judged.
+    """
+    seed, knees = rng.getrandbits(32), []
+    lengths = model.background.lengths or tuple(RequestLengths(*of) for of in model.lengths[:SAMPLE_SIZE].tolist())
+    for prompts, outputs in ((1.0, 1.0), (LONGER, 1.0), (1.0, LONGER)):
+        longer = tuple(RequestLengths(round(of.prompt * prompts), round(of.output * outputs)) for of in lengths)
+        load = replace(model.background, lengths=longer)
+        knees.append(replace(model, background=load, own_ratio=JUDGED_RATIO).knee(slo, knee.rate_per_s, Random(seed)))
+    present, *others = knees
+    powers = [
+        USUAL_POWER if present is None or of is None else log(present.rate_per_s / of.rate_per_s) / log(LONGER)
+        for of in others
+    ]
+    return min(MAX_POWER, max(0.0, powers[0])), min(MAX_POWER, max(0.0, powers[1]))
+
+
+def _with_mix(
+    capacity: Capacity,
+    own: Sequence[RequestLengths],
+    load: Background,
+    powers: tuple[float, float] = (USUAL_POWER, USUAL_POWER),
+    error: float = ERROR_OF_UNKNOWN_SHAPE,
+) -> Capacity:
+    """Add the mean request at the knee, and the capacity in requests of the sweep alone. own: lengths of the sweep's requests"""
+    per_s = capacity.estimate or capacity.lower or capacity.upper
+    if per_s is None:
+        return capacity
+    share = min(1.0, load.per_s / per_s)
+    mine, others = (np.mean(of, axis=0) for of in (own, load.lengths or own))
+    prompts, outputs = (share * others + (1 - share) * mine).tolist()
+    mix = Mix(prompts, outputs, *powers, error)
+    return replace(capacity, mix=mix, alone_per_s=per_s / mix.cost(*mine.tolist())[0])
 
 
 def _curve(
@@ -377,5 +418,5 @@ def _below(slo: Slo, levels: Sequence[RateEvents], samples: int) -> Capacity | N
 
 def _lengths(record: Record) -> list[RequestLengths]:
     """Sample of the workload's lengths; without one, the lengths of sent requests."""
-    pairs = record.lengths or tuple((request.prompt_tokens, request.output_tokens) for request in record.requests)
+    pairs = record.lengths or tuple((request.computed_tokens, request.output_tokens) for request in record.requests)
     return [RequestLengths(*pair) for pair in pairs]

@@ -29,11 +29,12 @@ LEVEL_SINGLE_LINE = 0.99
 
 
 class Load(NamedTuple):
-    """Requests per second, and mean prompt and output tokens of a request."""
+    """Requests per second, mean prompt and output tokens of a request, and the relative standard error of the load."""
 
     requests_per_s: float
     prompt_tokens: float
     output_tokens: float
+    log_error: float = 0.0
 
     @property
     def tokens_per_s(self) -> float:

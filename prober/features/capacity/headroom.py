@@ -1,31 +1,38 @@
-"""Headroom of a target: how much its traffic can grow, and how many requests shaped like the sweep's can be added.
+"""Headroom of a target: how much its users' traffic can grow.
 
-A request takes a share of the engine that depends on its prompt and output tokens (`Capacity.at`). So the free share
-is 1 − requests/s ÷ the capacity in requests of their present shape, and they can grow by the factor 1 ÷ (1 − free share).
+A request takes a share of the engine that depends on its prompt and output tokens (`Mix.cost`). The used share is the demand × that
+cost ÷ the capacity, the free share is 1 − used, and the traffic that is there can grow by the factor 1 ÷ used.
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import exp, hypot, log
+from typing import Any
 
 from prober.config.configuration import Configuration
 from prober.exposition.families import Registry
 from prober.features.capacity import series
-from prober.features.capacity.demand import QUERY_INTERVAL_S, WINDOW_S, Demand, DemandMeter, totals_of
+from prober.features.capacity.demand import QUERY_INTERVAL_S, WINDOW_S, Demand, DemandMeter
 from prober.features.capacity.forecast import Forecast, Load, Peaks, forecast, peaks_of
+from prober.features.capacity.users_requests import UsersRequests, users_requests_of
 from prober.measure.engine_signals import PageReading
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
 from prober.net.prometheus import QueryFailed, instant
 from prober.probing.feature import Monitor
 from prober.probing.observer import ObservedTarget, TargetObserver
-from prober.results.capacity import Capacity, ShapeCapacity, combined, headroom, pooled
+from prober.results.capacity import Capacity, Z, pooled
 from prober.storage.saved_rows import SavedRows
+from prober.workload.workloads import Workload
 
 PEAK_S = 240.0  # a demand over a shorter time is a burst, not a day's peak
 DAY_S = 86_400
 BOUNDS = ("lower", "estimate", "upper")
-log = logging.getLogger(__name__)
+HALF_WIDTH = Z[0.9]  # of the interval, in standard errors
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +44,51 @@ class Bounds:
     upper: float | None = None
 
 
+def used_share(capacities: Sequence[Capacity], earlier: Sequence[Capacity], load: Load) -> Bounds:
+    """Share of the capacity that a load uses for the SLO that is worst off; Bounds() if unknown.
+
+    capacities: one per SLO, of the last sweep that found some; earlier: of earlier sweeps of the same engine
+    Beside an SLO without enough data only the lower bound is known, because that SLO may fail at a lower rate.
+    """
+    lowers, estimates, uppers = [0.0], [], []
+    is_complete = True
+    for capacity in capacities:
+        if capacity.mix is None or (capacity.estimate is None and capacity.upper is None and capacity.lower is None):
+            is_complete = False
+            continue
+        cost, error = capacity.mix.cost(load.prompt_tokens, load.output_tokens)
+        error = hypot(error, load.log_error)
+        logs, errors = [], []
+        for of in (capacity, *(of for of in earlier if of.slo == capacity.slo)):
+            if of.mix is not None and of.estimate is not None and of.log_error is not None:
+                cost_then, error_then = of.mix.cost(load.prompt_tokens, load.output_tokens)
+                logs.append(log(cost_then / of.estimate))
+                errors.append(hypot(of.log_error, error_then))
+        if logs:
+            log_share, log_error = pooled(logs, errors)
+            share, factor = load.requests_per_s * exp(log_share), exp(HALF_WIDTH * hypot(log_error, load.log_error))
+            lowers.append(share / factor)
+            estimates.append(share)
+            uppers.append(share * factor)
+            continue
+        factor = exp(HALF_WIDTH * error)
+        if capacity.upper is not None:
+            lowers.append(load.requests_per_s * cost / capacity.upper / factor)
+        if capacity.lower is not None:
+            uppers.append(load.requests_per_s * cost / capacity.lower * factor)
+        else:
+            is_complete = False
+    if len(lowers) == 1:  # nothing is known to fail
+        return Bounds()
+    if not is_complete:
+        return Bounds(lower=max(lowers))
+    return Bounds(max(lowers), max(estimates, default=None), max(uppers))
+
+
 class Headroom(Monitor):
     """Demand and headroom of all targets.
 
-    saved: peaks by target name that `states` returned in an earlier process
+    saved: by target name, what `states` returned in an earlier process
     prometheus_url: the Prometheus that answers `sweep.demand_query`; None without one
     """
 
@@ -59,29 +107,36 @@ class Headroom(Monitor):
         self.prometheus_url = configuration.prometheus_url
 
     def forget(self, target: "TargetDemand") -> None:
-        """Remove a target. Its peaks are kept in case it returns."""
+        """Remove a target. What is saved of it is kept in case it returns."""
         del self._targets[target.name]
         self._saved.put(target.state())
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """(name, peaks) of each target, to save."""
+        """(name, peaks and lengths of requests) of each target, to save."""
         for target in list(self._targets.values()):
             yield from target.state()
 
-    def saved_peaks(self, name: str) -> Peaks:
-        """Peaks saved by an earlier process."""
-        consequence = f"target={name}: the saved peaks of its demand cannot be read, and start again"
-        return self._saved.pop(name, lambda data: peaks_of(json.loads(data)), consequence) or Peaks()
+    def saved(self, name: str) -> tuple[Peaks, UsersRequests]:
+        """Peaks and lengths of requests saved by an earlier process."""
+
+        def read(data: bytes) -> tuple[Peaks, UsersRequests]:
+            state: Mapping[str, Any] = json.loads(data)
+            return peaks_of(state["peaks"]), users_requests_of(state["requests"])
+
+        consequence = (
+            f"target={name}: the saved peaks of its demand and lengths of requests cannot be read, and start again"
+        )
+        return self._saved.pop(name, read, consequence) or (Peaks(), UsersRequests())
 
 
 class TargetDemand(TargetObserver):
     """Demand, capacity and headroom of one target.
 
-    peaks: daily peaks, if the engine counts requests and tokens
+    peaks: daily peaks, if the engine counts requests and tokens; requests: lengths of the users' requests
     readings: readings of the engine's page in the last five minutes, except of another engine or during a sweep; only for targets that
     are swept
     headroom: free share of the capacity for all SLOs
-    addable: requests per second, shaped like the sweep's, that can be added to the demand
+    addable: requests per second like those that are there, that can be added to them
     exhaustion_unix_s: when the demand is forecast to reach the capacity; None without a forecast
     """
 
@@ -91,7 +146,7 @@ class TargetDemand(TargetObserver):
         self._clock, sweep = observed.target.clock, observed.spec.sweep
         self._query = sweep.demand_query if sweep is not None else None  # PromQL
         self._meter = DemandMeter(is_queried=self._query is not None)
-        self.peaks = monitor.saved_peaks(self.name)
+        self.peaks, self.requests = monitor.saved(self.name)
         self._capacities: tuple[Capacity, ...] = ()
         self._earlier: tuple[Capacity, ...] = ()
         self._why_no_capacity = "no_capacity" if sweep is None else "starting"
@@ -104,14 +159,19 @@ class TargetDemand(TargetObserver):
         self._show()
 
     def state(self) -> Iterator[tuple[str, bytes]]:
-        """(name, peaks) to save; nothing without peaks."""
-        if self.peaks.days:
-            yield self.name, json.dumps(self.peaks.rows()).encode()
+        """(name, peaks and lengths of requests) to save; nothing without any."""
+        if self.peaks.days or self.requests.hours:
+            state = {"peaks": self.peaks.rows(), "requests": self.requests.state()}
+            yield self.name, json.dumps(state).encode()
 
     @property
     def demand(self) -> Demand:
         """Latest known demand of the users."""
         return self._meter.demand
+
+    def workload(self) -> Workload | None:
+        """Requests like the users' own; None if the engine's page does not tell their lengths."""
+        return self.requests.workload(self._clock.unix_s(), self.readings[-1].signals) if self.readings else None
 
     @property
     def why_unknown(self) -> str:
@@ -122,7 +182,7 @@ class TargetDemand(TargetObserver):
             return "only_bound"
         if all(capacity.upper is None for capacity in self._capacities):
             return self._why_no_capacity
-        if not self._of_shape(lambda capacity: capacity.own):
+        if not any(capacity.mix for capacity in self._capacities):
             return "others_unseen"
         if self._meter.is_queried:
             return "query_without_tokens"
@@ -130,22 +190,34 @@ class TargetDemand(TargetObserver):
             return "sweep_runs" if self._meter.is_swept else "demand_unknown"
         if self.demand.tokens_per_s is None:
             return "no_tokens"
-        return "none_ended" if self.demand.shape is None else "others_unseen"
+        return "none_ended" if self.demand.load is None else "others_unseen"
+
+    def probe_ended(self, result: ProbeResult) -> None:
+        """Take a probe out of the demand: it is no user's request."""
+        if result.outcome is not Outcome.OK:
+            return
+        usage = result.timeline.usage
+        prompt = (usage.prompt_tokens if usage is not None else None) or result.requested_prompt_tokens
+        output = (usage.completion_tokens if usage is not None else None) or result.requested_output_tokens
+        self._meter.sent(prompt, output)
+        self.requests.sent(self._clock.unix_s(), prompt, output)
 
     def page_read(self, reading: PageReading | None) -> None:
         if reading is None:
             self._meter.lose_page()
             self._show()
             return
-        unix_s, covered_s = self._clock.unix_s(), self._meter.count(totals_of(reading))
-        if covered_s is None:
+        if not self._meter.takes(reading.at_ns / 1e9):
             return
+        unix_s, before = self._clock.unix_s(), self._meter.count(reading)
         if self._observed.target.spec.sweep is not None:
+            if before is not None:
+                self.requests.take(unix_s, before.signals, reading.signals)
             signals = replace(reading.signals, itl_seconds=None, tpot_seconds=None, queue_seconds=None)  # unused
             alike = [of for of in self.readings if (of.epoch, of.signals.info) == (reading.epoch, signals.info)]
             recent_ns = reading.at_ns - WINDOW_S * 1e9
             self.readings = [of for of in alike if of.at_ns >= recent_ns] + [reading._replace(signals=signals)]
-        if covered_s >= PEAK_S and (load := self._load) is not None:
+        if before is not None and self._meter.covered_s >= PEAK_S and (load := self.demand.load) is not None:
             self.peaks.take(unix_s, load)
         self._update(unix_s)
 
@@ -173,9 +245,9 @@ class TargetDemand(TargetObserver):
         except QueryFailed as unanswered:
             problem = str(unanswered)
         if problem and problem != self._query_problem:
-            log.warning("target=%s sweep.demand_query: the demand is not known: %s", self.name, problem)
+            logger.warning("target=%s sweep.demand_query: the demand is not known: %s", self.name, problem)
         elif problem != self._query_problem:
-            log.info("target=%s sweep.demand_query: the demand is known again", self.name)
+            logger.info("target=%s sweep.demand_query: the demand is known again", self.name)
         self._query_problem = problem
         return per_s
 
@@ -219,67 +291,33 @@ class TargetDemand(TargetObserver):
     def _forecast(self, unix_s: float) -> None:
         """Forecast daily and after each sweep, in shares of the capacity, because requests of different peaks differ in length."""
         self._forecast_day = int(unix_s // DAY_S)
-        result, peaks = Forecast(), self.peaks.of_complete_days(unix_s)
-        capacities = {day: self._capacity(load.prompt_tokens, load.output_tokens) for day, load in peaks.items()}
-        used = {
-            day: load.requests_per_s / capacity.estimate
-            for day, load in peaks.items()
-            if (capacity := capacities[day]) is not None and capacity.estimate
-        }
-        last = capacities[max(used)] if used else None
-        if last is not None and last.lower and last.estimate and last.upper:
-            bounds = (last.lower / last.estimate, 1.0, last.upper / last.estimate)
-            result = forecast(used, bounds, unix_s)
+        shares = {day: self._used(load) for day, load in self.peaks.of_complete_days(unix_s).items()}
+        used = {day: share.estimate for day, share in shares.items() if share.estimate}
+        last, result = shares[max(used)] if used else Bounds(), Forecast()
+        if last.lower and last.estimate and last.upper:
+            result = forecast(used, (last.estimate / last.upper, 1.0, last.estimate / last.lower), unix_s)
         self.exhaustion_unix_s = result.estimate_s
         for bound, at_s in zip(("earliest", "estimate", "latest"), result, strict=True):
             self._registry.show(series.CAPACITY_EXHAUSTION, at_s, self.name, bound)
 
-    @property
-    def _load(self) -> Load | None:
-        """The demand in requests per second, with mean tokens of a request; None while unknown."""
-        demand = self.demand
-        if demand.requests_per_s is None or (shape := demand.shape) is None:
-            return None
-        return Load(demand.requests_per_s, *shape)
-
-    def _capacity(self, prompt_tokens: float, output_tokens: float) -> Capacity | None:
-        """The capacity for all SLOs in requests per second of these mean tokens; None if unknown."""
-        return combined(self._of_shape(lambda capacity: capacity.at(prompt_tokens, output_tokens)))
-
-    def _of_shape(self, shape: Callable[[Capacity], ShapeCapacity | None]) -> list[Capacity]:
-        """The capacity for each SLO in requests of one shape, pooled with earlier sweeps; empty if one is unknown."""
-        capacities = []
-        for capacity in self._capacities:
-            alike = [other for other in self._earlier if other.slo == capacity.slo and other.estimate is not None]
-            several = (capacity, *alike) if capacity.estimate is not None else (capacity,)
-            known = [found for of in several if (found := shape(of)) is not None]
-            if known:
-                capacities.append(capacity.of_shape(pooled(known)))
-            elif capacity.verdict == "not_enough_data":
-                capacities.append(capacity)
-            else:
-                return []
-        return capacities
+    def _used(self, load: Load) -> Bounds:
+        return used_share(self._capacities, self._earlier, load)
 
     def _show(self) -> None:
         """Compute the headroom, and export demand and headroom."""
-        demand, load = self.demand, self._load
+        demand = self.demand
         self._registry.show(series.DEMAND, demand.requests_per_s, self.name)
         self._registry.show(series.DEMAND_TOKENS, demand.tokens_per_s, self.name)
-        self.headroom = self.addable = Bounds()
-        own = combined(self._of_shape(lambda capacity: capacity.own))
-        if own is not None and load is not None and (capacity := self._capacity(*load[1:])) is not None:
-            free, addable = dict[str, float](), dict[str, float]()
-            for bound in BOUNDS:
-                per_s, own_per_s = getattr(capacity, bound), getattr(own, bound)
-                if per_s is not None:
-                    free[bound] = headroom(load.requests_per_s, per_s)
-                if per_s is not None and own_per_s is not None:
-                    addable[bound] = max(0.0, free[bound]) * own_per_s
-            self.headroom, self.addable = Bounds(**free), Bounds(**addable)
-        elif own is not None and demand.requests_per_s == 0:
-            self.headroom = Bounds(*(None if getattr(own, bound) is None else 1.0 for bound in BOUNDS))
-            self.addable = Bounds(own.lower, own.estimate, own.upper)
+        load, mixes = demand.load, [capacity.mix for capacity in self._capacities if capacity.mix is not None]
+        if load is None and demand.requests_per_s == 0 and mixes:
+            load = Load(0.0, mixes[0].prompt_tokens, mixes[0].output_tokens)
+        free, addable = [], []
+        if load is not None:
+            used = self._used(load._replace(requests_per_s=1.0))
+            for share in (used.upper, used.estimate, used.lower):
+                free.append(None if share is None else 1 - load.requests_per_s * share)
+                addable.append(None if not share else max(0.0, 1 / share - load.requests_per_s))
+        self.headroom, self.addable = Bounds(*free), Bounds(*addable)
         for bound in BOUNDS:
             self._registry.show(series.HEADROOM, getattr(self.headroom, bound), self.name, bound)
             self._registry.show(series.ADDABLE, getattr(self.addable, bound), self.name, bound)

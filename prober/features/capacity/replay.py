@@ -4,13 +4,12 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import ceil
 from random import Random
-from statistics import fmean
 from typing import NamedTuple
 
 from prober.features.capacity.sweep_record import Record
+from prober.features.capacity.users_requests import by_bucket, lengths
 from prober.measure.engine_signals import EngineHistogram
 from prober.simulation.serving import Course, Doubles, Service, Stream, serve
 
@@ -69,7 +68,7 @@ def background(record: Record, rng: Random, unseen_per_s: float = 0.0) -> Backgr
     unseen_per_s: assumed rate if the page shows none; these requests are like the sweep's
     """
     rate_per_s = record.other_per_s
-    own = tuple(RequestLengths(request.prompt_tokens, request.output_tokens) for request in record.requests)
+    own = tuple(RequestLengths(request.computed_tokens, request.output_tokens) for request in record.requests)
     if rate_per_s is None:
         return Background(unseen_per_s, own if unseen_per_s else (), known=False)
     ended = [request for request in record.requests if request.end_s is not None]
@@ -88,15 +87,11 @@ def background(record: Record, rng: Random, unseen_per_s: float = 0.0) -> Backgr
     outputs = outputs or _lognormal_sample(output_mean, rng)
     computed = _computed_share(record)
     prompts = [max(1, round(prompt * computed)) for prompt in prompts]
-    lengths = tuple(map(RequestLengths, prompts, outputs))
-    return Background(rate_per_s, lengths, known=True)
+    return Background(rate_per_s, tuple(map(RequestLengths, prompts, outputs)), known=True)
 
 
 def _computed_share(record: Record) -> float:
-    """Share of the background's prompt tokens that miss the prefix cache and are computed; 1 if the page has no hits.
-
-    The sweep's own prompts are never in that cache.
-    """
+    """Share of the background's prompt tokens that miss the prefix cache and are computed; 1 if the page has no hits."""
     readings = [
         (signals.prefix_cache_hits_tokens_total, signals.prompt_tokens_total, at_s)
         for at_s, signals in record.readings
@@ -105,13 +100,10 @@ def _computed_share(record: Record) -> float:
     if len(readings) < 2:
         return 1.0
     (hits_before, prompts_before, begin_s), (hits, prompts, end_s) = readings[0], readings[-1]
-    own = sum(
-        request.prompt_tokens
-        for request in record.requests
-        if request.first_s is not None and begin_s <= request.first_s <= end_s
-    )
-    tokens = prompts - prompts_before - own
-    return min(1.0, max(MIN_COMPUTED_SHARE, 1 - (hits - hits_before) / tokens)) if tokens > 0 else 1.0
+    own = [of for of in record.requests if of.first_s is not None and begin_s <= of.first_s <= end_s]
+    tokens = prompts - prompts_before - sum(of.prompt_tokens for of in own)
+    cached = hits - hits_before - sum(of.cached_tokens for of in own)
+    return min(1.0, max(MIN_COMPUTED_SHARE, 1 - cached / tokens)) if tokens > 0 else 1.0
 
 
 def _histogram_sample(histograms: Sequence[EngineHistogram | None], own: Sequence[int], rng: Random) -> list[int]:
@@ -119,17 +111,13 @@ def _histogram_sample(histograms: Sequence[EngineHistogram | None], own: Sequenc
     latest = next((histogram for histogram in reversed(histograms) if histogram is not None), None)
     if latest is None or latest.sum is None or latest.counts[-1] - len(own) < MIN_HISTOGRAM_COUNT:
         return []
-    bounds, counts = (0.0, *latest.bounds, 2 * latest.bounds[-1]), (0.0, *latest.counts)
-    weights = [after - before for before, after in pairwise(counts)]
+    counts = by_bucket(latest)
     for length in own:
-        weights[bisect_left(latest.bounds, length)] -= 1
-    weights = [max(0.0, weight) for weight in weights]
-    cells = rng.choices(range(len(weights)), weights, k=SAMPLE_SIZE)
-    lengths = [max(1.0, bounds[cell]) * (bounds[cell + 1] / max(1.0, bounds[cell])) ** rng.random() for cell in cells]
-    # The position in a bucket is unknown, the overall mean is known.
-    mean = (latest.sum - sum(own)) / max(1.0, latest.counts[-1] - len(own))
-    correction = mean / fmean(lengths)
-    return [max(1, round(length * correction)) for length in lengths]
+        counts[bisect_left(latest.bounds, length)] -= 1
+    shape = lengths(latest.bounds, counts, latest.sum - sum(own))
+    sample = [] if shape is None else [shape.quantile((place + 0.5) / SAMPLE_SIZE) for place in range(SAMPLE_SIZE)]
+    rng.shuffle(sample)
+    return sample
 
 
 def _lognormal_sample(mean: float, rng: Random) -> list[int]:
@@ -143,7 +131,7 @@ def build_scene(record: Record, load: Background, rng: Random) -> Scene:
     """Build the scene of the record's requests and random background requests."""
     from_s = record.from_s
     rows = [
-        (request.at_s - from_s, request.prompt_tokens, request.output_tokens, index)
+        (request.at_s - from_s, request.computed_tokens, request.output_tokens, index)
         for index, request in enumerate(record.requests)
     ]
     if load.lengths:

@@ -52,7 +52,7 @@ HEADROOM_UNKNOWN = gauge(
 )
 ADDABLE = gauge(
     "llmslo_addable_requests_per_second",
-    "Requests per second like those of the sweep that can be added to the traffic that is there; absent like the headroom.",
+    "Requests per second like those that are there, of the same size, that can be added to them; absent like the headroom.",
     *("target", "bound"),
 )
 SWEEPS = counter("llmslo_sweeps_total", "Sweeps that ended, by verdict.", "target", "verdict")

@@ -158,12 +158,16 @@ class Sweep:
 
     # -- events
 
-    def sent(self, request_id: str, at_s: float, prompt_tokens: int, output_tokens: int) -> None:
-        """Add a sent request. tokens: as requested"""
+    def sent(
+        self, request_id: str, at_s: float, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0
+    ) -> None:
+        """Add a sent request. tokens: as requested; cached_tokens: those of the prompt that the prefix cache has"""
         log = self._log
         if not isinstance(self._action, Run) or request_id in log.requests:
             return
-        log.sent(request_id, RequestRecord(at_s, prompt_tokens, output_tokens, self._action.stage, known_s=at_s))
+        tokens = prompt_tokens, output_tokens
+        request = RequestRecord(at_s, *tokens, self._action.stage, known_s=at_s, cached_tokens=cached_tokens)
+        log.sent(request_id, request)
         requests = len(log.requests)
         share, limit = used_share(self._spec, self._budget, requests, log.prompt_tokens, log.output_tokens)
         if len(log.open) >= self._spec.max_in_flight:

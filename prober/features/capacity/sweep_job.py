@@ -66,7 +66,7 @@ class SweepJob:
                 # Its own start and claim now refuse a schedule, but no request. The target may have been paused or removed.
                 target.check(StartRequest("request"))
                 assert target.spec is not None
-                await self._sweep(target.spec, fence, workers)
+                await self._sweep(target.with_workload(target.spec), fence, workers)
 
     async def _sweep(self, sweep: SweepSpec, fence: int, workers: Workers) -> None:
         """Sweep and store the result. sweep: configuration at the start; fence: token of the lease. Raises UnidentifiedTarget."""

@@ -55,6 +55,7 @@ class RequestRecord:
     events: (events, bad events) by SLO; an SLO without a known event is absent
     breached: it breaches some SLO
     counted: its latency was compared with the thresholds
+    cached_tokens: prompt tokens that the engine's prefix cache has
     """
 
     at_s: float
@@ -74,6 +75,12 @@ class RequestRecord:
     events: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     breached: bool = False
     counted: bool = False
+    cached_tokens: int = 0
+
+    @property
+    def computed_tokens(self) -> int:
+        """Prompt tokens that are not cached."""
+        return max(1, self.prompt_tokens - self.cached_tokens)
 
     @property
     def ttft_s(self) -> float | None:

@@ -114,7 +114,9 @@ def bounded(result: Result, later: Sequence[Result]) -> Result:
             bound = bounds.get(capacity.slo)
             match capacity:
                 case Capacity(lower=float() as lower, estimate=float() as estimate, upper=float() as upper) if bound:
-                    at = min(max(estimate, bound.lower or 0.0), inf if bound.upper is None else bound.upper)
+                    own = capacity.mix
+                    cost = bound.mix.cost(own.prompt_tokens, own.output_tokens)[0] if bound.mix and own else 1.0
+                    at = min(max(estimate, (bound.lower or 0.0) / cost), (bound.upper or inf) / cost)
                     capacities[place] = replace(capacity, lower=min(lower, at), estimate=at, upper=max(upper, at))
     return replace(result, capacities=tuple(capacities))
 

@@ -1,7 +1,7 @@
 """Runs a sweep: paces its requests, reads the engine's page meanwhile, and cuts requests in flight at the end."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import add, sub
 from random import Random
@@ -12,7 +12,7 @@ from prober.features.capacity.actions import Action, Estimate, Finished, LimitRe
 from prober.features.capacity.estimate_process import EstimateFailed, estimate_in_process
 from prober.features.capacity.sweep import PAGE_NEAR_S, PAGE_S, Sweep, used_share
 from prober.features.capacity.sweep_record import Record
-from prober.measure.engine_signals import EngineChange, PageReading
+from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
@@ -125,6 +125,7 @@ class SweepRunner:
         self._before, self._demand, self._is_allowed = before, demand, is_allowed
         self._shed_allowed = shed_allowed
         self._sweep: Sweep | None = None
+        self._cached_tokens = 0  # of each prompt
         self._stop_reason: tuple[str, Reason] | None = None  # of a stop before the start
         self._quiet_until_s = 0.0
         self._launched: tuple[int, ...] = (0, 0, 0)  # requests, prompt tokens, output tokens
@@ -186,8 +187,10 @@ class SweepRunner:
             if page is not None:
                 await asyncio.wait([page], timeout=BEFORE_S)
             began_ns = self._clock.now_ns()
-            lengths = sample_lengths(self._spec.workload, Random(0), DRAWN_LENGTHS)
             before = [(reading.at_ns / 1e9, reading.signals) for reading in self._before]
+            self._cached_tokens = self._shared_tokens([signals for _, signals in (*before, *self.session.readings)])
+            drawn = sample_lengths(self._spec.workload, Random(0), DRAWN_LENGTHS)
+            lengths = tuple((max(1, prompt - self._cached_tokens), output) for prompt, output in drawn)
             sweep = self._sweep = Sweep(
                 *(self._spec, began_ns / 1e9, self._warm_up, lengths),
                 *(self._target.spec.budget, demand_per_s, before, self._shed_allowed),
@@ -204,6 +207,12 @@ class SweepRunner:
             if page is not None:
                 page.cancel()
                 await asyncio.wait([page])
+
+    def _shared_tokens(self, readings: Iterable[EngineSignals]) -> int:
+        """Tokens with which all prompts begin, if the engine's page shows that it caches such; else 0."""
+        prefix = next((part.prefix for part, _ in self._spec.workload.parts), None)
+        has_cache = any(signals.prefix_cache_hits_tokens_total for signals in readings)
+        return prefix.tokens if prefix is not None and prefix.reuse == 1.0 and has_cache else 0
 
     async def _read(self, page: PageSource) -> None:
         """Read the page as often as the machine wants now, but rarely enough not to load the engine."""
@@ -287,7 +296,7 @@ class SweepRunner:
         elif request.busy is not None:
             sweep.limit_reached("session_count", self._now_s(), f"; {request.busy.busy_text}")
         else:
-            sweep.sent(request.request_id, self._now_s(), *request.tokens)
+            sweep.sent(request.request_id, self._now_s(), *request.tokens, self._cached_tokens)
         self._cut_unless_sending()
 
     def _ended(self, sending: Sending, result: ProbeResult | None) -> None:

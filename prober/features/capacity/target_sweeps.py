@@ -151,6 +151,11 @@ class TargetSweeps(TargetObserver):
         """Configuration `sweep:` of the target; None without one, or once the target is removed."""
         return self.target.spec.sweep if self.series is not None else None
 
+    def with_workload(self, sweep: SweepSpec) -> SweepSpec:
+        """The sweep with requests like the users' own, if no workload is configured and their lengths are known."""
+        users = self.demand.workload() if "workload" not in sweep.model_fields_set else None
+        return sweep if users is None else sweep.model_copy(update={"workload": users})
+
     # --- events of the target
 
     def probe_ended(self, result: ProbeResult) -> None:
@@ -280,8 +285,8 @@ class TargetSweeps(TargetObserver):
         """What the daily budgets lack for a warm-up after the scheduled probes; "" if nothing."""
         if self.spec is None:
             return ""
-        target, requests = self.target, WARM_UP.requests or 0
-        warm_up = target.amounts(*(round(requests * tokens) for tokens in self.spec.workload.mean_tokens()))
+        target, requests, workload = self.target, WARM_UP.requests or 0, self.with_workload(self.spec).workload
+        warm_up = target.amounts(*(round(requests * tokens) for tokens in workload.mean_tokens()))
         for kind, need in self.probe_needs().items():
             spare = target.budgets[kind].available(target.clock.now_ns(), need)
             if spare < warm_up[kind]:
@@ -349,6 +354,7 @@ class TargetSweeps(TargetObserver):
         }
         if swept is None:
             return shown
+        load = demand.demand.load
         ended, free, added = datetime.fromtimestamp(swept.ended_unix_s, UTC), demand.headroom, demand.addable
         if free.upper is not None:
             bounds = (free.lower, free.estimate, free.upper, added.lower, added.estimate, added.upper)
@@ -361,7 +367,7 @@ class TargetSweeps(TargetObserver):
                 swept.ended_unix_s,
                 demand.demand.requests_per_s,
                 demand.exhaustion_unix_s,
-                demand.demand.shape,
+                load and (load.prompt_tokens, load.output_tokens),
             ),
         }
 
@@ -410,12 +416,12 @@ class TargetSweeps(TargetObserver):
         return [result for result in self.latest() if result.target.url == url and has_capacity(result)]
 
     def _comparable(self) -> list[Result]:
-        """Results in memory with figures of the present engine, and of the load and SLOs last swept; latest first, at most MAX_POOLED.
+        """Results in memory with figures of the present engine and of the SLOs last swept; latest first, at most MAX_POOLED.
 
         Bounds of later sweeps clip the first. Without a figure: the last bound.
         """
         results = [result for result in self._with_capacity() if self._is_of_this_engine(result)]
-        alike = [(of.target, of.load, of.slos) for of in results]
+        alike = [(of.target, of.slos) for of in results]
         results = [of for of, kind in zip(results, alike, strict=True) if kind == alike[0]]
         figures = [place for place, result in enumerate(results) if has_figure(result)][:MAX_POOLED]
         if not figures:

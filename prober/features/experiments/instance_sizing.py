@@ -93,7 +93,7 @@ def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: floa
         )
     if gpu_price is not None and not 0 <= gpu_price < math.inf:
         raise ValueError(f"a GPU for {gpu_price:g} dollars per hour: a price is a finite number, 0 or more")
-    alone = [capacity if capacity.own is None else capacity.of_shape(capacity.own) for capacity in result.capacities]
+    alone = [capacity.alone for capacity in result.capacities]
     if reason := _why_unsizable(result, alone, demand):
         return Refused(reason)
     least = min(alone, key=lambda capacity: (capacity.lower or 0.0, capacity.slo))
@@ -109,7 +109,7 @@ def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: floa
         holds_without_one=demand.peak <= (needed - 1) * per_instance,
         is_alone=result.interference == ()
         if demand.users is not None
-        else all(capacity.own is not None for capacity in result.capacities),
+        else all(capacity.alone_per_s is not None for capacity in result.capacities),
     )
     return answer if gpu_price is None else _priced(result, answer, demand, gpu_price)
 

@@ -35,7 +35,7 @@ from prober.probing.recorder import TargetProbes
 from prober.probing.supervisor import Supervisor
 from prober.probing.target import Identity, Target
 from prober.probing.target_runner import RunnerContext
-from prober.results.capacity import Capacity, ShapeCapacity
+from prober.results.capacity import Capacity, Mix
 from prober.storage.saved_rows import SavedRows
 from tests.virtual import VirtualClock, VirtualLoop
 
@@ -110,7 +110,7 @@ class SimulatedEngine:
 
     def truths(self) -> list[float]:
         """Mean demand over each span that a statement of now may be about."""
-        spans = [(ago, span) for ago in range(0, 33, 8) for span in (60, *range(65, 320, 15))]
+        spans = [(ago, span) for ago in range(0, 33, 8) for span in (60, *range(65, 400, 15))]
         return [mean for ago, span in spans if (mean := self.mean(ago, span)) is not None]
 
 
@@ -184,13 +184,8 @@ class World:
         await self.fleet.wait_until_stopped()
         self.reloading = False
         for target in self.targets.values():
-            own = ShapeCapacity(*TOKENS, CAPACITY_PER_S, 0.0)
-            shapes = tuple(
-                replace(own, prompt_tokens=x * TOKENS[0], output_tokens=y * TOKENS[1], per_s=CAPACITY_PER_S / max(x, y))
-                for x in (1.0, 2.0)
-                for y in (1.0, 2.0)
-            )
-            found = Capacity("ttft", "found", *(3 * (CAPACITY_PER_S,)), own=own, shapes=shapes)
+            mix = Mix(*TOKENS, prompt_power=0.0, output_power=1.0, error=0.0)
+            found = Capacity("ttft", "found", *(3 * (CAPACITY_PER_S,)), mix=mix)
             self.demand(target.name).show_capacity([found])
 
     async def change(self, who: str, **changes: Any) -> None:
@@ -253,7 +248,7 @@ class World:
         for name, state in self.headroom.states():
             courses = [self.engines[each].course for each in (("z",) if name == "b" else ("x", "y"))]
             most = max((course[i] - course[i - 240]) / 240 for course in courses for i in range(240, len(course)))
-            highest = max(per_s for _, _, per_s, *_ in json.loads(state))
+            highest = max(per_s for _, _, per_s, *_ in json.loads(state)["peaks"])
             assert highest <= most * (1 + TOLERANCE) + 0.05, f"{name}: a peak of {highest:.2f}/s, true is {most:.2f}/s"
 
     async def watch(self) -> None:

@@ -86,6 +86,7 @@ async def test_a_daemon_keeps_a_sweep_without_an_estimate_and_sweeps_again(
     """Result, series, event and log line have the reason; the capacity shown before stays; the next sweep finds one."""
     caplog.set_level("INFO")
     async with running(ENGINE) as url, staged(url, folder=tmp_path, least="5/s", threshold="300ms") as stage:
+        await asyncio.sleep(1.0)  # of virtual time: until the store is read
         stage.demand.show_capacity([Capacity("quick", "found", 80.0, 90.0, 99.0)])
         become(KILLED)
         stage.sweeps.start("t")

@@ -4,7 +4,7 @@ import pickle
 from dataclasses import replace
 from decimal import Decimal
 from functools import cache
-from math import inf, log
+from math import hypot, inf, log
 from random import Random
 
 import numpy as np
@@ -13,11 +13,10 @@ import pytest
 from prober.features.capacity import observations as observed
 from prober.features.capacity.actions import Estimate
 from prober.features.capacity.capacity_model import CapacityModel
-from prober.features.capacity.estimate import CapacityEstimate, _is_contradicted, estimate_capacity
+from prober.features.capacity.estimate import CapacityEstimate, _is_contradicted, _with_mix, estimate_capacity
 from prober.features.capacity.fitting import Fit, fit, ttft_error
 from prober.features.capacity.observations import Tail, calibrate, ttfts_s
 from prober.features.capacity.replay import Background, RequestLengths, background, build_scene
-from prober.features.capacity.shape_capacities import with_shapes
 from prober.features.capacity.sweep_record import Record, RequestRecord, Stage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
 from prober.measure.objective import Slo
@@ -155,32 +154,28 @@ def test_a_request_of_another_size_takes_what_it_takes_of_the_engine(
 ) -> None:
     """The truth is of 30,000 requests of that size on the simulated engine, one in twenty of the sweep's, by bisection.
 
-    The error that is stated holds. How large it is depends on the processor, whose rounding leads the fit to other minima: four times
-    the prompt was less than 0.3 off on one and is 0.41 off on another.
+    The error that is stated holds.
     """
     (found,) = estimated().capacities
-    of_size = found.at(429 * prompts, 44 * outputs)
-    assert of_size is not None
-    assert abs(log(of_size.per_s / truth_per_s)) < 2 * of_size.log_error
-    assert of_size.log_error < 0.35
+    assert found.mix is not None
+    assert found.estimate is not None
+    assert found.log_error is not None
+    cost, error = found.mix.cost(429 * prompts, 44 * outputs)
+    assert abs(log(found.estimate / cost / truth_per_s)) < 2 * hypot(found.log_error, error)
+    assert error < 0.65
 
 
 @pytest.mark.parametrize("per_s", [0.0, 4.0])
-def test_without_a_model_only_the_sum_of_what_requests_took_is_known(per_s: float) -> None:
-    """By hand: at 10/s, of which others sent 4/s of twice the tokens. By requests 10, by tokens 6 + 8 = 14 of the sweep's fit alone;
-    by KV tokens times steps 6 + 16 = 22. Where nobody else sent anything, it is 10/s of the sweep's by all of them.
-    """
+def test_without_a_model_the_mix_at_the_knee_is_known_and_little_of_its_cost(per_s: float) -> None:
+    """By hand: at 10/s, of which others sent 4/s of twice the tokens: 140 and 28 tokens on average; of the sweep's alone, at power 1,
+    14/s fit. Where nobody else sent anything, it is 10/s of the sweep's."""
     found = Capacity("ttft", "found", 10.0, 10.0, 10.0)
     others = (RequestLengths(200, 40),) if per_s else ()
-    found = with_shapes(found, [RequestLengths(100, 20)], Background(per_s, others, known=True))
-    own = found.own
-    assert own is not None
-    known = [10.0, 14.0, 14.0, 22.0] if per_s else [10.0] * 4
-    logs = np.log(known)
-    assert own.per_s == pytest.approx(np.exp(logs.mean()))
-    assert own.log_error == pytest.approx(logs.std())
-    large = next(of for of in found.shapes if of.prompt_tokens == pytest.approx(2.5 * (200 if per_s else 100)))
-    assert large.log_error > 0.1, "how much more a longer prompt takes is not known"
+    found = _with_mix(found, [RequestLengths(100, 20)], Background(per_s, others, known=True))
+    assert found.mix is not None
+    assert (found.mix.prompt_tokens, found.mix.output_tokens) == pytest.approx((140, 28) if per_s else (100, 20))
+    assert found.alone_per_s == pytest.approx(14 if per_s else 10)
+    assert found.mix.cost(250, 20)[1] > 0.1, "how much more a longer prompt takes is not known"
 
 
 def test_the_fitted_curve_is_that_of_the_true_engine_and_crosses_the_limit_at_the_knee() -> None:

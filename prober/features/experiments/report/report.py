@@ -217,7 +217,7 @@ _CAPACITIES = TableOf(
         "#lower /s": lambda capacity, _: capacity.lower,
         "#estimate /s": lambda capacity, _: capacity.estimate,
         "#upper /s": lambda capacity, _: capacity.upper,
-        "#alone /s": lambda capacity, _: capacity.own and capacity.own.per_s,
+        "#alone /s": lambda capacity, _: capacity.alone_per_s,
         "#interval": lambda capacity, _: f"{capacity.confidence:.0%}",
         "#requests": lambda capacity, _: capacity.samples,
         "meaning": _meaning,

@@ -301,7 +301,7 @@ _CAPACITIES: Columns = {
     "#runs": lambda runs, of_slo, known: str(runs),
     "#estimated": lambda runs, of_slo, known: str(len(known)),
     "#estimated knee /s": lambda runs, of_slo, known: spread([capacity.estimate for capacity in known]),
-    "#alone /s": lambda runs, of_slo, known: spread([capacity.own and capacity.own.per_s for capacity in known]),
+    "#alone /s": lambda runs, of_slo, known: spread([capacity.alone_per_s for capacity in known]),
     "other verdicts": lambda runs, of_slo, known: (
         ", ".join(dict.fromkeys(c.verdict.replace("_", " ") for c in of_slo if c not in known)) or "–"
     ),

@@ -15,7 +15,7 @@ import pytest
 from prober.features.experiments.report import csv_export, plots
 from prober.features.experiments.report.report import html, markdown
 from prober.results.adapters import AdapterUse
-from prober.results.capacity import Capacity, ShapeCapacity
+from prober.results.capacity import Capacity
 from prober.results.disturbance import Contrast, Disturbance, Ratio, Recovery
 from prober.results.result import Load, MeasuredTarget, RequestRow, Result, Stage
 from prober.results.stage import stage_of_requests
@@ -56,7 +56,7 @@ def test_the_verdict_is_first() -> None:
     assert text.index("## Verdict") < text.index("## Target and load")
     answer = "ttft: estimated knee 12/s, 90% interval 10 to 13; tpot holds at 16.5/s; no knee was reached."
     assert f"Rollback: low. {answer} The SLO ttft gives way first, by the estimates. Why it ended: decided." in found
-    assert row(found, "ttft")[1:6] == ["estimated", "10", "12", "13", "11.4"]
+    assert row(found, "ttft")[1:6] == ["estimated", "10", "12", "13", "12"]
     assert row(found, "tpot")[1:4] == ["*not reached*", "16.5", "*unknown*"]
     found = section(text, "Bad events by stage")
     assert "| stage | ttft: 99% of ttft within 500 ms | tpot: 95% of tpot within 30 ms |" in found
@@ -132,8 +132,8 @@ def test_repeats_show_their_spread() -> None:
 
 def found_at(name: str, estimate: float | None, **changes: Any) -> Result:
     """A sweep that found, or did not reach, this capacity."""
-    alone = ShapeCapacity(300, 60, 2 * (estimate or 0), 0.1)
-    capacity = Capacity("ttft", "found", (estimate or 0) - 1, estimate, (estimate or 0) + 1, own=alone)
+    capacity = Capacity("ttft", "found", (estimate or 0) - 1, estimate, (estimate or 0) + 1)
+    capacity = replace(capacity, alone_per_s=2 * (estimate or 0))
     other = Capacity("ttft", "not_reached", lower=16.0)
     return replace(sweep(name, seed=len(name)), capacities=(capacity if estimate else other,), **changes)
 
