@@ -198,6 +198,7 @@ ENGINE_GONE, SWEPT_LONG = (
     NO_FIGURE | series_of("headroom_unknown", "_x29 1+0x60", reason=reason)
     for reason in ("engine_changed", "sweep_runs")
 )
+SWEPT_SINCE = NO_FIGURE | series_of("headroom_unknown", "_x29 1+0x2 stale", reason="engine_changed")
 OTHER_ENGINE_LOW = ENGINE_GONE | {
     name.replace('instance="a"', 'instance="b"'): values for name, values in headroom("0.15+0x99").items()
 }
@@ -628,6 +629,7 @@ SCENES: dict[str, list[Scene]] = {
         fires("a sweep has taken the figure for a while", 45, SWEPT_LONG, target="llama"),
         fires("just before the engine changes", 29, ENGINE_GONE, target="llama"),
         *(silent("the figure is of an engine that is gone", minute, ENGINE_GONE) for minute in (31, 45)),
+        silent("the new engine is swept, and the demand not known yet", 58, SWEPT_SINCE),
         fires("gone for one prober, and low for another that has swept the new engine", 45, OTHER_ENGINE_LOW, target="llama"),
         silent("removed a minute ago", 31, HEADROOM_GONE | up("1+0x60", "1+0x60")),
         fires("the prober restarts", 32, HEADROOM_GONE | up("1+0x29 0+0x30", "1+0x29 stale"), target="llama"),

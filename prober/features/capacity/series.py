@@ -120,7 +120,9 @@ SWEEP_VERDICTS: tuple[str, ...] = (*get_args(Verdict), "not_judged", "no_estimat
 SWEEP_REFUSALS: tuple[str, ...] = get_args(RefusalReason)
 
 
-OF_PRESENT_ENGINE = f'unless on (target) {HEADROOM_UNKNOWN}{{reason="engine_changed"}}'
+def _of_present_engine(window: str) -> str:
+    """PromQL after a look back: not over a change of the engine, whose earlier figures are of another one."""
+    return f'unless on (target) last_over_time({HEADROOM_UNKNOWN}{{reason="engine_changed"}}[{window}])'
 
 
 def alerts() -> tuple[Alert, ...]:
@@ -135,7 +137,7 @@ def _headroom() -> Alert:
     removes the figure for minutes, the alert continues; it ends with the engine that had the figure.
     """
     figure = 'llmslo_headroom_ratio{bound="upper"}'
-    free = f"max by (target) ({figure} or last_over_time({figure}[30m]) {OF_PRESENT_ENGINE})"
+    free = f"max by (target) ({figure} or last_over_time({figure}[30m]) {_of_present_engine('30m')})"
     lower = query('min(llmslo_headroom_ratio{target=%[1]q,bound="lower"})', "target")
     return Alert(
         "LLMHeadroomLow",
@@ -160,7 +162,7 @@ def _exhaustion() -> Alert:
         "LLMCapacityExhaustionForecast",
         "warning",
         # The forecast is daily; one missing day does not end the alert.
-        f"{near}\nor\nlast_over_time((\n{near}\n)[26h:1h])\n{OF_PRESENT_ENGINE}\nand on (target)\n({PRESENT})\n",
+        f"{near}\nor\nlast_over_time((\n{near}\n)[26h:1h])\n{_of_present_engine('26h')}\nand on (target)\n({PRESENT})\n",
         "1h",
         "{{ $labels.target }} is forecast to reach its capacity within 14 days",
         "The daily peaks of demand grow towards the capacity that the last successful sweep found, and reach it on "
