@@ -108,8 +108,8 @@ class SweepSpec(Block):
     blackout: Items[Span] = Field((), description="times without sweeps, such as [Mon-Fri 08:00-20:00]")
     after_change: bool = Field(
         True,
-        description="also sweep a minute after a change of engine, version, model, flags or size, until its capacity is known: within "
-        "min_gap too, at most once an hour, and tried again each minute while it is refused",
+        description="also sweep a minute after a change of engine, version, model, flags or size: within min_gap too, but at most once "
+        "an hour; tried again each minute while it is refused",
     )
     demand_query: Annotated[str, Field(min_length=1)] | None = Field(
         None,

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from prober import __version__
 from prober.config.target import TargetSpec
-from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading, SteadySize
+from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import ANSWERED, Verdict
 from prober.measure.request import Request
@@ -159,16 +159,11 @@ class Session:
             target=self.described(),
             load=load,
             stages=tuple(stages),
-            **{"size": self._size(), "interference": self._interference(), **more},
+            # In the middle: early after a start a page may lack it.
+            size=self.readings[len(self.readings) // 2][1].size if self.readings else {},
+            **{"interference": self._interference(), **more},
         )
         return completed(result, self.spec, self.facts, seed=self.seed)
-
-    def _size(self) -> dict[str, float]:
-        """The size of the engine at the end."""
-        steady = SteadySize()
-        for _, signals in self.readings:
-            steady.take(signals.size)
-        return steady.size
 
     def _interference(self) -> tuple[str, ...] | None:
         """A sentence about others' requests that the engine's page certainly counts; empty for none, None if the page shows nothing.

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -15,6 +17,7 @@ from prober.measure.engine_signals import EngineChange, EngineSignals, PageReadi
 from prober.measure.engines import DIALECTS
 from prober.net.clock import Clock
 from prober.probing.target import Identity, Target
+from tests.features.engines.test_context_reader import SGLANG
 from tests.serving import serving, until
 from tests.virtual import VirtualClock
 
@@ -158,6 +161,36 @@ async def test_other_paths_are_tried_and_json_endpoints_complete_the_page() -> N
     assert proxy.now.requests_running == 2
     assert (sglang.now.kv_cache_capacity_tokens, sglang.now.context_tokens) == (4096, 2048)
     assert "/metrics/" in asked
+
+
+async def test_slots_and_parallelism_outside_the_page_are_read_again_after_a_restart() -> None:
+    """SGLang tells them as JSON; a restart with the same ones is no more than that."""
+    text = (Path(__file__).parents[2] / "pages/sglang_0.5.23.prom").read_text()
+    heard, info, pages = Heard(), dict(SGLANG), [text]
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == "/server_info":
+            return web.json_response(info)
+        return web.Response(text=pages[0]) if request.path == "/metrics" else web.Response(status=404)
+
+    def restart() -> None:
+        pages[0] = re.sub(r"^(\w+:\w+_(?:total|bucket|sum|count)\{.*\}) \S+$", r"\1 0.0", text, flags=re.MULTILINE)
+
+    async with serving(answer) as url, reading(url, heard, engine="sglang"):
+        await until(lambda: heard.now is not None)
+        assert heard.now is not None
+        assert heard.now.requests_max == 256
+        assert heard.now.info.flags == {"tensor_parallel": "2", "pipeline_parallel": "1", "data_parallel": "1"}
+        restart()
+        await until(lambda: heard.changes)
+        await asyncio.sleep(1)
+        assert heard.changes == ["restart"]
+        pages[0] = text
+        await asyncio.sleep(1)
+        info |= {"max_running_requests": 128, "tp_size": 4}
+        restart()
+        await asyncio.sleep(1)
+        assert heard.changes == ["restart", "restart", "tensor_parallel", "size"]
 
 
 async def test_an_engine_without_a_page_is_not_read(caplog: pytest.LogCaptureFixture) -> None:
