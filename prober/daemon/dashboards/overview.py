@@ -312,7 +312,7 @@ def _headroom() -> Panel:
         low=-1,
         high=1,
         decimals=0,
-        empty="unknown: no capacity has been measured",
+        empty="unknown: the capacity dashboard says why",
     )
 
 

@@ -181,7 +181,7 @@ def _interval(title: str, text: str, unit: Unit, declared: AnySeries, **more: An
         unit,
         *(Query(_least(declared, bound), bound) for bound in BOUNDS),
         width=12,
-        empty="unknown: no sweep has found a capacity, or the engine's page does not count requests and tokens",
+        empty="unknown: the panel Headroom says why",
         overrides=band("lower", "upper"),
         **more,
     )

@@ -383,8 +383,10 @@ class TargetSweeps(TargetObserver):
 
     async def recall(self) -> None:
         """Read results until enough have a comparable capacity, then show them."""
-        await self.results.read(lambda _: len(self._comparable()) >= MAX_POOLED)
-        self._show_known()
+        try:
+            await self.results.read(lambda _: len(self._comparable()) >= MAX_POOLED)
+        finally:
+            self._show_known()
 
     def _show_known(self) -> None:
         """Show the last capacity, load curve and end of a sweep from the results in memory."""
