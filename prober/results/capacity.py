@@ -94,6 +94,7 @@ class Capacity:
     samples: number of requests with counted events
     fit: source of the estimate: the engine model, or only shares of bad events
     curve: (requests per second, seconds): the SLO's latency quantile by rate in the engine model; empty without a model
+    slope: dlog share of bad events ÷ dlog rate at the knee, in the engine model; None without one
     users: rates are numbers of concurrent users, judged by their own requests: "found" is proved to fail at `upper` and hold at `lower`
     mix: the mean request at these rates; None if the background load or its tokens are unknown
     alone_per_s: the estimate, or the only known bound, in requests like the sweep's without background load; None without `mix`
@@ -111,6 +112,7 @@ class Capacity:
     curve: tuple[tuple[float, float], ...] = ()
     mix: Mix | None = None
     alone_per_s: float | None = None
+    slope: float | None = None
     users: bool = False
 
     def text(self, load: float | None) -> str:

@@ -166,8 +166,6 @@ async def test_one_day(tmp_path: Path, promtool: Path) -> None:
 
     for samples in (after_sweep, at_end):
         check_capacity(samples)
-        demand_per_s = samples['llmslo_demand_requests_per_second{target="swept"}']
-        assert demand_per_s == pytest.approx(PROBES_PER_S, rel=0.8)
     swept_s = at_end['llmslo_sweep_last_success_timestamp_seconds{target="swept"}'] - MIDNIGHT
     assert 3 * HOUR_S < swept_s < 3.5 * HOUR_S
 

@@ -134,6 +134,11 @@ class DemandMeter:
         """True while the counters include a sweep, until the first reading after its end."""
         return self._is_swept or self._is_settling
 
+    @property
+    def recent(self) -> Demand:
+        """Demand over the last WINDOW_S alone."""
+        return demand_of(latest(self._blocks, WINDOW_S))
+
     def sent(self, prompt_tokens: float, output_tokens: float) -> None:
         """Note an answered request of the prober itself, which is no demand."""
         own = zip(self._own, (1.0, 1.0, prompt_tokens, output_tokens), strict=True)

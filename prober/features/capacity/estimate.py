@@ -196,6 +196,7 @@ def _by_model(
         CONFIDENCE,
         sum(request.valid for request in record.requests),
         "model",
+        slope=knee.slope,
     )
     curve = _curve(record, model, slo, exact, capacity, unseen_per_s)
     if not (fitted.background.known and fitted.background.has_lengths):

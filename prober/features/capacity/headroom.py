@@ -1,15 +1,10 @@
-"""Headroom of a target: how much its users' traffic can grow.
-
-A request takes a share of the engine that depends on its prompt and output tokens (`Mix.cost`). The used share is the demand × that
-cost ÷ the capacity, the free share is 1 − used, and the traffic that is there can grow by the factor 1 ÷ used.
-"""
+"""Headroom of a target: how much its users' traffic can grow. The free share is 1 − used, and it can grow by the factor 1 ÷ used."""
 
 import asyncio
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import exp, hypot, log
+from dataclasses import replace
 from typing import Any
 
 from prober.config.configuration import Configuration
@@ -17,72 +12,24 @@ from prober.exposition.families import Registry
 from prober.features.capacity import series
 from prober.features.capacity.demand import QUERY_INTERVAL_S, WINDOW_S, Demand, DemandMeter
 from prober.features.capacity.forecast import Forecast, Load, Peaks, forecast, peaks_of
+from prober.features.capacity.used_share import Bounds, UsedShare
 from prober.features.capacity.users_requests import UsersRequests, users_requests_of
+from prober.features.capacity.windows import Windows
 from prober.measure.engine_signals import PageReading
+from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.net.prometheus import QueryFailed, instant
 from prober.probing.feature import Monitor
 from prober.probing.observer import ObservedTarget, TargetObserver
-from prober.results.capacity import Capacity, Z, pooled
+from prober.results.capacity import Capacity
 from prober.storage.saved_rows import SavedRows
 from prober.workload.workloads import Workload
 
 PEAK_S = 240.0  # a demand over a shorter time is a burst, not a day's peak
 DAY_S = 86_400
 BOUNDS = ("lower", "estimate", "upper")
-HALF_WIDTH = Z[0.9]  # of the interval, in standard errors
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Lower bound, estimate and upper bound; None if unknown."""
-
-    lower: float | None = None
-    estimate: float | None = None
-    upper: float | None = None
-
-
-def used_share(capacities: Sequence[Capacity], earlier: Sequence[Capacity], load: Load) -> Bounds:
-    """Share of the capacity that a load uses for the SLO that is worst off; Bounds() if unknown.
-
-    capacities: one per SLO, of the last sweep that found some; earlier: of earlier sweeps of the same engine
-    Beside an SLO without enough data only the lower bound is known, because that SLO may fail at a lower rate.
-    """
-    lowers, estimates, uppers = [0.0], [], []
-    is_complete = True
-    for capacity in capacities:
-        if capacity.mix is None or (capacity.estimate is None and capacity.upper is None and capacity.lower is None):
-            is_complete = False
-            continue
-        cost, error = capacity.mix.cost(load.prompt_tokens, load.output_tokens)
-        error = hypot(error, load.log_error)
-        logs, errors = [], []
-        for of in (capacity, *(of for of in earlier if of.slo == capacity.slo)):
-            if of.mix is not None and of.estimate is not None and of.log_error is not None:
-                cost_then, error_then = of.mix.cost(load.prompt_tokens, load.output_tokens)
-                logs.append(log(cost_then / of.estimate))
-                errors.append(hypot(of.log_error, error_then))
-        if logs:
-            log_share, log_error = pooled(logs, errors)
-            share, factor = load.requests_per_s * exp(log_share), exp(HALF_WIDTH * hypot(log_error, load.log_error))
-            lowers.append(share / factor)
-            estimates.append(share)
-            uppers.append(share * factor)
-            continue
-        factor = exp(HALF_WIDTH * error)
-        if capacity.upper is not None:
-            lowers.append(load.requests_per_s * cost / capacity.upper / factor)
-        if capacity.lower is not None:
-            uppers.append(load.requests_per_s * cost / capacity.lower * factor)
-        else:
-            is_complete = False
-    if len(lowers) == 1:  # nothing is known to fail
-        return Bounds()
-    if not is_complete:
-        return Bounds(lower=max(lowers))
-    return Bounds(max(lowers), max(estimates, default=None), max(uppers))
 
 
 class Headroom(Monitor):
@@ -135,7 +82,7 @@ class TargetDemand(TargetObserver):
     peaks: daily peaks, if the engine counts requests and tokens; requests: lengths of the users' requests
     readings: readings of the engine's page in the last five minutes, except of another engine or during a sweep; only for targets that
     are swept
-    headroom: free share of the capacity for all SLOs
+    headroom: free share of the capacity for all SLOs; users_headroom: for `metrics.slos`, as the users saw them
     addable: requests per second like those that are there, that can be added to them
     exhaustion_unix_s: when the demand is forecast to reach the capacity; None without a forecast
     """
@@ -147,14 +94,15 @@ class TargetDemand(TargetObserver):
         self._query = sweep.demand_query if sweep is not None else None  # PromQL
         self._meter = DemandMeter(is_queried=self._query is not None)
         self.peaks, self.requests = monitor.saved(self.name)
-        self._capacities: tuple[Capacity, ...] = ()
-        self._earlier: tuple[Capacity, ...] = ()
+        self._used = UsedShare()
+        self._windows = Windows()
+        self._sweeps: tuple[Sequence[Capacity], Sequence[Capacity], bool] = ((), (), False)
         self._why_no_capacity = "no_capacity" if sweep is None else "starting"
         self._querying = None if self._query is None else asyncio.create_task(self._ask_repeatedly())
         self._query_problem = ""  # last logged problem
         self._forecast_day = -1
         self.readings: list[PageReading] = []
-        self.headroom = self.addable = Bounds()
+        self.headroom = self.users_headroom = self.addable = Bounds()
         self.exhaustion_unix_s: float | None = None
         self._show()
 
@@ -180,9 +128,9 @@ class TargetDemand(TargetObserver):
             return ""
         if self.headroom != Bounds():
             return "only_bound"
-        if all(capacity.upper is None for capacity in self._capacities):
+        if all(capacity.upper is None for capacity in self._used.capacities):
             return self._why_no_capacity
-        if not any(capacity.mix for capacity in self._capacities):
+        if not any(capacity.mix for capacity in self._used.capacities):
             return "others_unseen"
         if self._meter.is_queried:
             return "query_without_tokens"
@@ -213,6 +161,10 @@ class TargetDemand(TargetObserver):
         if self._observed.target.spec.sweep is not None:
             if before is not None:
                 self.requests.take(unix_s, before.signals, reading.signals)
+                span_s = (reading.at_ns - before.at_ns) / 1e9
+                if self._windows.add(self._slos, before.signals, reading.signals, span_s):
+                    self._windows.keep(unix_s, self._meter.recent.load)
+                    self._weigh()
             signals = replace(reading.signals, itl_seconds=None, tpot_seconds=None, queue_seconds=None)  # unused
             alike = [of for of in self.readings if (of.epoch, of.signals.info) == (reading.epoch, signals.info)]
             recent_ns = reading.at_ns - WINDOW_S * 1e9
@@ -267,21 +219,42 @@ class TargetDemand(TargetObserver):
         self._meter.end_sweep()
 
     def show_capacity(
-        self, capacities: Sequence[Capacity], earlier: Sequence[Capacity] = (), why_none: str = "no_capacity"
+        self,
+        capacities: Sequence[Capacity],
+        earlier: Sequence[Capacity] = (),
+        why_none: str = "no_capacity",
+        *,
+        is_like_users: bool = False,
     ) -> None:
         """Show the capacities of the last successful sweep of the present engine.
 
         earlier: capacities from earlier sweeps of the engine, which narrow the headroom's interval
-        why_none: why there are none, as a key of `series.UNKNOWN`
+        why_none: why there are none, as a key of `series.UNKNOWN`; if the engine changed, what users saw of it is forgotten
+        is_like_users: the sweeps sent requests like the users' own
         """
         self._why_no_capacity = why_none
-        self._capacities, self._earlier = tuple(capacities), tuple(earlier)
+        if why_none == "engine_changed":
+            self._windows = Windows()
+        self._sweeps = capacities, earlier, is_like_users
+        self._weigh()
         self._registry.keep(series.CAPACITY, (), self.name)
         for capacity in capacities:
             for bound in BOUNDS:
                 self._registry.show(series.CAPACITY, getattr(capacity, bound), self.name, capacity.slo, bound)
         self._show()
         self._forecast(self._clock.unix_s())
+
+    def _weigh(self) -> None:
+        """Weigh the capacities of sweeps and what users saw in the windows."""
+        budgets = {slo.name: float(slo.error_budget_ratio) for slo in self._slos}
+        capacities, earlier, is_like_users = self._sweeps
+        self._used = UsedShare(capacities, earlier, budgets, self._windows.kept, is_like_users=is_like_users)
+
+    @property
+    def _slos(self) -> tuple[Slo, ...]:
+        """SLOs by which windows are judged: those of sweeps, and `metrics.slos`."""
+        spec = self._observed.target.spec
+        return (*(spec.sweep.slos if spec.sweep is not None else ()), *spec.traffic_slos)
 
     def _update(self, unix_s: float) -> None:
         self._show()
@@ -291,7 +264,7 @@ class TargetDemand(TargetObserver):
     def _forecast(self, unix_s: float) -> None:
         """Forecast daily and after each sweep, in shares of the capacity, because requests of different peaks differ in length."""
         self._forecast_day = int(unix_s // DAY_S)
-        shares = {day: self._used(load) for day, load in self.peaks.of_complete_days(unix_s).items()}
+        shares = {day: self._used.of(load) for day, load in self.peaks.of_complete_days(unix_s).items()}
         used = {day: share.estimate for day, share in shares.items() if share.estimate}
         last, result = shares[max(used)] if used else Bounds(), Forecast()
         if last.lower and last.estimate and last.upper:
@@ -300,29 +273,34 @@ class TargetDemand(TargetObserver):
         for bound, at_s in zip(("earliest", "estimate", "latest"), result, strict=True):
             self._registry.show(series.CAPACITY_EXHAUSTION, at_s, self.name, bound)
 
-    def _used(self, load: Load) -> Bounds:
-        return used_share(self._capacities, self._earlier, load)
-
     def _show(self) -> None:
         """Compute the headroom, and export demand and headroom."""
         demand = self.demand
         self._registry.show(series.DEMAND, demand.requests_per_s, self.name)
         self._registry.show(series.DEMAND_TOKENS, demand.tokens_per_s, self.name)
-        load, mixes = demand.load, [capacity.mix for capacity in self._capacities if capacity.mix is not None]
+        load, mixes = demand.load, [capacity.mix for capacity in self._used.capacities if capacity.mix is not None]
         if load is None and demand.requests_per_s == 0 and mixes:
             load = Load(0.0, mixes[0].prompt_tokens, mixes[0].output_tokens)
-        free, addable = [], []
+        self.headroom = self.users_headroom = self.addable = Bounds()
         if load is not None:
-            used = self._used(load._replace(requests_per_s=1.0))
-            for share in (used.upper, used.estimate, used.lower):
-                free.append(None if share is None else 1 - load.requests_per_s * share)
-                addable.append(None if not share else max(0.0, 1 / share - load.requests_per_s))
-        self.headroom, self.addable = Bounds(*free), Bounds(*addable)
+            now_per_s, one = load.requests_per_s, load._replace(requests_per_s=1.0)
+            self.headroom, self.addable = _free(self._used.of(one), now_per_s)
+            if users_slos := {slo.name for slo in self._observed.target.spec.traffic_slos}:
+                self.users_headroom, _ = _free(self._used.of(one, users_slos), now_per_s)
         for bound in BOUNDS:
             self._registry.show(series.HEADROOM, getattr(self.headroom, bound), self.name, bound)
+            self._registry.show(series.USERS_HEADROOM, getattr(self.users_headroom, bound), self.name, bound)
             self._registry.show(series.ADDABLE, getattr(self.addable, bound), self.name, bound)
         if self._observed.spec.sweep is not None:
             labels = [(self.name, reason)] if (reason := self.why_unknown) else []
             self._registry.keep(series.HEADROOM_UNKNOWN, labels, self.name)
             for label in labels:
                 self._registry.show(series.HEADROOM_UNKNOWN, 1.0, *label)
+
+
+def _free(used: Bounds, now_per_s: float) -> tuple[Bounds, Bounds]:
+    """(free share, requests per second that can be added). used: by one request per second; now_per_s: that are there"""
+    shares = (used.upper, used.estimate, used.lower)
+    free = (None if share is None else 1 - now_per_s * share for share in shares)
+    addable = (None if not share else max(0.0, 1 / share - now_per_s) for share in shares)
+    return Bounds(*free), Bounds(*addable)

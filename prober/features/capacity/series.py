@@ -31,6 +31,12 @@ HEADROOM = gauge(
     "judge an SLO.",
     *("target", "bound"),
 )
+USERS_HEADROOM = gauge(
+    "llmslo_users_headroom_ratio",
+    "The same as the users' own requests saw it: by the latencies on the engine's page and the SLOs of `metrics.slos` that the sweep "
+    "judged too. Absent without such SLOs. The smaller of both counts.",
+    *("target", "bound"),
+)
 UNKNOWN = {  # sentence by reason why the headroom has no estimate, in the order of their test
     "starting": "the results of earlier sweeps are still being read",
     "no_capacity": "no sweep has found a capacity",

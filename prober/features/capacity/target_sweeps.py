@@ -22,6 +22,7 @@ from prober.features.capacity.sweep_runner import SweepProgress, SweepRunner
 from prober.features.capacity.sweep_schedule import MAX_LATENESS_S, Situation, SweepSchedule, longest_gap_s, refusal
 from prober.features.capacity.sweep_series import SweepSeries
 from prober.features.capacity.sweep_store import SweepArchive, SweepStore
+from prober.features.capacity.users_requests import NAME as USERS
 from prober.measure.engine_signals import EngineChange, PageReading, SteadySize, size_change
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.objective import BURN_PROBES
@@ -410,7 +411,8 @@ class TargetSweeps(TargetObserver):
                 self._sweep_later()
             return
         earlier = [capacity for result in results[1:] for capacity in result.capacities]
-        self.demand.show_capacity(results[0].capacities, earlier)
+        is_like_users = results[0].load.workload == USERS
+        self.demand.show_capacity(results[0].capacities, earlier, is_like_users=is_like_users)
 
     def _with_capacity(self) -> list[Result]:
         """Results in memory with a capacity of the target at its URL, of whichever engine."""

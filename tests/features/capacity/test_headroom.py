@@ -9,7 +9,7 @@ import pytest
 from prober.daemon.registry import registry
 from prober.exposition.families import Value
 from prober.features.capacity.headroom import Headroom, TargetDemand
-from prober.measure.engine_signals import EngineInfo, EngineSignals, PageReading
+from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals, PageReading
 from prober.mock.server import running
 from prober.net.prometheus import QueryFailed
 from prober.probing.observer import ObservedTarget
@@ -39,10 +39,10 @@ class HandClock:
 class Shown:
     """A target `t`. saved: peaks of an earlier process; more: of its `sweep:`"""
 
-    def __init__(self, saved: dict[str, bytes] | None = None, more: str = "") -> None:
+    def __init__(self, saved: dict[str, bytes] | None = None, more: str = "", page: str = "auto") -> None:
         self.families, self.clock = registry(), HandClock()
         self.headroom = Headroom(self.families, SavedRows(saved or {}))
-        self.spec = target_spec("http://127.0.0.1:1", more)
+        self.spec = target_spec("http://127.0.0.1:1", more, page=page)
         self.observe()
         self.epoch = 0
 
@@ -168,6 +168,27 @@ def test_an_overloaded_engine_has_the_demand_that_arrives() -> None:
     assert shown.value("llmslo_demand_requests_per_second") == 15
     assert shown.value("llmslo_headroom_ratio", "estimate") == pytest.approx(-0.5)
     assert shown.value("llmslo_addable_requests_per_second", "estimate") == 0
+
+
+def test_users_who_miss_the_slo_have_no_room_whatever_the_sweep_found() -> None:
+    """Three in ten of their requests take longer than the limit, where one in ten may: `metrics.slos` shows it beside the gauge."""
+    shown = Shown(page="auto, slos: [quick]")
+    shown.demand.show_capacity([replace(FOUND, slo="quick", slope=8.0)])
+    for at_s in range(0, 631, 30):
+        shown.clock.now_s = at_s
+        ttft = EngineHistogram((0.1, 0.2, 0.5), (2.0 * at_s, 2.8 * at_s, 4.0 * at_s, 4.0 * at_s), 0.6 * at_s)
+        signals = EngineSignals(
+            EngineInfo("vllm"),
+            requests_finished_total=4.0 * at_s,
+            prompt_tokens_total=1_600.0 * at_s,
+            generation_tokens_total=400.0 * at_s,
+            ttft_seconds=ttft,
+        )
+        shown.demand.page_read(PageReading(round(at_s * 1e9), 0, signals))
+    assert shown.value("llmslo_headroom_ratio", "estimate") == pytest.approx(0.6)
+    users = shown.value("llmslo_users_headroom_ratio", "estimate")
+    assert users is not None
+    assert users < 0
 
 
 def test_the_binding_slo_counts_and_the_next_sweep_replaces_all_capacities() -> None:
