@@ -179,7 +179,13 @@ def _costs(specs: Configuration, sweeps: "Mapping[str, SweepCost]") -> None:
         echo("Of these figures sweeps take at most, by each prober, at their workloads' mean lengths:")
         echo(f"{'':32} {'tokens a sweep':>14} {'$':>8} {'a day':>9} {'tokens a day':>14} {'$':>8}  limited by")
         echo("".join(f"{f'sweep of {name}':32} {figures}\n" for name, figures in _grouped(swept)), end="")
-        echo("Sweeps that are asked for, or follow a change of the engine, come on top; a budget holds for all.\n")
+        echo("Sweeps that are asked for, or follow a change of the engine, come on top; a budget holds for all.")
+        if any(cost.assumes_probe for cost in sweeps.values()):
+            echo(
+                "Sweeps without `workload` send requests like the users' own where the engine's page tells their lengths. Nothing is "
+                "known of these here; the figures are those of `probe`."
+            )
+        echo()
     for discovery in specs.discovery:
         echo(
             f"Discovery {discovery.name} brings at most {counted(discovery.limit, 'target')}, each of which costs that."

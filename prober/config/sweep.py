@@ -80,8 +80,10 @@ class SweepSpec(Block):
     )
     workload: NamedWorkload = Field(
         default_factory=lambda: BUILT_IN["probe"],
-        description="workload to send",
-        json_schema_extra={"default": "probe"},
+        description="workload to send; absent: requests like the users' own, by the histograms of lengths and the cached prompt "
+        "tokens on the engine's page, in the same hour of the last 7 days (if few: of all the week, else since the engine's start); "
+        "`probe` where the page has none",
+        json_schema_extra={"default": "like the users' own"},
     )
     slos: Items[NamedSlo] = Field(
         (),

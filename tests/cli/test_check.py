@@ -126,6 +126,17 @@ def test_what_sweeps_take_is_in_the_figures_and_told_apart(tmp_path: Path) -> No
     assert limited.costs()["b"] == ("0.1", "864,000", "86,400", "–")
 
 
+@pytest.mark.parametrize(("workload", "is_assumed"), [("workload: one, ", False), ("", True)])
+def test_it_is_said_that_the_lengths_of_users_requests_are_not_known(
+    tmp_path: Path, workload: str, is_assumed: bool
+) -> None:
+    """The figures of a sweep without a workload are those of `probe`."""
+    text = SWEPT.format(budget="", sweep="").replace("sweep: {workload: one", f"sweep: {{{workload}mode: gentle")
+    output = Call(tmp_path, text)()
+    assert output.exit_code == 0, output.output
+    assert ("the figures are those of `probe`" in output.stdout) is is_assumed
+
+
 @pytest.mark.parametrize(
     ("budget", "sweep", "row", "by"),
     [

@@ -672,6 +672,27 @@ def test_headroom_can_be_followed() -> None:
     assert "50% used" in text
 
 
+@pytest.mark.parametrize(
+    ("workload", "sentence"),
+    [
+        (
+            "requests like the users' own in the last 7 days",
+            "It added requests like the users' own in the last 7 days.",
+        ),
+        (
+            "probe",
+            "It added the workload probe, and not requests like the users' own: the less they are alike, the wider is",
+        ),
+    ],
+)
+def test_the_capacity_names_the_requests_of_the_sweep(workload: str, sentence: str) -> None:
+    """Other requests than the users' say less about the users'."""
+    one = target()
+    assert one.swept is not None
+    assert sentence in Read(html([replace(one, swept=replace(one.swept, workload=workload))])).text
+    assert "It added" not in Read(html([one])).text, "of a result that does not say"
+
+
 def test_a_sweep_without_enough_data_says_how_many_events_it_had() -> None:
     """The text is in place of the capacity and in the table."""
     lacking = Capacity("ttft", "not_enough_data", samples=127, evidence=UndecidedEvents(1.0, 127, 0, 346))

@@ -16,7 +16,7 @@ CAPACITY = gauge(
 )
 DEMAND = gauge(
     "llmslo_demand_requests_per_second",
-    "Requests per second that arrive at the engine, over the last one to five minutes; absent while unknown.",
+    "Users' requests per second that arrive at the engine, over five minutes, up to an hour where few arrive; absent while unknown.",
     "target",
 )
 DEMAND_TOKENS = gauge(

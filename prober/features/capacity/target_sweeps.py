@@ -22,7 +22,7 @@ from prober.features.capacity.sweep_runner import SweepProgress, SweepRunner
 from prober.features.capacity.sweep_schedule import MAX_LATENESS_S, Situation, SweepSchedule, longest_gap_s, refusal
 from prober.features.capacity.sweep_series import SweepSeries
 from prober.features.capacity.sweep_store import SweepArchive, SweepStore
-from prober.features.capacity.users_requests import NAME as USERS
+from prober.features.capacity.users_requests import is_like_users
 from prober.measure.engine_signals import EngineChange, PageReading, SteadySize, size_change
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.objective import BURN_PROBES
@@ -58,6 +58,7 @@ class SweptCapacity:
     at_unix_s: when the sweep ended
     demand_per_s: requests now arriving at the engine
     shape: (mean computed prompt tokens, mean output tokens) of a present request
+    workload: that the sweep sent; "" if unknown
     exhausted_unix_s: forecast time at which demand reaches the capacity
     """
 
@@ -66,6 +67,12 @@ class SweptCapacity:
     demand_per_s: float | None = None
     exhausted_unix_s: float | None = None
     shape: tuple[float, float] | None = None
+    workload: str = ""
+
+    @property
+    def is_like_users(self) -> bool:
+        """True if the sweep sent requests like the users' own."""
+        return is_like_users(self.workload)
 
 
 @dataclass(slots=True)
@@ -369,6 +376,7 @@ class TargetSweeps(TargetObserver):
                 demand.demand.requests_per_s,
                 demand.exhaustion_unix_s,
                 load and (load.prompt_tokens, load.output_tokens),
+                swept.load.workload or "",
             ),
         }
 
@@ -411,8 +419,8 @@ class TargetSweeps(TargetObserver):
                 self._sweep_later()
             return
         earlier = [capacity for result in results[1:] for capacity in result.capacities]
-        is_like_users = results[0].load.workload == USERS
-        self.demand.show_capacity(results[0].capacities, earlier, is_like_users=is_like_users)
+        is_like = is_like_users(results[0].load.workload)
+        self.demand.show_capacity(results[0].capacities, earlier, is_like_users=is_like)
 
     def _with_capacity(self) -> list[Result]:
         """Results in memory with a capacity of the target at its URL, of whichever engine."""

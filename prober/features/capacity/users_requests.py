@@ -10,7 +10,7 @@ from prober.measure.engine_signals import EngineHistogram, EngineSignals
 from prober.workload.shapes import Empirical
 from prober.workload.workloads import Prefix, Workload
 
-NAME = "users"  # of the workload
+NAME = "requests like the users' own"  # of the workload, before their time
 HOUR_S, DAY_HOURS, KEPT_HOURS = 3_600, 24, 7 * 24
 MIN_REQUESTS = 50  # for a distribution of lengths
 MAX_ANSWER_SHARE = 0.5  # of the context
@@ -81,14 +81,18 @@ class UsersRequests:
         If these are few it is those of the whole week, or else all since the engine's start. The share of cached prompt tokens becomes
         that of a beginning that all prompts share.
         """
-        hour, page = int(unix_s // HOUR_S), self._tally(latest)
-        alike = [tally for of, tally in self.hours.items() if of % DAY_HOURS == hour % DAY_HOURS]
-        for tallies in (alike, list(self.hours.values()), [page] if page is not None else []):
+        page, hour = self._tally(latest), int(unix_s // HOUR_S) % DAY_HOURS
+        alike = [tally for of, tally in self.hours.items() if of % DAY_HOURS == hour]
+        for period, tallies in (
+            (f"from {hour:02}:00 to {hour + 1:02}:00 UTC", alike),
+            ("in the last 7 days", list(self.hours.values())),
+            ("since the engine's start", [page] if page is not None else []),
+        ):
             if sum(tally.requests for tally in tallies) >= MIN_REQUESTS:
-                return self._workload(tallies, latest.context_tokens)
+                return self._workload(f"{NAME} {period}", tallies, latest.context_tokens)
         return None
 
-    def _workload(self, tallies: Sequence[Tally], context_tokens: float | None) -> Workload | None:
+    def _workload(self, name: str, tallies: Sequence[Tally], context_tokens: float | None) -> Workload | None:
         total = Tally([0.0] * len(tallies[0].prompts), [0.0] * len(tallies[0].outputs))
         for tally in tallies:
             total.add(tally)
@@ -98,8 +102,10 @@ class UsersRequests:
         if prompts is None or outputs is None:
             return None
         share = total.cached_tokens / total.prompt_tokens if total.prompt_tokens > 0 else 0.0
-        prefix = Prefix(shared_tokens(prompts, share), 1.0) if share >= MIN_CACHED_SHARE else None
-        return Workload(NAME, prompts, outputs, prefix)
+        if share < MIN_CACHED_SHARE:
+            return Workload(name, prompts, outputs)
+        prefix = Prefix(shared_tokens(prompts, share), 1.0)
+        return Workload(f"{name}, {share:.0%} of the prompt tokens cached", prompts, outputs, prefix)
 
     def _tally(self, signals: EngineSignals) -> Tally | None:
         """The totals of a page; None without both histograms."""
@@ -124,6 +130,11 @@ class UsersRequests:
         return {"prompt_bounds": self.prompt_bounds, "output_bounds": self.output_bounds, "hours": rows}
 
 
+def is_like_users(workload: str | None) -> bool:
+    """True if a workload of this name is requests like the users' own."""
+    return (workload or "").startswith(NAME)
+
+
 def users_requests_of(state: Mapping[str, Any]) -> UsersRequests:
     """Read the result of `state`. Raises ValueError."""
     try:
@@ -132,7 +143,7 @@ def users_requests_of(state: Mapping[str, Any]) -> UsersRequests:
             int(hour): Tally(list(map(float, prompts)), list(map(float, outputs)), *map(float, sums))
             for hour, prompts, outputs, *sums in state["hours"]
         }
-    except (KeyError, TypeError) as problem:
+    except (KeyError, TypeError, ValueError) as problem:
         raise ValueError(f"these are no lengths of requests: {problem}") from None
     if any((len(of.prompts), len(of.outputs)) != (len(bounds[0]) + 1, len(bounds[1]) + 1) for of in hours.values()):
         raise ValueError("these are no lengths of requests: an hour has other buckets")
@@ -161,7 +172,7 @@ def lengths(
     shares = [0.0, *(of / number for of in accumulate(counts))]
     mean = sum(count * (low + high) / 2 for count, (low, high) in zip(counts, pairwise(edges), strict=True)) / number
     scale = max(1.0, total / number) / mean
-    points = [(share, max(1.0, scale * edge)) for share, edge in zip(shares, edges, strict=True)]
+    points = [(round(share, 4), max(1.0, round(scale * edge, 1))) for share, edge in zip(shares, edges, strict=True)]
     first = next(place for place, count in enumerate(counts) if count > 0)
     return Empirical(tuple((share, min(of, most) if most else of) for share, of in points[first : last + 2]))
 

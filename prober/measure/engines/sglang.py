@@ -80,6 +80,8 @@ SIGNALS = signals(
         Source("sglang:queue_time_s", since="0.5.2", until="0.5.3"),
     ),
     e2e_seconds="sglang:e2e_request_latency_seconds",
+    prompt_tokens=optional("sglang:prompt_tokens_histogram"),
+    output_tokens=optional("sglang:generation_tokens_histogram"),
     # On the page of the engine that prefills. In 0.5.6 a gauge of the latest transfer, which is no histogram and not read.
     kv_transfer_seconds=Source("sglang:kv_transfer_latency_ms", scale=0.001, expected=False),
     kv_transfer_failures_total=Computed(

@@ -37,6 +37,8 @@ TABLES = (
             tpot_seconds="tgi_request_mean_time_per_token_duration",
             queue_seconds="tgi_request_queue_duration",
             e2e_seconds="tgi_request_duration",
+            prompt_tokens=optional("tgi_request_input_length"),
+            output_tokens=optional("tgi_request_generated_tokens"),
         ),
         model_labels=(),
         lazy=True,

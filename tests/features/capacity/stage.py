@@ -38,11 +38,16 @@ slos: {{quick: {{signal: ttft, threshold: {threshold}, objective: 90%}}}}
 workloads: {{tiny: {{prompt_tokens: 20, output_tokens: 4}}}}
 targets: [{{name: t, url: '{url}', {probes}
   budget: {{{budget}price_per_million: {{prompt: 10, completion: 100}}}},
-  metrics: {{url: {page}}}, sweep: {{workload: tiny, {rates}{more}}}}}]
+  metrics: {{url: {page}}}, sweep: {{{workload}{rates}{more}}}}}]
 """
 DEFAULTS = {
     **{"threshold": "200ms", "least": "30/s", "page": "auto", "prometheus": "http://127.0.0.1:1"},
-    **{"budget": "", "probes": "", "rates": "min_rate: {least}, max_rate: 400/s, mode: adaptive"},
+    **{
+        "budget": "",
+        "probes": "",
+        "workload": "workload: tiny, ",
+        "rates": "min_rate: {least}, max_rate: 400/s, mode: adaptive",
+    },
 }
 # Four at a time of some 40 ms each: 100 a second, and a queue beyond.
 SLOTS = Settings(behaviour=Behaviour(ttft=Constant(0.03), itl=Constant(0.003), slots=4))
