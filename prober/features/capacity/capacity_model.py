@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from prober.features.capacity.knee import EVENTS_PER_CLUSTER
 from prober.features.capacity.observations import Array, view
-from prober.features.capacity.replay import Background, Scene
+from prober.features.capacity.replay import BURST_S, Background, Scene
 from prober.measure.objective import Slo
 from prober.simulation.serving import NO_LIMIT, Course, Service, Stream, serve
 
@@ -23,6 +23,7 @@ PRECISION = 1.01  # ratio of the two rates that enclose the knee
 SLOPE_DISTANCE = 0.1  # in log rate, either side of the knee
 # Maximum number of simulated requests per request of the sweep: with more background, fewer of the sweep's own are simulated.
 MAX_SIMULATED_RATIO = 5
+MIN_BURSTY_SHARE = 0.1  # of the background in all requests, below which its bursts count less
 SETTLE_RATIO = 0.05  # of the requests, ignored because the service starts empty
 OVERLOAD_RATIO = 0.25  # of the sweep's requests waiting: the queue only grows
 MAX_DRAIN_S = 600.0  # after the last arrival, for running answers
@@ -113,7 +114,7 @@ class CapacityModel:
         return np.where(last_s >= 0, last_s - at_s + self.front_s, inf)
 
     def _requests(self, total_per_s: float, requests: int, rng: Random) -> tuple[Stream, NDArray[np.bool_]]:
-        """Poisson stream with exact means: its rate, background share and mean lengths equal those of the model.
+        """Random stream with exact means: its rate, background share and mean lengths equal those of the model.
 
         Random variation of these means would dominate the share's noise: 1% of the rate changes the share by a sixth on a steep
         service. Also returns a mask of the sweep's requests.
@@ -130,6 +131,8 @@ class CapacityModel:
             lengths[~is_own] = _balanced_sample(np.array(self.background.lengths), background, generator)
         gaps = generator.exponential(size=len(is_own))
         at_s = np.cumsum(gaps) * (len(gaps) / total_per_s / gaps.sum())
+        if variation := self.background.variation * min(1.0, (1 - own_ratio) / MIN_BURSTY_SHARE):
+            at_s = _in_bursts(at_s, variation, generator)  # all of them: users who grow in number stay as they are
         fits = lengths.sum(axis=1) <= self.service.kv_tokens  # the engine refuses longer requests
         at, prompts, outputs = (array("d", column[fits].tobytes()) for column in (at_s, lengths[:, 0], lengths[:, 1]))
         return Stream(at, prompts, outputs, with_gaps=bytes(len(at))), is_own[fits]
@@ -185,6 +188,14 @@ class CapacityModel:
             model.share(of, knee.rate_per_s, requests, Random(seed)) for model, of in ((self, slo), *cases)
         )
         return [log(share / other_share) / knee.slope for other_share in shares]
+
+
+def _in_bursts(at_s: Array, variation: float, generator: np.random.Generator) -> Array:
+    """The arrival times, moved so that their rate has a new random factor (gamma, mean 1, deviation `variation`) every BURST_S."""
+    ends_s = BURST_S * np.arange(ceil(at_s[-1] / BURST_S) + 1)
+    passed_s = np.concatenate(([0.0], np.cumsum(generator.gamma(variation**-2, variation**2, len(ends_s) - 1))))
+    moved: Array = np.interp(at_s, passed_s * (ends_s[-1] / passed_s[-1]), ends_s)
+    return moved
 
 
 def _balanced_sample(lengths: Array, count: int, generator: np.random.Generator) -> Array:

@@ -4,7 +4,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, sqrt
 from random import Random
 from typing import NamedTuple
 
@@ -19,6 +19,8 @@ GRACE_S = 2.0  # extra time of a partial replay
 SAMPLE_SIZE = 1_000  # lengths that represent a distribution
 MIN_HISTOGRAM_COUNT = 50  # background requests in the engine's histogram needed for a distribution of lengths
 MIN_COMPUTED_SHARE = 0.02  # of a cached prompt: its last block
+BURST_S = 2.0  # over which the rate of a background is constant
+USUAL_EXCESS, USUAL_EXCESS_ERROR = 0.1, 0.15  # square of its variation: people's requests come in bursts
 TYPICAL_SIGMA = 0.6  # of a lognormal distribution of lengths with known mean only
 
 
@@ -34,12 +36,14 @@ class Background:
     """Background load: rate, and a sample of lengths without cached prompt tokens.
 
     known: the page's counters show the load; has_lengths: they also show its tokens; if not, lengths are the sweep's
+    variation: standard deviation of the rate ÷ its mean, over BURST_S; 0: Poisson arrivals
     """
 
     per_s: float
     lengths: tuple[RequestLengths, ...]
     known: bool
     has_lengths: bool = True
+    variation: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +86,37 @@ def background(record: Record, rng: Random, unseen_per_s: float = 0.0) -> Backgr
     if rate_per_s <= 0:
         return Background(0.0, (), known=True)
     if prompt_mean <= 0 or output_mean <= 0:  # a page without tokens: like the sweep's
-        return Background(rate_per_s, own, True, has_lengths=False)
+        return Background(rate_per_s, own, True, has_lengths=False, variation=_variation(record))
     prompts = prompts or _lognormal_sample(prompt_mean, rng)
     outputs = outputs or _lognormal_sample(output_mean, rng)
     computed = _computed_share(record)
     prompts = [max(1, round(prompt * computed)) for prompt in prompts]
-    return Background(rate_per_s, tuple(map(RequestLengths, prompts, outputs)), known=True)
+    lengths_of = tuple(map(RequestLengths, prompts, outputs))
+    return Background(rate_per_s, lengths_of, known=True, variation=_variation(record))
+
+
+def _variation(record: Record) -> float:
+    """Standard deviation of the background's rate ÷ its mean: what the counts over BURST_S vary beyond random arrivals.
+
+    The observed value is averaged with a usual one, weighted by the inverse squares of their errors: few arrivals show little.
+    """
+    windows: list[tuple[float, float]] = []
+    span_s = counted = 0.0
+    for begin_s, end_s, count in record.other_counts:
+        span_s, counted = span_s + end_s - begin_s, counted + count
+        if span_s >= BURST_S:
+            windows.append((span_s, counted))
+            span_s = counted = 0.0
+    total_s = sum(span_s for span_s, _ in windows)
+    per_s = sum(counted for _, counted in windows) / total_s if total_s else 0.0
+    if per_s <= 0:
+        return 0.0
+    # A window of several bursts varies less: by the share that the mean of several independent rates does.
+    rows = [(counted, per_s * span_s, min(1.0, BURST_S / span_s)) for span_s, counted in windows]
+    squares = sum((shown * mean) ** 2 for _, mean, shown in rows)
+    excess = sum(shown * ((counted - mean) ** 2 - mean) for counted, mean, shown in rows) / squares
+    weight, usual = squares / 2, USUAL_EXCESS_ERROR**-2
+    return sqrt(max(0.0, (weight * excess + usual * USUAL_EXCESS) / (weight + usual)))
 
 
 def _computed_share(record: Record) -> float:
