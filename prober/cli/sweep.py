@@ -69,7 +69,7 @@ def sweep(
         str, typer.Option(help="adaptive, grid, or gentle (ends before an SLO is breached); default: adaptive.")
     ] = "",
     min_rate: Annotated[str, RareOption(help="First rate.")] = "1/s",
-    max_rate: Annotated[str, typer.Option(help="Highest rate.")] = "50/s",
+    max_rate: Annotated[str, typer.Option(help="Highest rate; default: none, in a grid 50/s.")] = "",
     rates: Annotated[
         str, RareOption(help="Rates of a grid, rising, such as 1,2,5,8,10 per second; implies --mode grid.")
     ] = "",
@@ -115,7 +115,7 @@ def sweep(
                 "workload": sent,
                 "slos": slos,
                 "min_rate": quantity("--min-rate", min_rate, rate),
-                "max_rate": quantity("--max-rate", max_rate, rate),
+                "max_rate": quantity("--max-rate", max_rate, rate) if max_rate else None,
                 "rates": _rates(rates) if rates else (),
                 "step": quantity("--step", step, positive_duration) if step else None,
                 "limits": {"time": most_s, "requests": most},

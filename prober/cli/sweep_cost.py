@@ -60,8 +60,10 @@ class SweepCost:
             bounds.append((limits.cost / dollars, "sweep.limits.cost"))
         explicit = bool(bounds)
         if not explicit:
-            text = f"no limit but its rates and the {sweep.limits.time:g} s of sweep.limits.time"
-            bounds.append((mean_requests(sweep), text))
+            mean = mean_requests(sweep)
+            limit = f"its rates and the {sweep.limits.time:g} s of sweep.limits.time"
+            limit = f"the {mean:,.0f} requests of a sweep without max_rate" if mean == sweep.most_requests else limit
+            bounds.append((mean, f"no limit but {limit}"))
             bounds += [
                 (max(0.0, left) / amount, "no limit of its own: what the budget leaves beside its probes")
                 for kind, left in _left(spec).items()
@@ -134,14 +136,18 @@ class SweepCost:
 
 
 def mean_requests(sweep: SweepSpec) -> float:
-    """Mean number of requests if only rates and time limit the sweep. An adaptive one stays at the highest rate after its ramp."""
-    limit_s, number = sweep.limits.time, 0
+    """Mean number of requests if only its plan limits the sweep. An adaptive one stays at the highest rate after its ramp."""
+    limit_s, rate = sweep.limits.time, sweep.lowest_rate
     elapsed_s = min(limit_s, WARM_UP.seconds or 0.0)
-    requests = elapsed_s * sweep.lowest_rate
-    while elapsed_s < limit_s and (rate := sweep.rate(number)) is not None:
+    requests = elapsed_s * rate
+    while elapsed_s < limit_s and requests < sweep.most_requests:
         stage_s = min(sweep.stage_s, limit_s - elapsed_s)
-        requests, elapsed_s, number = requests + stage_s * rate, elapsed_s + stage_s, number + 1
-    return requests + (limit_s - elapsed_s) * sweep.max_rate if sweep.mode == "adaptive" else requests
+        requests, elapsed_s = requests + stage_s * rate, elapsed_s + stage_s
+        if (after := sweep.after(rate)) is None:
+            break
+        rate = after
+    held_s = limit_s - elapsed_s if sweep.mode == "adaptive" else 0.0
+    return min(requests + held_s * rate, sweep.most_requests)
 
 
 @cache

@@ -1,5 +1,6 @@
 """Sweeps of a target: requests, schedule and stop conditions."""
 
+from math import inf
 from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator, ValidationInfo, WithJsonSchema, field_validator
@@ -59,6 +60,7 @@ class LimitsSpec(Block):
 
 MAX_SPREAD_S = 300.0
 FACTORS = {"gentle": 1.15, "adaptive": 1.15, "grid": 1.1}  # ratio of consecutive rates, by mode
+MOST_REQUESTS = 10_000  # of a sweep without a highest rate, so that a target without a limit costs no more
 _TOO_LATE = f"{{:g}}s is above {MAX_SPREAD_S:g}s; a sweep that starts so late counts as missed"
 
 
@@ -90,8 +92,12 @@ class SweepSpec(Block):
         description="SLOs to find the capacity for, `success` among them, and `quality` if answers of the workload are checked; "
         "absent: all on TTFT, TPOT, ITL and E2E",
     )
-    min_rate: Rate = Field(1.0, description="first rate")
-    max_rate: Rate = Field(50.0, description="highest rate")
+    min_rate: Rate = Field(
+        1.0, description="first rate; in modes gentle and adaptive lower where a few requests fill the engine"
+    )
+    max_rate: Rate | None = Field(
+        None, description="highest rate; absent: none, and the sweep ends after 10,000 requests (mode grid: at 50/s)"
+    )
     rates: Items[Rate] = Field(
         (),
         description="mode grid: the rates to send, rising, such as [1/s, 2/s, 5/s]; absent: min_rate to max_rate by 10%",
@@ -134,21 +140,28 @@ class SweepSpec(Block):
         """Planned duration of a stage, in seconds."""
         return self.step or (60.0 if self.mode == "grid" else 4.0)
 
-    def rate(self, number: int) -> float | None:
-        """Requests per second in a stage of the ramp or grid; None beyond the highest. number: number of the stage, from 0"""
+    @property
+    def highest_rate(self) -> float:
+        """Requests per second in the last stage; infinite without a limit."""
+        return self.rates[-1] if self.rates else self.max_rate or (50.0 if self.mode == "grid" else inf)
+
+    @property
+    def most_requests(self) -> float:
+        """Largest number of requests; infinite without a limit."""
+        return self.limits.requests or (MOST_REQUESTS if self.highest_rate == inf else inf)
+
+    def after(self, rate_per_s: float) -> float | None:
+        """Requests per second in the stage after one at `rate_per_s`; None after the highest."""
+        if rate_per_s >= self.highest_rate * (1 - 1e-9):
+            return None
         if self.rates:
-            return self.rates[number] if number < len(self.rates) else None
-        factor = FACTORS[self.mode]
-        rate = self.min_rate * factor**number
-        is_above = rate > self.max_rate * (1 + 1e-9)
-        if is_above and number and rate / factor < self.max_rate * (1 - 1e-9):
-            return self.max_rate
-        return None if is_above else rate
+            return next(rate for rate in self.rates if rate > rate_per_s)
+        return min(self.highest_rate, rate_per_s * FACTORS[self.mode])
 
     @field_validator("max_rate")
     @classmethod
-    def _check_rates(cls, max_rate: float, info: ValidationInfo) -> float:
-        if max_rate < (min_rate := info.data.get("min_rate", 0.0)):
+    def _check_rates(cls, max_rate: float | None, info: ValidationInfo) -> float | None:
+        if max_rate is not None and max_rate < (min_rate := info.data.get("min_rate", 0.0)):
             raise mistake(f"{max_rate:g}/s is below min_rate ({min_rate:g}/s); raise it")
         return max_rate
 

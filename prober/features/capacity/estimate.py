@@ -50,6 +50,9 @@ GROWTH_PER_S: dict[Phase, float] = {"ramp": log(1.15) / 4, "climb": log(1.1) / 8
 MAX_BIAS = 0.5
 LONG_STAGE_S = 20.0
 ERROR_OF_FRACTIONS = 0.14
+ERROR_BEFORE_BREACHES = (
+    0.5  # instead, if the sending ended before the target's limit: the tail of the latencies is extrapolated
+)
 MIN_BREACHES = 2  # for an estimate by fractions
 # Number of breaches with which fractions that show no knee override a model's knee of a smaller local slope.
 MIN_FLAT_BREACHES, FLAT_SLOPE = 4, 5.0
@@ -141,7 +144,10 @@ def _capacity(
     modelled, slope = None, 0.0
     if model is not None and slo.signal in MODELLED_SIGNALS and not record.cut:
         modelled, slope = _by_model(record, slo, model, rng, effort, is_bounded=is_bounded)
-    if modelled is not None and (modelled.estimate or 0.0) < lowest_per_s:  # nothing was sent there: only a bound
+    if modelled is not None and model is not None and (at := modelled.estimate or 0.0) < lowest_per_s:
+        # Nothing was sent there: only a bound, unless a model that agrees with the record is near its rates.
+        if below is None and at * MAX_EXTRAPOLATION >= lowest_per_s and model.quality == "good":
+            return replace(modelled, verdict="between")
         upper = below.upper if below is not None else modelled.upper
         return replace(modelled, verdict="below", lower=None, estimate=None, upper=upper, curve=())
     if below is not None and below.upper == lowest_per_s:
@@ -339,10 +345,10 @@ def _model_error(
 
 
 def _by_fractions(record: Record, slo: Slo, by_stage: Mapping[int, Sequence[RequestRecord]]) -> Capacity | None:
-    """Estimate by the shares of bad events. The verdict is `between` with few bad events, or if the interval begins below all tried
-    rates.
+    """Estimate by the shares of bad events. The verdict is `between` with few bad events, if the sending ended before the target's
+    limit, or if the interval begins below all tried rates.
 
-    None without a knee: no bad event, a share that does not rise with the rate, or an estimate below all tried rates.
+    None without a knee: no bad event at the limit, a share that does not rise with the rate, or an estimate below all tried rates.
     """
     steps: list[Step] = []
     for stage in record.stages:
@@ -353,15 +359,17 @@ def _by_fractions(record: Record, slo: Slo, by_stage: Mapping[int, Sequence[Requ
         steps.append(Step(_long_run_per_s(stage, slo), *_counts(slo, judged), ratios))
     interval = knee(steps, float(slo.error_budget_ratio))
     bad = sum(step.bad for step in steps)
-    if interval is None or not record.reached or not bad:
+    if interval is None or (record.reached and not bad):
         return None
-    lower = exp(-hypot(log(interval.estimate / interval.lower), Z * ERROR_OF_FRACTIONS))
-    upper = exp(hypot(log(interval.upper / interval.estimate), Z * ERROR_OF_FRACTIONS))
+    error = Z * (ERROR_OF_FRACTIONS if record.reached else ERROR_BEFORE_BREACHES)
+    lower = exp(-hypot(log(interval.estimate / interval.lower), error))
+    upper = exp(hypot(log(interval.upper / interval.estimate), error))
     estimate, samples = interval.estimate, sum(map(len, by_stage.values()))
     lowest_per_s = min(step.rate_per_s for step in steps if step.events)
     if estimate < lowest_per_s or interval.flat > MAX_FLAT_PROBABILITY:
         return None
-    verdict: Verdict = "found" if bad >= MIN_BREACHES and interval.lower >= lowest_per_s else "between"
+    is_found = record.reached and bad >= MIN_BREACHES and interval.lower >= lowest_per_s
+    verdict: Verdict = "found" if is_found else "between"
     return Capacity(slo.name, verdict, estimate * lower, estimate, estimate * upper, CONFIDENCE, samples)
 
 

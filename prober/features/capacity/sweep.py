@@ -94,6 +94,8 @@ CLIMB_START_RATIO, CLIMB_NEAR_RATIO, CLIMB_FACTOR, CLIMB_STAGE_S = 0.55, 0.7, 1.
 # Ends of a ramp that is lost without a model for its record: the target's limit, but not its failure.
 CLIMB_AFTER: frozenset[Reason] = frozenset({"knee_passed", "breaching", "waiting", "kv_usage", "preemptions", "slow"})
 MIN_REST_S, MAX_REST_S = 3.0, 20.0
+# In flight at the first rate of a ramp where the warm-up waits; ratio to the last first rate from which it is lowered.
+START_IN_FLIGHT, SLOWER_RATIO = 0.25, 0.8
 AS_FAST_FACTOR = 1.5  # between medians of the last and of earlier TTFTs, without a page: no queue grew
 
 
@@ -103,7 +105,7 @@ def used_share(
     """(largest used share of the sweep's limits, reason for which that limit ends a sweep) after these requests and tokens."""
     limits, dollars = spec.limits, budget.dollars(prompt_tokens, output_tokens) if budget is not None else 0.0
     shares: dict[LimitReason, float] = {
-        "request_budget": requests / limits.requests if limits.requests else 0.0,
+        "request_budget": requests / spec.most_requests,
         "token_budget": (prompt_tokens + output_tokens) / limits.tokens if limits.tokens else 0.0,
         "cost_budget": dollars / limits.cost if limits.cost else 0.0,
     }
@@ -150,7 +152,8 @@ class Sweep:
         self._unsent: dict[int, deque[tuple[int, bool]]] = {}
         self._first_unsent_stage: int | None = None
         self._threshold_shares: deque[float] = deque(maxlen=GENTLE_REQUESTS)
-        self._climb_from_per_s = spec.min_rate
+        self._longest_s = 0.0  # request of a warm-up that waits
+        self._first_per_s = self._climb_from_per_s = spec.lowest_rate
         self._capacities: tuple[Capacity, ...] = ()
         self._next = NEXT[spec.mode]
         first = self._next["warm_up", "warm"] if warm_up.is_over(0, 0.0) else "warm_up"
@@ -422,13 +425,15 @@ class Sweep:
         before, spec = self._log.stage, self._spec
         phase, rate_per_s = self._next[before.phase, event], None
         if phase == "rest":
-            rate_per_s = spec.min_rate
-        elif phase != "climb":
-            rate_per_s = spec.rate(sum(stage.phase == phase for stage in self._log.stages))
+            rate_per_s = self._first_per_s
         elif before.phase == "rest":
-            rate_per_s = max(spec.min_rate, self._climb_from_per_s)
-        elif before.rate_per_s < spec.max_rate:
-            rate_per_s = min(before.rate_per_s * CLIMB_FACTOR, spec.max_rate)
+            rate_per_s = max(self._first_per_s, self._climb_from_per_s)
+        elif before.phase == "warm_up":
+            rate_per_s = self._first_per_s
+        elif phase != "climb":
+            rate_per_s = spec.after(before.rate_per_s)
+        elif before.rate_per_s < spec.highest_rate:
+            rate_per_s = min(before.rate_per_s * CLIMB_FACTOR, spec.highest_rate)
         if rate_per_s is not None:
             self._action = self._begin(phase, rate_per_s, at_s)
         elif spec.mode != "adaptive" or not self._log.needs_more_events():
@@ -457,11 +462,14 @@ class Sweep:
             is_quiet = stage.lasted_s >= MAX_REST_S or len(log.open) <= QUIET_REQUESTS
             return "quiet" if stage.lasted_s >= MIN_REST_S and is_quiet else None
         length_s = CLIMB_STAGE_S if stage.phase == "climb" else self._spec.stage_s
+        if stage.phase == "ramp" and self._spec.step is None:
+            length_s = max(length_s, self._longest_s)
         may_be_short = stage.phase != "grid" and stage.lasted_s >= length_s / 2 and self._is_clear(stage)
         return "over" if not is_near and (stage.lasted_s >= length_s or may_be_short) else None
 
     def _warm_event(self, at_s: float) -> Event | None:
         """`warm` at the end of the warm-up. Ends the sending if nothing was answered."""
+        self._slow_down(at_s)
         log, warm_up, lasted_s = self._log, self._warm_up, self._log.stage.lasted_s
         answered = sum(request.is_answered for request in log.requests.values())
         waiting = sum(request.first_s is None for request in log.open.values())
@@ -472,6 +480,18 @@ class Sweep:
             self._end_sending("smoke_failed", at_s, f"no answer within {lasted_s:.0f} s")
             return None
         return "warm" if is_over or (is_enough and waiting <= QUIET_REQUESTS) else None
+
+    def _slow_down(self, at_s: float) -> None:
+        """Lower the first rate of a ramp, and that of its warm-up, once a few requests fill the engine."""
+        log, requests = self._log, self._log.requests.values()
+        shares = [request.max_threshold_share(at_s, self._spec.slos) for request in requests]
+        waits = log.waits if log.readings else max(shares, default=0.0) >= GENTLE_SHARE
+        if self._spec.mode == "grid" or not waits:
+            return
+        self._longest_s = max(((at_s if of.end_s is None else of.end_s) - of.at_s for of in requests), default=0.0)
+        if self._first_per_s * self._longest_s > START_IN_FLIGHT / SLOWER_RATIO:
+            self._first_per_s = log.stage.rate_per_s = START_IN_FLIGHT / self._longest_s
+            self._action = Run(log.stage.number, log.stage.phase, self._first_per_s)
 
     def _is_clear(self, stage: Stage) -> bool:
         """True if nearly all requests of a stage are answered, far below every threshold, and none waits in the engine."""

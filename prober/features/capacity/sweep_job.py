@@ -92,9 +92,8 @@ class SweepJob:
             on_retry_after=lambda pause_s: target.retry_after(pause_s, spec.url),
         )
         workers.on_loss = runner.stop
-        highest_per_s = sweep.rates[-1] if sweep.rates else sweep.max_rate
         text = "target=%s sweep %s (%s) begins: %s up to %g/s"
-        log.info(text, target.name, self._id, trigger, sweep.mode, highest_per_s)
+        log.info(text, target.name, self._id, trigger, sweep.mode, sweep.highest_rate)
         target.demand.sweep_began()
         guards = asyncio.create_task(self._guard(runner, sweep))
         try:

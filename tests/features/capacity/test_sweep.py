@@ -695,6 +695,23 @@ def test_a_very_late_first_token_ends_the_sending_at_once() -> None:
     assert hand.reason == "slow"
 
 
+@pytest.mark.parametrize(("waiting", "first_per_s"), [(0.0, 1.0), (1.0, 0.125)])
+def test_a_ramp_begins_lower_where_the_warm_up_waits(waiting: float, first_per_s: float) -> None:
+    """With a quarter of a request in flight, if the longest took 2 s; a page without a queue leaves the first rate."""
+    hand = Hand(plan(), WarmUpLength(2, 20.0))
+    first = hand.send(0.0)
+    for tick in range(8):
+        hand.sweep.page(tick * 0.25, replace(PAGE, requests_waiting=waiting))
+        hand.sweep.tick(tick * 0.25)
+    hand.sweep.result(result(first, 0.0, 0.1, e2e_s=2.0), 2.0)
+    hand.answered(2.0)
+    hand.sweep.tick(2.5)
+    order = hand.sweep.action
+    assert isinstance(order, Run)
+    assert order.phase == "ramp"
+    assert order.rate_per_s == pytest.approx(first_per_s, rel=0.25)
+
+
 def test_warm_up_judges_no_latency_but_finds_a_dead_target() -> None:
     """Cold engines are slow; engines that answer nothing are not measured."""
     hand = Hand(plan(), WarmUpLength(2, 20.0))

@@ -8,7 +8,7 @@ import pytest
 
 from prober.cli.sweep_cost import mean_requests
 from prober.config.load import load
-from prober.config.sweep import SweepSpec
+from prober.config.sweep import LimitsSpec, SweepSpec
 from prober.config.target import TargetSpec
 from prober.features.capacity.actions import Finished, OtherLoad
 from prober.features.capacity.sweep_record import Stage
@@ -161,7 +161,7 @@ def test_a_plan_has_the_chosen_rates_and_step() -> None:
     text = TEXT.replace("sweep: {}", "sweep: {mode: grid, rates: [1/s, 2/s, 300/min], step: 30s}")
     spec: TargetSpec = load(text, source="c", engines=(), environment={}, read=lambda path: path).targets[0]
     assert spec.sweep is not None
-    assert [spec.sweep.rate(number) for number in range(4)] == [1.0, 2.0, 5.0, None]
+    assert [spec.sweep.after(rate) for rate in (1.0, 2.0, 5.0)] == [2.0, 5.0, None]
     assert (spec.sweep.lowest_rate, spec.sweep.stage_s) == (1.0, 30.0)
     assert mean_requests(spec.sweep) == 20 * 1.0 + 30 * (1.0 + 2.0 + 5.0), "with the warm-up"
 
@@ -170,8 +170,16 @@ def test_a_plan_has_the_chosen_rates_and_step() -> None:
 def test_a_ramp_reaches_its_highest_rate(max_rate: float, rates: list[float]) -> None:
     """The last stage is at `max_rate`, wherever its factor leads, and there is no stage twice."""
     spec = SweepSpec(mode="adaptive", min_rate=1.0, max_rate=max_rate)
-    sent = [spec.rate(number) for number in range(len(rates) + 1)]
-    assert sent == [*(pytest.approx(rate) for rate in rates), None]
+    after = [spec.after(rate) for rate in rates]
+    assert after == [*(pytest.approx(rate) for rate in rates[1:]), None]
+
+
+def test_a_sweep_without_a_highest_rate_has_a_limit_of_requests() -> None:
+    """What never gives way is sent 10,000 requests, or as many as `limits` say; a grid ends at 50/s."""
+    assert mean_requests(SweepSpec()) == 10_000
+    assert mean_requests(SweepSpec(limits=LimitsSpec(requests=500))) == 500
+    assert SweepSpec(mode="grid").highest_rate == 50.0
+    assert mean_requests(SweepSpec(max_rate=1.0)) == 20.0 + 4.0
 
 
 def test_a_partitioned_gpu_counts_once() -> None:
