@@ -200,7 +200,7 @@ def _by_model(
         per_s,
         per_s * exp(half_width),
         CONFIDENCE,
-        sum(request.valid for request in record.requests),
+        sum(map(len, _by_stage(record, slo).values())),
         "model",
         slope=knee.slope,
     )
