@@ -145,29 +145,19 @@ def _notes(demand: Demand, offers: list[_Offer]) -> Iterator[str]:
                 f"{offer.name}: how much others sent during the sweep is not known: one instance carries this beside them, and more "
                 "without them."
             )
-        if not answer.holds_without_one:
-            left = answer.instances - 1
-            others = (
-                f"the other {left:,} carry {demand.text(left * answer.per_instance)} of"
-                if left
-                else "no other is there to carry"
-            )
-            yield (
-                f"{offer.name}: the loss of one instance breaks the SLO: {others} {demand.peak_text}; take "
-                f"{answer.instances + 1:,} (N + 1)."
-            )
+        yield f"{offer.name}: {_loss(answer, demand)}"
     if not sizes:
         return
     carried = (
-        "number of users at all SLOs, who send and think like those of the sweep and without what others sent meanwhile: the largest "
-        "that was shown to hold."
+        "the largest number of users at all SLOs that was shown to hold, who send and think like those of the sweep, without what others sent "
+        "meanwhile."
         if demand.users is not None
-        else "capacity at all SLOs, in requests of the sweep's shape and without what others sent during the sweep: of the interval of "
-        "the estimated knee, or with ≥ the highest rate that was shown to hold."
+        else "the lower bound of the 90% interval of the estimated knee at all SLOs, in requests of the sweep's shape and without what others sent during the "
+        "sweep; with ≥ the highest rate that was shown to hold."
     )
     yield (
         f"instances = ceil({demand.peak_text} ÷ (what one carries × {1 - demand.headroom:g})): {demand.headroom:.0%} of the "
-        f"capacity stays free. What one carries is the lower bound of the {carried}"
+        f"capacity stays free. What one carries is {carried}"
     )
     if any(not size.reached for size in sizes):
         yield "≥: the sweep reached no knee, so fewer may do."
@@ -175,7 +165,24 @@ def _notes(demand: Demand, offers: list[_Offer]) -> Iterator[str]:
         yield "Prompt, output and all tokens at the peak each bear the whole price."
 
 
+def _loss(answer: Size, demand: Demand) -> str:
+    """What the loss of one instance does, by what the others carry."""
+    left, more = answer.instances - 1, f"take {answer.instances + 1:,} (N + 1)"
+    if not left:
+        return f"its loss leaves no other; {more}."
+    at_least, by_estimate = left * answer.per_instance, left * (answer.estimate or 0.0)
+    carried = f"{'the other carries' if left == 1 else f'the other {left:,} carry'} {demand.text(at_least)}"
+    if by_estimate:
+        carried += f" by the lower bound and {demand.text(by_estimate)} by the estimate"
+    if answer.holds_without_one:
+        return f"after the loss of one {carried} of {demand.peak_text}."
+    breaks = "breaks" if 0 < by_estimate < demand.peak else "may break"
+    return f"the loss of one {breaks} the SLO: {carried} of {demand.peak_text}; {more}."
+
+
 def _rows(answers: list[Size], demand: Demand) -> Iterator[tuple[str, list[str]]]:
+    if any(size.estimate is not None for size in answers):
+        yield "estimated knee", ["–" if size.estimate is None else demand.text(size.estimate) for size in answers]
     yield "one carries", [f"{'' if size.reached else '≥ '}{demand.text(size.per_instance)}" for size in answers]
     yield "gives way first", [size.slo for size in answers]
     yield "instances", [f"{size.instances:,}" for size in answers]

@@ -98,6 +98,7 @@ class Capacity:
     users: rates are numbers of concurrent users, judged by their own requests: "found" is proved to fail at `upper` and hold at `lower`
     mix: the mean request at these rates; None if the background load or its tokens are unknown
     alone_per_s: the estimate, or the only known bound, in requests like the sweep's without background load; None without `mix`
+    others_per_s: background load during the sweep; None without `mix`
     """
 
     slo: str
@@ -112,6 +113,7 @@ class Capacity:
     curve: tuple[tuple[float, float], ...] = ()
     mix: Mix | None = None
     alone_per_s: float | None = None
+    others_per_s: float | None = None
     slope: float | None = None
     users: bool = False
 
@@ -129,7 +131,7 @@ class Capacity:
         lower, estimate, upper = (
             None if bound is None else factor * bound for bound in (self.lower, self.estimate, self.upper)
         )
-        return replace(self, lower=lower, estimate=estimate, upper=upper, curve=())
+        return replace(self, lower=lower, estimate=estimate, upper=upper, others_per_s=None, curve=())
 
     @property
     def log_error(self) -> float | None:
@@ -235,9 +237,15 @@ def undecided(capacities: Sequence[Capacity]) -> list[str]:
 
 
 def words(capacities: Sequence[Capacity]) -> str:
-    """The capacities as one sentence."""
+    """The capacities as one sentence: each as a total, with the load of others that was there, and without it."""
     texts = []
     for capacity in capacities:
+        beside, per_s = "", capacity.estimate or capacity.lower or capacity.upper or 0.0
+        if capacity.others_per_s and capacity.alone_per_s:
+            beside = f", beside {capacity.others_per_s:.3g}/s of others"
+            if capacity.verdict != "between":
+                added_per_s = max(0.0, per_s - capacity.others_per_s)
+                beside += f": +{added_per_s:.3g}/s, alone {capacity.alone_per_s:.3g}/s"
         match capacity:
             case Capacity(slo, "found", float() as lower, _, float() as upper, samples=samples, users=True):
                 texts.append(
@@ -245,14 +253,14 @@ def words(capacities: Sequence[Capacity]) -> str:
                 )
             case Capacity(slo, "found", float() as lower, float() as estimate, float() as upper):
                 texts.append(
-                    f"{slo}: estimated knee {estimate:.3g}/s, {capacity.confidence:.0%} interval {lower:.3g} to {upper:.3g}"
+                    f"{slo}: estimated knee {estimate:.3g}/s, {capacity.confidence:.0%} interval {lower:.3g} to {upper:.3g}{beside}"
                 )
             case Capacity(slo, "between", float() as lower, _, float() as upper, samples=samples):
-                texts.append(f"{slo}: knee between {lower:.3g} and {upper:.3g}/s by {samples:,} requests, wide")
+                texts.append(f"{slo}: knee between {lower:.3g} and {upper:.3g}/s by {samples:,} requests, wide{beside}")
             case Capacity(slo, "not_reached", float() as lower):
-                texts.append(f"{slo} holds at {capacity.text(lower)}; no knee was reached")
+                texts.append(f"{slo} holds at {capacity.text(lower)}{beside}; no knee was reached")
             case Capacity(slo, "below", upper=float() as upper, samples=samples):
-                texts.append(f"{slo}: knee below {capacity.text(upper)} by {samples:,} requests")
+                texts.append(f"{slo}: knee below {capacity.text(upper)} by {samples:,} requests{beside}")
             case _:
                 texts.append(f"{capacity.slo}: not enough data{lacking(capacity)}")
     return "; ".join(texts) or "nothing can be said"

@@ -146,6 +146,20 @@ def test_a_wide_interval_and_an_upper_bound_are_told() -> None:
     assert words([Capacity("a", "below", upper=0.5, samples=9)]) == "a: knee below 0.5/s by 9 requests"
 
 
+def test_a_knee_is_told_with_the_load_that_was_there_and_without() -> None:
+    """One knee in one unit: in all, what can be added to the others, and requests of the sweep alone."""
+    beside = Capacity("a", "found", 12.0, 15.9, 19.0, mix=Mix(400, 100), alone_per_s=15.4, others_per_s=13.1)
+    rates = "a: estimated knee 15.9/s, 90% interval 12 to 19"
+    assert words([beside]) == f"{rates}, beside 13.1/s of others: +2.8/s, alone 15.4/s"
+    assert words([beside.alone]) == "a: estimated knee 15.4/s, 90% interval 11.6 to 18.4"
+    assert words([replace(beside, others_per_s=0.0)]) == rates
+    assert words([replace(beside, others_per_s=17.0)]) == f"{rates}, beside 17/s of others: +0/s, alone 15.4/s"
+    holds = Capacity("a", "not_reached", 14.0, mix=Mix(400, 100), alone_per_s=13.0, others_per_s=13.1)
+    assert words([holds]) == "a holds at 14/s, beside 13.1/s of others: +0.9/s, alone 13/s; no knee was reached"
+    wide = replace(beside, verdict="between", samples=60)
+    assert words([wide]) == "a: knee between 12 and 19/s by 60 requests, wide, beside 13.1/s of others"
+
+
 def test_the_capacity_of_a_single_sweep_is_its_own() -> None:
     """And more sweeps that agree narrow it, but not to nothing: all use the same model."""
     assert pooled([0.7], [0.1]) == pytest.approx((0.7, 0.1))

@@ -250,7 +250,7 @@ def _with_mix(
     mine, others = (np.mean(of, axis=0) for of in (own, load.lengths or own))
     prompts, outputs = (share * others + (1 - share) * mine).tolist()
     mix = Mix(prompts, outputs, *powers, error)
-    return replace(capacity, mix=mix, alone_per_s=per_s / mix.cost(*mine.tolist())[0])
+    return replace(capacity, mix=mix, alone_per_s=per_s / mix.cost(*mine.tolist())[0], others_per_s=load.per_s)
 
 
 def _curve(

@@ -49,7 +49,8 @@ class Demand:
 class Size:
     """Instances for a demand.
 
-    per_instance: capacity of an instance, in requests of the sweep's shape per second: the lowest lower bound over the SLOs
+    per_instance: load that an instance carries, in requests of the sweep's shape per second: the lowest lower bound over the SLOs
+    estimate: the lowest estimated knee over the SLOs; None if `per_instance` is a rate that holds, without an estimate
     is_alone: the capacity is without other load; False if the sweep had unknown other load
     slo: the SLO with the lowest capacity
     free: share of the capacity that is free at the peak
@@ -67,6 +68,7 @@ class Size:
     reached: bool
     holds_without_one: bool
     is_alone: bool = True
+    estimate: float | None = None
     dollars_per_hour: float | None = None
     dollars_per_million_prompt: float | None = None
     dollars_per_million_output: float | None = None
@@ -106,6 +108,7 @@ def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: floa
         slo=least.slo,
         free=1 - demand.peak / (needed * per_instance),
         reached=least.estimate is not None,
+        estimate=min(of.estimate or of.lower or 0.0 for of in alone) if least.estimate is not None else None,
         holds_without_one=demand.peak <= (needed - 1) * per_instance,
         is_alone=result.interference == ()
         if demand.users is not None
