@@ -149,11 +149,11 @@ def _notes(demand: Demand, offers: list[_Offer]) -> Iterator[str]:
     if not sizes:
         return
     carried = (
-        "the largest number of users at all SLOs that was shown to hold, who send and think like those of the sweep, without what others sent "
-        "meanwhile."
+        "the largest number of users at all SLOs that was shown to hold, who send and think like those of the sweep, without what "
+        "others sent meanwhile."
         if demand.users is not None
-        else "the lower bound of the 90% interval of the estimated knee at all SLOs, in requests of the sweep's shape and without what others sent during the "
-        "sweep; with ≥ the highest rate that was shown to hold."
+        else "the lower bound of the 90% interval of the estimated knee at all SLOs, in requests of the sweep's shape and without what "
+        "others sent during the sweep; with ≥ the highest rate that was shown to hold."
     )
     yield (
         f"instances = ceil({demand.peak_text} ÷ (what one carries × {1 - demand.headroom:g})): {demand.headroom:.0%} of the "

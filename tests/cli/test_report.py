@@ -160,11 +160,14 @@ def test_a_plan_says_where_it_assumes_the_number_of_gpus(tmp_path: Path) -> None
 
 
 def test_a_plan_says_whether_it_bears_the_loss_of_one_instance(file: Path) -> None:
-    """By the lower bound and by the estimate: nine of 10 to 12/s may carry 91/s, and one does not carry 19.9/s; eleven do carry 91/s."""
+    """By the lower bound and by the estimate: nine of 10 to 12/s may carry 91/s, one does not carry 19.9/s, and eleven carry 91/s."""
     carried = "the other 9 carry 90/s by the lower bound and 108/s by the estimate of"
     for peak, sentence in (
         ("91/s", f"the loss of one may break the SLO: {carried} 91/s; take 11 (N + 1)."),
-        ("19.9/s", "the loss of one breaks the SLO: the other carries 10/s by the lower bound and 12/s by the estimate of"),
+        (
+            "19.9/s",
+            "the loss of one breaks the SLO: the other carries 10/s by the lower bound and 12/s by the estimate of",
+        ),
         ("9.9/s", "its loss leaves no other; take 2 (N + 1)."),
     ):
         assert f"NVIDIA L4: {sentence}" in prober("plan", "--sweep", file, "--peak", peak, "--headroom", "0%").stdout

@@ -184,23 +184,23 @@ SWEEP_SEEN_BY_ANOTHER = {
 }
 SWEEP_LOAD = headroom("0.5+0x99") | SWEEP_SEEN_BY_ANOTHER | sweeping("0+0x9 20+0x24 0+0x60")
 EVERY_15_MINUTES = sweeping("0+0x4" + " 20+0x4 0+0x9" * 6)
-LOW_AND_SWEEP = headroom("0.15+0x100") | sweeping("0+0x29 20+0x9 0+0x60")
+LOW_AND_SWEEP = headroom("0.1+0x100") | sweeping("0+0x29 20+0x9 0+0x60")
 NO_LATER_FORECAST = (exhausted("950400+0x99 1728000+0x2000"), exhausted("950400+0x99 stale"))
-HEADROOM_GONE = headroom("0.15+0x29 stale") | failing("0+0x29 stale")
-HEADROOM_BACK = headroom("0.15+0x29 0.5+0x60") | failing("0+0x100")
+HEADROOM_GONE = headroom("0.1+0x29 stale") | failing("0+0x29 stale")
+HEADROOM_BACK = headroom("0.1+0x29 0.5+0x60") | failing("0+0x100")
 FORECAST_GONE = (
     exhausted("950400+0x119 stale")
     | failing("0+0x999")
     | series_of("headroom_unknown", "_x119 1+0x600", reason="engine_changed")
 )
-NO_FIGURE = headroom("0.15+0x29 stale") | failing("0+0x100")
+NO_FIGURE = headroom("0.1+0x29 stale") | failing("0+0x100")
 ENGINE_GONE, SWEPT_LONG = (
     NO_FIGURE | series_of("headroom_unknown", "_x29 1+0x60", reason=reason)
     for reason in ("engine_changed", "sweep_runs")
 )
 SWEPT_SINCE = NO_FIGURE | series_of("headroom_unknown", "_x29 1+0x2 stale", reason="engine_changed")
 OTHER_ENGINE_LOW = ENGINE_GONE | {
-    name.replace('instance="a"', 'instance="b"'): values for name, values in headroom("0.15+0x99").items()
+    name.replace('instance="a"', 'instance="b"'): values for name, values in headroom("0.1+0x99").items()
 }
 DISCOVERY_LOST = "1+0x9 0+0x40"
 # By places from which a target is probed.
@@ -310,7 +310,9 @@ def failure(reason: str, values: str = "_x9 1+0x40") -> Series:
 
 OTHER_PROGRAM = as_job("x", started("0 0 0 240 240 480 480 660 660+0x60"))
 del OTHER_PROGRAM[next(name for name in OTHER_PROGRAM if "build_info" in name)]
-LOW_BY_THE_OTHER_BOUNDS = headroom("0.1+0x60", "lower") | headroom("0.15+0x60", "estimate") | headroom("0.3+0x60")
+WIDE = headroom("-0.1+0x60", "lower") | headroom("0.1+0x60", "estimate") | headroom("0.3+0x60", "upper")
+NARROW = headroom("0.1+0x60", "lower") | headroom("0.14+0x60", "estimate") | headroom("0.29+0x60", "upper")
+BY_USERS = "users_headroom_ratio"
 # Every probe of both targets of a prober fails, until minute 50.
 ALL_ALIKE = failing("0+0x9 1+0x40 0+0x60") | failure("connect_timeout")
 ALL_ALIKE |= beside(ALL_ALIKE)
@@ -604,12 +606,18 @@ SCENES: dict[str, list[Scene]] = {
         silent("half of the time, at the threshold", 41, throttled("thermal", "0 1" + " 0 1" * 20)),
     ],
     "LLMHeadroomLow": [
-        fires("low headroom", 17, headroom("0.15+0x60"), target="llama"),
+        fires("low headroom", 17, headroom("0.1+0x60"), target="llama"),
         fires("load above capacity", 17, headroom("-0.3+0x60"), target="llama"),
-        fires("low headroom, no sweep running", 17, headroom("0.15+0x60") | sweeping("0+0x60")),
-        silent("at the threshold", 40, headroom("0.2+0x60")),
-        silent("low by the lower bound and the estimate only", 40, LOW_BY_THE_OTHER_BOUNDS),
-        silent("low for 14 minutes", 25, headroom("0.5+0x9 0.15+0x13 0.5+0x40")),
+        fires("low headroom, no sweep running", 17, headroom("0.1+0x60") | sweeping("0+0x60")),
+        silent("at the threshold", 40, headroom("0.15+0x60")),
+        fires("low, and the interval says so", 17, NARROW, target="llama"),
+        silent("low, and the interval is too wide to say so", 40, WIDE),
+        silent("an estimate that its error may make low", 40, headroom("0.16+0x60", "estimate") | headroom("0.2+0x60", "upper")),
+        fires("only an upper bound, and it is low", 17, headroom("0.1+0x60", "upper"), target="llama"),
+        fires("low by the users' own latencies", 17, headroom("0.5+0x60") | headroom("0.1+0x60", by=BY_USERS), target="llama"),
+        fires("low by the sweeps alone", 17, headroom("0.1+0x60") | headroom("0.5+0x60", by=BY_USERS), target="llama"),
+        silent("enough by both", 40, headroom("0.5+0x60") | headroom("0.5+0x60", by=BY_USERS)),
+        silent("low for 14 minutes", 25, headroom("0.5+0x9 0.1+0x13 0.5+0x40")),
         *(
             silent("low only for another prober, by a sweep of 25 minutes and the 5 minutes after it", minute, SWEEP_LOAD)
             for minute in (26, 34, 38, 42, 56)
@@ -619,13 +627,13 @@ SCENES: dict[str, list[Scene]] = {
             for minute in (29, 35, 45, 50, 70, 80)
         ),
         *(
-            fires("low, with a sweep every 15 minutes", minute, headroom("0.15+0x99") | EVERY_15_MINUTES, target="llama")
+            fires("low, with a sweep every 15 minutes", minute, headroom("0.1+0x99") | EVERY_15_MINUTES, target="llama")
             for minute in (16, 29, 44, 70)
         ),
         silent("enough, with a sweep every 15 minutes", 60, headroom("0.5+0x99") | EVERY_15_MINUTES | SWEEP_SEEN_BY_ANOTHER),
         fires("a minute before it is back", 29, HEADROOM_BACK, target="llama"),
         silent("headroom back", 32, HEADROOM_BACK),
-        silent("low for 13 minutes, 25 minutes ago", 48, headroom("0.5+0x9 0.15+0x13 0.5+0x40") | failing("0+0x100")),
+        silent("low for 13 minutes, 25 minutes ago", 48, headroom("0.5+0x9 0.1+0x13 0.5+0x40") | failing("0+0x100")),
         fires("a sweep has taken the figure for a while", 45, SWEPT_LONG, target="llama"),
         fires("just before the engine changes", 29, ENGINE_GONE, target="llama"),
         *(silent("the figure is of an engine that is gone", minute, ENGINE_GONE) for minute in (31, 45)),
@@ -634,7 +642,7 @@ SCENES: dict[str, list[Scene]] = {
         silent("removed a minute ago", 31, HEADROOM_GONE | up("1+0x60", "1+0x60")),
         fires("the prober restarts", 32, HEADROOM_GONE | up("1+0x29 0+0x30", "1+0x29 stale"), target="llama"),
         silent("and does not know it any more", 36, HEADROOM_GONE | up("1+0x29 0+0x2 1+0x30", "1+0x60")),
-        fires("the neighbour of a removed target", 31, headroom("0.15+0x29 stale") | beside(headroom("0.15+0x60")), target="other"),
+        fires("the neighbour of a removed target", 31, headroom("0.1+0x29 stale") | beside(headroom("0.1+0x60")), target="other"),
     ],
     "LLMCapacityExhaustionForecast": [
         fires("in 11 days", 65, exhausted("950400+0x100") | exhausted("1728000+0x100", "latest"), target="llama"),

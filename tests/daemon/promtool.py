@@ -40,11 +40,10 @@ def traffic(name: str, events: str, bad: str) -> Series:
     return found | {f'llmslo_slo_traffic_threshold_seconds{{{TARGET},slo="{name}"}}': bound}
 
 
-def headroom(values: str, bound: str = "upper") -> Series:
-    return {
-        f'llmslo_headroom_ratio{{{TARGET},bound="{bound}"}}': values,
-        f'llmslo_target_state{{{TARGET},state="failing"}}': "0+0x300",
-    }
+def headroom(values: str, *bounds: str, by: str = "headroom_ratio") -> Series:
+    """Of these bounds, or else of the estimate and the upper bound alike."""
+    figures = {f'llmslo_{by}{{{TARGET},bound="{bound}"}}': values for bound in bounds or ("estimate", "upper")}
+    return figures | {f'llmslo_target_state{{{TARGET},state="failing"}}': "0+0x300"}
 
 
 def sweeping(values: str) -> Series:

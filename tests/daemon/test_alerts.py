@@ -373,16 +373,16 @@ CAPACITY_DESCRIPTIONS = [
     (
         "LLMHeadroomLow",
         20,
-        headroom("0.15+0x30") | headroom("0.1+0x30", "lower"),
-        "At most 15% of the capacity that sweeps found is free for traffic like that of now, at least 10% (below 0%: the load is "
+        headroom("-0.05+0x30", "lower") | headroom("0.1+0x30", "estimate") | headroom("0.22+0x30", "upper"),
+        "10% of the capacity that sweeps found is free for traffic like that of now, at least -5%, at most 22% (below 0%: the load is "
         "higher than the capacity).",
     ),
     (
         "LLMHeadroomLow",
         20,
-        headroom("0.15+0x30"),
-        "At most 15% of the capacity that sweeps found is free for traffic like that of now (below 0%: the load is higher than the "
-        "capacity).",
+        headroom("0.1+0x30", "upper"),
+        "10% of the capacity that sweeps found is free for traffic like that of now, at most 10% (below 0%: the load is higher than "
+        "the capacity).",
     ),
     (
         "LLMCapacityExhaustionForecast",

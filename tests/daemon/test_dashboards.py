@@ -28,6 +28,8 @@ NOT_SHOWN = {
     "llmslo_sweep_requests_total": "the rate that a sweep adds shows when and how much",
     "llmslo_sweep_tokens_total": "as above",
     "llmslo_sweep_period_seconds": "for an alert",
+    "llmslo_addable_requests_per_second": "demand and capacity are drawn, and this is their distance",
+    "llmslo_sweep_stops_total": "verdicts count each sweep once; the reason of the last one is shown",
     "llmslo_shards": "for an alert",
     "llmslo_answers_engine_change_timestamp_seconds": "changes of the engine are annotations",
     "llmslo_drift_load": "the status page says what the load tells of a drift",
@@ -422,6 +424,41 @@ def test_annotations_mark_possible_causes(name: str) -> None:
     assert marks["Deployment"]["target"]["tags"] == ["deployment"]
 
 
+def test_the_headroom_is_the_smaller_of_both(promtool: Path, tmp_path: Path) -> None:
+    """Of that by sweeps and that by the users' own latencies, each bound for itself; of the one that is known. At a peak of 90% or more
+    of the capacity, two instances are needed, so that each has 20% free."""
+    panels = {panel["title"]: panel["targets"] for panel in board("capacity")["panels"] if "targets" in panel}
+    free, needed = (
+        [without_variables(target["expr"].replace("$one", "t").replace("$__range", "1h")) for target in panels[title]]
+        for title in ("Headroom", "Instances for the peak")
+    )
+    by_sweeps = {"lower": 0.3, "estimate": 0.4, "upper": 0.5}
+    by_users = {"lower": 0.1, "estimate": 0.25, "upper": 0.6}
+
+    def shown(name: str, figures: dict[str, float]) -> dict[str, str]:
+        return {
+            f'llmslo_{name}{{instance="a",target="t",bound="{bound}"}}': f"{figure}x90"
+            for bound, figure in figures.items()
+        }
+
+    both = shown("headroom_ratio", by_sweeps) | shown("users_headroom_ratio", by_users)
+    cases = [
+        case(
+            series,
+            promql_expr_test=[
+                *(expects(query, "80m", {"": figure}) for query, figure in zip(free, figures, strict=False)),
+                *(expects(query, "80m", {"": count}) for query, count in zip(needed, counts, strict=False)),
+            ],
+        )
+        for series, figures, counts in (
+            (both, (0.1, 0.25, 0.5), (1, 2)),
+            (shown("headroom_ratio", by_sweeps), (0.3, 0.4, 0.5), (1, 1)),
+            (shown("users_headroom_ratio", by_users), (0.1, 0.25, 0.6), (1, 2)),
+        )
+    ]
+    run_cases(promtool, tmp_path, [], cases)
+
+
 def curve_of(prober: str, stages: dict[str, float], knee: float, success: int | None, end: int) -> dict[str, str]:
     """Series of one of several probers, each with the sweep that it made last."""
     of = f'instance="{prober}",target="t"'
@@ -439,6 +476,7 @@ def curve_of(prober: str, stages: dict[str, float], knee: float, success: int | 
         f'llmslo_sweep_last_end_timestamp_seconds{{{of},reason="guard"}}': f"{end}",
         f'llmslo_slo_threshold_seconds{{{of},workload="w",slo="s",signal="ttft"}}': "0.5",
         f'llmslo_sweep_stage_latency_seconds{{{of},stage="00",signal="ttft",percentile="p50"}}': "0.2",
+        f'llmslo_sweep_stage_latency_seconds{{{of},stage="00",signal="ttft",percentile="p99"}}': "0.25",
         f'llmslo_capacity_fit_rate_per_second{{{of},slo="s",point="00"}}': f"{knee / 2:g}",
         f'llmslo_capacity_fit_latency_seconds{{{of},slo="s",point="00",signal="ttft",percentile="p99"}}': "0.3",
         **more,
@@ -448,7 +486,8 @@ def curve_of(prober: str, stages: dict[str, float], knee: float, success: int | 
 
 def test_the_load_curve_is_of_one_sweep_with_its_knee(promtool: Path, tmp_path: Path) -> None:
     """Of several probers that with the latest capacity, however late another one's sweep was aborted; rates of its stages, of the
-    fitted curve, and of the edges and the middle of the knee. Without a capacity there is no knee, and the latest sweep is shown."""
+    fitted curve, and of the edges and the middle of the knee. Beside a fitted p99 no measured p50 is drawn. Without a capacity there
+    is no knee, and the latest sweep is shown."""
     old = curve_of("a", {"00": 1.0, "01": 2.0, "02": 3.0}, 3.0, 100, 900)
     new = curve_of("b", {"00": 4.0, "01": 8.0}, 10.0, 200, 200)
     aborted = curve_of("c", {"00": 7.0}, 70.0, None, 999)
@@ -463,13 +502,22 @@ def test_the_load_curve_is_of_one_sweep_with_its_knee(promtool: Path, tmp_path: 
     height = {"knee_1": 0.5, "knee_2": 0.5}
     several = [
         expected("A", _00=4.0, _01=8.0, s_00=5.0, **knee),
-        expected("B", _00=0.2),
-        expected("F", s_00=0.3),
-        expected("G", _00=0.5, _01=0.5, knee_2=0.5),
-        expected("H", **height),
+        expected("B"),
+        expected("E", _00=0.25),
+        expected("F"),
+        expected("I", s_00=0.3),
+        expected("J"),
+        expected("K", _00=0.5, _01=0.5, knee_2=0.5),
+        expected("L", **height),
     ]
-    alone = [expected("A", _00=7.0, s_00=35.0), expected("H")]
-    cases = [case(old | new | aborted, promql_expr_test=several), case(aborted, promql_expr_test=alone)]
+    alone = [expected("A", _00=7.0, s_00=35.0), expected("L")]
+    unfitted = {name: values for name, values in new.items() if "_fit_" not in name}
+    measured = [expected("B", _00=0.2), expected("E", _00=0.25), expected("I")]
+    cases = [
+        case(old | new | aborted, promql_expr_test=several),
+        case(aborted, promql_expr_test=alone),
+        case(unfitted, promql_expr_test=measured),
+    ]
     run_cases(promtool, tmp_path, [], cases)
 
 

@@ -65,6 +65,7 @@ from prober.exposition.dashboards.style import (
     text_mapping,
 )
 from prober.features.capacity import series as capacity_series
+from prober.features.capacity.dashboard import least_headroom
 from prober.features.diagnosis import series as diagnosis_series
 from prober.features.diagnosis.series import CAUSE_WORDS
 from prober.features.drift import series as drift_series
@@ -265,7 +266,7 @@ def _targets() -> Panel:
     alerts = f"count by (target) (group by ({ALERT}) ({FIRING})) or 0 * group by (target) ({SLO_STATE}{{{TARGET}}})"
     good, good_now = f"(1 - (1 - {objective}) * (1 - {budget}))", f"(1 - {bad_now} / ({events_now} > 0))"
     gone = f"min by (target) (clamp_min({left}, 0) / ({bad_rate} > (1 - {objective}) * {event_rate}))"
-    free = f'min by (target) ({capacity_series.HEADROOM}{{{TARGET},bound="lower"}})'
+    free = f"min by (target) {least_headroom('lower')}"
     share: Json = {"unit": "percentunit", "width": 84, "empty": "–"}
     ratio: Json = {"unit": "percentunit", "width": 68, "decimals": 0}
     columns = [
@@ -301,7 +302,7 @@ def _targets() -> Panel:
 
 
 def _headroom() -> Panel:
-    lower = f'min by (target) ({capacity_series.HEADROOM}{{{TARGET},bound="lower"}})'
+    lower = f"min by (target) {least_headroom('lower')}"
     return bars(
         "Least headroom",
         "Lower bound of the free share of the capacity of the twenty targets with the least, the least first. "

@@ -25,7 +25,8 @@ from prober.features.capacity import series as capacity_series
 RATE_AXIS = "requests per second"
 WITHOUT_POINTS = (("custom.showPoints", "never"),)
 BOUNDS = ("lower", "estimate", "upper")
-MIN_HEADROOM = 0.2  # default of `prober plan`, and the threshold of the alert
+MIN_HEADROOM = 0.2  # default of `prober plan`
+PERCENTILES = ("p50", "p90", "p95", "p99")  # of a measured stage
 ANNOTATION = annotation(
     "Sweep",
     "blue",
@@ -38,7 +39,7 @@ def board() -> Board:
     """The dashboard `capacity`."""
     rows = {
         "": _now(),
-        "Demand against capacity": [_headroom(), _requests(), _addable(), _kv()],
+        "Demand against capacity": [_headroom(), _requests(), _kv()],
         "Load curve": [_curve("ttft"), _curve("tpot"), _curve("itl"), _frontier()],
         "Sweeps": [_knee(), _added(), _ended()],
         "GPUs": _gpus(),
@@ -59,15 +60,18 @@ def _demand() -> str:
     return f"max({_users(f'{capacity_series.DEMAND}{{{TARGET}}}')})"
 
 
-def _least(declared: AnySeries, bound: str) -> str:
-    """PromQL for the minimum of a bound of an estimate, such as headroom, over the probers of a target."""
-    selector = f'{declared}{{{TARGET},bound="{bound}"}}'
-    return f"min({_users(selector)})"
+def least_headroom(bound: str) -> str:
+    """PromQL for a bound of the free share of the capacity by prober: the smaller of that by sweeps and that by users."""
+    by_sweeps, by_users = (
+        f'{declared}{{{TARGET},bound="{bound}"}}'
+        for declared in (capacity_series.HEADROOM, capacity_series.USERS_HEADROOM)
+    )
+    return f"({by_sweeps} < {by_users} or {by_users} or {by_sweeps})"
 
 
 def _free(bound: str) -> str:
-    """PromQL for one bound of the free share of the capacity."""
-    return _least(capacity_series.HEADROOM, bound)
+    """PromQL for one bound of the free share of the capacity, the least over the probers."""
+    return f"min({_users(least_headroom(bound))})"
 
 
 def _sweep_capacity(bound: str) -> str:
@@ -75,9 +79,9 @@ def _sweep_capacity(bound: str) -> str:
     return f'min({capacity_series.CAPACITY}{{{TARGET},bound="{bound}"}})'
 
 
-def _needed() -> str:
-    """PromQL for the instances needed at the peak demand of the time range, by the capacity's lower bound."""
-    return f"ceil(max_over_time((1 - {_free('lower')})[$__range:1m]) / {1 - MIN_HEADROOM:g})"
+def _needed(bound: str) -> str:
+    """PromQL for the instances needed at the peak demand of the time range, by a bound of the headroom."""
+    return f"ceil(max_over_time((1 - {_free(bound)})[$__range:1m]) / {1 - MIN_HEADROOM:g})"
 
 
 def _now() -> list[Panel]:
@@ -85,7 +89,8 @@ def _now() -> list[Panel]:
         stat(
             "Headroom",
             "Free share of the capacity now, for the traffic that is there, with its 90% interval: at least, estimate, at most. At 50% "
-            "free it can double. If it is unknown, the reason. Bad: the lower bound below 30% (orange) or 10% (red).",
+            "free it can double. With `metrics.slos` the smaller of that by sweeps and that by the users' own latencies. If it is "
+            "unknown, the reason. Bad: the lower bound below 30% (orange) or 10% (red).",
             "percentunit",
             *(now(_free(bound), name) for bound, name in zip(BOUNDS, ("at least", "estimate", "at most"), strict=True)),
             now(
@@ -135,10 +140,12 @@ def _now() -> list[Panel]:
         ),
         counts(
             "Instances for the peak",
-            "Instances of this target that the highest demand of the shown range needs, each filled to 80% of the lower bound of its "
-            "capacity, rounded up, and their GPUs. Bad: more than there are. No data: capacity, demand or GPUs are not known.",
-            now(_needed(), "instances"),
-            now(f"{_needed()} * count({WHOLE_GPUS})", "GPUs"),
+            "Instances like this target that the least headroom of the shown range needs, so that each has 20% free: by the estimate, "
+            "and at most, by the lower bound, with the GPUs of that. Where both differ, the interval of the headroom does not tell. "
+            "Bad: more than there are. No data: headroom or GPUs are not known.",
+            now(_needed("estimate"), "estimate"),
+            now(_needed("lower"), "at most"),
+            now(f"{_needed('lower')} * count({WHOLE_GPUS})", "GPUs, at most"),
             width=4,
         ),
         stat(
@@ -173,40 +180,19 @@ def _requests() -> Panel:
     )
 
 
-def _interval(title: str, text: str, unit: Unit, declared: AnySeries, **more: Any) -> Panel:
-    """Panel of an estimate over time, with a band from its lower to its upper confidence bound."""
-    return series(
-        title,
-        text,
-        unit,
-        *(Query(_least(declared, bound), bound) for bound in BOUNDS),
-        width=12,
-        empty="unknown: the panel Headroom says why",
-        overrides=band("lower", "upper"),
-        **more,
-    )
-
-
 def _headroom() -> Panel:
-    return _interval(
+    return series(
         "Headroom over time",
-        "Free share of the capacity for the traffic that is there, with its 90% interval; below 0% demand exceeds the capacity. "
+        "Free share of the capacity for the traffic that is there, with its 90% interval; below 0% demand exceeds the capacity. With "
+        "`metrics.slos` the smaller of that by sweeps and that by the users' own latencies. "
         "Bad: a lower bound near 0 at the daily peak.",
         "percentunit",
-        capacity_series.HEADROOM,
+        *(Query(_free(bound), bound) for bound in BOUNDS),
+        width=12,
+        empty="unknown: no sweep has found a capacity, or the engine's page does not count requests and tokens",
+        overrides=band("lower", "upper"),
         low=None,
         high=1,
-    )
-
-
-def _addable() -> Panel:
-    return _interval(
-        "Requests like the sweep's that fit beside the traffic",
-        "Requests per second of the sweep's shape that can be added to the traffic that is there, with the 90% interval. They may be "
-        "several times as long as the requests of the traffic, or shorter: it can grow by another number of its own. "
-        "Bad: less than the traffic that you want to move here.",
-        "reqps",
-        capacity_series.ADDABLE,
     )
 
 
@@ -306,15 +292,21 @@ def _curve(signal: str) -> Panel:
     name = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL"}[signal]
 
     def of(percentile: str) -> str:
+        """PromQL for a measured quantile; none if only other quantiles were fitted, beside which it would look like a bad fit."""
         more = f'{TARGET},signal="{signal}",percentile="{percentile}"'
-        return f"max by (stage) ({capacity_series.SWEEP_STAGE_LATENCY}{{{more}}} {NEWEST})"
+        same = fitted(f'="{percentile}"')
+        return f"max by (stage) ({capacity_series.SWEEP_STAGE_LATENCY}{{{more}}} {NEWEST}) unless on () ({fit} unless on () ({same}))"
 
     def by_point(expr: str) -> str:
         """PromQL that joins the labels slo and point of `expr` into the label `stage`."""
         joined = f'label_join(max by (slo, point) ({expr}), "stage", " ", "slo", "point")'
         return f'label_replace(label_replace({joined}, "slo", "", "", ""), "point", "", "", "")'
 
-    fit = f'{capacity_series.FIT_LATENCY}{{{TARGET},signal="{signal}"}} {NEWEST}'
+    def fitted(match: str) -> str:
+        """PromQL for the fitted quantiles, by a matcher of the percentile."""
+        return f'{capacity_series.FIT_LATENCY}{{{TARGET},signal="{signal}",percentile{match}}} {NEWEST}'
+
+    fit = fitted('!=""')
     fit_rates = f"{capacity_series.FIT_RATE}{{{TARGET}}} and on (instance, target, slo, point) ({fit})"
     judged = f'llmslo_slo_threshold_seconds{{{TARGET},signal="{signal}"}}'
     height = f'max({capacity_series.SWEEP_STAGE_LATENCY}{{{TARGET},signal="{signal}"}} {NEWEST} or {fit} or {judged})'
@@ -326,8 +318,9 @@ def _curve(signal: str) -> Panel:
     ends = f"{STAGE_RATES} or {_row_named('knee 2', upper)}"
     queries, transformations = _over_rate(
         rates,
-        *((of(percentile), percentile) for percentile in ("p50", "p90", "p95", "p99")),
-        (by_point(fit), "fitted"),
+        *((of(percentile), percentile) for percentile in PERCENTILES),
+        *((by_point(fitted(f'="{percentile}"')), f"fitted {percentile}") for percentile in PERCENTILES),
+        (by_point(fitted(f'!~"{"|".join(PERCENTILES)}"')), "fitted quantile of the SLO"),
         (f"0 * ({ends}) + on () group_left () min({judged})", "limit of the SLO"),
         (" or ".join(_row_named(name, f"{height} and on () {lower}") for name in edges), "knee, 90% interval"),
         (" or ".join(_row_named(name, f"{height} and on () {lower}") for name in middle), "knee, estimate"),
@@ -335,7 +328,8 @@ def _curve(signal: str) -> Panel:
     return _trend(
         f"{name} over load",
         f"{name} in each stage over the total rate, of the last sweep that found a capacity; without quantiles that have too few "
-        "samples. Dotted: the quantile that the SLO is about, by the engine model that was fitted to the sweep. "
+        "samples. Dotted: the quantile that the SLO is about, by the engine model that was fitted to the sweep; then only the same "
+        "quantile is shown as measured. "
         "Band: the interval of the knee. Bad: a knee at a lower rate than before. No band: no knee was found for this latency.",
         "s",
         queries,
@@ -345,7 +339,7 @@ def _curve(signal: str) -> Panel:
         overrides=[
             dashed("limit of the SLO", in_legend=True),
             named("limit of the SLO", *WITHOUT_POINTS),
-            named("fitted", *WITHOUT_POINTS, ("custom.lineStyle", {"fill": "dot", "dash": [2, 6]})),
+            named("fitted .*", *WITHOUT_POINTS, ("custom.lineStyle", {"fill": "dot", "dash": [2, 6]})),
             fixed_color(
                 "knee, 90% interval", BLUE, *WITHOUT_POINTS, ("custom.lineWidth", 0), ("custom.fillOpacity", 15)
             ),
@@ -392,10 +386,9 @@ def _ended() -> Panel:
 
     return counts(
         "Sweeps by result",
-        "Sweeps that ended in this range, by verdict and by stop reason, and refused sweeps. "
+        "Sweeps that ended in this range, by verdict, and sweeps that were refused. "
         "Bad: void, not_judged, no_estimate, failed, or refused repeatedly: the capacity becomes outdated.",
         now(of(capacity_series.SWEEPS, "verdict"), "{{verdict}}"),
-        now(of(capacity_series.SWEEP_STOPS, "reason"), "stopped by {{reason}}"),
         now(of(capacity_series.SWEEPS_REFUSED, "reason"), "refused: {{reason}}"),
         width=16,
         height=8,

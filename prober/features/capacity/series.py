@@ -137,22 +137,32 @@ def alerts() -> tuple[Alert, ...]:
 
 
 def _headroom() -> Alert:
-    """Alert if even the upper bound of the free share is low, so that the figure's error is not the reason.
+    """Alert if the free share is low by its estimate, and clearly so by its interval.
 
-    The largest value of several probers counts: during a sweep the others count it as demand. While a sweep or a restart
-    removes the figure for minutes, the alert continues; it ends with the engine that had the figure.
+    The estimate's median error is 6 points, so at 15% seldom more than 30% is free; an interval that reaches 30% tells too little.
+    The smaller of both headrooms counts, and of several probers the largest value, because during a sweep the others count it as
+    demand. While a sweep or a restart removes the figure for minutes, the alert continues; it ends with the engine that had the figure.
     """
-    figure = 'llmslo_headroom_ratio{bound="upper"}'
-    free = f"max by (target) ({figure} or last_over_time({figure}[30m]) {_of_present_engine('30m')})"
-    lower = query('min(llmslo_headroom_ratio{target=%[1]q,bound="lower"})', "target")
+
+    def free(bound: str) -> str:
+        figure = f'{{__name__=~"{HEADROOM}|{USERS_HEADROOM}",bound="{bound}"}}'
+        return (
+            f"max by (target) (min without () ({figure} or last_over_time({figure}[30m]) {_of_present_engine('30m')}))"
+        )
+
+    lower, upper = (
+        query(f'min({{__name__=~"{HEADROOM}|{USERS_HEADROOM}",target=%[1]q,bound="{bound}"}})', "target")
+        for bound in ("lower", "upper")
+    )
     return Alert(
         "LLMHeadroomLow",
         "warning",
-        f"{free} < 0.2\nand on (target)\n({PRESENT})\n",
+        f"({free('estimate')}\nor {free('upper')}) < 0.15\nand on (target)\n{free('upper')} < 0.3\nand on (target)\n({PRESENT})\n",
         "15m",
         "{{ $labels.target }} has little capacity left",
-        "At most {{ $value | humanizePercentage }} of the capacity that sweeps found is free for traffic like that of now"
-        f"{{{{ range {lower} }}}}, at least {{{{ .Value | humanizePercentage }}}}{{{{ end }}}} (below 0%: the load is higher than the "
+        "{{ $value | humanizePercentage }} of the capacity that sweeps found is free for traffic like that of now"
+        f"{{{{ range {lower} }}}}, at least {{{{ .Value | humanizePercentage }}}}{{{{ end }}}}"
+        f"{{{{ range {upper} }}}}, at most {{{{ .Value | humanizePercentage }}}}{{{{ end }}}} (below 0%: the load is higher than the "
         "capacity).",
         link=Link("capacity", ("target",)),
     )
