@@ -180,7 +180,7 @@ def _costs(specs: Configuration, sweeps: "Mapping[str, SweepCost]") -> None:
         echo(f"{'':32} {'tokens a sweep':>14} {'$':>8} {'a day':>9} {'tokens a day':>14} {'$':>8}  limited by")
         echo("".join(f"{f'sweep of {name}':32} {figures}\n" for name, figures in _grouped(swept)), end="")
         echo("Sweeps that are asked for, or follow a change of the engine, come on top; a budget holds for all.")
-        if any(cost.assumes_probe for cost in sweeps.values()):
+        if any(cost.spec.sweep and "workload" not in cost.spec.sweep.model_fields_set for cost in sweeps.values()):
             echo(
                 "Sweeps without `workload` send requests like the users' own where the engine's page tells their lengths. Nothing is "
                 "known of these here; the figures are those of `probe`."

@@ -70,17 +70,12 @@ def plan(
         )
         names = _per_sweep("--gpu", gpu, len(results))
         asked = _per_sweep("--gpus-per-instance", gpus_per_instance, len(results))
-        gpus = [asked[i] or _measured_gpus(result) for i, result in enumerate(results)]
         prices = _per_sweep("--gpu-price", gpu_price, len(results))
-        offers = [
-            _Offer(
-                names[i] or result.context.gpu or result.id,
-                gpus[i] or 1,
-                gpus[i] is None,
-                size(result, demand, gpus[i] or 1, prices[i] if gpu_price else _known_price(result)),
-            )
-            for i, result in enumerate(results)
-        ]
+        offers = []
+        for result, name, count, price in zip(results, names, asked, prices, strict=True):
+            gpus = count or _measured_gpus(result)
+            answer = size(result, demand, gpus or 1, price if gpu_price else _known_price(result))
+            offers.append(_Offer(name or result.context.gpu or result.id, gpus or 1, gpus is None, answer))
     if as_json:
         rows = [
             {"gpu": offer.name, "is_gpu_count_assumed": offer.is_assumed, **asdict(offer.answer)} for offer in offers
@@ -159,7 +154,7 @@ def _notes(demand: Demand, offers: list[_Offer]) -> Iterator[str]:
         f"instances = ceil({demand.peak_text} ÷ (what one carries × {1 - demand.headroom:g})): {demand.headroom:.0%} of the "
         f"capacity stays free. What one carries is {carried}"
     )
-    if any(not size.reached for size in sizes):
+    if any(size.estimate is None for size in sizes):
         yield "≥: the sweep reached no knee, so fewer may do."
     if any(size.dollars_per_hour is not None for size in sizes):
         yield "Prompt, output and all tokens at the peak each bear the whole price."
@@ -183,7 +178,8 @@ def _loss(answer: Size, demand: Demand) -> str:
 def _rows(answers: list[Size], demand: Demand) -> Iterator[tuple[str, list[str]]]:
     if any(size.estimate is not None for size in answers):
         yield "estimated knee", ["–" if size.estimate is None else demand.text(size.estimate) for size in answers]
-    yield "one carries", [f"{'' if size.reached else '≥ '}{demand.text(size.per_instance)}" for size in answers]
+    at_least = ["≥ " * (size.estimate is None) for size in answers]
+    yield "one carries", [f"{mark}{demand.text(of.per_instance)}" for mark, of in zip(at_least, answers, strict=True)]
     yield "gives way first", [size.slo for size in answers]
     yield "instances", [f"{size.instances:,}" for size in answers]
     yield "GPUs", [f"{size.gpus:,}" for size in answers]

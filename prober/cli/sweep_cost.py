@@ -86,11 +86,6 @@ class SweepCost:
         return amount if self.is_explicit else min(amount, max(0.0, _left(self.spec).get(kind, inf)))
 
     @property
-    def assumes_probe(self) -> bool:
-        """True if the lengths of the requests are unknown, and those of `probe` are assumed."""
-        return self.spec.sweep is not None and "workload" not in self.spec.sweep.model_fields_set
-
-    @property
     def has_price(self) -> bool:
         """True if the budget has prices."""
         return self.spec.budget is not None and self.spec.budget.price_per_million is not None

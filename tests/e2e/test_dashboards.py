@@ -86,7 +86,6 @@ REAL: dict[str, dict[str, str]] = {
     "capacity": {
         "Headroom": NO_SWEEP, "Capacity age": NO_SWEEP, "Capacity exhaustion": NO_SWEEP,
         "Instances for the peak": NO_SWEEP,
-        "Sweep load now": "sweeps are not configured", "Load that sweeps added": "sweeps are not configured",
         "Traffic can grow by": NO_SWEEP, "Demand against capacity A": NO_SWEEP, "Demand against capacity B": NO_SWEEP,
         "Demand against capacity C": NO_SWEEP, "Headroom over time": NO_SWEEP,
         "Knee found by sweeps": NO_SWEEP, "TTFT over load": NO_SWEEP,

@@ -137,7 +137,7 @@ def sized(demand: Demand, result: Result | None = None, gpus: int = 2, price: fl
 def test_instances_gpus_and_cost() -> None:
     """ceil(100 ÷ (10 × 0.8)) = 13, by the lower bound of the SLO that gives way first."""
     found = sized(Demand(100.0))
-    assert (found.instances, found.gpus, found.slo, found.reached, found.is_alone) == (13, 26, "ttft", True, True)
+    assert (found.instances, found.gpus, found.slo, found.estimate, found.is_alone) == (13, 26, "ttft", 12.0, True)
     assert found.per_instance == pytest.approx(10)
     assert found.free == pytest.approx(1 - 100 / 130)
     assert found.dollars_per_hour == 52.0
@@ -166,7 +166,7 @@ def test_an_exact_fit_takes_no_more() -> None:
 def test_a_knee_that_was_not_reached_is_a_lower_bound() -> None:
     """The highest rate is known to hold."""
     found = sized(Demand(100.0), replace(sweep(), slos=(), capacities=sweep().capacities[1:]))
-    assert (found.per_instance, found.reached) == (16.5, False)
+    assert (found.per_instance, found.estimate) == (16.5, None)
 
 
 def of(*capacities: Capacity) -> Result:

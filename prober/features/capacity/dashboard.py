@@ -1,7 +1,5 @@
 """Capacity dashboard: capacity, demand, headroom, forecast and sweeps of a target."""
 
-from typing import Any
-
 from prober.exposition.dashboards.board import HEADROOM_STEPS, Board, annotation
 from prober.exposition.dashboards.panels import Panel, Query, counts, now, row, series, stat
 from prober.exposition.dashboards.queries import NOW, STEP, TARGET, WHOLE_GPUS, gauge, increase, rate
@@ -41,7 +39,7 @@ def board() -> Board:
         "": _now(),
         "Demand against capacity": [_headroom(), _requests(), _kv()],
         "Load curve": [_curve("ttft"), _curve("tpot"), _curve("itl"), _frontier()],
-        "Sweeps": [_knee(), _added(), _ended()],
+        "Sweeps": [_knee(), _ended()],
         "GPUs": _gpus(),
     }
     text = "Capacity of one target from sweeps, with its interval; demand, headroom, forecast and cost."
@@ -56,10 +54,6 @@ def _users(selector: str) -> str:
     return f"({selector} unless on (target) {swept} or {selector} and on (target, instance) {swept})"
 
 
-def _demand() -> str:
-    return f"max({_users(f'{capacity_series.DEMAND}{{{TARGET}}}')})"
-
-
 def least_headroom(bound: str) -> str:
     """PromQL for a bound of the free share of the capacity by prober: the smaller of that by sweeps and that by users."""
     by_sweeps, by_users = (
@@ -72,11 +66,6 @@ def least_headroom(bound: str) -> str:
 def _free(bound: str) -> str:
     """PromQL for one bound of the free share of the capacity, the least over the probers."""
     return f"min({_users(least_headroom(bound))})"
-
-
-def _sweep_capacity(bound: str) -> str:
-    """PromQL for one bound of the knee in requests per second, including the background load of the sweep."""
-    return f'min({capacity_series.CAPACITY}{{{TARGET},bound="{bound}"}})'
 
 
 def _needed(bound: str) -> str:
@@ -163,14 +152,14 @@ def _now() -> list[Panel]:
 
 
 def _requests() -> Panel:
-    capacity = {bound: f"{_demand()} / (1 - {_free(bound)} < 1)" for bound in BOUNDS}
+    demand = f"max({_users(f'{capacity_series.DEMAND}{{{TARGET}}}')})"
     return series(
         "Demand against capacity",
         "Requests per second that arrive at the engine, and how many of their present size it can serve with its SLOs met, with the "
         "90% interval. The capacity moves with the size of the requests. Bad: demand in or above the band.",
         "reqps",
-        *(Query(expr, f"capacity, {bound}") for bound, expr in capacity.items()),
-        Query(_demand(), "demand"),
+        *(Query(f"{demand} / (1 - {_free(bound)} < 1)", f"capacity, {bound}") for bound in BOUNDS),
+        Query(demand, "demand"),
         width=12,
         overrides=[
             *band("capacity, lower", "capacity, upper"),
@@ -225,7 +214,10 @@ def _knee() -> Panel:
         "below it: for the traffic of now read `Demand against capacity`. "
         "Bad: lower than after the previous sweep at the same sizes; the SLO with the lowest estimate sets the capacity.",
         "reqps",
-        *(Query(_sweep_capacity(bound), f"all SLOs, {bound}") for bound in BOUNDS),
+        *(
+            Query(f'min({capacity_series.CAPACITY}{{{TARGET},bound="{bound}"}})', f"all SLOs, {bound}")
+            for bound in BOUNDS
+        ),
         Query(gauge(capacity_series.CAPACITY, "slo", ',bound="estimate"'), "SLO {{slo}}"),
         width=12,
         empty="no sweep has found a capacity in this range",
@@ -233,33 +225,28 @@ def _knee() -> Panel:
     )
 
 
-def _over_rate(rates: str, *values: tuple[str, str]) -> tuple[list[Query], list[Json]]:
-    """Queries and transformations for a chart of values over the request rate: one row per `stage`, sorted by rate.
+def _trend(title: str, text: str, unit: Unit, rates: str, *values: tuple[str, str], overrides: list[Json]) -> Panel:
+    """Panel of lines over the request rate, by a table with one row per `stage`. Lines continue over missing values.
 
     rates: PromQL for requests per second by `stage`; values: (PromQL by `stage`, name). Equal rates show the largest value.
     """
-    exprs = [rates, *(expr for expr, _ in values)]
-    refs = [f"Value #{chr(ord('A') + place)}" for place in range(len(exprs))]
+    queries = [row(rates), *(row(expr) for expr, _ in values)]
+    refs = [f"Value #{chr(ord('A') + place)}" for place in range(len(queries))]
     grouped: Json = {refs[0]: {"aggregations": [], "operation": "groupby"}}
     grouped |= {ref: {"aggregations": ["max"], "operation": "aggregate"} for ref in refs[1:]}
-    after = [refs[0], *(f"{ref} (max)" for ref in refs[1:])]
-    names = [RATE_AXIS, *(name for _, name in values)]
+    after, names = [refs[0], *(f"{ref} (max)" for ref in refs[1:])], [RATE_AXIS, *(name for _, name in values)]
     renamed = {"excludeByName": {}, "indexByName": {name: place for place, name in enumerate(after)}}
-    return [row(expr) for expr in exprs], [
+    transformations: list[Json] = [
         {"id": "merge", "options": {}},
         {"id": "groupBy", "options": {"fields": grouped}},
         {"id": "sortBy", "options": {"fields": {}, "sort": [{"field": refs[0], "desc": False}]}},
         {"id": "organize", "options": renamed | {"renameByName": dict(zip(after, names, strict=True))}},
     ]
-
-
-def _trend(title: str, text: str, unit: Unit, queries: list[Query], transformations: list[Json], **more: Any) -> Panel:
-    """Panel of lines over the request rate. Lines continue over missing values, because few rows have a value for each."""
     lines = series(title, text, unit, *queries)
     custom = {**lines.custom, "showPoints": "always", "pointSize": 7, "lineWidth": 2, "spanNulls": True}
     return Panel(
-        "trend", title, text, unit, queries, transformations=transformations,
-        options=dict(lines.options), custom=custom, low=0, empty="no sweep yet", **more,
+        "trend", title, text, unit, queries, transformations=transformations, options=dict(lines.options), custom=custom,
+        low=0, empty="no sweep yet", width=12, height=10, overrides=[*overrides, named(RATE_AXIS, ("unit", "reqps"))],
     )  # fmt: skip
 
 
@@ -279,10 +266,7 @@ def _row_named(name: str, expr: str) -> str:
 
 def _knees(signal: str, bound: str) -> str:
     """PromQL for a bound (lower, estimate or upper) of a latency's knee; the lowest over its SLOs."""
-    capacity, judged = (
-        capacity_series.CAPACITY,
-        f'llmslo_slo_threshold_seconds{{{TARGET},signal="{signal}"}}',
-    )
+    capacity, judged = capacity_series.CAPACITY, f'llmslo_slo_threshold_seconds{{{TARGET},signal="{signal}"}}'
     knees = f'{judged} and on (target, slo) {capacity}{{{TARGET},bound="upper"}}'
     return f'min({capacity}{{{TARGET},bound="{bound}"}} {NEWEST} and on (target, slo) ({knees}))'
 
@@ -316,15 +300,6 @@ def _curve(signal: str) -> Panel:
     middle = {"estimate 1": f"{estimate} * 0.998", "estimate 2": f"{estimate} * 1.002"}
     rates = " or ".join((STAGE_RATES, by_point(fit_rates), *(_row_named(*row) for row in (edges | middle).items())))
     ends = f"{STAGE_RATES} or {_row_named('knee 2', upper)}"
-    queries, transformations = _over_rate(
-        rates,
-        *((of(percentile), percentile) for percentile in PERCENTILES),
-        *((by_point(fitted(f'="{percentile}"')), f"fitted {percentile}") for percentile in PERCENTILES),
-        (by_point(fitted(f'!~"{"|".join(PERCENTILES)}"')), "fitted quantile of the SLO"),
-        (f"0 * ({ends}) + on () group_left () min({judged})", "limit of the SLO"),
-        (" or ".join(_row_named(name, f"{height} and on () {lower}") for name in edges), "knee, 90% interval"),
-        (" or ".join(_row_named(name, f"{height} and on () {lower}") for name in middle), "knee, estimate"),
-    )
     return _trend(
         f"{name} over load",
         f"{name} in each stage over the total rate, of the last sweep that found a capacity; without quantiles that have too few "
@@ -332,10 +307,13 @@ def _curve(signal: str) -> Panel:
         "quantile is shown as measured. "
         "Band: the interval of the knee. Bad: a knee at a lower rate than before. No band: no knee was found for this latency.",
         "s",
-        queries,
-        transformations,
-        width=12,
-        height=10,
+        rates,
+        *((of(percentile), percentile) for percentile in PERCENTILES),
+        *((by_point(fitted(f'="{percentile}"')), f"fitted {percentile}") for percentile in PERCENTILES),
+        (by_point(fitted(f'!~"{"|".join(PERCENTILES)}"')), "fitted quantile of the SLO"),
+        (f"0 * ({ends}) + on () group_left () min({judged})", "limit of the SLO"),
+        (" or ".join(_row_named(name, f"{height} and on () {lower}") for name in edges), "knee, 90% interval"),
+        (" or ".join(_row_named(name, f"{height} and on () {lower}") for name in middle), "knee, estimate"),
         overrides=[
             dashed("limit of the SLO", in_legend=True),
             named("limit of the SLO", *WITHOUT_POINTS),
@@ -344,39 +322,19 @@ def _curve(signal: str) -> Panel:
                 "knee, 90% interval", BLUE, *WITHOUT_POINTS, ("custom.lineWidth", 0), ("custom.fillOpacity", 15)
             ),
             fixed_color("knee, estimate", BLUE, *WITHOUT_POINTS, ("custom.lineWidth", 0), ("custom.fillOpacity", 70)),
-            _x_axis(),
         ],
     )
 
 
-def _x_axis() -> Json:
-    return named(RATE_AXIS, ("unit", "reqps"))
-
-
 def _frontier() -> Panel:
-    queries, transformations = _over_rate(
-        STAGE_RATES,
-        (f"max by (stage) ({capacity_series.SWEEP_STAGE_TOKENS}{{{TARGET}}} {NEWEST})", "output tokens per second"),
-    )
     return _trend(
         "Throughput over load",
         "Output tokens per second of the sweep's requests at the rate of each stage over the total rate, of the last sweep that found "
         "a capacity, without stages that were too short to show it. Bad: it levels off below the rate that you need.",
         "short",
-        queries,
-        transformations,
-        width=12,
-        height=10,
-        overrides=[_x_axis()],
-    )
-
-
-def _added() -> Panel:
-    return series(
-        "Load that sweeps added",
-        "Request rate of sweeps, on top of production. Bad: a sweep at a busy hour.",
-        "reqps",
-        Query(f"max({capacity_series.SWEEP_RATE}{{{TARGET}}})", "added"),
+        STAGE_RATES,
+        (f"max by (stage) ({capacity_series.SWEEP_STAGE_TOKENS}{{{TARGET}}} {NEWEST})", "output tokens per second"),
+        overrides=[],
     )
 
 
@@ -390,7 +348,7 @@ def _ended() -> Panel:
         "Bad: void, not_judged, no_estimate, failed, or refused repeatedly: the capacity becomes outdated.",
         now(of(capacity_series.SWEEPS, "verdict"), "{{verdict}}"),
         now(of(capacity_series.SWEEPS_REFUSED, "reason"), "refused: {{reason}}"),
-        width=16,
+        width=12,
         height=8,
         empty="no sweep ended or was refused in this range",
     )
@@ -426,7 +384,7 @@ def _gpus() -> list[Panel]:
         series(
             "Demand by kind of token",
             "Prompt and output tokens per second of the engine, without the time of sweeps, and both without cached prompts. Bad: a "
-            "ratio far from that of the sweep: the interval of the headroom is wider. Sweep with a closer workload.",
+            "ratio far from that of the sweep: the interval of the headroom is wider. Sweep without `workload`.",
             "short",
             Query(f"{rate('llmslo_engine_prompt_tokens_total')} unless on (target) {swept}", "prompt"),
             Query(f"{rate('llmslo_engine_generation_tokens_total')} unless on (target) {swept}", "output"),

@@ -55,7 +55,6 @@ class Size:
     slo: the SLO with the lowest capacity
     free: share of the capacity that is free at the peak
     holds_without_one: after losing one instance, the others carry the peak
-    reached: the sweep found the knee of that SLO
     dollars_*: None without a price, or if the sweep counted no tokens. Each price per token divides the full cost by the prompt tokens,
     the output tokens, or both.
     """
@@ -65,7 +64,6 @@ class Size:
     per_instance: float
     slo: str
     free: float
-    reached: bool
     holds_without_one: bool
     is_alone: bool = True
     estimate: float | None = None
@@ -107,7 +105,6 @@ def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: floa
         per_instance=per_instance,
         slo=least.slo,
         free=1 - demand.peak / (needed * per_instance),
-        reached=least.estimate is not None,
         estimate=min(of.estimate or of.lower or 0.0 for of in alone) if least.estimate is not None else None,
         holds_without_one=demand.peak <= (needed - 1) * per_instance,
         is_alone=result.interference == ()

@@ -189,17 +189,12 @@ def _highest_rate(result: Result) -> float:
 
 
 def _meaning(capacity: Capacity, result: Result) -> str:
-    if capacity.verdict == "not_reached":
-        return f"it holds at {capacity.text(capacity.lower)}, as its events show; no knee was reached"
-    if capacity.verdict == "below":
-        lower = "number" if capacity.users else "rate"
-        return f"it fails at {capacity.text(capacity.upper)}, and no lower {lower} is shown to hold"
     if capacity.verdict == "found" and not capacity.users:
         highest_per_s, fit = _highest_rate(result), {"model": "engine model", "fractions": "shares of bad events"}
         is_beyond = 0 < highest_per_s < (capacity.estimate or 0)
         beyond = f"; an extrapolation, as no rate above {highest_per_s:.3g}/s was sent" if is_beyond else ""
         return f"an estimate of the knee by the {fit[capacity.fit]}{beyond}"
-    return words([capacity]).removeprefix(f"{capacity.slo}: ")
+    return words([capacity]).removeprefix(capacity.slo).lstrip(": ")
 
 
 _VERDICTS = {
