@@ -134,7 +134,7 @@ def _now() -> list[Panel]:
             "Bad: more than there are. No data: headroom or GPUs are not known.",
             now(_needed("estimate"), "estimate"),
             now(_needed("lower"), "at most"),
-            now(f"{_needed('lower')} * count({WHOLE_GPUS})", "GPUs, at most"),
+            now(f"{_needed('lower')} * count({WHOLE_GPUS})", "GPUs"),
             width=4,
         ),
         stat(
@@ -198,7 +198,7 @@ def _kv() -> Panel:
         Query(size, "total tokens"),
         Query(f"{size} * {rate('llmslo_engine_requests_total')} / ({tokens} > 0)", "requests that fit"),
         high=1,
-        width=12,
+        width=24,
         overrides=[
             on_the_right("total tokens", "short"),
             on_the_right("requests that fit", "none"),
