@@ -15,7 +15,7 @@ Verdict = Literal["found", "between", "not_reached", "below", "not_enough_data"]
 
 MIN_RATE_S = 20.0  # a shorter time does not show that a rate holds: queues grow slowly
 MIN_LOG_ERROR = 1e-6  # of an estimate whose interval has no width
-COMMON_ERROR = 0.7  # share of the variance that is common to all sweeps of an engine
+COMMON_ERROR = 0.9  # share of the variance that is common to all sweeps of an engine (bench/headroom_independent.py)
 MAX_BUDGET_SHARE = 0.7  # above this share of bad events, more events would not prove that the budget is kept
 
 
@@ -144,11 +144,12 @@ class Capacity:
 def pooled(logs: Sequence[float], errors: Sequence[float]) -> tuple[float, float]:
     """Pool logs of estimates of one engine by several sweeps: (mean, standard error).
 
-    A share COMMON_ERROR of the smallest variance does not shrink, because all sweeps use the same model.
+    A share COMMON_ERROR of their (harmonic) mean variance does not shrink, because all sweeps use the same model.
     """
     weights = [max(error, MIN_LOG_ERROR) ** -2 for error in errors]
     mean = sum(map(mul, weights, logs)) / sum(weights)
-    return mean, math.sqrt(COMMON_ERROR * min(errors) ** 2 + (1 - COMMON_ERROR) / sum(weights))
+    variance = len(weights) / sum(weights)
+    return mean, math.sqrt(variance * (COMMON_ERROR + (1 - COMMON_ERROR) / len(weights)))
 
 
 def holds_at(levels: Sequence[RateEvents], budget: float) -> float | None:
