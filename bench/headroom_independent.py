@@ -44,6 +44,7 @@ ABSENT = 1.0  # error of a figure that is not given
 NEAR_ZERO, FRIENDLY = 0.05, 0.1
 BUSY = (0.6, 0.85)  # use at which the width matters most
 ENDED, VERDICTS = "llmslo_sweep_last_end_timestamp_seconds", "llmslo_sweeps_total"
+FIGURES = ("found", "between")  # verdicts of sweeps that give an interval
 HEADROOM, USERS = "llmslo_headroom_ratio", "llmslo_users_headroom_ratio"
 SHOWN = ("llmslo_demand", "llmslo_capacity_requests")  # beside the gauge, for whoever looks for the cause of an error
 # Goals of a reading: error, width.
@@ -323,7 +324,7 @@ def goals_of_group(group: str, rows: Sequence[Row]) -> list[Row]:
         results += signs(f"{group}, every minute", settled)
         sweeps = [sweep for row in rows for sweep in row["sweeps"] if sweep["knee_per_s"] > 0]
         if sweeps:
-            none = 1 - sum(sweep.get("verdict") == "found" for sweep in sweeps) / len(sweeps)
+            none = 1 - sum(sweep.get("verdict") in FIGURES for sweep in sweeps) / len(sweeps)
             results.append(goal(f"{group}: sweeps without a figure, of {len(sweeps)} with room", none, 0.05, "share"))
         if ratios := [ratio for sweep in sweeps if (ratio := harm(sweep)) is not None]:
             results.append(goal(f"{group}: requests of a sweep ÷ those of a grid, median", median(ratios), 0.12, ""))
