@@ -261,7 +261,9 @@ def words(capacities: Sequence[Capacity]) -> str:
             case Capacity(slo, "not_reached", float() as lower):
                 texts.append(f"{slo} holds at {capacity.text(lower)}{beside}; no knee was reached")
             case Capacity(slo, "below", upper=float() as upper, samples=samples):
-                texts.append(f"{slo}: knee below {capacity.text(upper)} by {samples:,} requests{beside}")
+                texts.append(
+                    f"{slo}: fails at {capacity.text(upper)}, its knee is below, by {samples:,} requests{beside}"
+                )
             case _:
                 texts.append(f"{capacity.slo}: not enough data{lacking(capacity)}")
     return "; ".join(texts) or "nothing can be said"

@@ -50,7 +50,7 @@ def test_a_target_that_fails_at_the_lowest_rate_is_told_with_its_figures(tmp_pat
     with beside(mock(Settings(behaviour=Behaviour(ttft=Constant(0.05), itl=Constant(0.001), slots=4)))) as (url,):
         ended = prober("sweep", url, *options, *shape)
     assert ended.returncode == 1, ended.stdout + ended.stderr
-    assert "ttft: knee below 4/s by " in ended.stdout
+    assert "ttft: fails at 4/s, its knee is below, by " in ended.stdout
     assert "ramp 4/s" in ended.stdout
     result = json.loads(saved.read_text())["llm_slo_prober"]["result"]
     assert [capacity["verdict"] for capacity in result["capacities"]] == ["below"]

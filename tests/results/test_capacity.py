@@ -143,7 +143,9 @@ def test_a_wide_interval_and_an_upper_bound_are_told() -> None:
     """With the number of requests that they rest on."""
     wide = Capacity("a", "between", 1.5, 1.9, 2.3, samples=60)
     assert words([wide]) == "a: knee between 1.5 and 2.3/s by 60 requests, wide"
-    assert words([Capacity("a", "below", upper=0.5, samples=9)]) == "a: knee below 0.5/s by 9 requests"
+    assert (
+        words([Capacity("a", "below", upper=0.5, samples=9)]) == "a: fails at 0.5/s, its knee is below, by 9 requests"
+    )
 
 
 def test_a_knee_is_told_with_the_load_that_was_there_and_without() -> None:

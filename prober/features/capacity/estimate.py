@@ -41,6 +41,9 @@ MAX_SHIFT = 0.5  # of a bootstrap model's knee, in logs
 # Additional if sending ended before the target's limit or a breach: an unseen limit may be near, more likely for a
 # distant knee.
 ERROR_NOT_REACHED, ERROR_PER_LOG_DISTANCE = 0.08, 0.25
+# By how much, in logs, such a knee is too high: limits that show only when they bind are in no model. The median over the development
+# half of bench/headroom_independent.py.
+BIAS_NOT_REACHED = 0.1
 # Ratio of estimate to highest rate, if sending ended before the target's limit, and at it.
 MAX_EXTRAPOLATION, MAX_BEYOND_REACHED = 3.0, 1.6
 # By how much a short stage overstates the knee, in logs, for signals without a queue before them.
@@ -189,7 +192,8 @@ def _by_model(
     half_width = Z * _model_error(record, (slo, exact), fitted, model, knee, beyond, rng)
     # Unproved background is not part of the rates: the capacity is what can be added to it.
     unseen_per_s = 0.0 if fitted.background.known else fitted.background.per_s
-    per_s = knee.rate_per_s - unseen_per_s
+    unseen_limits = 1.0 if record.reached else exp(-BIAS_NOT_REACHED)
+    per_s = knee.rate_per_s * unseen_limits - unseen_per_s
     if per_s <= 0 or _is_contradicted(record, slo, model, per_s, rng):
         return None, 0.0
     half_width *= knee.rate_per_s / per_s
