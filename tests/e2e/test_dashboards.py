@@ -66,7 +66,10 @@ ENOUGH = {
         **dict.fromkeys(("TTFT E", "ITL E", "TPOT E", "E2E E"), "its samples are enough for a p99"),
         "Streams A": "its state is failing",
     },
-    "capacity": {"Headroom D": "its headroom is known"},
+    "capacity": {
+        "Headroom D": "its headroom is known",
+        **dict.fromkeys((f"{name} over load J" for name in ("TTFT", "TPOT", "ITL")), "no fit is of another percentile"),
+    },
     "engine": {"Requests finished, by reason C": "it counts more reasons than requests"},
 }
 REAL: dict[str, dict[str, str]] = {
