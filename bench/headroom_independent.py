@@ -71,7 +71,7 @@ def configuration(scene: Scene, has_page: bool, mode: str) -> str:
     )
     page = f"interval: 5s, slos: [{signals}]" if scene.has_users_slos else "interval: 5s"
     return f"""
-defaults: {{rate: {PROBES_PER_S}/s, warmup: 0}}
+defaults: {{rate: {PROBES_PER_S}/s, warmup: 0, timeouts: {{total: 10m}}}}
 slos:
 {slos}
 workloads:

@@ -28,6 +28,8 @@ from prober.workload.workloads import Workload
 
 PEAK_S = 240.0  # a demand over a shorter time is a burst, not a day's peak
 DAY_S = 86_400
+# Requests that arrived in WINDOW_S and have not ended, and the share of them that must wait, for a demand beyond the engine's limit.
+MIN_EXCESS, WAITING_SHARE = 20, 0.5
 BOUNDS = ("lower", "estimate", "upper")
 logger = logging.getLogger(__name__)
 
@@ -273,6 +275,15 @@ class TargetDemand(TargetObserver):
         for bound, at_s in zip(("earliest", "estimate", "latest"), result, strict=True):
             self._registry.show(series.CAPACITY_EXHAUSTION, at_s, self.name, bound)
 
+    def _overrun(self) -> float:
+        """Arriving requests ÷ finished ones of the last minutes, if the rest waits in the engine's queue; else 1."""
+        recent, waiting = self._meter.recent, self.readings[-1].signals.requests_waiting if self.readings else None
+        if not waiting or not recent.finished_per_s or recent.requests_per_s is None:
+            return 1.0
+        excess = WINDOW_S * (recent.requests_per_s - recent.finished_per_s)
+        is_overrun = excess >= MIN_EXCESS and waiting >= WAITING_SHARE * excess
+        return recent.requests_per_s / recent.finished_per_s if is_overrun else 1.0
+
     def _show(self) -> None:
         """Compute the headroom, and export demand and headroom."""
         demand = self.demand
@@ -284,9 +295,10 @@ class TargetDemand(TargetObserver):
         self.headroom = self.users_headroom = self.addable = Bounds()
         if load is not None:
             now_per_s, one = load.requests_per_s, load._replace(requests_per_s=1.0)
-            self.headroom, self.addable = _free(self._used.of(one), now_per_s)
+            overrun = self._overrun()
+            self.headroom, self.addable = _free(self._used.of(one), now_per_s, overrun)
             if users_slos := {slo.name for slo in self._observed.target.spec.traffic_slos}:
-                self.users_headroom, _ = _free(self._used.of(one, users_slos), now_per_s)
+                self.users_headroom, _ = _free(self._used.of(one, users_slos), now_per_s, overrun)
         for bound in BOUNDS:
             self._registry.show(series.HEADROOM, getattr(self.headroom, bound), self.name, bound)
             self._registry.show(series.USERS_HEADROOM, getattr(self.users_headroom, bound), self.name, bound)
@@ -298,9 +310,15 @@ class TargetDemand(TargetObserver):
                 self._registry.show(series.HEADROOM_UNKNOWN, 1.0, *label)
 
 
-def _free(used: Bounds, now_per_s: float) -> tuple[Bounds, Bounds]:
-    """(free share, requests per second that can be added). used: by one request per second; now_per_s: that are there"""
-    shares = (used.upper, used.estimate, used.lower)
+def _free(used: Bounds, now_per_s: float, overrun: float) -> tuple[Bounds, Bounds]:
+    """(free share, requests per second that can be added).
+
+    used: by one request per second; now_per_s: that are there; overrun: of which the engine finishes one part in so many at most
+    """
+    shares = [
+        share and max(share, overrun / now_per_s if overrun > 1 else 0.0)
+        for share in (used.upper, used.estimate, used.lower)
+    ]
     free = (None if share is None else 1 - now_per_s * share for share in shares)
     addable = (None if not share else max(0.0, 1 / share - now_per_s) for share in shares)
     return Bounds(*free), Bounds(*addable)

@@ -191,6 +191,25 @@ def test_users_who_miss_the_slo_have_no_room_whatever_the_sweep_found() -> None:
     assert users < 0
 
 
+def test_an_engine_that_finishes_less_than_arrives_has_no_room_whatever_it_had_when_it_was_swept() -> None:
+    """Half of the requests end, the others wait: it is used twice. Requests that only run longer are no queue."""
+    for waits, free in ((True, -1.0), (False, 0.6)):
+        shown = Shown()
+        shown.demand.show_capacity([FOUND])
+        for at_s in range(0, 331, 30):
+            shown.clock.now_s = at_s
+            signals = EngineSignals(
+                EngineInfo("vllm"),
+                requests_running=8.0 if waits else 2.0 * at_s,
+                requests_waiting=2.0 * at_s if waits else 0.0,
+                requests_finished_total=2.0 * at_s,
+                prompt_tokens_total=800.0 * at_s,
+                generation_tokens_total=200.0 * at_s,
+            )
+            shown.demand.page_read(PageReading(round(at_s * 1e9), 0, signals))
+        assert shown.value("llmslo_headroom_ratio", "estimate") == pytest.approx(free, abs=0.02)
+
+
 def test_the_binding_slo_counts_and_the_next_sweep_replaces_all_capacities() -> None:
     """No series of the sweep before is left."""
     shown = Shown()
