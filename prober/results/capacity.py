@@ -205,10 +205,8 @@ def agreed(one: Capacity, other: Capacity) -> Capacity:
     if between <= 0:
         return one
     weights = [1 / (variance + between) for variance in variances]
-    at, wide = (
-        math.exp((weights[0] * a + weights[1] * b) / sum(weights)),
-        math.exp(Z[one.confidence] / math.sqrt(sum(weights))),
-    )
+    at = math.exp((weights[0] * a + weights[1] * b) / sum(weights))
+    wide = math.exp(Z[one.confidence] / math.sqrt(sum(weights)))
     alone_per_s = one.alone_per_s and one.alone_per_s * at / one.estimate
     return replace(one, lower=at / wide, estimate=at, upper=at * wide, alone_per_s=alone_per_s)
 

@@ -216,7 +216,7 @@ def _by_model(
     mixed = _with_mix(capacity, _lengths(record), fitted.background, powers, ERROR_OF_SHAPE)
     if fitted.background.per_s > 0:
         alone = replace(model, background=Background(0.0, (), known=True)).knee(slo, knee.rate_per_s, rng)
-        mixed = replace(mixed, alone_per_s=alone.rate_per_s if alone is not None else mixed.alone_per_s)
+        mixed = replace(mixed, alone_per_s=alone.rate_per_s * unseen_limits if alone is not None else mixed.alone_per_s)
     return replace(mixed, curve=curve), knee.slope
 
 

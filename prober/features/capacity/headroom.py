@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from prober.config.configuration import Configuration
@@ -31,7 +32,7 @@ DAY_S = 86_400
 # Requests that arrived in WINDOW_S and have not ended, and the share of them that must wait, for a demand beyond the engine's limit.
 MIN_EXCESS, WAITING_SHARE = 20, 0.5
 BOUNDS = ("lower", "estimate", "upper")
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class Headroom(Monitor):
@@ -85,7 +86,7 @@ class TargetDemand(TargetObserver):
     readings: readings of the engine's page in the last five minutes, except of another engine or during a sweep; only for targets that
     are swept
     headroom: free share of the capacity for all SLOs; users_headroom: for `metrics.slos`, as the users saw them
-    addable: requests per second like those that are there, that can be added to them
+    addable: requests per second like those that are there, that can be added to them; least: both, by whichever headroom is smaller
     exhaustion_unix_s: when the demand is forecast to reach the capacity; None without a forecast
     """
 
@@ -105,6 +106,7 @@ class TargetDemand(TargetObserver):
         self._forecast_day = -1
         self.readings: list[PageReading] = []
         self.headroom = self.users_headroom = self.addable = Bounds()
+        self.least = Bounds(), Bounds()
         self.exhaustion_unix_s: float | None = None
         self._show()
 
@@ -199,9 +201,9 @@ class TargetDemand(TargetObserver):
         except QueryFailed as unanswered:
             problem = str(unanswered)
         if problem and problem != self._query_problem:
-            logger.warning("target=%s sweep.demand_query: the demand is not known: %s", self.name, problem)
+            log.warning("target=%s sweep.demand_query: the demand is not known: %s", self.name, problem)
         elif problem != self._query_problem:
-            logger.info("target=%s sweep.demand_query: the demand is known again", self.name)
+            log.info("target=%s sweep.demand_query: the demand is known again", self.name)
         self._query_problem = problem
         return per_s
 
@@ -293,12 +295,16 @@ class TargetDemand(TargetObserver):
         if load is None and demand.requests_per_s == 0 and mixes:
             load = Load(0.0, mixes[0].prompt_tokens, mixes[0].output_tokens)
         self.headroom = self.users_headroom = self.addable = Bounds()
+        self.least = Bounds(), Bounds()
         if load is not None:
             now_per_s, one = load.requests_per_s, load._replace(requests_per_s=1.0)
             overrun = self._overrun()
             self.headroom, self.addable = _free(self._used.of(one), now_per_s, overrun)
+            pairs = [(self.headroom, self.addable)]
             if users_slos := {slo.name for slo in self._observed.target.spec.traffic_slos}:
-                self.users_headroom, _ = _free(self._used.of(one, users_slos), now_per_s, overrun)
+                pairs.append(_free(self._used.of(one, users_slos), now_per_s, overrun))
+                self.users_headroom = pairs[1][0]
+            self.least = min(pairs, key=lambda pair: inf if pair[0].estimate is None else pair[0].estimate)
         for bound in BOUNDS:
             self._registry.show(series.HEADROOM, getattr(self.headroom, bound), self.name, bound)
             self._registry.show(series.USERS_HEADROOM, getattr(self.users_headroom, bound), self.name, bound)

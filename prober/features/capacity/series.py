@@ -139,7 +139,7 @@ def alerts() -> tuple[Alert, ...]:
 def _headroom() -> Alert:
     """Alert if the free share is low by its estimate, and clearly so by its interval.
 
-    The estimate's median error is 6 points, so at 15% seldom more than 30% is free; an interval that reaches 30% tells too little.
+    The estimate's median error is 8 points, so at 15% seldom more than 30% is free; an interval that reaches 30% tells too little.
     The smaller of both headrooms counts, and of several probers the largest value, because during a sweep the others count it as
     demand. While a sweep or a restart removes the figure for minutes, the alert continues; it ends with the engine that had the figure.
     """

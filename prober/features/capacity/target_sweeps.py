@@ -363,7 +363,7 @@ class TargetSweeps(TargetObserver):
         if swept is None:
             return shown
         load = demand.demand.load
-        ended, free, added = datetime.fromtimestamp(swept.ended_unix_s, UTC), demand.headroom, demand.addable
+        ended, (free, added) = datetime.fromtimestamp(swept.ended_unix_s, UTC), demand.least
         if free.upper is not None:
             bounds = (free.lower, free.estimate, free.upper, added.lower, added.estimate, added.upper)
             names = ("lower", "estimate", "upper", "addable_lower", "addable", "addable_upper")

@@ -18,10 +18,8 @@ from prober.measure.objective import Slo
 MAX_WINDOWS, MAX_AGE_S = 48, 7 * 86_400.0
 MIN_EVENTS = 20  # in a window
 PER_CLUSTER = 3.0  # neighbouring requests are slow together
-DISTURBED, UNLIKELY = (
-    0.1,
-    0.05,
-)  # share of windows in which something else was wrong, and the likelihood of any number of slow ones then
+# Share of windows in which something else was wrong, and the likelihood of any number of slow requests then.
+DISTURBED, UNLIKELY = 0.1, 0.05
 SLOPES = (2.0, 2.8, 4.0, 5.6, 8.0, 11.0, 16.0, 23.0, 32.0)  # where no engine was fitted
 SLOPE_FACTORS = ((0.5, 0.25), (0.7, 0.7), (1.0, 1.0), (1.4, 0.7), (2.0, 0.25))  # on a fitted slope, with their weights
 CONSTANT_SHARES = ((0.0, 1.0), (0.2, 0.5), (0.5, 0.3))  # of p₀, with their weights

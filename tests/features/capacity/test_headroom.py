@@ -189,6 +189,8 @@ def test_users_who_miss_the_slo_have_no_room_whatever_the_sweep_found() -> None:
     users = shown.value("llmslo_users_headroom_ratio", "estimate")
     assert users is not None
     assert users < 0
+    assert shown.demand.least[0] == shown.demand.users_headroom, "the page shows the smaller"
+    assert shown.demand.least[1].estimate == 0
 
 
 def test_an_engine_that_finishes_less_than_arrives_has_no_room_whatever_it_had_when_it_was_swept() -> None:
