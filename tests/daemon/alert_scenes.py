@@ -235,6 +235,7 @@ BAD_AGAIN_FROM_1_OF_3 = at("paris", NEW_OUTAGE) | at("tokyo", RECOVERED) | at("l
 SILENT_FROM_2 = at("paris", slo("ttft", "0+0x60", "0+0x60")) | at("tokyo", slo("ttft", "0+0x60", "0+0x60"))
 
 ALWAYS_BAD = slo("ttft", "0+12x120", "0+12x120")
+EIGHT = "0+0.5x15 7.7+0.1x3 8+0x30"  # as many in the 20th minute, the last ones within five minutes
 REMOVED = slo("ttft", "0+12x60 stale", "0+12x60 stale")
 RESTARTED = slo("ttft", "0+12x60 stale", "0+12x60 stale") | up("1+0x60 0+0x5", "1+0x60 stale")
 # SLO `success` of 99.5%: every probe fails from minute 5 to minute 25.
@@ -333,7 +334,7 @@ SCENES: dict[str, list[Scene]] = {
         # At a low rate five minutes without a bad event prove nothing: the window of half an hour ends the page.
         fires("a probe a minute, half bad for hours, none for five minutes", 246, SELDOM_BAD, **burn("critical")),
         silent("none for half an hour", 272, SELDOM_BAD, severity="critical"),
-        fires("all of eight events bad, the minimum", 20, slo("ttft", "0+0.5x16 8+0x30", "0+0.5x16 8+0x30"), **burn("critical")),
+        fires("all of eight events bad, the minimum", 20, slo("ttft", EIGHT, EIGHT), **burn("critical")),
         silent("all of seven events bad, one below the minimum", 20, slo("ttft", "0+0.5x14 7+0x30", "0+0.5x14 7+0x30")),
         *(
             silent(f"the first probe of a slow schedule is bad, {minute} minutes in", minute, slo("ttft", "0+0.5x120", "0 1+0x119"))
