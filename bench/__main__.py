@@ -24,6 +24,7 @@ PROGRAMS = (
     "steadiness",
     "drift",
     "drift_independent",
+    "drift_odd_days",
     "drift_sizes",
     "diagnosis_independent",
     "diagnosis_over_time",
