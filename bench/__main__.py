@@ -25,6 +25,7 @@ PROGRAMS = (
     "drift",
     "drift_independent",
     "drift_odd_days",
+    "change_points",
     "drift_sizes",
     "diagnosis_independent",
     "diagnosis_over_time",
