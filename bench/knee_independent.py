@@ -1,10 +1,11 @@
 """Sweeps of engines that were not made by the authors of the model that is fitted to them (`bench.independent`).
 
-    python -m bench.knee_independent [--held-out] [--traces FOLDER] [--processes N] [--rows FILE]
+    python -m bench.knee_independent [--half second] [--held-out] [--traces FOLDER] [--processes N] [--rows FILE]
 
 For each engine two sweeps, by what is known of the background (the page's counters, nothing), and a grid. A flat knee counts as
 right where the true share at the answer is within half and double of the allowed one. The constants of fit and
-interval were set on the tuning kinds; `--held-out` takes the other ones.
+interval were set on the tuning kinds; `--held-out` takes the other ones. `--half second`: kinds made later (`second_kinds`), split into
+halves of their own, and engines of them that miss the threshold at every rate, where no figure is right.
 """
 
 import argparse
@@ -17,9 +18,10 @@ from statistics import median
 from time import process_time
 from typing import Any
 
+from bench.independent import second_kinds
 from bench.independent.kinds import HELD_OUT, TUNING
 from bench.independent.sweeps import CLOCK_S, SweepDriver, Telemetry, grid, plan, undisturbed_harm
-from bench.independent.worlds import ALLOWED, World, load
+from bench.independent.worlds import ALLOWED, RECORD, SECOND_RECORD, World, load
 from bench.report import goal, part, percentile, show
 from prober.features.capacity.actions import Estimate, Finished
 from prober.features.capacity.estimate import estimate_capacity
@@ -87,6 +89,7 @@ def figures(task: tuple[World, Path | None]) -> dict[str, Any]:
         "kind": world.scene.kind,
         "knee": world.knee_per_s,
         "flat": not world.is_void and world.is_flat,
+        "missing": world.missing,
         "grid": {"requests": requests, "seconds": round(seconds), "harmed": harmed},
         **{telemetry: swept(world, telemetry, traces) for telemetry, *_ in WAYS},
     }
@@ -113,6 +116,10 @@ def goals(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     results.append(goal("harmed ÷ grid's, all engines", harmed, 0.1, ""))
     cpu_s = max(row[name]["cpu_s"] for row in rows for name, *_ in WAYS)
     results.append(goal("CPU of an estimate, longest", cpu_s, 10.0, "s"))
+    missing = [row for row in rows if row.get("missing")]
+    for name, title, *_ in WAYS if missing else ():
+        found = sum(row[name]["verdict"] == "found" for row in missing)
+        results.append(goal(f"found where every rate misses, {title}, of {len(missing)}", found, 0, "engines"))
     changed = [row["counters"] for row in rows if row["counters"]["changed_size"]]
     if changed:
         found = sum(sweep["verdict"] == "found" for sweep in changed)
@@ -123,6 +130,7 @@ def goals(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--half", choices=("first", "second"), default="first", help="kinds made at first, or later")
     parser.add_argument("--held-out", action="store_true", help="the kinds that were not tuned on")
     parser.add_argument("--traces", type=Path, help="folder of production traces, for the worlds that draw from them")
     parser.add_argument("--processes", type=int, default=2)
@@ -132,7 +140,9 @@ def main() -> None:
     if options.rows and options.rows.exists():
         rows = [json.loads(line) for line in options.rows.read_text().splitlines()]
     have = {row["world"] for row in rows}
-    worlds = load(options.traces, HELD_OUT if options.held_out else TUNING)
+    halves = (second_kinds.TUNING, second_kinds.HELD_OUT) if options.half == "second" else (TUNING, HELD_OUT)
+    record = SECOND_RECORD if options.half == "second" else RECORD
+    worlds = load(options.traces, halves[options.held_out], record)
     worlds = [world for world in worlds if world.knee_per_s is None or world.knee_per_s >= MIN_KNEE_PER_S]
     tasks = [(world, options.traces) for world in worlds if world.name not in have]
     with Pool(options.processes) as pool:
@@ -143,7 +153,7 @@ def main() -> None:
                     file.write(json.dumps(row) + "\n")
     rows.sort(key=lambda row: str(row["world"]))
     kinds = "held out" if options.held_out else "tuning"
-    show("knee_independent", goals(rows), engines=len(rows), kinds=kinds, rows=rows)
+    show("knee_independent", goals(rows), engines=len(rows), half=options.half, kinds=kinds, rows=rows)
 
 
 if __name__ == "__main__":

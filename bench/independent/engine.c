@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The same fields in the same order as `Structure` in structure.py. */
+/* The same fields in the same order as `SecondStructure` in structure.py. */
 typedef struct {
     long workers, max_workers, prefill_workers, balance, lockstep;
     double balance_stale_s, scale_period_s, scale_up, scale_down, scale_start_s;
@@ -28,11 +28,21 @@ typedef struct {
     double draft_s, acceptance, acceptance_spread;
     double stall_every_s, stall_s, neighbour, neighbour_tau_s, speed;
     long page_front, counters_at_end;
+    double target_step_s, request_s, clock_fall, clock_tau_s;
+    long gc_tokens;
+    double gc_s, admit_high, admit_low;
+    long front_connections;
+    double acceptance_fall;
+    long slow_workers;
+    double slow_factor;
+    long adapters, adapter_slots;
+    double adapter_s;
+    long static_batch;
 } Structure;
 
 enum { ROUND_ROBIN, LEAST_BUSY, RANDOM_WORKER, PREFIX_AFFINITY };
 enum { MIXED, SEPARATE };
-enum { FCFS, SHORTEST_PROMPT, PRIORITY };
+enum { FCFS, SHORTEST_PROMPT, PRIORITY, LAST_FIRST };
 enum { NO_PADDING, POWER_OF_TWO, LONGEST };
 enum { IN_FLIGHT, COMPLETE, CANCELLED, FAILED };
 enum { OFF, STARTING, LIVE, DRAINING };
@@ -45,7 +55,7 @@ typedef struct {
     int prompt, output;
     int computed, target; /* tokens in the KV cache, and tokens to have there before the next token is generated */
     int generated, kv, pinned, step, id_count, place, worker;
-    char is_cancelled, is_ended, has_transferred, keep_tokens;
+    char is_cancelled, is_ended, has_transferred, keep_tokens, is_connected;
     double acceptance;
     int64_t *ids;
 } Request;
@@ -63,6 +73,9 @@ typedef struct {
     int *buckets, free_block, newest, oldest;
     long bucket_mask, evictable; /* tokens in blocks without references */
     long steps_since_prefill, planned;
+    double heat, heat_at;       /* share of the recent time in steps, and until when it is known */
+    long garbage;               /* tokens since the last collection */
+    int is_closed, *adapters, adapter_loads; /* adapters: the latest used first, -1: free */
 } Worker;
 
 typedef struct { int first, count, is_busy; double begin, end; } Group;
@@ -78,7 +91,8 @@ typedef struct {
     Request *slots;
     int *free_slots;
     long slot_count, free_count;
-    Queue arrivals, ready, transfers;
+    Queue arrivals, ready, transfers, held;
+    long connected;
     Worker *workers;
     Group *groups;
     int worker_count, group_count;
@@ -275,6 +289,7 @@ static void end_request(Engine *e, Request *r, double at, int status) {
     e->tokens[r->number] = r->generated;
     e->status[r->number] = status;
     e->slot_of[r->number] = -1;
+    if (r->is_connected) { r->is_connected = 0; e->connected--; }
     if (status != COMPLETE) return;
     double seen = e->s.page_front ? r->arrival : r->ready;
     e->finished++;
@@ -338,11 +353,30 @@ static double reserved_for_outputs(Engine *e, Worker *w) {
     return tokens;
 }
 
+static int is_closed(Engine *e, Worker *w) { /* admission stops at a high watermark of memory and resumes at a low one */
+    const Structure *s = &e->s;
+    if (s->admit_high <= 0) return 0;
+    double usage = (double)w->kv_used / s->kv_tokens;
+    if (!w->running_count || usage < s->admit_low) w->is_closed = 0;
+    else if (usage > s->admit_high) w->is_closed = 1;
+    return w->is_closed;
+}
+
+static void load_adapter(Engine *e, Worker *w, Request *r) { /* least recently used is replaced */
+    double u = uniform_of(mix(e->seed ^ mix(r->number + 77)));
+    int adapter = u * u * e->s.adapters, i = 0;
+    while (i < e->s.adapter_slots - 1 && w->adapters[i] != adapter) i++;
+    w->adapter_loads += w->adapters[i] != adapter;
+    for (; i; i--) w->adapters[i] = w->adapters[i - 1];
+    w->adapters[0] = adapter;
+}
+
 static void admit(Engine *e, Worker *w, long budget, int whole_prompts) {
     const Structure *s = &e->s;
+    if (s->static_batch && w->running_count) return;
     double reserved = reserved_for_outputs(e, w);
     int slot, is_first = 1;
-    while (w->running_count < s->max_batch && budget > 0 && (slot = peek(e, w)) >= 0) {
+    while (w->running_count < s->max_batch && budget > 0 && !is_closed(e, w) && (slot = peek(e, w)) >= 0) {
         Request *r = e->slots + slot;
         int is_transferred = !is_prefilling(r), hits = 0;
         if (!is_transferred) {
@@ -369,6 +403,7 @@ static void admit(Engine *e, Worker *w, long budget, int whole_prompts) {
             r->scheduled = e->now;
             observe(e->histograms + QUEUE_TIME, e->now - (s->page_front ? r->arrival : r->ready));
         }
+        if (s->adapters) load_adapter(e, w, r);
         r->step = is_transferred ? 1 : n;
         r->place = RUNNING;
         w->running[w->running_count++] = slot;
@@ -381,8 +416,18 @@ static void admit(Engine *e, Worker *w, long budget, int whole_prompts) {
 
 static long draft_length(Engine *e, Worker *w) { return w->running_count <= e->s.draft_max_batch ? e->s.draft_tokens : 0; }
 
+static long adapted_budget(Engine *e, Worker *w, long drafts) { /* tokens so that the step takes its target, with 64 of prompts at least */
+    const Structure *s = &e->s;
+    double decodes = 0, context = 0;
+    for (long i = 0; i < w->running_count; i++)
+        if (!is_prefilling(e->slots + w->running[i])) { decodes++; context += e->slots[w->running[i]].computed; }
+    double rest_s = s->target_step_s - s->base_s - s->sequence_s * decodes - s->context_s * context;
+    return least(s->step_tokens, decodes * (1 + drafts) + fmax(64, rest_s / s->prompt_s));
+}
+
 static void plan_mixed(Engine *e, Worker *w) { /* decodes and chunks of prompts in one step: vLLM V1, llama.cpp */
     long budget = e->s.step_tokens, before = w->running_count, drafts = draft_length(e, w);
+    if (e->s.target_step_s > 0) budget = adapted_budget(e, w, drafts);
     for (long i = 0; i < w->running_count; i++) {
         Request *r = e->slots + w->running[i];
         if (budget <= 0 || r->is_ended) continue;
@@ -467,8 +512,18 @@ static double duration(Engine *e, Worker *w) {
     double compute = s->sequence_s * sequences * (1 + 0.25 * drafts) + s->prompt_s * prompt + s->attention_s * attention;
     double d = s->roofline ? fmax(memory, compute) : memory + compute;
     if (sequences > 0) d += s->draft_s * drafts;
+    d += s->request_s * prefills + s->adapter_s * w->adapter_loads;
+    w->adapter_loads = 0;
+    if (w - e->workers < s->slow_workers) d *= s->slow_factor;
+    if (s->clock_fall > 0) { /* the clock falls with the share of the time that the worker is busy */
+        w->heat *= exp(-(e->now - w->heat_at) / s->clock_tau_s);
+        d *= 1 + s->clock_fall * w->heat;
+        w->heat = 1 - (1 - w->heat) * exp(-d / s->clock_tau_s);
+        w->heat_at = e->now + d;
+    }
     d *= s->speed * slowness(e, w) * (s->noise > 0 ? exp(s->noise * normal(e) - s->noise * s->noise / 2) : 1);
     d = s->overlap ? fmax(d, s->host_s) : d + s->host_s;
+    if (s->gc_tokens && (w->garbage += w->planned) >= s->gc_tokens) { w->garbage = 0; d += s->gc_s * (0.7 + 0.6 * uniform(e)); }
     return d + stalls(e, w, d);
 }
 
@@ -494,8 +549,10 @@ static void begin_step(Engine *e, int g, double scheduled_since) {
 }
 
 static long accepted(Engine *e, Request *r) { /* tokens of a verified draft */
+    double share = (double)e->workers[r->worker].running_count / e->s.max_batch;
+    double acceptance = r->acceptance * (1 - e->s.acceptance_fall * share);
     long n = 1;
-    while (n < r->step && uniform(e) < r->acceptance) n++;
+    while (n < r->step && uniform(e) < acceptance) n++;
     return least(n, r->output - r->generated);
 }
 
@@ -587,7 +644,8 @@ static void route(Engine *e, int slot) {
         observe(e->histograms + TTFT, e->now - (s->page_front ? r->arrival : r->ready));
     }
     r->worker = index;
-    r->key = s->order == SHORTEST_PROMPT ? r->prompt + s->aging_tokens_per_s * r->ready
+    r->key = s->order == LAST_FIRST ? -(double)r->number
+             : s->order == SHORTEST_PROMPT ? r->prompt + s->aging_tokens_per_s * r->ready
              : s->order == PRIORITY && uniform_of(mix(e->seed ^ mix(r->number + 7))) >= s->priority_share ? 1e15 + r->number : r->number;
     push(e, w, slot);
     if (!e->groups[w->group].is_busy) begin_step(e, w->group, e->now);
@@ -630,6 +688,10 @@ Engine *engine_new(const Structure *s, uint64_t seed, const double **bounds, con
         w->stall_at = s->stall_every_s * uniform(e);
         w->neighbour_x = normal(e);
         w->newest = w->oldest = w->free_block = -1;
+        if (s->adapters) {
+            w->adapters = malloc(s->adapter_slots * sizeof(int));
+            for (int k = 0; k < s->adapter_slots; k++) w->adapters[k] = -1;
+        }
         if (s->prefix_block) {
             long blocks = s->kv_tokens / s->prefix_block + 2, buckets = power_of_two(2 * blocks);
             w->blocks = calloc(blocks, sizeof(Block));
@@ -649,11 +711,11 @@ static void free_queue(Queue *q) { free(q->at); free(q->slot); }
 void engine_free(Engine *e) {
     for (int i = 0; i < e->worker_count; i++) {
         Worker *w = e->workers + i;
-        free(w->running); free(w->heap); free(w->blocks); free(w->buckets);
+        free(w->running); free(w->heap); free(w->blocks); free(w->buckets); free(w->adapters);
     }
     for (long i = 0; i < e->slot_count; i++) free(e->slots[i].ids);
     for (int h = 0; h < HISTOGRAMS; h++) free(e->histograms[h].counts);
-    free_queue(&e->arrivals); free_queue(&e->ready); free_queue(&e->transfers);
+    free_queue(&e->arrivals); free_queue(&e->ready); free_queue(&e->transfers); free_queue(&e->held);
     free(e->workers); free(e->groups); free(e->slots); free(e->free_slots); free(e->token_times);
     free(e->first); free(e->end); free(e->tokens); free(e->slot_of); free(e->token_head); free(e->token_last); free(e->status);
     free(e);
@@ -703,19 +765,29 @@ long engine_submit(Engine *e, double at, int prompt, int output, const int64_t *
     return number;
 }
 
-static void arrive(Engine *e) {
-    int slot = dequeue(&e->arrivals);
+static void enter(Engine *e, int slot) { /* through the front */
     Request *r = e->slots + slot;
     const Structure *s = &e->s;
+    if (r->is_cancelled) { release_slot(e, slot); return; }
+    r->ready = e->now;
+    if (s->front_connections) { r->is_connected = 1; e->connected++; }
     if (s->front_s > 0 || s->front_token_s > 0 || s->front_output_s > 0)
         r->ready = e->front_free = fmax(e->front_free, e->now) + s->front_s + s->front_token_s * r->prompt;
     if (r->ready <= e->now) route(e, slot); else enqueue(&e->ready, r->ready, slot);
+}
+
+static int has_connection(const Engine *e) { return !e->s.front_connections || e->connected < e->s.front_connections; }
+
+static void arrive(Engine *e) {
+    int slot = dequeue(&e->arrivals);
+    if (has_connection(e) && !e->held.size) enter(e, slot); else enqueue(&e->held, e->now, slot);
 }
 
 static double pass_one_event(Engine *e, double to) { /* its time, or infinity if none is due until `to` */
     double arrival = next_at(&e->arrivals), ready = next_at(&e->ready), moved = next_at(&e->transfers), end = INFINITY;
     int g = -1;
     for (int i = 0; i < e->group_count; i++) if (e->groups[i].is_busy && e->groups[i].end < end) { end = e->groups[i].end; g = i; }
+    if (e->held.size && has_connection(e)) { enter(e, dequeue(&e->held)); return e->now; }
     double at = fmin(fmin(fmin(arrival, ready), fmin(moved, end)), e->scale_at);
     if (at > to || isinf(at)) return INFINITY;
     e->now = at;
@@ -734,7 +806,7 @@ void engine_advance(Engine *e, double to) {
 
 void engine_drain(Engine *e) { /* until all requests have ended */
     for (;;) {
-        int in_flight = e->arrivals.size || e->ready.size || e->transfers.size;
+        int in_flight = e->arrivals.size || e->ready.size || e->transfers.size || e->held.size;
         for (int i = 0; i < e->worker_count; i++) in_flight |= busy(e->workers + i) > 0;
         if (!in_flight) return;
         if (isinf(pass_one_event(e, INFINITY))) return; /* nothing fits any more */
@@ -785,7 +857,7 @@ void engine_page(Engine *e, double *values, double **counts, double *sums) {
         live++; used += usage; kv += e->s.kv_tokens;
         if (usage > fullest) fullest = usage;
     }
-    if (e->s.page_front) waiting += e->ready.size;
+    if (e->s.page_front) waiting += e->ready.size + e->held.size;
     double all[] = {running, waiting, fullest, used / fmax(1, live), kv, live, e->preemptions, e->prompt_total, e->generation_total,
                     e->finished, e->cache_queries, e->cache_hits, e->busy_s, e->computed_total, e->now};
     memcpy(values, all, sizeof all);

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.independent.structure import Structure
+from bench.independent.structure import SecondStructure, Structure
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
 
 SOURCE = Path(__file__).with_name("engine.c")
@@ -52,10 +52,10 @@ class NoCompiler(Exception):
     """There is no C compiler, or it failed."""
 
 
-class _CStructure(ctypes.Structure):
+class _CStructure(ctypes.Structure):  # fields that a Structure does not have are 0
     _fields_ = tuple(
         (field.name, ctypes.c_long if field.type is int or field.type == "int" else ctypes.c_double)
-        for field in fields(Structure)
+        for field in fields(SecondStructure)
     )
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from typing import TypeVar
 
 from bench.independent.structure import (
     LEAST_BUSY,
@@ -18,6 +19,8 @@ from bench.independent.structure import (
     UNLIMITED,
     Structure,
 )
+
+AnyStructure = TypeVar("AnyStructure", bound=Structure)
 
 
 def log_uniform(rng: Random, low: float, high: float) -> float:
@@ -43,7 +46,7 @@ def machine(rng: Random) -> Structure:
     )
 
 
-def separate(rng: Random, structure: Structure) -> Structure:
+def separate(rng: Random, structure: AnyStructure) -> AnyStructure:
     """Prompts in steps of their own, whole or in chunks that nothing interrupts."""
     return replace(
         structure,
@@ -53,7 +56,7 @@ def separate(rng: Random, structure: Structure) -> Structure:
     )
 
 
-def alternating(rng: Random, structure: Structure) -> Structure:
+def alternating(rng: Random, structure: AnyStructure) -> AnyStructure:
     """Prompts and decodes in turns, as TGI decides by the ratio of waiting to running, with memory reserved for all outputs."""
     return replace(
         structure,
@@ -65,7 +68,7 @@ def alternating(rng: Random, structure: Structure) -> Structure:
     )
 
 
-def of_any_scheduler(rng: Random, structure: Structure) -> Structure:
+def of_any_scheduler(rng: Random, structure: AnyStructure) -> AnyStructure:
     """The structure with chunked prefill, whole prompts or turns."""
     return rng.choice((lambda _, same: same, separate, alternating))(rng, structure)
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 ROUND_ROBIN, LEAST_BUSY, RANDOM_WORKER, PREFIX_AFFINITY = range(4)
 MIXED, SEPARATE = range(2)
-FCFS, SHORTEST_PROMPT, PRIORITY = range(3)
+FCFS, SHORTEST_PROMPT, PRIORITY, LAST_FIRST = range(4)
 NO_PADDING, POWER_OF_TWO, LONGEST = range(3)
 UNLIMITED = 1 << 30
 
@@ -90,3 +90,36 @@ class Structure:
     speed: float = 1.0
     page_front: int = 0
     counters_at_end: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SecondStructure(Structure):
+    """An engine of the second kinds. The last fields of the C structure, in its order; records of the first kinds do not have them.
+
+    target_step_s: MIXED plans so many prompt tokens, 64 at least, that a step takes so long; request_s: of a step for each prompt in it
+    clock_fall, clock_tau_s: a worker busy all the time is slower by this share, and how long it takes to become so
+    gc_tokens, gc_s: a pause after so many tokens of a worker
+    admit_high, admit_low: share of the memory in use above which no request is admitted until it is below the other
+    front_connections: requests from front to end at a time; others wait where no page sees them
+    acceptance_fall: share of the acceptance that a full batch loses
+    slow_workers, slow_factor: the first so many take so many times as long
+    adapters, adapter_slots, adapter_s: of requests, loaded per worker, and to load one at admission
+    static_batch: requests are admitted only when none is running
+    """
+
+    target_step_s: float = 0.0
+    request_s: float = 0.0
+    clock_fall: float = 0.0
+    clock_tau_s: float = 30.0
+    gc_tokens: int = 0
+    gc_s: float = 0.0
+    admit_high: float = 0.0
+    admit_low: float = 0.0
+    front_connections: int = 0
+    acceptance_fall: float = 0.0
+    slow_workers: int = 0
+    slow_factor: float = 1.0
+    adapters: int = 0
+    adapter_slots: int = 0
+    adapter_s: float = 0.0
+    static_batch: int = 0

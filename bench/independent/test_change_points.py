@@ -13,7 +13,7 @@ DAYS = 6
 def series(levels: Floats, change_s: float) -> Series:
     """A probe each 5 s around a level for each bin, with a wave over the day and a queue now and then."""
     rng = np.random.default_rng(1)
-    at_s = 2.5 + 5.0 * np.arange(levels.size * int(BIN_S / 5))
+    at_s: Floats = 2.5 + 5.0 * np.arange(levels.size * int(BIN_S / 5), dtype=np.float64)
     wave = 0.2 * np.sin(2 * np.pi * at_s / DAY_S)
     waits = np.where(rng.random(at_s.size) < 0.3, rng.exponential(2.0, at_s.size), 0.0)
     ttft_s = 0.3 * np.exp(np.repeat(levels, int(BIN_S / 5)) + wave + 0.1 * rng.standard_normal(at_s.size)) + waits

@@ -1,9 +1,10 @@
 """Worlds: an engine, the workload of a sweep, a background, a threshold, and the true knee of that.
 
-    python -m bench.independent.worlds [--traces FOLDER] [--seeds N] [--only KIND] [--minutes M]
+    python -m bench.independent.worlds [--second] [--traces FOLDER] [--seeds N] [--only KIND] [--minutes M]
 
-computes the worlds that `worlds.json` lacks. The knee is the total rate at which 1% of the requests of the sweep's shape miss the
-threshold in the long run while the background stays as it is, found by simulations with common random numbers.
+computes the worlds that `worlds.json` lacks, with --second those of `worlds_second.json`. The knee is the total rate at which 1% of the
+requests of the sweep's shape miss the threshold in the long run while the background stays as it is, found by simulations with common
+random numbers. The second kinds also have worlds whose threshold is missed by more than 1% at every rate: there no rate is right.
 """
 
 import argparse
@@ -21,12 +22,16 @@ from typing import Any
 
 import numpy as np
 
+from bench.independent import kinds as first_kinds
+from bench.independent import second_kinds
 from bench.independent.engine import Engine
-from bench.independent.kinds import KINDS, PAGE_OF_KIND, draw_structure, log_uniform
+from bench.independent.kinds import KINDS, log_uniform
 from bench.independent.structure import Structure
 from bench.independent.workloads import TRACES, Mode, Workload, generator
 
 RECORD = Path(__file__).with_name("worlds.json")
+SECOND_RECORD = Path(__file__).with_name("worlds_second.json")
+PAGE_OF_KIND = first_kinds.PAGE_OF_KIND | second_kinds.PAGE_OF_KIND
 ALLOWED = 0.01  # share of requests that may miss the threshold
 SPREAD = 0.03  # distance of the rates beside the knee
 REPLICATE, REPLICATES, MAX_ERROR = 50_000, (3, 20), 0.007
@@ -40,6 +45,10 @@ SHARP_SLOPE, FLAT_SLOPE, FLAT_PROBABILITY = 6.3, 2.0, 0.3
 # A scene with another knee, or one that so many replicates do not determine (a cache or queue that tips over), is replaced by
 # that of the seed + 100.
 KNEES_PER_S, MAX_RECORDED_ERROR = (1.0, 40.0), 0.011
+# Worlds that miss at every rate have seeds from here on: their background, the share that misses beside it, and where that is checked.
+MISSING_SEED, MISSING_WORLDS = 1_000, 3
+MISSING_BACKGROUND, MISSING_SHARES, MISSING_RATES_PER_S = 0.6, (0.016, 0.3), (0.5, 1.0, 2.0, 4.0)
+MIN_MISSING_SHARE, MISSING_REQUESTS = 0.014, 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +80,7 @@ class World:
     slope: dlog share / dlog total rate at the knee, with the same background
     background_per_s: stays the same at all rates of the sweep
     curve: total rates ÷ knee, and the shares that miss the threshold there
+    missing: shares that miss the threshold at `MISSING_RATES_PER_S` of the sweep, each far more than allowed; empty: it has a knee
     """
 
     scene: Scene
@@ -80,6 +90,7 @@ class World:
     knee_error: float
     slope: float
     curve: tuple[tuple[float, float], ...]
+    missing: tuple[float, ...] = ()
 
     @property
     def name(self) -> str:
@@ -148,7 +159,8 @@ def draw_scene(kind: str, seed: int, source: str = "generated") -> Scene:
     """The scene of a seed. source: of the lengths, `generated` or a name of `TRACES`."""
     rng = Random(f"scene {kind} {source} {seed}")
     offset = 0 if source == "generated" else 1_000 * (1 + list(TRACES).index(source))
-    structure = machine_for(source, draw_structure(kind, seed + offset))
+    draw = second_kinds.draw_structure if kind in second_kinds.KINDS else first_kinds.draw_structure
+    structure = machine_for(source, draw(kind, seed + offset))
     max_prompt, max_output = min(128_000, structure.kv_tokens // 3), min(2_000, structure.kv_tokens // 8)
     shapes = ("lognormal", "bimodal", "very long prompts")
     own = _workload(rng, rng.choice(shapes[:2]), max_prompt, max_output, source, structure)
@@ -252,10 +264,36 @@ def compute(scene: Scene, traces: Path | None) -> World:
     )
 
 
+def compute_missing(scene: Scene, traces: Path | None) -> World | None:
+    """A world whose threshold is missed at every rate; None: fewer than `MIN_MISSING_SHARE` miss it at one of those checked."""
+    rng = Random(f"missing {scene.fingerprint()}")
+    background = scene.background_share * MISSING_BACKGROUND * _saturation_per_s(scene, traces)
+    simulation = Simulation(scene, traces)
+    ttft_s = simulation.ttft_s(MISSING_RATES_PER_S[0], background, MISSING_REQUESTS, 4)
+    threshold = _rounded(float(np.nanquantile(ttft_s, 1 - log_uniform(rng, *MISSING_SHARES))), 3)
+    background = _rounded(background, 5)
+    shares = tuple(
+        _rounded(simulation.share(rate + background, background, threshold, MISSING_REQUESTS, 5), 3)
+        for rate in MISSING_RATES_PER_S
+    )
+    if min(shares) < MIN_MISSING_SHARE:
+        return None
+    return World(scene, threshold, background, None, 0.0, 0.0, curve=(), missing=shares)
+
+
+def _saturation_per_s(scene: Scene, traces: Path | None) -> float:
+    """Requests of the background per second, of an engine that never waits for them."""
+    count = 3_000
+    sent = scene.background.requests(generator("saturation", scene.kind, scene.seed), count, 1.0, traces)
+    engine = Engine(scene.structure, 1)
+    engine.run(np.zeros(count), sent.prompts, sent.outputs, sent.prefixes)
+    return count / engine.at_s
+
+
 def _bracketed_knee(simulation: Simulation, threshold_s: float) -> float:
     """The knee within a few percent."""
     low = 0.02
-    while simulation.share_mixed(low * 1.5, threshold_s, 2_000, 10) < ALLOWED:
+    while low < 2 * KNEES_PER_S[1] and simulation.share_mixed(low * 1.5, threshold_s, 2_000, 10) < ALLOWED:
         low *= 1.5
     high = low * 1.5
     for count in (4_000, 10_000, 20_000, 20_000, 20_000):
@@ -331,7 +369,8 @@ def load(traces: Path | None = None, kinds: Iterable[str] = KINDS, record: Path 
                 f"{scene.kind} {scene.source} {scene.seed} has changed: python -m bench.independent.worlds"
             )
         truth = {name: line[name] for name in ("threshold_s", "background_per_s", "knee_per_s", "knee_error", "slope")}
-        worlds.append(World(scene, **truth, curve=tuple(zip(CURVE, line["shares"], strict=False))))
+        curve = tuple(zip(CURVE, line["shares"], strict=False))
+        worlds.append(World(scene, **truth, curve=curve, missing=tuple(line.get("missing", ()))))
     return worlds
 
 
@@ -348,41 +387,44 @@ def _line(world: World) -> dict[str, Any]:
         "scene": scene.fingerprint(),
         **values,
         "shares": shares,
+        **({"missing": world.missing} if world.missing else {}),
     }
 
 
-def _recorded() -> list[dict[str, Any]]:
-    return json.loads(RECORD.read_text())["worlds"] if RECORD.exists() else []
+def _recorded(record: Path) -> list[dict[str, Any]]:
+    return json.loads(record.read_text())["worlds"] if record.exists() else []
 
 
-def write(lines: list[dict[str, Any]]) -> None:
+def write(lines: list[dict[str, Any]], record: Path) -> None:
     """Write the record, a world a line."""
-    order = [*KINDS]
+    order = [*PAGE_OF_KIND]
     lines = sorted(lines, key=lambda line: (order.index(line["kind"]), line["source"], line["seed"]))
     head = json.dumps({name: source for name, (_, source) in TRACES.items()})
     body = ",\n".join(json.dumps(line) for line in lines)
-    scratch = RECORD.with_suffix(f".{os.getpid()}")
+    scratch = record.with_suffix(f".{os.getpid()}")
     scratch.write_text(f'{{"traces": {head},\n"worlds": [\n{body}\n]}}\n')
-    scratch.replace(RECORD)  # complete at any time for another process
+    scratch.replace(record)  # complete at any time for another process
 
 
 def main() -> None:
     """Compute the worlds that are missing or whose scene has changed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--second", action="store_true", help="of the second kinds")
     parser.add_argument("--traces", type=Path)
     parser.add_argument("--seeds", type=int, default=2, help="worlds with generated lengths per kind")
-    parser.add_argument("--only", action="append", choices=KINDS, help="a kind; may be repeated")
+    parser.add_argument("--only", action="append", choices=[*PAGE_OF_KIND], help="a kind; may be repeated")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no world after that time")
     arguments = parser.parse_args()
-    lines = _recorded()
+    record = SECOND_RECORD if arguments.second else RECORD
+    lines = _recorded(record)
     wanted = [("generated", seed) for seed in range(arguments.seeds)]
+    if arguments.second:
+        wanted += [("generated", MISSING_SEED + seed) for seed in range(MISSING_WORLDS)]
     wanted += [(source, 0) for source in TRACES if arguments.traces]
     begin = time.monotonic()
     for source, seed in wanted:
-        for kind in arguments.only or KINDS:
-            known = [
-                line for line in lines if (line["kind"], line["source"], line["seed"] % 100) == (kind, source, seed)
-            ]
+        for kind in arguments.only or (second_kinds.KINDS if arguments.second else KINDS):
+            known = [line for line in lines if _is_of(line, kind, source, seed)]
             if any(line["scene"] == draw_scene(kind, line["seed"], source).fingerprint() for line in known):
                 continue
             if time.monotonic() - begin > 60 * arguments.minutes:
@@ -390,24 +432,33 @@ def main() -> None:
             start = time.monotonic()
             world = _acceptable(kind, seed, source, arguments.traces)
             lines = [
-                *(line for line in _recorded() if line not in known),
+                *(line for line in _recorded(record) if line not in known),
                 _line(world),
             ]  # another process may write too
-            write(lines)
+            write(lines, record)
             seconds = time.monotonic() - start
             knee = "void" if world.is_void else f"{world.knee_per_s}/s ± {world.knee_error:.2%}, slope {world.slope}"
             print(f"{world.name}: {knee}, threshold {world.threshold_s} s, {seconds:.0f} s", flush=True)
 
 
+def _is_of(line: dict[str, Any], kind: str, source: str, seed: int) -> bool:
+    """Whether a line of a record is the world of this seed, or one that took its place."""
+    is_alike = line["seed"] % 100 == seed % 100 and (line["seed"] >= MISSING_SEED) == (seed >= MISSING_SEED)
+    return is_alike and (line["kind"], line["source"]) == (kind, source)
+
+
 def _acceptable(kind: str, seed: int, source: str, traces: Path | None) -> World:
     """The first world of seed, seed + 100 … that a sweep can be run in."""
     while True:
-        world = compute(draw_scene(kind, seed, source), traces)
+        scene = draw_scene(kind, seed, source)
+        world = compute_missing(scene, traces) if seed >= MISSING_SEED else compute(scene, traces)
+        seed += 100
+        if world is None:
+            continue
         if world.knee_per_s is None:
             return world
         if KNEES_PER_S[0] <= world.knee_per_s <= KNEES_PER_S[1] and world.knee_error < MAX_RECORDED_ERROR:
             return world
-        seed += 100
 
 
 if __name__ == "__main__":
