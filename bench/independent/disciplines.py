@@ -14,7 +14,7 @@ Bools = NDArray[np.bool_]
 Discipline = Literal["in order", "slots", "priority", "shortest", "shared"]
 
 PROBES_PER_S = 0.2
-PEAK_BUSY = (0.5, 0.66)  # utilization at activity 1: 1.3 times as much is stable
+PEAK_BUSY = (0.5, 0.66)  # utilization at the peak: 1.3 times as much is stable, if the load fluctuates too
 NETWORK_SHARE = (0.02, 0.15)  # of the mean work
 SLOT_ANSWER = (4.0, 12.0)  # works in a slot after the first token
 
@@ -74,13 +74,15 @@ def service_of(
     first: Bools | None = None,
     others: tuple[Floats, Floats] | None = None,
     probe_work: float = 0.5,
+    busy: tuple[float, float] = PEAK_BUSY,
 ) -> Jobs:
     """A service of random speed that is stable, also when it is 1.3 times slower, at the activity of the users.
 
     work: of the users, in any unit
-    activity: of the users, by minute; utilization is `PEAK_BUSY` at its 98th percentile
+    activity: of the users, by minute
     others: arrivals and work of pauses
     probe_work: of a probe, in means of the users'
+    busy: bounds of the utilization at the 98th percentile of the activity
     """
     pauses_s, pauses = (np.empty(0), np.empty(0)) if others is None else others
     times = np.concatenate((arrivals_s, probes_s, pauses_s))
@@ -92,7 +94,7 @@ def service_of(
     span_s = times.max() - times.min()
     peak = float(np.quantile(activity, 0.98)) / float(activity.mean())
     offered = (peak * arrivals_s.size + probe_work * probes_s.size + pauses.sum()) / span_s
-    mean_s = rng.uniform(*PEAK_BUSY) * slots / (offered * hold)
+    mean_s = rng.uniform(*busy) * slots / (offered * hold)
     goes_first = np.zeros(times.size, dtype=np.bool_)
     if first is not None:
         goes_first[: first.size] = first

@@ -271,6 +271,31 @@ def _azure_slots(rng: Generator, traces: Path | None) -> Scene:
     return _queued(rng, when, service_of(rng, "slots", at_s, work, probe_times_s(rng, when.size), activity, slots))
 
 
+ALWAYS_BUSY = (0.66, 0.72)  # 1.3 times as much is stable without fluctuations
+
+
+def _always_busy(rng: Generator, traces: Path | None) -> Scene:
+    """Several requests at once, day and night, in order: most requests wait at most times."""
+    when = calendar(rng, HEAVY_DAYS)
+    activity = around_the_clock(rng, when)
+    size = rng.uniform(2, 5)
+    heads = poisson_times_s(rng, activity * rng.uniform(0.8, 1.6) / size)
+    at_s = np.repeat(heads, rng.geometric(1 / size, heads.size))
+    work = _lognormal(rng, at_s.size, rng.uniform(0.5, 1.0))
+    jobs = service_of(rng, "in order", at_s, work, probe_times_s(rng, when.size), activity, busy=ALWAYS_BUSY)
+    return _queued(rng, when, jobs)
+
+
+def _always_shared(rng: Generator, traces: Path | None) -> Scene:
+    """Requests of very different work, day and night, share the server: most are slowed by others at most times."""
+    when = calendar(rng, HEAVY_DAYS)
+    activity = around_the_clock(rng, when)
+    at_s = poisson_times_s(rng, activity * rng.uniform(0.8, 1.6))
+    work = _lognormal(rng, at_s.size, rng.uniform(1.5, 2.5))
+    jobs = service_of(rng, "shared", at_s, work, probe_times_s(rng, when.size), activity, busy=ALWAYS_BUSY)
+    return _queued(rng, when, jobs)
+
+
 def _pareto_work(rng: Generator, traces: Path | None) -> Scene:
     """Work with a Pareto tail, cut at a hundred times its least; one server takes requests in order."""
     when, activity = _busy(rng)
@@ -575,6 +600,7 @@ TUNING: dict[Group, dict[str, Kind]] = {
         "long_answers": _long_answers,
         "low_priority": _low_priority,
         "surges": _surges,
+        "always_busy": _always_busy,
         "azure_slots": _azure_slots,
     },
     "after an odd week": {"holiday": _holiday, "batch_by_load": _batch_by_load},
@@ -588,6 +614,7 @@ HELD_OUT: dict[Group, dict[str, Kind]] = {
         "stop_the_world": _stop_the_world,
         "shared_batches": _shared_batches,
         "shortest_first": _shortest_first,
+        "always_shared": _always_shared,
         "mooncake_in_order": _mooncake_in_order,
     },
     "after an odd week": {"bridge_days": _bridge_days, "batch_on_the_gpu": _batch_on_the_gpu},

@@ -144,9 +144,9 @@ def test_a_scene_depends_on_kind_index_and_seed_only(scenes: dict[str, Scene], k
 
 @pytest.mark.parametrize("kind", HEAVY)
 def test_waits_are_most_of_a_bad_percentile_of_a_heavy_queue(scenes: dict[str, Scene], kind: str) -> None:
-    """p99 is five times the median and more."""
+    """p99 is four times the median and more."""
     middle, bad = np.quantile(scenes[kind].ttft_s, [0.5, 0.99])
-    assert bad > 5 * middle
+    assert bad > 4 * middle
 
 
 @pytest.mark.parametrize("kind", CHANGING)
