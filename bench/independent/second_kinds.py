@@ -91,14 +91,16 @@ def adapters(rng: Random, structure: SecondStructure) -> SecondStructure:
 
 
 def static_batches(rng: Random, structure: SecondStructure) -> SecondStructure:
-    """A batch is taken, and served to its last token before the next."""
+    """Workers that take a batch, and serve it to its last token before the next."""
     return replace(
         structure,
         scheduler=SEPARATE,
         static_batch=1,
-        step_tokens=16_384,
-        max_batch=rng.choice((8, 16, 32)),
-        prefill_ratio=0.0,
+        step_tokens=32_768,
+        max_batch=rng.choice((32, 64, 128)),
+        base_s=structure.base_s / 3,
+        workers=rng.choice((3, 4, 6)),
+        balance=LEAST_BUSY,
     )
 
 

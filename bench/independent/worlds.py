@@ -448,10 +448,15 @@ def _is_of(line: dict[str, Any], kind: str, source: str, seed: int) -> bool:
 
 
 def _acceptable(kind: str, seed: int, source: str, traces: Path | None) -> World:
-    """The first world of seed, seed + 100 … that a sweep can be run in."""
-    while True:
+    """The first world of seed, seed + 100 … that a sweep can be run in.
+
+    Raises:
+        LookupError: none below `MISSING_SEED` has a knee that fits
+    """
+    is_missing = seed >= MISSING_SEED
+    while is_missing == (seed >= MISSING_SEED):
         scene = draw_scene(kind, seed, source)
-        world = compute_missing(scene, traces) if seed >= MISSING_SEED else compute(scene, traces)
+        world = compute_missing(scene, traces) if is_missing else compute(scene, traces)
         seed += 100
         if world is None:
             continue
@@ -459,6 +464,7 @@ def _acceptable(kind: str, seed: int, source: str, traces: Path | None) -> World
             return world
         if KNEES_PER_S[0] <= world.knee_per_s <= KNEES_PER_S[1] and world.knee_error < MAX_RECORDED_ERROR:
             return world
+    raise LookupError(f"{kind} {source}: no knee from {KNEES_PER_S[0]} to {KNEES_PER_S[1]}/s in ten seeds")
 
 
 if __name__ == "__main__":
