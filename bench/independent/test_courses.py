@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from bench.diagnosis_over_time import Play, burning_s
-from bench.independent import courses
 from bench.independent.causes_catalogue import CAUSES, FAILURES, Truth, signal_values
 from bench.independent.courses import HEALTHY_S, RECOVERY_S, TROUBLE_S, VIEWS, Course, course, healthy_hour
 from bench.independent.engine import NoCompiler, library
@@ -54,18 +53,10 @@ def test_visible() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in (*CAUSES, *FAILURES) if name != "busy_prober"])
+@pytest.mark.parametrize("name", [*CAUSES, *FAILURES])
 def test_breach(name: str) -> None:
     """Each trouble of a service breaches an SLO."""
     assert burning_s(tuning_course(name))
-
-
-@pytest.mark.slow
-def test_a_busy_prober_breaches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trouble of the prober is none of the service: a probe during which it stood still has no latency to be judged."""
-    monkeypatch.setattr(courses, "DRAWS", 4)
-    with pytest.raises(LookupError, match=r"busy_prober.*no clear breach"):
-        course("tuning", ("busy_prober",), 0, 0.2)
 
 
 @pytest.mark.parametrize("name", ["throttled", "slow_gateway"])
