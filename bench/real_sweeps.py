@@ -7,7 +7,8 @@ FOLDER of the engine: a virtual environment with vLLM (`make test-engines` insta
 MODEL larger` makes it. Engine and client have a core each (`taskset`), so the machine must have two and be otherwise quiet. Half of
 the sweeps run before the grid and half after it. The knee of the grid is where the p99 of the TTFT of all seeds passes the
 threshold, between two rates by a straight line in logarithms: that of 400 requests is a matter of one burst.
-With --reads-per-s the engine's page is read at this rate beside the grid, as a prober may do it.
+With --reads-per-s the engine's page is read at this rate beside the grid, as a prober may do it. With --spinning as many processes that
+never rest are beside the sweeps, on the core of the clients; the grid is without them.
 """
 
 import argparse
@@ -172,6 +173,19 @@ def page_read(engine: Engine, reads_per_s: float) -> Iterator[None]:
         reader.join()
 
 
+@contextmanager
+def spinning(count: int) -> Iterator[None]:
+    """Processes that never rest meanwhile, on the core of the clients."""
+    command = ["taskset", "-c", CLIENT_CORE, sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(command) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
 def crossing(grid: list[dict[str, Any]]) -> float | None:
     """Rate at which the p99 passes the threshold; None if it does not between two neighbours."""
     for before, after in pairwise(grid):
@@ -190,12 +204,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=4, help="runs of the grid at each rate")
     parser.add_argument("--sweeps", type=int, default=10)
     parser.add_argument("--reads-per-s", type=float, default=0.0, help="of the engine's page, beside the grid")
+    parser.add_argument("--spinning", type=int, default=0, metavar="N", help="busy processes beside the sweeps")
     parser.add_argument("--port", type=int, default=18_123)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         engine = Engine(options.engine.absolute(), options.model.absolute(), options.port, Path(scratch))
         try:
-            sweeps = [part("sweep", swept(engine, number)) for number in range(options.sweeps // 2)]
+            with spinning(options.spinning):
+                sweeps = [part("sweep", swept(engine, number)) for number in range(options.sweeps // 2)]
             lengths = [sweep["prompt_tokens"] for sweep in sweeps if sweep.get("prompt_tokens")]
             # of the chat template
             overhead = measured(engine, 4.0, PROMPT_TOKENS, 20, 1)["prompt_tokens"] - PROMPT_TOKENS
@@ -205,7 +221,10 @@ def main() -> None:
                     part(f"{rate}/s", measured(engine, float(rate), prompt_tokens, REQUESTS, options.seeds))
                     for rate in options.rates.split(",")
                 ]
-            sweeps += [part("sweep", swept(engine, number)) for number in range(options.sweeps // 2, options.sweeps)]
+            with spinning(options.spinning):
+                sweeps += [
+                    part("sweep", swept(engine, number)) for number in range(options.sweeps // 2, options.sweeps)
+                ]
         finally:
             engine.stop()
     knee = crossing(grid)
@@ -228,7 +247,7 @@ def main() -> None:
         )
         if sweeps
     ]
-    show("real_sweeps", goals, knee_per_s=knee, grid=grid, sweeps=sweeps)
+    show("real_sweeps", goals, spinning=options.spinning, knee_per_s=knee, grid=grid, sweeps=sweeps)
 
 
 if __name__ == "__main__":
