@@ -117,6 +117,7 @@ def hot_prefixes(rng: Random, structure: SecondStructure) -> SecondStructure:
         balance=PREFIX_AFFINITY,
         prefix_block=rng.choice((64, 128)),
         kv_tokens=rng.randrange(30_000, 90_000),
+        speed=rng.uniform(2.0, 3.0),
     )
 
 

@@ -223,7 +223,7 @@ def worlds(half: tuple[str, ...]) -> list[World]:
     return load_worlds(kinds=half, record=SECOND_RECORD)
 
 
-@pytest.mark.parametrize("half", [TUNING], ids=["tuning"])
+@pytest.mark.parametrize("half", [TUNING, HELD_OUT], ids=["tuning", "held out"])
 def test_the_record_has_knees_and_engines_that_miss_at_every_rate(half: tuple[str, ...]) -> None:
     """Twelve knees and twenty engines that miss in each half, and every kind has both."""
     known = [world for world in worlds(half) if not world.is_void]
