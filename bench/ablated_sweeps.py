@@ -1,11 +1,7 @@
-"""Sweeps of independent engines, recorded once, as a subject of `bench.ablation`: the fit, the knee and the interval.
-
-A sweep is recorded up to its end of sending, and once more as it goes on where no model explains the record: with the second a
-fit that fails where another did not is judged by what the prober would have measured then.
-"""
+"""Sweeps of independent engines, recorded once, as a subject of `bench.ablation`: the fit, the knee and the interval."""
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,13 +12,13 @@ from typing import Any
 from unittest.mock import patch
 
 from bench.ablation import Change, Figures, Row, Subject, rows_of
-from bench.independent.sweeps import CLOCK_S, SweepDriver, Telemetry, plan
+from bench.independent.sweeps import SweepDriver, Telemetry, plan
 from bench.independent.worlds import World, load
 from bench.knee_independent import MIN_KNEE_PER_S, SEED, accuracy
 from prober.features.capacity import estimate, fit_objective, fitting, knee, observations
-from prober.features.capacity.actions import Estimate, Finished
-from prober.features.capacity.estimate import estimate_capacity
-from prober.features.capacity.sweep import Sweep
+from prober.features.capacity.actions import Estimate
+from prober.features.capacity.estimate import USUAL_POWER, estimate_capacity
+from prober.features.capacity.sweep_record import Record
 from prober.results.capacity import Capacity
 
 SEED_OF_ESTIMATE = 0
@@ -31,28 +27,22 @@ STRUCTURES = fitting.STRUCTURES
 
 @dataclass(frozen=True)
 class RecordedSweep:
-    """A sweep of a world. states: the state machine at each end of sending, pickled, with the time"""
+    """A sweep of a world, recorded up to the end of its sending."""
 
     world: World
     telemetry: Telemetry
-    states: Sequence[tuple[bytes, float]]
+    record: Record
 
     def __str__(self) -> str:
         return self.world.name
 
 
 def recorded(world: World, telemetry: Telemetry, traces: Path | None) -> RecordedSweep:
-    """Sweep a world, and record the machine at each end of sending. Estimates are by fractions only."""
-    driver, states = SweepDriver(world, telemetry, SEED, traces), []
-    for action in driver.run(*plan(world, traces)):
-        sweep, at_s = driver.sweep, CLOCK_S + driver.now_s
-        assert sweep is not None
-        if isinstance(action, Estimate):
-            states.append((pickle.dumps(sweep), at_s))
-            with patch.object(estimate, "fit", lambda *_: None):
-                capacities = estimate_capacity(action.record).capacities
-            sweep.estimated(capacities, at_s, is_modelled=False)
-    return RecordedSweep(world, telemetry, states)
+    """Sweep a world up to its end of sending."""
+    driver = SweepDriver(world, telemetry, SEED, traces)
+    action = next(driver.run(*plan(world, traces)))
+    assert isinstance(action, Estimate)
+    return RecordedSweep(world, telemetry, action.record)
 
 
 def cases(telemetry: Telemetry, folder: Path, traces: Path | None) -> list[RecordedSweep]:
@@ -71,25 +61,16 @@ def cases(telemetry: Telemetry, folder: Path, traces: Path | None) -> list[Recor
 def figures(case: RecordedSweep) -> Figures:
     """Error (1 without a figure), coverage, width and processor time of a sweep's estimates.
 
-    What no row judges is not computed: the curve, and capacities in requests of other shapes.
+    What no row judges is not computed: the curve, and how the knee moves with the requests' lengths.
     """
-    began_s, capacity, structure = process_time(), Capacity("ttft", "not_enough_data"), -1
+    began_s = process_time()
     with (
         patch.object(estimate, "_curve", lambda *_: ()),
-        patch.object(estimate, "by_model", lambda *_: (None, ())),
-        patch.object(estimate, "with_shapes", lambda of, *_: of),
+        patch.object(estimate, "_powers", lambda *_: (USUAL_POWER, USUAL_POWER)),
     ):
-        for state, at_s in case.states:
-            sweep: Sweep = pickle.loads(state)
-            assert isinstance(sweep.action, Estimate)
-            answer = estimate_capacity(sweep.action.record, SEED_OF_ESTIMATE)
-            capacity = answer.capacities[0]
-            if answer.fit is not None:
-                structure = list(STRUCTURES).index(answer.fit.structure)
-            sweep.estimated(answer.capacities, at_s, is_modelled=answer.fit is not None)
-            if isinstance(sweep.action, Finished):
-                capacity = sweep.action.capacities[0]
-                break
+        answer = estimate_capacity(case.record, SEED_OF_ESTIMATE)
+    (capacity,) = answer.capacities
+    structure = -1 if answer.fit is None else list(STRUCTURES).index(answer.fit.structure)
     known = accuracy(case.world, case.telemetry, capacity)
     result = {
         "cpu_s": process_time() - began_s,
@@ -132,11 +113,7 @@ CHANGES = (
     Change("no search for slots", _of(fitting, SLOT_FACTORS=())),
     Change("no advantage of usual budgets", _of(fitting, USUAL_ADVANTAGE=0.0)),
     Change("no scan of budgets", _of(fitting, BUDGET_FACTORS=((1.0,),) * len(fitting.SHARES))),
-    Change("any distance of the knee", _of(estimate, MAX_EXTRAPOLATION=1e9, MAX_BEYOND_REACHED=1e9)),
-    Change(
-        "no poor fit", _of(fitting, MAX_TTFT_ERROR=fitting.MAX_POOR_TTFT_ERROR, MAX_MISMATCH=fitting.MAX_POOR_MISMATCH)
-    ),
-    Change("no flat model", _of(estimate, MIN_FLAT_BREACHES=10**9)),
+    Change("any error of a model", _of(estimate, MAX_MODEL_ERROR=1e9)),
     Change("fractions never beside a model", _of(estimate, agreed=_first)),
     Change("no Pareto tail of fractions", _of(knee, MIN_TAIL_SAMPLES=10**9)),
 )

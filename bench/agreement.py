@@ -23,7 +23,7 @@ from bench.independent.worlds import load
 from bench.report import goal, part, percentile, show
 from prober.config.sweep import FACTORS, WARM_UP, GuardSpec, SweepSpec
 from prober.features.capacity.actions import Estimate, Finished
-from prober.features.capacity.sweep_record import UNJUDGED, Stage
+from prober.features.capacity.sweep_record import Stage
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
@@ -81,7 +81,7 @@ def sweep(world: Any, spec: SweepSpec, lengths: Lengths, seed: int, warm_up: War
     for action in driver.run(spec, lengths, warm_up):
         if isinstance(action, Estimate):
             assert driver.sweep is not None
-            driver.sweep.estimated((), CLOCK_S + driver.now_s)
+            driver.sweep.estimated(())
         elif isinstance(action, Finished):
             stages = action.stages
     return Swept(stages, tuple(driver.probes))
@@ -91,7 +91,7 @@ def reported(swept: Swept, slos: tuple[Slo, ...], lengths: Lengths) -> dict[floa
     """Stages of the result by rate."""
     mean_tokens = fmean(prompt for prompt, _ in lengths), fmean(output for _, output in lengths)
     spans = [
-        (None if stage.phase in UNJUDGED else stage.rate_per_s, round(stage.began_s * 1e9), round(stage.ended_s * 1e9))
+        (None if stage.phase == "warm_up" else stage.rate_per_s, round(stage.began_s * 1e9), round(stage.ended_s * 1e9))
         for stage in swept.stages
     ]
     delivered = Deliveries(swept.probes, slos, spans, mean_tokens)

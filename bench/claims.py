@@ -21,14 +21,13 @@ from unittest.mock import patch
 import numpy as np
 
 from bench.independent.kinds import KINDS
-from bench.independent.sweeps import CLOCK_S, LEAD_S, READ_LEAD_S, SweepDriver, Telemetry
+from bench.independent.sweeps import LEAD_S, READ_LEAD_S, SweepDriver, Telemetry
 from bench.independent.sweeps import plan as plan_of
 from bench.independent.worlds import Simulation, World, load
 from bench.report import goal, part, show
 from prober.config.sweep import LimitsSpec
 from prober.features.capacity.actions import Estimate, Finished
 from prober.features.capacity.estimate import estimate_capacity
-from prober.features.capacity.sweep_record import Record
 from prober.measure.engine_signals import EngineSignals
 from prober.results.capacity import Capacity
 from tests.features.capacity.simulated_sweep import changed
@@ -79,12 +78,6 @@ class OldPage:
         return self._made[1]
 
 
-def estimated(record: Record) -> tuple[tuple[Capacity, ...], bool]:
-    """Capacities of a record, and whether a model explains it."""
-    estimate = estimate_capacity(record)
-    return estimate.capacities, estimate.fit is not None
-
-
 def unmet(case: Case) -> dict[str, Any]:
     """Verdict of a sweep of an engine that never meets its SLO."""
     assert case.missed is not None
@@ -95,8 +88,7 @@ def unmet(case: Case) -> dict[str, Any]:
     for action in driver.run(*plan_of(world, None)):
         if isinstance(action, Estimate):
             assert driver.sweep is not None
-            capacities, is_modelled = estimated(action.record)
-            driver.sweep.estimated(capacities, CLOCK_S + driver.now_s, is_modelled=is_modelled)
+            driver.sweep.estimated(estimate_capacity(action.record).capacities)
     assert isinstance(action, Finished)
     (capacity,) = action.capacities or (Capacity("ttft", "not_enough_data"),)
     return {
@@ -119,7 +111,7 @@ def others(case: Case) -> dict[str, Any]:
         spec, lengths = plan_of(world, None)
         for action in driver.run(changed(spec, limits=limits), lengths):
             if isinstance(action, Estimate) and driver.sweep is not None:
-                driver.sweep.estimated((), CLOCK_S + driver.now_s)
+                driver.sweep.estimated(())
     arrivals_s, until_s = [at_s for at_s, _ in driver.others], driver.ended_s
     assert isinstance(action, Finished)
     from_s = LEAD_S - READ_LEAD_S

@@ -24,7 +24,7 @@ import numpy as np
 
 from bench.independent.engine import COMPLETE, IN_FLIGHT, Engine, Results
 from bench.independent.kinds import HELD_OUT, TUNING
-from bench.independent.sweeps import CLOCK_S, SweepDriver, Telemetry, grid, plan, undisturbed_harm
+from bench.independent.sweeps import SweepDriver, Telemetry, grid, plan, undisturbed_harm
 from bench.independent.worlds import ALLOWED, Simulation, World, load
 from bench.report import goal, part, percentile, show
 from prober.features.capacity.actions import Estimate, Finished
@@ -187,8 +187,7 @@ def swept(world: World, telemetry: Telemetry) -> dict[str, Any]:
         if isinstance(action, Estimate):
             estimate = estimate_capacity(action.record)
             assert driver.sweep is not None
-            now_s, is_modelled = CLOCK_S + driver.now_s, estimate.fit is not None
-            driver.sweep.estimated(estimate.capacities, now_s, is_modelled=is_modelled)
+            driver.sweep.estimated(estimate.capacities)
         elif isinstance(action, Finished):
             finished = action
     assert finished is not None

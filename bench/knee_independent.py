@@ -20,7 +20,7 @@ from typing import Any
 
 from bench.independent import second_kinds
 from bench.independent.kinds import HELD_OUT, TUNING
-from bench.independent.sweeps import CLOCK_S, SweepDriver, Telemetry, grid, plan, undisturbed_harm
+from bench.independent.sweeps import SweepDriver, Telemetry, grid, plan, undisturbed_harm
 from bench.independent.worlds import ALLOWED, RECORD, SECOND_RECORD, World, load
 from bench.report import goal, part, percentile, show
 from prober.features.capacity.actions import Estimate, Finished
@@ -49,8 +49,7 @@ def swept(world: World, telemetry: Telemetry, traces: Path | None) -> dict[str, 
             if estimate.fit is not None:
                 figures |= {"structure": estimate.fit.structure, "fit_error": round(estimate.fit.error, 3)}
             assert driver.sweep is not None
-            is_modelled = estimate.fit is not None
-            driver.sweep.estimated(estimate.capacities, CLOCK_S + driver.now_s, is_modelled=is_modelled)
+            driver.sweep.estimated(estimate.capacities)
         elif isinstance(action, Finished) and action.capacities:
             capacity = action.capacities[0]
     figures |= {"verdict": capacity.verdict, "fit": capacity.fit, "requests": driver.sent, "words": words((capacity,))}

@@ -93,7 +93,7 @@ def swept(sent: list[ProbeResult], rates_per_s: tuple[float, ...] = (RATE_PER_S,
         sweep.result(result, at_s + 0.2)
         sweep.tick(at_s + 1 / RATE_PER_S)
     if isinstance(sweep.action, Estimate):
-        sweep.estimated(estimate_capacity(sweep.action.record).capacities, span_s, is_modelled=False)
+        sweep.estimated(estimate_capacity(sweep.action.record).capacities)
     finished = sweep.action
     assert isinstance(finished, Finished)
     run = SweepRun(finished, 0, tuple(by_stage))

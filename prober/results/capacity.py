@@ -193,17 +193,15 @@ Z = {0.9: 1.645, 0.95: 1.960}  # half-widths of a normal interval, in standard e
 
 
 def agreed(one: Capacity, other: Capacity) -> Capacity:
-    """Combine two estimates: `one` unchanged if they agree, because agreement does not narrow it, else their mean on a log scale.
+    """Combine two estimates: their mean on a log scale, each weighted by its precision; `one` if the other is none.
 
-    They differ beyond their errors if Cochran's Q exceeds 1. Then the variance between them is added to each (random effects:
+    If they differ beyond their errors (Cochran's Q above 1), the variance between them is added to each (random effects:
     DerSimonian, Laird, "Meta-analysis in clinical trials", 1986), so that the interval of the mean covers their difference.
     """
     if one.estimate is None or other.estimate is None or one.log_error is None or other.log_error is None:
         return one
     a, b, variances = math.log(one.estimate), math.log(other.estimate), (one.log_error**2, other.log_error**2)
-    between = ((a - b) ** 2 - sum(variances)) / 2
-    if between <= 0:
-        return one
+    between = max(0.0, ((a - b) ** 2 - sum(variances)) / 2)
     weights = [1 / (variance + between) for variance in variances]
     at = math.exp((weights[0] * a + weights[1] * b) / sum(weights))
     wide = math.exp(Z[one.confidence] / math.sqrt(sum(weights)))

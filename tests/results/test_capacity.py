@@ -29,10 +29,11 @@ MODEL = Capacity("a", "found", 9.0, 10.0, 10.0 * 10 / 9, fit="model", alone_per_
 ROUGH = Capacity("a", "found", 5.0, 10.0, 20.0)
 
 
-def test_where_both_agree_the_better_one_stands() -> None:
-    """A rough answer that holds the good one changes nothing; one without an interval neither."""
-    assert agreed(MODEL, ROUGH) == MODEL
-    assert agreed(MODEL, replace(ROUGH, lower=8.0, estimate=14.0, upper=25.0)) == MODEL
+def test_where_both_agree_each_counts_by_its_precision() -> None:
+    """A rough answer hardly moves the good one; one without an interval does not."""
+    found = agreed(MODEL, replace(ROUGH, lower=7.0, estimate=14.0, upper=28.0))
+    assert 10.0 < known(found.estimate) < 10.3
+    assert known(found.upper) / known(found.lower) < known(MODEL.upper) / known(MODEL.lower)
     assert agreed(MODEL, Capacity("a", "not_enough_data")) == MODEL
 
 

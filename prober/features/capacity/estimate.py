@@ -1,13 +1,13 @@
 """Estimates the capacity of a target from the record of a sweep.
 
-Uses the engine model if its replay agrees with the record, or else the fractions of bad events, with a wider interval. A knee is
-stated only if the target degraded. If it did not, or if its breaches do not rise with the rate, only event counts remain:
+Two estimates, that of an engine model and that of the fractions of bad events, each with its error, make one (`capacity.agreed`).
+A knee is stated only if the target degraded. If it did not, or if its breaches do not rise with the rate, only event counts remain:
 the highest rate at which they prove that the objective holds (`capacity.holds_at`), or not enough data.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, hypot, inf, log, sqrt
+from math import exp, hypot, log, sqrt
 from random import Random
 
 import numpy as np
@@ -15,10 +15,8 @@ import numpy as np
 from prober.features.capacity.capacity_model import CapacityModel, Knee
 from prober.features.capacity.fitting import Fit, fit
 from prober.features.capacity.knee import Step, knee
-from prober.features.capacity.replay import SAMPLE_SIZE, Background, RequestLengths, background, build_scene
+from prober.features.capacity.replay import SAMPLE_SIZE, Background, RequestLengths, background
 from prober.features.capacity.sweep_record import (
-    UNJUDGED,
-    Phase,
     Record,
     RequestRecord,
     Stage,
@@ -27,14 +25,15 @@ from prober.features.capacity.sweep_record import (
 )
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity, Mix, RateEvents, Verdict, agreed, holds_at, undecided_events
-from prober.statistics.quantiles import probability_of_at_least
 from prober.statistics.sequential_test import Observations, evidence
 
 CONFIDENCE, Z = 0.9, 1.645  # of intervals; Z: half-width in standard errors
 # Standard errors of log K that a record cannot show, by knowledge of the background: counters, none.
 # Calibrated by `python -m bench.knee_independent`.
 ERROR_COUNTERS, ERROR_UNKNOWN = 0.06, 0.12
-ERROR_POOR = 0.1  # additional, if the replay agrees poorly with the record
+MAX_MODEL_ERROR = 1.0  # of the log of its knee, above which a model says nothing
+# Ratio of its knee to the highest rate, above which it says nothing either: if sending ended before the target's limit, and at it.
+MAX_EXTRAPOLATION, MAX_BEYOND_REACHED = 3.0, 1.6
 ERROR_OF_SLOPE = 0.6  # additional, ÷ local slope: a wrong share moves a flat knee far
 ERROR_OF_CALIBRATION = 0.5  # of the tail, as a share of its log factor: the model cannot explain it
 MAX_SHIFT = 0.5  # of a bootstrap model's knee, in logs
@@ -44,26 +43,23 @@ ERROR_NOT_REACHED, ERROR_PER_LOG_DISTANCE = 0.08, 0.25
 # By how much, in logs, such a knee is too high: limits that show only when they bind are in no model. The median over the development
 # half of bench/headroom_independent.py.
 BIAS_NOT_REACHED = 0.1
-# Ratio of estimate to highest rate, if sending ended before the target's limit, and at it.
-MAX_EXTRAPOLATION, MAX_BEYOND_REACHED = 3.0, 1.6
-# By how much a short stage overstates the knee, in logs, for signals without a queue before them.
-SHORT_STAGE_BIAS: dict[Phase, float] = {"ramp": 0.2, "climb": 0.12}
-# Log growth of the own rate per second in an adaptive sweep's phases, and the largest corrected excess.
-GROWTH_PER_S: dict[Phase, float] = {"ramp": log(1.15) / 4, "climb": log(1.1) / 8}
-MAX_BIAS = 0.5
+# The same, where no page shows the load of others: both estimates take it as little or nothing (bench/knee_independent.py).
+BIAS_UNSEEN = 0.12
+SHORT_STAGE_BIAS = (
+    0.2  # by how much a short stage overstates the knee, in logs, for signals without a queue before them
+)
+GROWTH_PER_S, MAX_BIAS = (
+    log(1.15) / 4,
+    0.5,
+)  # log growth of the own rate per second in a ramp, and the largest corrected excess
 LONG_STAGE_S = 20.0
 ERROR_OF_FRACTIONS = 0.14
 ERROR_BEFORE_BREACHES = (
     0.5  # instead, if the sending ended before the target's limit: the tail of the latencies is extrapolated
 )
 MIN_BREACHES = 2  # for an estimate by fractions
-# Number of breaches with which fractions that show no knee override a model's knee of a smaller local slope.
-MIN_FLAT_BREACHES, FLAT_SLOPE = 4, 5.0
-# Ratio of an estimate to the rates whose breaches contradict it, if chance explains them with less than this probability.
-CONTRADICTION_RATIO, MAX_CHANCE, REPLAYS = 1.25, 0.02, 10
-NEIGHBOURS = 2  # requests before a breach; if one of them breaches too, the breach is not counted separately
-MIN_STEEP_SLOPE = 3.0  # local slope from which fractions are combined with the model
-MAX_FLAT_PROBABILITY = 0.5  # that the share does not rise with the rate; above it, breaches are no knee
+# That the share does not rise with the rate: above it, breaches are no knee; the same for a model that knows the engine's page.
+MAX_FLAT_PROBABILITY, MAX_FLAT_WITH_PAGE = 0.5, 0.65
 # Fitted curve: points, simulated requests per point, and its end as multiples of the knee's upper bound and the threshold.
 CURVE_POINTS, CURVE_REQUESTS, CURVE_BEYOND, CURVE_HEIGHT = 16, 30_000, 1.05, 3.0
 # Longer requests, whose knees show how the knee falls with tokens; the share that is judged; simulation effort.
@@ -94,17 +90,7 @@ def estimate_capacity(record: Record, seed: int = 0, effort: float = 1.0) -> Cap
     """
     rng = Random(seed)
     model = fit(record, rng) if (record.readings or record.reached) and _can_be_replayed(record) else None
-    if model is not None and model.quality == "unusable" and record.reached:
-        model = None  # fractions show more
     results = [_capacity(record, slo, model, rng, effort) for slo in record.slos]
-    if any(capacity.fit == "model" for capacity in results):
-        # If another SLO fails far earlier, this one is known to hold longer.
-        results = [
-            _capacity(record, slo, model, rng, effort, is_bounded=False)
-            if capacity.verdict == "not_enough_data"
-            else capacity
-            for slo, capacity in zip(record.slos, results, strict=True)
-        ]
     load = model.background if model is not None else background(record, rng)
     if load.known and load.has_lengths:
         results = [capacity if capacity.mix else _with_mix(capacity, _lengths(record), load) for capacity in results]
@@ -132,10 +118,8 @@ def _can_be_replayed(record: Record) -> bool:
     return not has_failures and not is_grid and 2 * sum(held_back) <= len(held_back)
 
 
-def _capacity(
-    record: Record, slo: Slo, model: Fit | None, rng: Random, effort: float, *, is_bounded: bool = True
-) -> Capacity:
-    """Capacity for an SLO. is_bounded: reject a knee far above all tried rates"""
+def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: float) -> Capacity:
+    """Capacity for an SLO."""
     by_stage = _by_stage(record, slo)
     samples = sum(map(len, by_stage.values()))
     if not samples and (model is None or record.cut):
@@ -144,35 +128,28 @@ def _capacity(
     levels = [_rate_events(slo, stage, by_stage[stage.number]) for stage in stages]
     lowest_per_s = min((stage.total_per_s for stage in stages), default=0.0)
     below = _below(slo, levels, samples)
-    modelled, slope = None, 0.0
-    if model is not None and slo.signal in MODELLED_SIGNALS and not record.cut:
-        modelled, slope = _by_model(record, slo, model, rng, effort, is_bounded=is_bounded)
-    if modelled is not None and model is not None and (at := modelled.estimate or 0.0) < lowest_per_s:
-        # Nothing was sent there: only a bound, unless a model that agrees with the record is near its rates.
-        if below is None and at * MAX_EXTRAPOLATION >= lowest_per_s and model.quality == "good":
-            return replace(modelled, verdict="between")
-        upper = below.upper if below is not None else modelled.upper
-        return replace(modelled, verdict="below", lower=None, estimate=None, upper=upper, curve=())
     if below is not None and below.upper == lowest_per_s:
         return below
     kept = [settled_requests(stage, record.requests, by_stage[stage.number]) for stage in stages]
     kept_levels = [_rate_events(slo, stage, requests) for stage, requests in zip(stages, kept, strict=True) if requests]
     if record.cut:
         return _by_events(slo, kept_levels, levels, samples)
-    by_fractions = _by_fractions(record, slo, by_stage)
-    is_flat = by_fractions is None and record.reached and sum(level.bad for level in levels) >= MIN_FLAT_BREACHES
-    if modelled is not None and model is not None and not (is_flat and slope < FLAT_SLOPE):
-        # Without breaches, fractions only show that the knee is not far below; a flat engine has too few of them.
-        is_held_against = slope >= MIN_STEEP_SLOPE or model.quality == "poor"
-        return agreed(modelled, by_fractions) if by_fractions and is_held_against else modelled
-    return by_fractions or below or _by_events(slo, kept_levels, levels, samples)
+    by_fractions, flat = _by_fractions(record, slo, by_stage)
+    modelled = None
+    max_flat = MAX_FLAT_WITH_PAGE if record.readings else MAX_FLAT_PROBABILITY
+    if model is not None and slo.signal in MODELLED_SIGNALS and flat <= max_flat:
+        modelled = _by_model(record, slo, model, rng, effort)
+    knee = agreed(modelled, by_fractions) if modelled and by_fractions else modelled or by_fractions
+    if knee is None or knee.estimate is None:
+        return below or _by_events(slo, kept_levels, levels, samples)
+    if knee.estimate < lowest_per_s:  # nothing was sent there
+        upper = below.upper if below is not None else knee.upper
+        return replace(knee, verdict="below", lower=None, estimate=None, upper=upper, curve=())
+    return knee
 
 
-def _by_model(
-    record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float, *, is_bounded: bool = True
-) -> tuple[Capacity | None, float]:
-    """Estimate by the model: (capacity, slope at the knee). The capacity is None if there is no knee, if it is too far above the tried
-    rates, or if the record contradicts it.
+def _by_model(record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float) -> Capacity | None:
+    """Estimate by the model; None if it has no knee, or one that is too uncertain or too far above the tried rates.
 
     If the background alone overloads the model, the knee is for the mix of loads at the lowest rate.
     """
@@ -185,18 +162,17 @@ def _by_model(
         lowest = min(record.stages, key=lambda stage: stage.total_per_s)
         knee = replace(model, own_ratio=lowest.rate_per_s / lowest.total_per_s).knee(slo, highest_per_s, rng)
     limit_per_s = highest_per_s * (MAX_BEYOND_REACHED if record.reached else MAX_EXTRAPOLATION)
-    is_bounded = is_bounded and (record.reached or not fitted.background.known)
-    if knee is None or (is_bounded and knee.rate_per_s > limit_per_s):
-        return None, 0.0
+    if knee is None or knee.rate_per_s > limit_per_s:
+        return None
     beyond = max(0.0, log(knee.rate_per_s / highest_per_s))
-    half_width = Z * _model_error(record, (slo, exact), fitted, model, knee, beyond, rng)
+    error = _model_error(record, (slo, exact), fitted, model, knee, beyond, rng)
     # Unproved background is not part of the rates: the capacity is what can be added to it.
     unseen_per_s = 0.0 if fitted.background.known else fitted.background.per_s
-    unseen_limits = 1.0 if record.reached else exp(-BIAS_NOT_REACHED)
-    per_s = knee.rate_per_s * unseen_limits - unseen_per_s
-    if per_s <= 0 or _is_contradicted(record, slo, model, per_s, rng):
-        return None, 0.0
-    half_width *= knee.rate_per_s / per_s
+    unseen_limits = _bias(record)
+    per_s = (knee.rate_per_s - unseen_per_s) * unseen_limits
+    if per_s <= 0 or (error := error * knee.rate_per_s / per_s) > MAX_MODEL_ERROR:
+        return None
+    half_width = Z * error
     capacity = Capacity(
         slo.name,
         "found",
@@ -210,14 +186,14 @@ def _by_model(
     )
     curve = _curve(record, model, slo, exact, capacity, unseen_per_s)
     if not (fitted.background.known and fitted.background.has_lengths):
-        return replace(capacity, curve=curve), knee.slope
+        return replace(capacity, curve=curve)
     model = replace(model, effort=EFFORT_OF_SHAPES * model.effort)
     powers = _powers(model, slo, knee, rng)
     mixed = _with_mix(capacity, _lengths(record), fitted.background, powers, ERROR_OF_SHAPE)
     if fitted.background.per_s > 0:
         alone = replace(model, background=Background(0.0, (), known=True)).knee(slo, knee.rate_per_s, rng)
         mixed = replace(mixed, alone_per_s=alone.rate_per_s * unseen_limits if alone is not None else mixed.alone_per_s)
-    return replace(mixed, curve=curve), knee.slope
+    return replace(mixed, curve=curve)
 
 
 def _powers(model: CapacityModel, slo: Slo, knee: Knee, rng: Random) -> tuple[float, float]:
@@ -264,7 +240,7 @@ def _curve(
 
     slo: with the threshold for modelled latencies; exact: with the configured threshold
     """
-    lowest_per_s = min((stage.total_per_s for stage in record.stages if stage.phase not in UNJUDGED), default=0.0)
+    lowest_per_s = min((stage.total_per_s for stage in record.stages if stage.phase != "warm_up"), default=0.0)
     highest_per_s = CURVE_BEYOND * (capacity.upper or 0.0)
     if not 0 < lowest_per_s < highest_per_s or not slo.threshold_s or not exact.threshold_s:
         return ()
@@ -279,28 +255,9 @@ def _curve(
     return tuple(points)
 
 
-def _is_contradicted(record: Record, slo: Slo, model: CapacityModel, estimate: float, rng: Random) -> bool:
-    """True if, at rates far below the estimate, more requests breach than chance explains in their replays or on an engine that
-    degrades slowly towards this knee.
-
-    A long prompt may breach at any rate; that is no contradiction if its replay breaches too. A breach right after
-    another is not counted, because both requests waited for the same cause.
-    """
-    ratios = {stage.number: stage.total_per_s / estimate for stage in record.stages if stage.is_judged}
-    judged = {
-        place: (request.events[slo.name], ratios[request.stage] ** MIN_STEEP_SLOPE)
-        for place, request in enumerate(record.requests)
-        if ratios.get(request.stage, inf) < 1 / CONTRADICTION_RATIO and request.valid and slo.name in request.events
-    }
-    bad_counts = [bad for (_, bad), _ in judged.values()]
-    bad = sum(count for at, count in enumerate(bad_counts) if not any(bad_counts[max(0, at - NEIGHBOURS) : at]))
-    if bad < MIN_BREACHES:
-        return False
-    events = sum(count for (count, _), _ in judged.values())
-    flat = sum(count * share for (count, _), share in judged.values()) * float(slo.error_budget_ratio) / events
-    scenes = [build_scene(record, model.background, rng) for _ in range(REPLAYS)]
-    replayed = sum(model.replayed_share(slo, scene, list(judged)) for scene in scenes) / REPLAYS
-    return probability_of_at_least(bad, events, max(flat, replayed)) < MAX_CHANCE
+def _bias(record: Record) -> float:
+    """Factor that takes the known bias from an estimate."""
+    return exp(-(BIAS_UNSEEN if record.other_per_s is None else 0.0) - (0.0 if record.reached else BIAS_NOT_REACHED))
 
 
 def _calibrated(slo: Slo, log_factor: float) -> Slo:
@@ -331,8 +288,6 @@ def _model_error(
     repeats = len(fitted.repeats)
     of_tail = sum(map(abs, shifts[repeats:])) / 2
     bootstrap = sqrt(sum(min(MAX_SHIFT, abs(shift)) ** 2 for shift in shifts[:repeats]) / max(1, repeats))
-    # A model that misses the latencies by a factor may miss the rate by the same factor.
-    poor = {"good": 0.0, "poor": ERROR_POOR, "unusable": max(ERROR_POOR, fitted.error)}[fitted.quality]
     unseen = ERROR_COUNTERS if fitted.background.known else ERROR_UNKNOWN
     not_reached = 0.0
     bad = sum(
@@ -345,14 +300,19 @@ def _model_error(
     if background_per_s > 0:
         count = background_per_s * (record.until_s - record.from_s)
         sampling = min(1.0, background_per_s / knee.rate_per_s) * sqrt(2 / max(1.0, count))
-    return hypot(of_tail, bootstrap, poor, knee.error, unseen, ERROR_OF_SLOPE / knee.slope, not_reached, sampling)
+    # A model that misses the latencies by a factor may miss the rate by the same factor.
+    of_fit = fitted.error
+    return hypot(of_tail, bootstrap, of_fit, knee.error, unseen, ERROR_OF_SLOPE / knee.slope, not_reached, sampling)
 
 
-def _by_fractions(record: Record, slo: Slo, by_stage: Mapping[int, Sequence[RequestRecord]]) -> Capacity | None:
-    """Estimate by the shares of bad events. The verdict is `between` with few bad events, if the sending ended before the target's
-    limit, or if the interval begins below all tried rates.
+def _by_fractions(
+    record: Record, slo: Slo, by_stage: Mapping[int, Sequence[RequestRecord]]
+) -> tuple[Capacity | None, float]:
+    """(estimate by the shares of bad events, probability that the share does not rise with the rate).
 
-    None without a knee: no bad event at the limit, a share that does not rise with the rate, or an estimate below all tried rates.
+    The verdict is `between` with few bad events, if the sending ended before the target's limit, or if the interval begins below all
+    tried rates. No estimate without a knee: no bad event at the limit, a share that does not rise with the rate, or an estimate below
+    all tried rates.
     """
     steps: list[Step] = []
     for stage in record.stages:
@@ -364,17 +324,18 @@ def _by_fractions(record: Record, slo: Slo, by_stage: Mapping[int, Sequence[Requ
     interval = knee(steps, float(slo.error_budget_ratio))
     bad = sum(step.bad for step in steps)
     if interval is None or (record.reached and not bad):
-        return None
+        return None, 0.0
     error = Z * (ERROR_OF_FRACTIONS if record.reached else ERROR_BEFORE_BREACHES)
     lower = exp(-hypot(log(interval.estimate / interval.lower), error))
     upper = exp(hypot(log(interval.upper / interval.estimate), error))
-    estimate, samples = interval.estimate, sum(map(len, by_stage.values()))
+    estimate, samples = interval.estimate * _bias(record), sum(map(len, by_stage.values()))
     lowest_per_s = min(step.rate_per_s for step in steps if step.events)
     if estimate < lowest_per_s or interval.flat > MAX_FLAT_PROBABILITY:
-        return None
+        return None, interval.flat
     is_found = record.reached and bad >= MIN_BREACHES and interval.lower >= lowest_per_s
     verdict: Verdict = "found" if is_found else "between"
-    return Capacity(slo.name, verdict, estimate * lower, estimate, estimate * upper, CONFIDENCE, samples)
+    capacity = Capacity(slo.name, verdict, estimate * lower, estimate, estimate * upper, CONFIDENCE, samples)
+    return capacity, interval.flat
 
 
 def _by_events(slo: Slo, kept: Sequence[RateEvents], levels: Sequence[RateEvents], samples: int) -> Capacity:
@@ -406,11 +367,11 @@ def _long_run_per_s(stage: Stage, slo: Slo) -> float:
     If the log rate grows by g per second beyond the knee, the wait grows by g·t per second and takes √(2·wait ÷ g)
     to reach the threshold; meanwhile the log rate grows by √(2·g·wait).
     """
-    if stage.ended_s - stage.began_s >= LONG_STAGE_S or stage.phase not in SHORT_STAGE_BIAS:
+    if stage.ended_s - stage.began_s >= LONG_STAGE_S or stage.phase == "grid":
         return stage.total_per_s
-    bias = SHORT_STAGE_BIAS[stage.phase]
+    bias = SHORT_STAGE_BIAS
     if slo.signal == "ttft" and slo.threshold_s:
-        growth_per_s = GROWTH_PER_S[stage.phase] * stage.rate_per_s / stage.total_per_s
+        growth_per_s = GROWTH_PER_S * stage.rate_per_s / stage.total_per_s
         bias = min(MAX_BIAS, sqrt(2 * growth_per_s * slo.threshold_s))
     return stage.total_per_s * exp(-bias)
 

@@ -27,8 +27,8 @@ class EstimateFailed(Exception):
     """The estimate's process ended without a result; the message says how, and what helps."""
 
 
-async def estimate_in_process(record: Record, seed: int) -> tuple[tuple[Capacity, ...], bool]:
-    """(capacity for each SLO of the record, True if an engine model explains the record). Raises EstimateFailed.
+async def estimate_in_process(record: Record, seed: int) -> tuple[Capacity, ...]:
+    """Estimate the capacity for each SLO of the record. Raises EstimateFailed.
 
     Cancelling kills the process.
     """
@@ -59,8 +59,8 @@ async def estimate_in_process(record: Record, seed: int) -> tuple[tuple[Capacity
         how = f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
         last = text.rpartition("\n")[2] or "it wrote no error"
         raise EstimateFailed(f"the process of the estimate {how} ({last}): please report this with the log")
-    result: tuple[tuple[Capacity, ...], bool] = pickle.loads(estimate)
-    return result
+    capacities: tuple[Capacity, ...] = pickle.loads(estimate)
+    return capacities
 
 
 def main(parent: int) -> None:
@@ -73,8 +73,7 @@ def main(parent: int) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from prober.features.capacity.estimate import estimate_capacity  # loads numpy
 
-    estimate = estimate_capacity(*pickle.load(sys.stdin.buffer))
-    pickle.dump((estimate.capacities, estimate.fit is not None), sys.stdout.buffer)
+    pickle.dump(estimate_capacity(*pickle.load(sys.stdin.buffer)).capacities, sys.stdout.buffer)
 
 
 if __name__ == "__main__":

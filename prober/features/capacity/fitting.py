@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import exp, inf, log, sqrt
 from random import Random
-from typing import Literal
 
 import numpy as np
 
@@ -40,7 +39,7 @@ from prober.features.capacity.observations import (
     ttfts_s,
 )
 from prober.features.capacity.replay import Background, Scene, background, build_scene
-from prober.features.capacity.sweep_record import UNJUDGED, Record, RequestRecord
+from prober.features.capacity.sweep_record import Record, RequestRecord
 from prober.simulation.serving import Service
 
 MIN_ANSWERS = 20
@@ -70,10 +69,6 @@ CLUSTER = 10.0  # observations with a common error
 RANKINGS = 3
 REPEATS = 8  # services in the bootstrap
 BLOCK_S = 4.0  # closer observations are dependent and share one random weight
-# Median |log(observed ÷ replayed)| of a fit that is used alone, and of one that is combined with the fractions of bad events; the
-# same for the mismatch of the tail.
-MAX_TTFT_ERROR, MAX_POOR_TTFT_ERROR = 0.25, 0.4
-MAX_MISMATCH, MAX_POOR_MISMATCH = 3.0, 6.0
 PLAINEST = "chunked prefill"
 STRUCTURES: Mapping[str, Mapping[str, float]] = {  # structure → fields of `Service`
     PLAINEST: {},
@@ -104,17 +99,6 @@ class Fit:
     error: float
     tail: Tail | None
     background: Background
-
-    @property
-    def quality(self) -> Literal["good", "poor", "unusable"]:
-        """Quality of the replay by its agreement with the record.
-
-        It decides whether untried rates are judged by the model alone, by the model and the fractions of bad events, or without it.
-        """
-        mismatch = self.tail.mismatch if self.tail is not None else 0.0
-        if self.error >= MAX_POOR_TTFT_ERROR or mismatch >= MAX_POOR_MISMATCH:
-            return "unusable"
-        return "good" if self.error < MAX_TTFT_ERROR and mismatch < MAX_MISMATCH else "poor"
 
 
 def fit(record: Record, rng: Random) -> Fit | None:
@@ -336,7 +320,7 @@ def _tail(record: Record, replayed: Sequence[Array]) -> Tail | None:
     Without this, 82% instead of 91% of the intervals of independent sweeps contain the truth (docs/methods.md).
     """
     threshold_s = min((slo.threshold_s for slo in record.slos if slo.signal == "ttft" and slo.threshold_s), default=inf)
-    unjudged = {stage.number for stage in record.stages if stage.phase in UNJUDGED}
+    unjudged = {stage.number for stage in record.stages if stage.phase == "warm_up"}
     places = [
         place
         for place, request in enumerate(record.requests)

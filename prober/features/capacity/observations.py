@@ -26,7 +26,6 @@ LEVELS = np.array((0.2, 0.3, 0.45, 0.65, 1.0))  # of the threshold: limits betwe
 LOG_FACTORS = np.arange(-1.2, 1.21, 0.04)
 PRIOR_SPREAD = 0.3  # of the log factor
 PER_CLUSTER = 3.0  # neighbours are late together
-PARTS = 3  # of the record by time, with separate counts
 MIN_EXPECTED = 0.02  # per cell: nothing is impossible
 
 
@@ -34,12 +33,10 @@ class Tail(NamedTuple):
     """Comparison of the slowest TTFTs of a record with those of its replay.
 
     log_factor: log of the factor to apply to replayed TTFTs; error: its standard error
-    mismatch: remaining difference in the number of slow TTFTs, maximum over the record, in standard deviations
     """
 
     log_factor: float
     error: float
-    mismatch: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +209,7 @@ def calibrate(observed: Array, is_bound: Array, replayed: Sequence[Array]) -> Ta
     weights /= weights.sum()
     mean = float(weights @ LOG_FACTORS)
     error = float(np.sqrt(weights @ (LOG_FACTORS - mean) ** 2))
-    return Tail(mean, error, _mismatch(known, draws * np.exp(mean)))
+    return Tail(mean, error)
 
 
 def _counts(ratios: Array) -> Array:
@@ -220,13 +217,3 @@ def _counts(ratios: Array) -> Array:
     above: Array = (ratios[:, :, None] > LEVELS).sum(axis=1).mean(axis=0)
     between: Array = above - np.append(above[1:], 0.0)
     return between
-
-
-def _mismatch(known: Array, draws: Array) -> float:
-    largest = 0.0
-    for part in np.array_split(np.arange(len(known)), PARTS):
-        seen = (known[part, None] > LEVELS).sum(axis=0)
-        expected = (draws[:, part, None] > LEVELS).sum(axis=1).mean(axis=0)
-        spread = np.sqrt(PER_CLUSTER * np.maximum(1.0, expected))
-        largest = max(largest, float(np.max(np.abs(seen - expected) / spread)))
-    return largest

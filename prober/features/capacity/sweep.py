@@ -7,21 +7,16 @@ Events go in, `action` says what to do now; a driver compares it with the previo
         if isinstance(action, Run): ...     # send at action.rate_per_s, open loop, Poisson, however the answers end
         else:                               # Estimate: send nothing more, cut the requests in flight, then
             estimate = in_another_process(estimate_capacity, action.record)         # prober.features.capacity.estimate
-            sweep.estimated(estimate.capacities, now(), is_modelled=estimate.fit is not None)   # it may go on
-            # or, if that process failed: sweep.not_estimated(why)
+            sweep.estimated(estimate.capacities)        # or, if that process failed: sweep.not_estimated(why)
         ...                                 # feed events; a tick every 0.25 s, the engine's page after `page_every_s` or later
 
-A sweep sends in stages of constant rate. For each mode, NEXT has the phase that follows an event; an event without one ends the
-sending.
+A sweep sends in stages of constant rate: a warm-up, then a ramp (or a grid). An event ends a stage:
 
     warm    enough requests of the warm-up are answered
     over    the stage has lasted long enough, and nothing speaks against its rate
-    lost    the ramp has passed the knee, and no model explains its record: short stages overestimate the knee, and only a model
-            corrects that. After a rest, until the target is quiet, a climb rises again in longer stages, from well below.
-    quiet   almost nothing is in flight
 
 The sending ends for a reason in `actions.Reason`: the target's own limit, harm to it, the end of the plan, or an outside cause. Then
-an estimate is made, unless the reason voids the measurement; it ends the sweep, or is `lost`.
+an estimate is made, unless the reason voids the measurement; it ends the sweep.
 
 All times `at_s` are seconds of the prober's monotonic clock (that of `Timeline`, ÷ 1e9) and never decrease. Calls for unknown
 requests, or after the end, have no effect. The driver does pacing, tokens and connections; the machine decides rates, stages
@@ -29,7 +24,7 @@ and the end, and keeps the record.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import Literal
 
@@ -37,7 +32,7 @@ from prober.config.sweep import WARM_UP, SweepSpec
 from prober.config.target import BudgetSpec
 from prober.features.capacity.actions import UNREACHED, Action, Estimate, Finished, LimitReason, Reason, Run
 from prober.features.capacity.request_log import RequestLog
-from prober.features.capacity.sweep_record import UNJUDGED, Phase, Reading, RequestRecord, Stage
+from prober.features.capacity.sweep_record import Phase, Reading, RequestRecord, Stage
 from prober.measure.engine_signals import SIZE_READINGS, EngineSignals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
@@ -53,7 +48,7 @@ from prober.probing.stop_conditions import (
     WAITING_SHARE,
     StopConditions,
 )
-from prober.results.capacity import Capacity, binding, words
+from prober.results.capacity import Capacity
 from prober.results.refused_requests import MAX_REFUSED_RATIO, RefusedRequests, refused_requests
 from prober.results.shedding import is_shed
 from prober.results.steadiness import SteadinessTest
@@ -61,26 +56,15 @@ from prober.results.stop_reason import BEFORE, ending
 from prober.statistics.quantiles import probability_of_at_least
 from prober.statistics.sequential_test import Observations, evidence
 
-Event = Literal["warm", "over", "lost", "quiet"]
-_RAMP: Mapping[tuple[Phase, Event], Phase] = {("warm_up", "warm"): "ramp", ("ramp", "over"): "ramp"}
-NEXT: Mapping[str, Mapping[tuple[Phase, Event], Phase]] = {
-    "grid": {("warm_up", "warm"): "grid", ("grid", "over"): "grid"},
-    "gentle": _RAMP,
-    "adaptive": {
-        **_RAMP,
-        ("ramp", "lost"): "rest",
-        ("rest", "quiet"): "climb",
-        ("climb", "over"): "climb",
-    },
-}
+Event = Literal["warm", "over"]
 # Sending ends if half of the last judged requests breach. A grid judges more: one burst does not end it.
 JUDGED_REQUESTS, JUDGED_REQUESTS_GRID = 8, 32
 MIN_BREACHES = 2  # in a stage
 # A ramp ends at breaches that chance explains with less than this probability, tested at each stage; evidence adds up.
-MAX_CHANCE, MAX_CHANCE_WITHOUT_PAGE, MAX_CHANCE_GRID = 0.02, 0.05, 1e-3
+MAX_CHANCE, MAX_CHANCE_WITHOUT_PAGE, MAX_CHANCE_GRID = 0.02, 3e-3, 1e-3
 QUIET_REQUESTS = 2  # in flight that hardly load the engine
 PAGE_S, PAGE_NEAR_S = 0.5, 0.1  # between page readings; near the knee
-# A stage of a ramp or climb ends after half of its time if this share of its requests is answered with all latencies below this
+# A stage of a ramp ends after half of its time if this share of its requests is answered with all latencies below this
 # share of their thresholds.
 CLEAR_ANSWERED_RATIO, CLEAR_THRESHOLD_SHARE = 0.8, 0.25
 GENTLE_REQUESTS, GENTLE_BREACHES = 12, 2
@@ -89,11 +73,6 @@ GENTLE_SHARE = 0.7  # of a threshold
 # cause does not end the sweep.
 GENTLE_QUEUE, GENTLE_ANSWERS = 0.25, 25
 OWN_TTFT_S = 10.0  # age up to which the sweep's first tokens are subtracted from the engine's histogram
-# Start of a climb, as a share of the ramp's highest rate, or closer to a knee found by the ramp's fractions.
-CLIMB_START_RATIO, CLIMB_NEAR_RATIO, CLIMB_FACTOR, CLIMB_STAGE_S = 0.55, 0.7, 1.1, 8.0
-# Ends of a ramp that is lost without a model for its record: the target's limit, but not its failure.
-CLIMB_AFTER: frozenset[Reason] = frozenset({"knee_passed", "breaching", "waiting", "kv_usage", "preemptions", "slow"})
-MIN_REST_S, MAX_REST_S = 3.0, 20.0
 # In flight at the first rate of a ramp where the warm-up waits; ratio to the last first rate from which it is lowered.
 START_IN_FLIGHT, SLOWER_RATIO = 0.25, 0.8
 AS_FAST_FACTOR = 1.5  # between medians of the last and of earlier TTFTs, without a page: no queue grew
@@ -153,10 +132,10 @@ class Sweep:
         self._first_unsent_stage: int | None = None
         self._threshold_shares: deque[float] = deque(maxlen=GENTLE_REQUESTS)
         self._longest_s = 0.0  # request of a warm-up that waits
-        self._first_per_s = self._climb_from_per_s = spec.lowest_rate
+        self._first_per_s = spec.lowest_rate
         self._capacities: tuple[Capacity, ...] = ()
-        self._next = NEXT[spec.mode]
-        first = self._next["warm_up", "warm"] if warm_up.is_over(0, 0.0) else "warm_up"
+        self._phase: Phase = "grid" if spec.mode == "grid" else "ramp"
+        first: Phase = self._phase if warm_up.is_over(0, 0.0) else "warm_up"
         self._action: Action = self._begin(first, spec.lowest_rate, at_s)
 
     # -- events
@@ -275,39 +254,17 @@ class Sweep:
             if (event := self._event(at_s)) is not None:
                 self._advance(event, at_s)
 
-    def estimated(self, capacities: tuple[Capacity, ...], at_s: float, *, is_modelled: bool = True) -> None:
-        """Take the result of the action `Estimate`. is_modelled: an engine model explains the record; else the sweep may climb"""
-        estimate = self._action
-        if not isinstance(estimate, Estimate):
-            return
-        # If a later estimate shows nothing, the earlier one stays, because its requests are still in the record.
-        before = {capacity.slo: capacity for capacity in self._capacities if capacity.estimate is not None}
-        capacities = tuple(
-            before.get(capacity.slo, capacity) if capacity.verdict == "not_enough_data" else capacity
-            for capacity in capacities
-        )
-        self._capacities = capacities
-        knee = binding(capacities)
-        lowest_per_s = min((stage.total_per_s for stage in estimate.record.stages if stage.is_judged), default=0.0)
-        fails_at_lowest = knee is not None and knee.verdict == "below" and knee.upper == lowest_per_s
-        is_known = fails_at_lowest or (is_modelled and knee is not None and knee.estimate is not None)
-        if not is_known and self._may("lost") and estimate.reason in CLIMB_AFTER:
-            peak, knee_per_s = estimate.record.stages[-1], (knee.estimate or 0.0) if knee is not None else 0.0
-            near_per_s = CLIMB_NEAR_RATIO * (min(knee_per_s, peak.total_per_s) - (peak.other_per_s or 0.0))
-            self._climb_from_per_s = near_per_s if near_per_s > 0 else CLIMB_START_RATIO * peak.rate_per_s
-            self._advance("lost", at_s)
-        else:
+    def estimated(self, capacities: tuple[Capacity, ...]) -> None:
+        """Take the result of the action `Estimate`, which ends the sweep."""
+        if isinstance(estimate := self._action, Estimate):
+            self._capacities = capacities
             self._finish(estimate.reason, estimate.detail)
 
     def not_estimated(self, why: str) -> None:
         """Take the failure of the action `Estimate`: the sweep has stages but no capacity. why: the error, with its remedy"""
-        estimate = self._action
-        if not isinstance(estimate, Estimate):
-            return
-        if self._capacities:
-            why = f"{why}; the estimate before the last requests was {words(self._capacities)}"
-        detail = f"{why}{BEFORE}the sending ended: {ending(estimate.reason, estimate.detail)}"
-        self._finish("no_estimate", detail, estimate.reason)
+        if isinstance(estimate := self._action, Estimate):
+            detail = f"{why}{BEFORE}the sending ended: {ending(estimate.reason, estimate.detail)}"
+            self._finish("no_estimate", detail, estimate.reason)
 
     @property
     def action(self) -> Action:
@@ -336,7 +293,7 @@ class Sweep:
         stages, self._first_unsent_stage = self._log.stages, min(unsent)
         source = f" of worker {result.worker}" if result.worker else ""
         first = stages[self._first_unsent_stage]
-        is_first = all(before.phase in UNJUDGED for before in stages[: first.number])
+        is_first = all(before.phase == "warm_up" for before in stages[: first.number])
         rest = "" if is_first else f"; what was sent before {first.phase} {first.rate_per_s:.3g}/s counts"
         return f"{len(unsent)} of the last {len(judged)} requests{source}; {SEND_MORE}{rest}"
 
@@ -371,9 +328,9 @@ class Sweep:
         return refused_requests(ended or [result for _, result in self.probes])
 
     def _judge(self, request: RequestRecord, at_s: float, *, is_final: bool) -> None:
-        """Count whether a request breaches by now. Ends the sending for harm or enough breaches, or the ramp for a climb."""
+        """Count whether a request breaches by now. Ends the sending for harm or enough breaches."""
         stage, log, spec = self._log.stages[request.stage], self._log, self._spec
-        if stage.phase in UNJUDGED:
+        if stage.phase == "warm_up":
             return
         is_breach = request.valid and (request.failed or any(request.breaches(slo) for slo in spec.slos))
         stage.breached += is_breach - request.breached  # the end may show that it was only read late
@@ -386,17 +343,11 @@ class Sweep:
         ttft_s = request.waited_s(at_s)
         if self._ttft_s and not request.failed and ttft_s > TTFT_FACTOR * self._ttft_s:
             self._end_sending("slow", at_s, f"a TTFT of {ttft_s:.3g} s or more")
-        if stage.phase != log.stage.phase:
-            return  # late answers of a ramp do not count against the climb
         judged = JUDGED_REQUESTS_GRID if stage.phase == "grid" else JUDGED_REQUESTS
         latest = log.latest_breaches(stage.phase, judged)
         if 2 * sum(latest) >= judged:
             self._end_sending("breaching", at_s, f"{sum(latest)} of the last {len(latest)} requests")
         elif stage.breached >= MIN_BREACHES and (spec.mode == "gentle" or self._is_more_than_chance(stage)):
-            if isinstance(self._action, Run) and self._may("lost") and not log.modelled():
-                log.stage.ended_s, self._climb_from_per_s = at_s, CLIMB_START_RATIO * stage.rate_per_s
-                self._advance("lost", at_s)
-                return
             share = f"{stage.breached} of {stage.sent} requests breach"
             text = share if stage.phase == "grid" else f"{stage.breached} breaches"
             self._end_sending("knee_passed", at_s, f"{text} at {stage.rate_per_s:.3g}/s")
@@ -414,30 +365,16 @@ class Sweep:
 
     # -- stages
 
-    def _may(self, event: Event) -> bool:
-        """True if a phase follows this event now."""
-        return (self._log.stage.phase, event) in self._next
-
     def _advance(self, event: Event, at_s: float) -> None:
         """Begin the stage that follows an event. At the highest rate an adaptive sweep stays while more events may still prove that an
         SLO holds.
         """
-        before, spec = self._log.stage, self._spec
-        phase, rate_per_s = self._next[before.phase, event], None
-        if phase == "rest":
-            rate_per_s = self._first_per_s
-        elif before.phase == "rest":
-            rate_per_s = max(self._first_per_s, self._climb_from_per_s)
-        elif before.phase == "warm_up":
-            rate_per_s = self._first_per_s
-        elif phase != "climb":
-            rate_per_s = spec.after(before.rate_per_s)
-        elif before.rate_per_s < spec.highest_rate:
-            rate_per_s = min(before.rate_per_s * CLIMB_FACTOR, spec.highest_rate)
+        spec = self._spec
+        rate_per_s = self._first_per_s if event == "warm" else spec.after(self._log.stage.rate_per_s)
         if rate_per_s is not None:
-            self._action = self._begin(phase, rate_per_s, at_s)
+            self._action = self._begin(self._phase, rate_per_s, at_s)
         elif spec.mode != "adaptive" or not self._log.needs_more_events():
-            self._end_sending("highest_rate", at_s, f"{before.rate_per_s:g}/s")
+            self._end_sending("highest_rate", at_s, f"{self._log.stage.rate_per_s:g}/s")
 
     def _begin(self, phase: Phase, rate_per_s: float, at_s: float) -> Run:
         number = len(self._log.stages)
@@ -458,10 +395,7 @@ class Sweep:
         if log.falls_behind():
             self._end_sending("saturated", at_s, "completions fall behind arrivals")
             return None
-        if stage.phase == "rest":
-            is_quiet = stage.lasted_s >= MAX_REST_S or len(log.open) <= QUIET_REQUESTS
-            return "quiet" if stage.lasted_s >= MIN_REST_S and is_quiet else None
-        length_s = CLIMB_STAGE_S if stage.phase == "climb" else self._spec.stage_s
+        length_s = self._spec.stage_s
         if stage.phase == "ramp" and self._spec.step is None:
             length_s = max(length_s, self._longest_s)
         may_be_short = stage.phase != "grid" and stage.lasted_s >= length_s / 2 and self._is_clear(stage)
@@ -521,9 +455,7 @@ class Sweep:
         self._log.stage.ended_s, cut = at_s, reason in UNREACHED
         if reason == "smoke_failed":
             self._capacities = tuple(Capacity(slo.name, "not_enough_data") for slo in self._spec.slos)
-        # If a climb is cut short, the ramp's estimate stands.
-        has_estimate = cut and self._capacities and self._action.phase in ("rest", "climb")
-        if reason in ("smoke_failed", "rate_limited") or has_estimate or self._refused().is_too_many:
+        if reason in ("smoke_failed", "rate_limited") or self._refused().is_too_many:
             self._finish(reason, detail)
         else:
             reached = not cut and self._spec.mode != "gentle"  # gentle ends before the binding limit may show

@@ -20,11 +20,10 @@ from prober.results.judgement import observation
 from prober.results.refused_requests import RefusedRequests
 from prober.statistics.sequential_test import Observations
 
-Phase = Literal["warm_up", "ramp", "rest", "climb", "grid"]
+Phase = Literal["warm_up", "ramp", "grid"]
 Reading = tuple[float, EngineSignals]
 SETTLED_SHARE = 0.9  # of answers shorter than the time until a rate shows in the requests in flight
 STALE_S = 2.0  # of counters on an engine's page; some engines write them only every few steps
-UNJUDGED: frozenset[Phase] = frozenset({"warm_up", "rest"})  # their requests do not measure the rate
 # A request breaches an ITL objective if its share of bad gaps is at least this multiple of the error budget.
 ITL_BREACH_FACTOR = 3.0
 
@@ -176,7 +175,7 @@ class Stage:
     def is_judged(self) -> bool:
         """True if its requests measure the rate, and few were refused."""
         refused = RefusedRequests(self.refused, self.answered + self.failed + self.refused)
-        return self.phase not in UNJUDGED and not refused.is_too_many
+        return self.phase != "warm_up" and not refused.is_too_many
 
     @property
     def total_per_s(self) -> float:

@@ -7,7 +7,6 @@ from math import inf, sqrt
 
 from prober.config.sweep import SweepSpec
 from prober.features.capacity.actions import OtherLoad
-from prober.features.capacity.sweep_record import UNJUDGED
 from prober.features.capacity.sweep_runner import SweepRun
 from prober.measure.gpu_reading import GpuReading, without_parts
 from prober.measure.outcome import Outcome
@@ -38,7 +37,7 @@ def result_of(
     stages: list[Stage] = []
     warm = [stage for stage in finished.stages if stage.phase == "warm_up"]
     spans = [
-        (None if stage.phase in UNJUDGED else stage.rate_per_s, round(stage.began_s * 1e9), round(stage.ended_s * 1e9))
+        (None if stage.phase == "warm_up" else stage.rate_per_s, round(stage.began_s * 1e9), round(stage.ended_s * 1e9))
         for stage in finished.stages
     ]
     delivered = Deliveries([probe for _, probe in run.probes], sweep.slos, spans, sweep.workload.mean_tokens())
@@ -83,7 +82,7 @@ def result_of(
         refused=finished.refused,
         shedding=shedding_onset(
             (stage.total_per_s, [probe for number, probe in run.probes if number == stage.number])
-            for stage in [stage for stage in finished.stages if stage.phase not in UNJUDGED] or warm
+            for stage in [stage for stage in finished.stages if stage.phase != "warm_up"] or warm
         ),
         prices=Prices(session.spec.gpus.price_per_hour),
         context=_context(devices),

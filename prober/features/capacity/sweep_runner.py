@@ -276,11 +276,11 @@ class SweepRunner:
     async def _estimate(self, sweep: Sweep, record: Record) -> None:
         """Estimate the capacities in another process, because that takes seconds of CPU."""
         try:
-            capacities, is_modelled = await estimate_in_process(record, self._rng.getrandbits(32))
+            capacities = await estimate_in_process(record, self._rng.getrandbits(32))
         except EstimateFailed as problem:
             sweep.not_estimated(str(problem))
         else:
-            sweep.estimated(capacities, self._now_s(), is_modelled=is_modelled)
+            sweep.estimated(capacities)
 
     def _due(self, sending: Sending, result: ProbeResult | None) -> None:
         """Tell the machine that a request is sent, or which limit prevents it."""

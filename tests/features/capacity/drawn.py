@@ -114,8 +114,7 @@ class Driven:
         for name in sorted(self.pending):
             self.sweep.result(_cut(name), now)
         self.pending.clear()
-        estimate = estimate_capacity(order.record)
-        self.sweep.estimated(estimate.capacities, now, is_modelled=estimate.fit is not None)
+        self.sweep.estimated(estimate_capacity(order.record).capacities)
 
     def tick(self, at_s: float) -> None:
         self.sweep.tick(at_s)

@@ -1,7 +1,7 @@
 """A sweep in virtual time against a simulated engine with background load."""
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import inf
 from random import Random
@@ -10,7 +10,6 @@ from typing import Any, Literal
 from prober.config.sweep import WARM_UP, LimitsSpec, SweepSpec
 from prober.features.capacity.actions import Action, Estimate, Finished, Run
 from prober.features.capacity.sweep import PAGE_S, Sweep
-from prober.features.capacity.sweep_record import Record
 from prober.measure.chunk import Usage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
 from prober.measure.objective import Slo
@@ -18,7 +17,6 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
 from prober.measure.timeline import Timeline
-from prober.results.capacity import Capacity
 from prober.simulation.engine import Engine
 from prober.simulation.faults import Fault
 from prober.simulation.parameters import Parameters
@@ -26,10 +24,6 @@ from prober.simulation.request import End, Request, Truth
 from prober.workload.shapes import Lognormal
 
 Telemetry = Literal["counters", "none"]
-Estimator = Callable[
-    [Record], tuple[tuple[Capacity, ...], bool]
-]  # its capacities, and whether a model explains the record
-ESTIMATE_S = 5.0
 LEAD_S, READ_LEAD_S, AFTER_S = 90.0, 60.0, 60.0  # before the sweep: background, page readings; background after it
 TICK_S, IDLE_PAGE_S, MAX_STEP_S = 0.25, 5.0, 0.05
 CLOCK_S = 1_000.0  # the prober's clock at time 0 of the engine
@@ -167,7 +161,7 @@ class _OpenRequest:
 
 
 class Driver:
-    """Engine, background and sweep, side by side. `run` goes on to the first estimate, or with an estimator to the end."""
+    """Engine, background and sweep, side by side. `run` goes on until it asks for an estimate, or ends."""
 
     def __init__(
         self,
@@ -190,7 +184,6 @@ class Driver:
         self.open: list[_OpenRequest] = []
         self.orders: list[tuple[float, Action]] = []
         self.now = 0.0
-        self._ended_s: float | None = None  # end of the sending before the last estimate
         self.sweep: Any = None  # a Sweep once it has begun
         self.advance(LEAD_S - READ_LEAD_S)
         pages = []
@@ -202,8 +195,8 @@ class Driver:
         for at_s, page in pages if telemetry != "none" else ():
             self.sweep.page(CLOCK_S + at_s, page)
 
-    def run(self, longest_s: float = 3_600.0, estimator: Estimator | None = None) -> Driven:
-        """Run until the sweep ends, and a minute of background more. estimator: None: until it asks for an estimate."""
+    def run(self, longest_s: float = 3_600.0) -> Driven:
+        """Run until the sweep asks for an estimate or ends, and a minute of background more."""
         began_s = self.now
         tick_s, due_s = self.now, inf
         rate = 0.0
@@ -212,10 +205,6 @@ class Driver:
             if self.sweep.action is not order:
                 order = self.sweep.action
                 self.orders.append((self.now, order))
-                if isinstance(order, Estimate) and estimator is not None:
-                    self._estimate(order, estimator)
-                    tick_s = self.page_s = self.now
-                    continue
                 if not isinstance(order, Run):
                     break
                 rate = order.rate_per_s
@@ -234,23 +223,11 @@ class Driver:
                     self.sweep.page(CLOCK_S + self.now, self.page.signals())
                 self.page_s = self.now + self.sweep.page_every_s
             self.page_s = min(self.page_s, self.now + self.sweep.page_every_s)
-        ended_s = self._ended_s if isinstance(order, Finished) and self._ended_s is not None else self.now
+        ended_s = self.now
         for request in self.open:
             self.engine.cancel(request.truth)
-        self.advance(max(self.now, ended_s + AFTER_S))
+        self.advance(ended_s + AFTER_S)
         return Driven(self.sweep, self.orders, self.others, self.own, began_s, ended_s)
-
-    def _estimate(self, order: Estimate, estimator: Estimator) -> None:
-        """Cut the requests in flight and answer the order, `ESTIMATE_S` later."""
-        self._ended_s = self.now
-        for request in self.open:
-            self.engine.cancel(request.truth)
-            cut = replace(result(request.id, request.truth, request.network_s), outcome=Outcome.CANCELLED)
-            self.sweep.result(cut, CLOCK_S + self.now)
-        self.open = []
-        self.advance(self.now + ESTIMATE_S)
-        capacities, is_modelled = estimator(order.record)
-        self.sweep.estimated(capacities, CLOCK_S + self.now, is_modelled=is_modelled)
 
     def advance(self, at_s: float) -> None:
         """Advance engine and background to `at_s`."""

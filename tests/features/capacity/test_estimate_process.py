@@ -106,7 +106,7 @@ async def test_a_daemon_keeps_a_sweep_without_an_estimate_and_sweeps_again(
         assert reason in stage.events.latest("t")[0].text
         assert reason in caplog.text
         answer = tmp_path / "answer"
-        answer.write_bytes(pickle.dumps(((Capacity("quick", "found", 70.0, 80.0, 90.0),), None)))
+        answer.write_bytes(pickle.dumps((Capacity("quick", "found", 70.0, 80.0, 90.0),)))
         become(f"cat > {tmp_path}/record; cat {answer}")
         stage.sweeps.start("t")
         while not stage.value("llmslo_sweeps_total", "found"):  # noqa: ASYNC110

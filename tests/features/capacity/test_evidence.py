@@ -323,7 +323,7 @@ def test_no_reason_of_the_plans_own_has_an_estimate() -> None:
         assert isinstance(order, Estimate), reason
         (capacity,) = estimate_capacity(order.record).capacities
         assert capacity.verdict == "not_enough_data"
-        sweep.estimated((capacity,), 4.0)
+        sweep.estimated((capacity,))
         assert not isinstance(sweep.action, Run)
 
 

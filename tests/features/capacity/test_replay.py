@@ -13,9 +13,9 @@ import pytest
 from prober.features.capacity import observations as observed
 from prober.features.capacity.actions import Estimate
 from prober.features.capacity.capacity_model import CapacityModel
-from prober.features.capacity.estimate import CapacityEstimate, _is_contradicted, _with_mix, estimate_capacity
+from prober.features.capacity.estimate import CapacityEstimate, _with_mix, estimate_capacity
 from prober.features.capacity.fitting import Fit, fit, ttft_error
-from prober.features.capacity.observations import Tail, calibrate, ttfts_s
+from prober.features.capacity.observations import calibrate, ttfts_s
 from prober.features.capacity.replay import Background, RequestLengths, background, build_scene
 from prober.features.capacity.sweep_record import Record, RequestRecord, Stage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
@@ -111,7 +111,7 @@ def test_a_replay_with_the_true_engine_shows_what_was_seen() -> None:
 def test_the_fit_finds_the_engine() -> None:
     """What a step costs to a few percent, and its limit of sequences where it bit."""
     found = fitted()
-    assert found.quality == "good"
+    assert found.error < 0.1
     assert found.structure == "chunked prefill"
     assert abs(log(found.service.step_s / 0.02)) < 0.05
     assert abs(log(found.service.prefill_token_s / 100e-6)) < 0.15
@@ -197,43 +197,6 @@ def test_the_fitted_curve_is_that_of_the_true_engine_and_crosses_the_limit_at_th
     assert truth.latency_s(replace(TTFT, signal="itl"), 3.0, 4_000, Random(5)) is None
 
 
-class SomeLong(Lognormal):
-    """A few prompts at low rates whose own work takes longer than the threshold: 5,600 tokens of 100 µs, in 6 steps of 20 ms."""
-
-    drawn = 0
-
-    def draw(self, rng: Random) -> int:
-        """The next prompt."""
-        SomeLong.drawn += 1
-        usual = super().draw(rng)
-        return 5_600 if SomeLong.drawn in (26, 45, 62, 85) else usual
-
-
-def test_breaches_below_the_knee_contradict_it_only_if_nothing_explains_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four long prompts breach at a third of the knee. Recorded as usual ones, nothing explains their breaches. Four usual ones in a
-    row waited for the same.
-    """
-    monkeypatch.setattr(SomeLong, "drawn", 0)
-    target = replace(WORLD, own=replace(WORLD.own, prompt=SomeLong(300, 0.4, 16, 1_200)))
-    order = Driver(target, sweep_spec(TTFT), "counters", 1, lengths=record().lengths).run().orders[-1][1]
-    assert isinstance(order, Estimate)
-    requests = order.record.requests
-    long = [place for place, request in enumerate(requests) if request.prompt_tokens == 5_600]
-    quick = replace(requests[long[0] - 1], events={"ttft": (1, 0)})
-    scattered, in_a_row = list(requests), list(requests)
-    for place, neighbour in zip(long, range(long[0] + 1, long[0] + 1 + len(long)), strict=True):
-        late, usual = requests[place], requests[neighbour]
-        scattered[place] = replace(late, prompt_tokens=300)
-        in_a_row[place] = replace(quick, at_s=late.at_s, first_s=late.at_s + 0.1, stage=late.stage)
-        in_a_row[neighbour] = replace(usual, first_s=usual.at_s + 0.9, events={"ttft": (1, 1)})
-    engine = CapacityModel(SERVICE, 0.0, np.array(order.record.lengths), background(order.record, Random(1)))
-    contradicted = [
-        _is_contradicted(replace(order.record, requests=tuple(of)), TTFT, engine, KNEE, Random(1))
-        for of in (requests, scattered, in_a_row)
-    ]
-    assert contradicted == [False, True, False]
-
-
 @pytest.mark.parametrize(("late_stages", "fit_of_estimate"), [((6,), "model"), ((6, 8), "fractions")])
 def test_a_flat_model_makes_no_knee_of_breaches_that_do_not_rise_with_the_rate(
     monkeypatch: pytest.MonkeyPatch, late_stages: tuple[int, ...], fit_of_estimate: str
@@ -277,19 +240,8 @@ def test_a_poor_fit_falls_back_to_fractions() -> None:
         for each in seen.requests[:80]
     )
     found = estimate_capacity(replace(seen, requests=odd, readings=seen.readings[:100]))
-    assert found.fit is None
     assert found.capacities[0].fit == "fractions"
     assert not found.capacities[0].curve
-
-
-def test_a_tail_that_no_replay_shows_is_not_believed() -> None:
-    """A fit that is right about the typical request says nothing of a knee if the slow ones come otherwise."""
-    found = fitted()
-    assert found.tail is not None
-    assert replace(found, tail=Tail(0.0, 0.1, 2.0)).quality == "good"
-    assert replace(found, tail=Tail(0.0, 0.1, 4.0)).quality == "poor"
-    assert replace(found, tail=Tail(0.0, 0.1, 7.0)).quality == "unusable"
-    assert replace(found, error=0.3).quality == "poor"
 
 
 def test_the_tail_is_calibrated_by_counts() -> None:
@@ -300,9 +252,6 @@ def test_the_tail_is_calibrated_by_counts() -> None:
     same, half = (calibrate(ratios, bounds, [factor * rng.permutation(ratios)]) for factor in (1.0, 0.5))
     assert abs(same.log_factor) < 0.05
     assert half.log_factor == pytest.approx(log(2), abs=0.1)
-    assert same.mismatch < 3
-    late = np.where(np.arange(400) < 270, 0.1, 0.9)
-    assert calibrate(late, bounds, [rng.permutation(late)]).mismatch > 5, "slow at another time"
 
 
 def test_requests_that_failed_or_were_held_back_are_no_matter_of_the_model() -> None:

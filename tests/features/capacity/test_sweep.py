@@ -195,156 +195,19 @@ def test_the_page_is_read_closely_while_something_waits() -> None:
         assert (hand.sweep.page_every_s < 0.2) is often
 
 
-def test_without_a_page_a_climb_follows_the_ramp() -> None:
-    """There is no model to undo that short stages show a knee too high: rest, then climb slowly from well below."""
-    hand = Hand(plan())
-    hand.answered(0.1, 0.6)
-    hand.answered(0.2, 0.6)
-    order = hand.sweep.action
-    assert isinstance(order, Run)
-    assert order.phase == "rest"
-    hand.sweep.tick(4.0)
-    order = hand.sweep.action
-    assert isinstance(order, Run)
-    assert (order.phase, order.rate_per_s) == ("climb", 1.0)
-    hand.answered(4.1, 0.6)
-    hand.answered(4.2, 0.6)
-    assert hand.reason == "knee_passed"
-
-
-def rejected(knee_per_s: float | None, plan_: SweepSpec | None = None, reason: Reason = "knee_passed") -> Hand:
-    """A ramp up to 1.75/s on a target with a page, ended by `reason`; no model explains it, and the fractions show this knee."""
-    hand = Hand(plan_ or plan(min_rate=0.5, step=1.0))
-    hand.sweep.page(0.0, PAGE)
-    while hand.sweep.stages[-1].rate_per_s < 1.7:
-        at_s = hand.sweep.stages[-1].began_s + 1.0
-        hand.sweep.page(at_s, PAGE)
-        hand.sweep.tick(at_s)
-    at_s = hand.sweep.stages[-1].began_s
-    hand.answered(at_s + 0.1, 0.6)
-    hand.sweep._end_sending(reason, at_s + 0.8, "by hand")
-    assert isinstance(hand.sweep.action, Estimate)
-    verdict: Verdict = "found" if knee_per_s else "not_enough_data"
-    hand.sweep.estimated((Capacity("ttft", verdict, 0.1, knee_per_s, 9.0),), at_s + 9.0, is_modelled=False)
-    return hand
-
-
-def climb(hand: Hand) -> list[float]:
-    """Rates of the climb, all answered well for 20 s and breached then."""
-    rates: list[float] = []
-    begin_s = at_s = hand.sweep.stages[-1].began_s
-    while isinstance(action := hand.sweep.action, Run):
-        if action.phase == "climb" and action.rate_per_s not in rates:
-            rates.append(action.rate_per_s)
-        at_s += 0.25
-        hand.sweep.page(at_s, PAGE)
-        hand.answered(at_s, 0.6 if at_s - begin_s > 20.0 else 0.1)
-        hand.sweep.tick(at_s + 0.1)
-    return rates
-
-
-def test_a_ramp_that_no_model_explains_is_followed_by_a_climb() -> None:
-    """Once, and near the knee that its fractions show, to spend few requests; the second estimate is the answer."""
-    for knee_per_s, start_per_s in ((1.4, 0.7 * 1.4), (5.0, 0.7 * 1.749), (None, 0.55 * 1.749)):
-        hand = rejected(knee_per_s)
-        assert isinstance(hand.sweep.action, Run)
-        assert (hand.sweep.action.phase, hand.sweep.action.rate_per_s) == ("rest", 0.5)
-        assert climb(hand)[0] == pytest.approx(start_per_s, rel=0.01)
-        action = hand.sweep.action
-        assert isinstance(action, Estimate)
-        assert {stage.phase for stage in action.record.stages} == {"ramp", "rest", "climb"}
-        answer = Capacity("ttft", "found", 1.0, 1.2, 1.4)
-        hand.sweep.estimated((answer,), 99.0, is_modelled=False)
+def test_an_estimate_ends_the_sweep() -> None:
+    """With a page and without one, whatever it shows."""
+    for page in (PAGE, None):
+        hand = Hand(plan())
+        if page is not None:
+            hand.sweep.page(0.0, page)
+        hand.answered(0.1, 0.6)
+        hand.answered(0.2, 0.6)
+        assert isinstance(hand.sweep.action, Estimate)
+        below = Capacity("ttft", "below", upper=1.0)
+        hand.sweep.estimated((below,))
         assert isinstance(hand.sweep.action, Finished)
-        assert hand.sweep.action.capacities == (answer,)
-
-
-@pytest.mark.parametrize(
-    ("reason", "climbs"),
-    [
-        *((reason, True) for reason in ("knee_passed", "breaching", "waiting", "kv_usage", "preemptions", "slow")),
-        *((reason, False) for reason in ("failed", "saturated", "not_sent", "guard", "retry_after", "lease_lost")),
-        *(
-            (reason, False)
-            for reason in ("page_lost", "production_ttft", "token_budget", "time_budget", "highest_rate")
-        ),
-    ],
-)
-def test_a_climb_follows_the_targets_own_limit_only(reason: Reason, *, climbs: bool) -> None:
-    """Not a failure of it, harm to others, an end from outside, or a budget."""
-    assert isinstance(rejected(1.4, reason=reason).sweep.action, Run) is climbs
-
-
-def test_a_ramp_that_a_model_explains_ends_the_sweep() -> None:
-    """The neighbours: a model that fits; a gentle sweep."""
-    hand = Hand(plan())
-    hand.sweep.page(0.0, PAGE)
-    hand.sweep._end_sending("knee_passed", 1.0, "by hand")
-    hand.sweep.estimated((Capacity("ttft", "found", 1.0, 1.2, 1.4),), 2.0, is_modelled=True)
-    assert isinstance(hand.sweep.action, Finished)
-    hand = rejected(1.4, plan("gentle", min_rate=0.5, step=1.0))
-    assert isinstance(hand.sweep.action, Finished)
-
-
-def test_a_target_that_fails_at_the_lowest_rate_is_not_climbed() -> None:
-    """There is no rate to find, and more requests would only harm it."""
-    hand = Hand(plan())
-    hand.sweep.page(0.0, PAGE)
-    hand.answered(0.1, 0.6)
-    hand.answered(0.2, 0.6)
-    assert isinstance(hand.sweep.action, Estimate)
-    hand.sweep.estimated((Capacity("ttft", "below", upper=1.0),), 5.0, is_modelled=False)
-    assert isinstance(hand.sweep.action, Finished)
-    assert hand.sweep.action.verdict == "below"
-
-
-def test_a_climb_that_is_cut_short_leaves_the_ramps_estimate() -> None:
-    """A person stops it, its time is over: what was known before is still known."""
-    hand = rejected(1.4)
-    hand.sweep.stop("a person", 40.0)
-    assert isinstance(hand.sweep.action, Finished)
-    assert (hand.sweep.action.reason, hand.sweep.action.verdict) == ("guard", "found")
-    hand = rejected(1.4, plan(min_rate=0.5, step=1.0, limits=LimitsSpec(time=30.0)))
-    climb(hand)
-    assert isinstance(hand.sweep.action, Finished)
-    assert hand.sweep.action.reason == "time_budget"
-    assert hand.sweep.action.capacities[0].estimate == 1.4
-
-
-@pytest.mark.parametrize(
-    ("later", "answer"),
-    [
-        (Capacity("ttft", "not_enough_data"), 1.4),
-        (Capacity("ttft", "found", 1.0, 1.2, 1.4), 1.2),
-        (Capacity("ttft", "below", upper=1.1), None),
-    ],
-)
-def test_an_estimate_that_shows_nothing_leaves_the_earlier_one(later: Capacity, answer: float | None) -> None:
-    """One that shows a knee, or that the SLO fails, replaces it."""
-    hand = rejected(1.4)
-    climb(hand)
-    hand.sweep.estimated((later,), 99.0, is_modelled=False)
-    assert isinstance(hand.sweep.action, Finished)
-    assert hand.sweep.action.capacities[0].estimate == answer
-
-
-def test_a_climb_does_not_exceed_the_highest_rate() -> None:
-    """It ends there like a ramp: once the requests show the objective, or are several times enough to show it."""
-    loose = replace(TTFT, objective=Decimal("0.9"))
-    hand = Hand(sweep_spec(loose, max_rate=1.2))
-    for n in range(4):
-        hand.answered(n * 0.2, ttft_s=0.6)
-    rates, at_s = set[float](), 1.0
-    while hand.reason is None and at_s < 1_000:
-        action = hand.sweep.action
-        assert isinstance(action, Run)
-        if action.phase == "climb":
-            rates.add(action.rate_per_s)
-        hand.answered(at_s)
-        at_s += 1.0
-        hand.sweep.tick(at_s)
-    assert sorted(rates) == pytest.approx([1.0, 1.1, 1.2])
-    assert hand.reason == "highest_rate"
+        assert (hand.sweep.action.reason, hand.sweep.action.capacities) == ("knee_passed", (below,))
 
 
 def test_failures_are_breaches_and_harm() -> None:
@@ -782,7 +645,7 @@ def test_a_demand_that_somebody_counts_is_the_load_that_was_there() -> None:
     assert isinstance(order, Estimate)
     assert order.record.readings == ()
     assert order.record.stages[0].total_per_s == 5.0
-    hand.sweep.estimated((), 2.0)
+    hand.sweep.estimated(())
     assert isinstance(hand.sweep.action, Finished)
     assert hand.sweep.action.others == OtherLoad(4.0, 4.0, "prometheus")
 
@@ -797,7 +660,7 @@ def test_an_engine_that_counts_goes_before_a_demand_that_is_told() -> None:
                 hand.sweep.page(float(n), replace(page, requests_finished_total=float(n)))
             hand.sweep.tick(float(n))
         hand.sweep.stop("end", 2.0)
-        hand.sweep.estimated((), 3.0)
+        hand.sweep.estimated(())
         order = hand.sweep.action
         assert isinstance(order, Finished)
         assert (order.stages[0].other_per_s, order.others) == (other, others)
@@ -850,17 +713,12 @@ def test_other_slos_are_judged_by_their_own_events(signal: Signal, ttft_s: float
     assert (hand.reason is not None) is stops
 
 
-@pytest.mark.parametrize("phase", ["ramp", "climb"])
-def test_an_estimate_that_fails_ends_the_sweep_without_a_capacity(phase: str) -> None:
-    """The first and the one after a climb, whatever was estimated before; stages are kept."""
+def test_an_estimate_that_fails_ends_the_sweep_without_a_capacity() -> None:
+    """Its stages are kept."""
     hand = Hand(plan())
-    if phase == "climb":
-        hand = rejected(1.4)
-        climb(hand)
-    else:
-        hand.sweep.page(0.0, PAGE)
-        hand.answered(0.1, 0.6)
-        hand.answered(0.2, 0.6)
+    hand.sweep.page(0.0, PAGE)
+    hand.answered(0.1, 0.6)
+    hand.answered(0.2, 0.6)
     order = hand.sweep.action
     assert isinstance(order, Estimate)
     hand.sweep.not_estimated("killed by signal 9")
@@ -869,8 +727,7 @@ def test_an_estimate_that_fails_ends_the_sweep_without_a_capacity(phase: str) ->
     assert (end.reason, end.verdict, end.capacities) == ("no_estimate", "no_estimate", ())
     assert end.sending_ended == order.reason
     assert "before it, the sending ended: " in end.detail
-    assert end.stages[-1].phase == phase
-    assert ("estimated knee" in end.detail) is (phase != "ramp"), "the earlier estimate is told, and is no answer"
+    assert end.stages[-1].phase == "ramp"
     hand.sweep.not_estimated("again")
     assert hand.sweep.action is end
 
@@ -880,7 +737,7 @@ def test_nothing_moves_a_finished_sweep() -> None:
     hand = Hand(plan())
     name = hand.send(0.0)
     hand.sweep.stop("a person", 0.1)
-    hand.sweep.estimated((), 0.2)
+    hand.sweep.estimated(())
     order = hand.sweep.action
     hand.sweep.result(result(name, 0.0), 0.4)
     hand.sweep.tick(9.0)
