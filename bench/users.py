@@ -1,6 +1,6 @@
 """How well does `prober sweep --over users` find the number of users that fit?
 
-    python -m bench.users [--engines N] [--seed N]
+    python -m bench.users [--engines N] [--seed N] [--batches]
 
 Engines that serve some requests at a time, in the order of their arrival, and let the others wait: a closed queue of exponential
 think and service times (the machine repairman's), whose distribution of waits is known exactly. A user who sends finds what is
@@ -8,16 +8,21 @@ there without that user (arrival theorem: Lavenberg and Reiser, "Stationary stat
 networks", 1980), so P(wait > t) is a sum of Erlang tails. The truth is the largest number of users of whom at most the budget waits too
 long. The search and its evidence are those of the command; the requests are simulated here, without a network.
 
+With `--batches` the engines are of another kind: continuous batching, whose steps take longer with each running request, with
+lognormal answers and think times, and, in half of them, pauses of a second in which nothing moves. Their truth is that of long runs.
+
 An interval holds if the largest number that fits is at least its lower bound and below its upper one.
 """
 
 import argparse
 import heapq
 import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import islice
 from random import Random
 from statistics import fmean, median
 
@@ -76,6 +81,85 @@ class Queue:
             yield at_s, begin_s - at_s
 
 
+@dataclass(frozen=True)
+class Batch:
+    """An engine that serves its requests in a batch. Means in seconds; tokens: median of an answer
+
+    step_s: of one running request; further_s: longer for each further one
+    pause_every_s: mean time between pauses; 0: none
+    """
+
+    slots: int
+    step_s: float
+    further_s: float
+    tokens: float
+    think_s: float
+    think_sigma: float
+    threshold_s: float
+    budget: float
+    pause_every_s: float
+
+    def requests(self, users: int, rng: Random) -> Iterator[tuple[float, float]]:
+        """(due time, wait) of each request, in seconds and in this order."""
+        think_mu = math.log(self.think_s) - self.think_sigma**2 / 2
+        due = [user / users * self.think_s for user in range(users)]
+        waiting, running = deque[float](), list[float]()  # running: tokens of a request from the start at its end
+        at_s = served = 0.0
+        pause_s = rng.expovariate(1 / self.pause_every_s) if self.pause_every_s else math.inf
+        while True:
+            step_s = self.step_s + self.further_s * max(0, len(running) - 1)
+            end_s = at_s + (running[0] - served) * step_s if running else math.inf
+            due_s = due[0] if due else math.inf
+            next_s = min(end_s, due_s, pause_s)
+            served += (next_s - at_s) / step_s if running else 0.0
+            at_s = next_s
+            if pause_s == next_s:
+                at_s += rng.expovariate(1)
+                pause_s = at_s + rng.expovariate(1 / self.pause_every_s)
+                while due and due[0] < at_s:
+                    waiting.append(heapq.heappop(due))
+            elif end_s == next_s:
+                heapq.heappop(running)
+                heapq.heappush(due, at_s + rng.lognormvariate(think_mu, self.think_sigma))
+            else:
+                waiting.append(heapq.heappop(due))
+            while waiting and len(running) < self.slots:
+                tokens = max(1.0, rng.lognormvariate(math.log(self.tokens), 0.8))
+                heapq.heappush(running, served + tokens)
+                sent_s = waiting.popleft()
+                yield sent_s, at_s - sent_s + self.step_s + self.further_s * (len(running) - 1)
+
+    def late_ratio(self, users: int, count: int = 60_000) -> float:
+        """Share of requests that wait longer than the threshold, in a long run."""
+        waits = (wait_s for _, wait_s in islice(self.requests(users, Random(1)), 5 * users, 5 * users + count))
+        return sum(wait_s > self.threshold_s for wait_s in waits) / count
+
+    def most_users(self) -> int:
+        """The largest number of users of whom at most the budget waits too long."""
+        return bisect_left(range(MOST_USERS), True, key=lambda users: self.late_ratio(users + 1) > self.budget)
+
+
+def batches(count: int, rng: Random) -> list[Batch]:
+    """Random engines with batches on which 3 to 200 users fit."""
+    found: list[Batch] = []
+    while len(found) < count:
+        step_s = rng.uniform(0.01, 0.05)
+        batch = Batch(
+            slots=rng.choice((2, 4, 8, 16, 32, 64)),
+            step_s=step_s,
+            further_s=step_s * rng.choice((0.02, 0.05, 0.15)),
+            tokens=rng.choice((20.0, 70.0, 140.0)),
+            think_s=rng.uniform(0.5, 20.0),
+            think_sigma=rng.choice((0.5, 1.0, 1.5)),
+            threshold_s=rng.choice((0.3, 0.5, 1.0, 2.0)),
+            budget=rng.choice((0.1, 0.05, 0.01)),
+            pause_every_s=rng.choice((0.0, 0.0, 120.0, 300.0)),
+        )
+        if batch.late_ratio(3, 20_000) <= batch.budget < batch.late_ratio(200, 20_000):
+            found.append(batch)
+    return found
+
+
 def engines(count: int, rng: Random) -> list[Queue]:
     """Random engines on which 3 to 300 users fit."""
     found: list[Queue] = []
@@ -93,32 +177,32 @@ def engines(count: int, rng: Random) -> list[Queue]:
     return found
 
 
-def run_level(queue: Queue, level: UserLevel, rng: Random, *, ends_clear: bool) -> float:
+def run_level(queue: Queue | Batch, level: UserLevel, rng: Random, *, ends_clear: bool) -> float:
     """Send to one engine until the evidence decides; returns the seconds that it takes."""
     results: list[ProbeResult] = []
-    at_s, counts_from_s = 0.0, 0.0
+    at_s = 0.0
     level.begin()
     slow: deque[bool] = deque(maxlen=level.users)
     for number, (at_s, wait_s) in enumerate(queue.requests(level.users, rng)):
-        if number < 2 * level.users:
-            counts_from_s = at_s
+        if at_s <= queue.think_s:  # each user's first request
             continue
         due_ns, first_ns = round(at_s * 1e9), round((at_s + wait_s) * 1e9)
         timeline = Timeline(due_ns, first_ns=first_ns, end_ns=first_ns, content_ns=(first_ns,))
         results.append(ProbeResult("t", "users", str(number), 0.0, Outcome.OK, "", timeline))
         slow.append(wait_s > TTFT_FACTOR * queue.threshold_s)
-        if sum(slow) > MAX_HARMED_RATIO * level.users:
-            level.harm = "slow"
-        if number % max(5, level.users // 4) == 0 or level.harm:
+        is_harmed = sum(slow) > max(1.0, MAX_HARMED_RATIO * level.users)
+        if number % max(5, level.users // 4) == 0 or is_harmed:
             level.judge(results, {})
             level.samples += len(results)
             results.clear()
-            if level.is_over or level.harm or (ends_clear and level.is_clear):
+            if is_harmed and level.state != "fails":
+                level.stop("slow")
+            if level.is_over or is_harmed or (ends_clear and level.is_clear):
                 break
-    return at_s - counts_from_s
+    return at_s
 
 
-def search(queue: Queue, rng: Random) -> tuple[UserSearch, float]:
+def search(queue: Queue | Batch, rng: Random) -> tuple[UserSearch, float]:
     """The finished search, and the seconds of sending."""
     slo = Slo("ttft", "ttft", queue.threshold_s, Decimal(1) - Decimal(str(queue.budget)), 2_592_000.0)
     found, seconds = UserSearch([slo], WORKLOAD, MOST_USERS), 0.0
@@ -132,10 +216,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engines", type=int, default=20)
     parser.add_argument("--seed", type=int, default=2)
+    parser.add_argument("--batches", action="store_true")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
     rng, errors, held, widths, requests, spans_s, below, verdicts = Random(options.seed), [], [], [], [], [], [], []
-    for queue in engines(options.engines, rng):
+    found_engines = (batches if options.batches else engines)(options.engines, rng)
+    for queue in found_engines:
         truth = queue.most_users()
         found, seconds = search(queue, rng)
         (capacity,) = found.capacities()
@@ -157,12 +243,12 @@ def main() -> None:
             goal("intervals that do not hold the largest number that fits", 100 * (1 - fmean(held)), 10.0, "%"),
             goal("lower bounds above the largest number that fits", 100 * fmean(below), 5.0, "%"),
             goal("lower bound below the largest number that fits, median", 100 * median(errors), 20.0, "%"),
-            goal("requests, median", median(requests), 5_000, "requests"),
+            goal("requests, median", median(requests), 3_000, "requests"),
+            goal("minutes, median", median(spans_s) / 60, 15.0, "min"),
         ],
         engines=options.engines,
         error_p90_percent=100 * percentile(errors, 0.9),
         upper_to_lower_median=median(widths),
-        minutes_median=median(spans_s) / 60,
         verdicts={verdict: verdicts.count(verdict) for verdict in set(verdicts)},
     )
 

@@ -1,40 +1,40 @@
 """Search for the largest number of users at which every SLO holds: which number to try next, and what its requests prove.
 
-Numbers are doubled while a few clean requests of each user show no breach. Then the gap between the largest number that holds and the
-smallest that does not is halved, until it is `MAX_GAP` or one user.
+Numbers are multiplied by `GROWTH` while two clean requests of each user show no breach. Then the gap between the largest number that
+holds and the smallest that does not is halved (by their ratio), until it is `MAX_GAP` or one user.
 
 The evidence is from `statistics.sequential_test`, with an observation per request. Users who wait in the same queue are slow
 together, so their requests are dependent. All counts are divided by the design effect (Rao and Scott, "A simple
 method for the analysis of clustered binary data", Biometrics 48, 1992): the variance of the sums over rounds ÷ that of independent
-observations, where a round is as long as a mean user takes from one request to the next. Without bad requests the effect is invisible,
-so it is at least `MIN_EFFECT`, and nothing holds before `MIN_ROUNDS` rounds, or fails before `MIN_FAILING_ROUNDS`.
+observations, where a round is as long as a mean user takes from one request to the next. Without bad requests their effect is
+invisible, so it is at least `MIN_EFFECT`, and before `ENOUGH_ROUNDS` rounds at least that of the slowest requests, as many as the
+budget allows to be bad. Nothing is decided before `MIN_ROUNDS` rounds.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 from statistics import fmean
 
-from prober.features.experiments.gate import MOST_PER_LEAST
 from prober.measure.objective import Slo
 from prober.measure.result import ProbeResult
 from prober.results.capacity import MIN_RATE_S, Capacity, RateEvents, Verdict, undecided_events
 from prober.results.judgement import Question, slo_question, together
-from prober.statistics.sequential_test import ERROR, Evidence, Observations, evidence, min_observations
+from prober.statistics.sequential_test import ERROR, Evidence, Observations, evidence
 from prober.workload.workloads import Mix, Workload
 
-MAX_GAP = 0.1  # of the number that holds
-# Makes a wrong "holds" at twice the budget rare: `bench/users.py`.
-MIN_EFFECT, MIN_ROUNDS, MIN_FAILING_ROUNDS = 2.0, 30.0, 8.0
-CLEAR_REQUESTS, CLEAR_ROUNDS = 8, 2.0  # without a breach; then the number is doubled
+GROWTH = 4
+MAX_GAP = 0.45  # of the number that holds
+# Make a wrong "holds" at twice the budget rare: `bench/users.py`.
+MIN_EFFECT, MIN_ROUNDS, MIN_SLOW, ENOUGH_ROUNDS = 2.0, 6.0, 5, 30.0
+CLEAR_ROUNDS = 2.0  # without a breach; then larger numbers are tried
 
 
 class UserLevel:
     """A number of users, and the evidence from their requests on each SLO.
 
-    samples: number of counted requests; times_s: due times of those judged in this run
-    is_clear: a few requests of each user showed no breach
+    samples: number of counted requests; waits: (due time, TTFT or E2E), in s, of those judged in this run
+    is_clear: two requests of each user showed no breach
     harm: why it had to end before a decision; "" if it did not
     evidence: by SLO name; a decision stays
     is_over: decided, or more requests would hardly decide
@@ -53,11 +53,18 @@ class UserLevel:
         """Evidence on all SLOs together."""
         return together(self.evidence.values())
 
+    def stop(self, harm: str) -> None:
+        """End it for harm, beside which fewer rounds show that an SLO fails."""
+        self.harm = harm
+        if len(self.waits) >= self.users:
+            self.evidence |= {name: shown for name, shown in self._shown.items() if shown == "fails"}
+
     def begin(self) -> None:
         """Begin a run with this number of users; its evidence replaces that of an earlier run."""
         max_tokens = max(part.max_output_tokens for part, _ in self._workload.parts)
-        self.times_s: list[float] = []
+        self.waits: list[tuple[float, float]] = []
         self.events: dict[str, RateEvents] = {}
+        self._shown: dict[str, Evidence] = {}
         self._questions: list[tuple[Question, list[tuple[float, float]]]] = [
             (slo_question(slo, max_tokens, max_tokens), [])  # with (time in s, observation) per request
             for slo in self._slos
@@ -70,31 +77,34 @@ class UserLevel:
         """
         for result in results:
             at_s = result.timeline.intended_ns / 1e9
-            self.times_s.append(at_s)
+            wait_s = result.timeline.ttft_s or result.timeline.e2e_s
+            self.waits.append((at_s, math.inf if wait_s is None else wait_s))
             for question, timed in self._questions:
                 if (values := question.values(result)) is not None:
                     timed.append((at_s, values[0]))
-        if not self.times_s or self.times_s[-1] <= self.times_s[0]:
+        count, span_s = len(self.waits), self.waits[-1][0] - self.waits[0][0] if self.waits else 0.0
+        if not span_s:
             return
-        count, span_s = len(self.times_s), self.times_s[-1] - self.times_s[0]
         rounds = count / self.users
-        is_settled = rounds >= MIN_ROUNDS and span_s >= MIN_RATE_S
         breaches, is_spent = 0, True
+        slowest_s = sorted((wait_s for _, wait_s in self.waits), reverse=True)
         for question, timed in self._questions:
             name, budget, late = question.name, question.budget, overdue.get(question.name, 0)
             shares = Observations([value for _, value in timed] + [1.0] * late)
-            effect = design_effect(timed, span_s / rounds)
+            limit_s = slowest_s[min(count - 1, max(MIN_SLOW, int(budget * count)))]
+            slow = [(at_s, float(wait_s > limit_s)) for at_s, wait_s in self.waits]
+            shown_by = (timed,) if rounds >= ENOUGH_ROUNDS else (timed, slow)
+            effect = max(design_effect(values, span_s / rounds) for values in shown_by)
             effective = Observations({value: number / effect for value, number in shares.counts.items()})
             self.events[name] = RateEvents(self.users, effective, question.events + late, round(question.bad) + late)
             breaches += self.events[name].bad
             if self.evidence[name] != "undecided":
                 continue
-            shown = evidence(effective, budget, fails_error=ERROR / len(self._slos))
-            if (shown == "fails" and rounds >= MIN_FAILING_ROUNDS) or (shown == "holds" and is_settled):
-                self.evidence[name] = shown
-            else:
-                is_spent &= is_settled and effective.count >= MOST_PER_LEAST * min_observations(budget, ERROR)
-        self.is_clear = not breaches and count >= max(CLEAR_REQUESTS, CLEAR_ROUNDS * self.users)
+            shown = self._shown[name] = evidence(effective, budget, fails_error=ERROR / len(self._slos))
+            if shown == "fails" or span_s >= MIN_RATE_S:
+                self.evidence[name] = shown if rounds >= MIN_ROUNDS else "undecided"
+            is_spent &= rounds >= MIN_ROUNDS and effective.count >= question.least(ERROR)
+        self.is_clear = not breaches and rounds >= CLEAR_ROUNDS
         self.is_over = self.state != "undecided" or is_spent
 
 
@@ -110,7 +120,7 @@ def design_effect(values: Sequence[tuple[float, float]], round_s: float) -> floa
 
 
 class UserSearch:
-    """Searches for the most users who fit: doubles until one number fails, then bisects.
+    """Searches for the most users who fit: multiplies until one number is not clear, then bisects.
 
     levels: by number of users
     """
@@ -124,13 +134,14 @@ class UserSearch:
         levels = [self.levels[users] for users in sorted(self.levels)]
         barred = next((level.users for level in levels if level.state == "fails" or level.harm), None)
         below = [level for level in levels if barred is None or level.users < barred]
-        good = max((level.users for level in below if level.is_clear or level.state == "holds"), default=0)
+        holding = (level.users for level in below if level.state == "holds" or (level.is_clear and not level.is_over))
+        good = max(holding, default=0)
         doubtful = [level.users for level in below if level.users > good]
-        if barred is None and not doubtful and good < self._most:
-            return self._level(min(max(1, 2 * good), self._most)), True
         above = doubtful[0] if doubtful else barred
+        if above is None and good < self._most:
+            return self._level(min(max(1, GROWTH * good), self._most)), True
         if above is not None and (between := _between(good, above)) is not None:
-            return self._level(between), False
+            return self._level(between), True
         if good and self.levels[good].state != "holds":
             return self._level(good), False
         if doubtful and barred is None and doubtful[-1] < self._most:
@@ -155,10 +166,6 @@ class UserSearch:
         samples = sum(level.samples for level in self.levels.values())
         is_shown = lower is not None or upper is not None
         undecided = None if is_shown else undecided_events(events, float(slo.error_budget_ratio))
-        if undecided is not None and undecided.needed is not None:
-            level = self.levels[round(undecided.rate_per_s)]
-            of_rounds = math.ceil(MIN_ROUNDS * level.users * undecided.events / len(level.times_s))
-            undecided = replace(undecided, needed=max(undecided.needed, of_rounds))
         verdict: Verdict = "below" if lower is None else "not_reached" if upper is None else "found"
         return Capacity(
             *(slo.name, verdict if is_shown else "not_enough_data"),
@@ -170,5 +177,5 @@ class UserSearch:
 
 
 def _between(low: int, high: int) -> int | None:
-    """The middle of two numbers of users; None if the gap is small enough."""
-    return (low + high) // 2 if high - low > max(1.0, MAX_GAP * low) else None
+    """The middle of two numbers of users by ratio; None if the gap is small enough."""
+    return max(low + 1, math.isqrt(low * high)) if high - low > max(1.0, MAX_GAP * low) else None

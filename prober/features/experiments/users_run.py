@@ -25,7 +25,7 @@ from prober.workload.sessions import SessionWorkload
 from prober.workload.shapes import Exponential, Fixed, LengthDistribution
 from prober.workload.workloads import Mix, Workload
 
-# Share of users who may wait beyond the guard's limit: a long search meets single outliers.
+# Share of users who may wait beyond the guard's limit, one at least: a long search meets single outliers.
 MAX_HARMED_RATIO = 0.1
 NOT_OF_TARGET = frozenset({"not_sent", "page_lost", *VOID})  # end the search, not only a number of users
 
@@ -158,8 +158,8 @@ class UserSweepRun:
             oldest_ns = min([now_ns, *(sending.request.due_ns for sending in run.sender.under_way.values())])
             if counting_ns is None and run.begin_ns is not None and oldest_ns > run.begin_ns + run.spread_s * 1e9:
                 counting_ns = now_ns  # each user's first request has ended
-            too_many = math.floor(MAX_HARMED_RATIO * level.users)
-            guard.look(now_ns, sorted([*waits_s, *[0.0] * level.users], reverse=True)[too_many])
+            too_many = max(1, math.floor(MAX_HARMED_RATIO * level.users))
+            guard.look(now_ns, sorted([*waits_s, *[0.0] * (level.users + 1)], reverse=True)[too_many])
             self._check_limits()
             if counting_ns is not None:
                 from_ns, judged_ns = max(counting_ns, judged_ns), oldest_ns
@@ -175,8 +175,8 @@ class UserSweepRun:
                 level.judge(results, overdue)
             if guard.reason in NOT_OF_TARGET:
                 self._end(guard.reason, guard.harm)
-            elif not is_ending and level.state != "fails":
-                level.harm = guard.harm
+            elif guard.harm and not is_ending and level.state != "fails":
+                level.stop(guard.harm)
             if self._stop is not None or level.harm or level.state == "fails":
                 return True
             if not is_ending and (level.is_over or (ends_clear and level.is_clear)):
