@@ -16,18 +16,16 @@ Research 31, 1983).
 import math
 from collections.abc import Sequence
 from operator import sub
-from statistics import fmean
 
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.results.result import WarmUp
-from prober.statistics.paired_test import Effect, autocorrelation_time, hodges_lehmann
+from prober.statistics.paired_test import Effect, hodges_lehmann, independent_means
 
 LOOKS = (24, 36, 54, 81, 122, 183, 275, 413, 620)  # answers; each look has half as many again as the last
 MAX_CHANGE = 0.2
 MINOR_CHANGE = 0.02
 ERROR = 0.05
-MAX_INDEPENDENT = 1.5  # autocorrelation time that independent answers can show
 MIN_LATENCY_S = 1e-6  # a shorter one, from a virtual clock or one flush, has no meaningful logarithm
 
 
@@ -84,7 +82,4 @@ def _change(logs: Sequence[float]) -> Effect | None:
     if not third:
         return None
     differences = list(map(sub, logs[-third:], logs[-2 * third : -third]))
-    time = autocorrelation_time(differences)
-    size = 1 if time < MAX_INDEPENDENT else min(third, math.ceil(2 * time))
-    means = [fmean(differences[begin : begin + size]) for begin in range(third % size, third, size)]
-    return hodges_lehmann(means, 1 - 2 * ERROR / len(LOOKS))
+    return hodges_lehmann(independent_means(differences), 1 - 2 * ERROR / len(LOOKS))

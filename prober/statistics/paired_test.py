@@ -14,6 +14,7 @@ from statistics import NormalDist, fmean, stdev
 
 from prober.statistics.quantiles import probability_of_at_least
 
+MAX_INDEPENDENT = 1.5  # autocorrelation time that independent values can show
 MAX_EXACT_PAIRS = 50  # exact counting takes n³ steps; above, a normal approximation is used
 
 
@@ -126,6 +127,13 @@ def autocorrelation_time(series: Sequence[float]) -> float:
             break
         time += 2 * smallest
     return max(1.0, time / max(0.5, 1 - 2 * lag / max(1, len(series))))
+
+
+def independent_means(series: Sequence[float], least: int = 1) -> list[float]:
+    """Means of batches of twice the autocorrelation time of a series, or `least`, without its first values that fill no batch."""
+    time = autocorrelation_time(series)
+    size = min(max(1, len(series)), max(least, math.ceil(2 * time) if time >= MAX_INDEPENDENT else 1))
+    return [fmean(series[begin : begin + size]) for begin in range(len(series) % size, len(series), size)]
 
 
 def holm_adjusted(ps: Sequence[float]) -> list[float]:

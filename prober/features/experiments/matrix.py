@@ -6,7 +6,7 @@ not_enough_data: the requests prove neither, or the row was interrupted (cancell
 not_judged: too many requests were refused (`results.refused_requests`)
 
 "All rows are accepted" and "a row is rejected" are each wrong with a probability of at most `ERROR`, for any number of rows.
-The test and its observations, blocks of time, are those of the gate (`results.judgement`).
+The test and its observations, blocks of time, are those of the gate (`results.judgement`), with another test at the end of the row.
 
 A closed loop keeps a fixed number of requests in flight, as other tools do, for comparison with them. Its requests are due
 when they can be sent, because there is no other intended time.
@@ -24,7 +24,7 @@ from prober.config.units import counted
 from prober.measure.outcome import BAD, Outcome
 from prober.measure.result import ProbeResult
 from prober.results.cost import CostFinding
-from prober.results.judgement import Finding, Judgement, Question, block_s, slo_question, together
+from prober.results.judgement import SEQUENTIAL_SHARE, Finding, Judgement, Question, block_s, slo_question, together
 from prober.results.refused_requests import NOT_COUNTED, refused_requests
 from prober.results.result import Decision, Load, Stage
 from prober.results.stage_parts import most_often
@@ -96,7 +96,7 @@ def judge(
     for result in results:
         judgement.take(result, result.timeline.intended_ns / 1e9)
     judgement.close_block()  # judge what has ended completely
-    findings = tuple(question.finding(ERROR, error) for _, question in questions)
+    findings = tuple(question.finding(ERROR, error, at_end=not interrupted) for _, question in questions)
     if refused.is_too_many:
         return RowVerdict(stage_name(row), "not_judged", str(refused), findings)
     if interrupted:
@@ -158,7 +158,7 @@ def needs(row: Row, error: float, burst_s: float) -> Iterator[tuple[str, bool]]:
         blocks = [
             question.least(ERROR),
             question.least(ERROR, share=budget / 2),
-            question.least(error, "fails", min(1.0, 2 * budget)),
+            question.least(SEQUENTIAL_SHARE * error, "fails", min(1.0, 2 * budget)),
         ]
         # In a closed loop the rate is unknown, and every block has a request.
         requests = [question.requests_of(count, row.rate * length_s) if row.rate else count for count in blocks]
@@ -171,7 +171,7 @@ def needs(row: Row, error: float, burst_s: float) -> Iterator[tuple[str, bool]]:
         is_too_little = requests[0] > row.requests if row.requests is not None else seconds[0] > (row.duration or 0.0)
         text = (
             f"{stage_name(row)}: {objective} takes {least}{in_blocks} to be accepted if nothing is bad, {half} if half of the "
-            f"allowed {100 * budget:.3g}% is, and {twice} to be rejected if twice as much is; "
+            f"allowed {100 * budget:.3g}% is, and {twice} at most to be rejected if twice as much is; "
             f"planned: {amount(row)}"
         )
         text += f" in {row.requests / row.rate:,.0f} s" if row.requests and row.rate else ""
