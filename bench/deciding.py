@@ -42,6 +42,8 @@ SIGMA = 0.3  # of the logs of TTFT
 BURST_S, GATE_CORRELATION = 15.0, 0.9
 ROW_S, ROW_RUNS, EXPECTED_BURSTS_S = 2_400.0, 200, (0.0, BURST_S, 60.0)
 
+DUTY_CYCLES_S = ((5.0, 5.0), (10.0, 20.0), (20.0, 10.0), (30.0, 30.0), (50.0, 10.0))  # up, down
+REFUSED = ProbeResult("", "", "", 0.0, Outcome.CONNECT_REFUSED, "", Timeline(0))
 GOOD, BAD = (ProbeResult("", "", "", 0.0, Outcome.OK, "", Timeline(0, end_ns=end)) for end in (10**8, 10**10))
 
 
@@ -188,12 +190,34 @@ def rows(pool: Any, scale: float) -> dict[str, dict[str, Any]]:
 
 def dead_s() -> float:
     """Seconds until a target that refuses all connections is not ready, beside one SLO."""
-    refused = ProbeResult("", "", "", 0.0, Outcome.CONNECT_REFUSED, "", Timeline(0))
     slo = Slo("e2e", "e2e", 1.0, Decimal("0.95"), 1e6)
     gate, number = Gate([(slo, JudgedStream("", "", GATE_RATE, 32.0, 48))], rate_per_s=GATE_RATE), 0
-    while gate.take(refused, number / GATE_RATE) is None:
+    while gate.take(REFUSED, number / GATE_RATE) is None:
         number += 1
     return number / GATE_RATE
+
+
+def flapping_s(up_s: float, down_s: float, seed: int) -> float:
+    """Seconds until a target that refuses connections for `down_s` after each `up_s` is not ready; infinite for another verdict."""
+    rng = Random(f"flapping {up_s} {down_s} {seed}")
+    slo, at_s, phase_s = Slo("e2e", "e2e", 1.0, Decimal("0.95"), 1e6), 0.0, rng.uniform(0, up_s + down_s)
+    gate = Gate([(slo, JudgedStream("", "", GATE_RATE, 32.0, 48))], rate_per_s=GATE_RATE)
+    while True:
+        at_s += rng.expovariate(GATE_RATE)
+        is_up = (at_s + phase_s) % (up_s + down_s) < up_s
+        if (verdict := gate.take(GOOD if is_up else REFUSED, at_s)) is not None:
+            return at_s if verdict.state == "not_ready" else math.inf
+
+
+def rarely_failing(share: float, seed: int) -> str:
+    """Verdict on a target of whose requests `share` fail, each by itself."""
+    rng, at_s = Random(f"rare {share} {seed}"), 0.0
+    slo = Slo("ttft", "ttft", 1.0, Decimal("0.9"), 1e6)
+    gate = Gate([(slo, JudgedStream("", "", GATE_RATE, 32.0, 48))], rate_per_s=GATE_RATE)
+    while True:
+        at_s += rng.expovariate(GATE_RATE)
+        if (verdict := gate.take(REFUSED if rng.random() < share else GOOD, at_s)) is not None:
+            return verdict.state
 
 
 def least_times() -> dict[str, dict[str, float]]:
@@ -226,12 +250,32 @@ def besides(pool: Any, scale: float) -> dict[str, dict[str, Any]]:
     return found
 
 
+def failures(scale: float) -> list[dict[str, Any]]:
+    """Goals of targets that fail for a time, and of those that fail now and then."""
+    runs = range(round(100 * scale))
+    goals = [goal("gate: a closed port is not ready after", dead_s(), 3.0, "s")]
+    for up_s, down_s in DUTY_CYCLES_S:
+        times_s = [flapping_s(up_s, down_s, seed) for seed in runs]
+        goals.append(
+            goal(f"gate: {up_s:g} s up, {down_s:g} s down: not ready, p90", percentile(times_s, 0.9), 60.0, "s")
+        )
+    for share in (0.005, 0.02, 0.05):
+        wrong = sum(rarely_failing(share, seed) == "not_ready" for seed in runs) / len(runs)
+        goals.append(goal(f"gate: not ready where {share:.1%} fail, each by itself", wrong, 0.01, "ratio"))
+    return goals
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="a tenth of the runs")
-    scale = 0.1 if parser.parse_args().quick else 1.0
+    parser.add_argument("--failures", action="store_true", help="only targets that fail")
+    options = parser.parse_args()
+    scale = 0.1 if options.quick else 1.0
     began = time.monotonic()
+    if options.failures:
+        show("deciding", failures(scale))
+        return
     with Pool() as pool:
         row = part("matrix", rows(pool, scale))
         gate = gates(pool, scale)
@@ -266,7 +310,7 @@ def main() -> None:
             goal("gate: ready at five times the budget, in bursts", in_bursts("ready", "5x"), 0.01, "ratio"),
             goal("gate: degraded at a fifth of the budget, in bursts", in_bursts("degraded", "0.2x"), 0.05, "ratio"),
             goal("gate: blocks at a fifth of the budget, median x budget", max(needed), 8.0, "blocks"),
-            goal("gate: a dead target is not ready after", dead_s(), 25.0, "s"),
+            *failures(scale),
             goal(
                 "gate: ready when slower than the baseline by what is material",
                 max(beside[f"+20% of {size}"]["ready"] for size in (300, 1_000)),

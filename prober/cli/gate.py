@@ -115,6 +115,11 @@ def gate(
         if judge.block_s:
             least = f"{judge.least_blocks:,} blocks of {judge.block_s:g} s ({least_s}, about {judge.least:,} requests)"
         echo(f"to be ready takes {least} at least; it ends after at most {judge.most:,} requests ({most_s})", err=True)
+        if judge.block_s:
+            echo(
+                "a target with as many bad results as allowed, in bursts, may be ready: no gate is both short and safe from it",
+                err=True,
+            )
         verdict, result = asyncio.run(_measure(spec, judge, warm))
         if max_cost is not None:
             verdict = with_cost(verdict, judge_cost(result.stages[0], result.prices, max_cost))

@@ -10,7 +10,7 @@ events, given the blocks before it, is on one side of the budget.
 ready: every question holds, each with an error of at most `error`, which also bounds the error of "ready"
 degraded: a question fails, with an error of `error` shared among all questions, and failures are within the tolerated share
 not_ready: more than the tolerated share fails, with the same error (failures of every kind, "loading" and "shutting down"),
-    or nothing listens at the address
+    nothing listens at the address, or the target is `failing` by the rule of the daemon (`measure.target_state`)
 not_enough_data: no decision within the allowed requests
 not_judged: too many requests were refused (`results.refused_requests`), with an error of at most `error`, or after the allowed
     requests. While too many are refused, nothing else is decided
@@ -28,6 +28,7 @@ from typing import Literal
 from prober.measure.objective import JudgedStream, Slo
 from prober.measure.outcome import ANSWERED, BAD, Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import STATE_OF_OUTCOME, TargetState, WorkloadState
 from prober.results.cost import CostFinding
 from prober.results.judgement import (
     BURST_S,
@@ -78,7 +79,7 @@ class GateVerdict:
 
     requests: sent so far
     not_counted: how many of them were cancelled, or not sent by the prober
-    error: largest probability that the state is wrong; None for not_enough_data and not_judged, and if nothing listens
+    error: largest probability that the state is wrong; None for not_enough_data and not_judged, and if it is failing now
     refused: number and share of refused requests
     """
 
@@ -121,6 +122,7 @@ class Gate:
         """
         self._answers = Question(ANSWERS, failures, _answered)
         self._refusals = Question("refused", MAX_REFUSED_RATIO, _refused)
+        self._target = WorkloadState("")  # by the rule of the daemon
         self._results: list[ProbeResult | None] = []
         self._objectives = [
             *_slo_questions(slos),
@@ -153,6 +155,11 @@ class Gate:
         at_s: its due time, in seconds of any clock
         """
         self._results.append(result)
+        if result is not None and (end := STATE_OF_OUTCOME.get(result.outcome)) is not None:
+            self._target.ended(end, result.reason, round(at_s * 1e9))
+            if self._target.state is TargetState.FAILING and not self._refusals.is_over_budget:
+                self._judgement.close_block()
+                return self._failing(f"failing: {self._target.reason}")
         if self._judgement.take(result, at_s) and (state := self._state()) != "not_enough_data":
             return self._verdict(state)
         return self.verdict() if len(self._results) >= self.most else None
@@ -169,8 +176,10 @@ class Gate:
     def nothing_listens(self, result: ProbeResult, at_s: float) -> GateVerdict:
         """Verdict if neither the model look-up nor the first request found a server. result: that request's result"""
         self.take(result, at_s)
-        why = f"nothing listens: {result.reason}"
-        return replace(self.verdict(), state="not_ready", why=why, findings=())
+        return replace(self._failing(f"nothing listens: {result.reason}"), findings=())
+
+    def _failing(self, why: str) -> GateVerdict:
+        return replace(self.verdict(), state="not_ready", why=why, error=None)
 
     def _evidence(self, question: Question) -> Evidence:
         return question.evidence(self._error, self._fails_error)

@@ -94,6 +94,22 @@ def test_failures_are_not_ready_and_soon() -> None:
     assert "loading" in verdict.why
 
 
+@pytest.mark.parametrize(("up_s", "down_s"), [(5, 5), (10, 20), (20, 10), (30, 30)])
+def test_a_flapping_target_is_not_ready_within_a_minute(up_s: int, down_s: int) -> None:
+    """It is `failing` by the rule of the daemon, whatever its share of failures is."""
+    refused = result(outcome=Outcome.CONNECT_REFUSED)
+    verdict = run(Gate([TTFT], rate_per_s=2.0), lambda n: result() if n / 2 % (up_s + down_s) < up_s else refused)
+    assert (verdict.state, verdict.error) == ("not_ready", None)
+    assert verdict.requests <= 2 * 60
+    assert verdict.why == "failing: connect_refused"
+
+
+def test_rare_single_failures_do_not_condemn() -> None:
+    """A target that fails once in 20 requests is ready."""
+    failed = result(outcome=Outcome.HTTP_5XX)
+    assert run(Gate([], rate_per_s=2.0), lambda n: failed if n % 20 == 0 else result()).state == "ready"
+
+
 @pytest.mark.parametrize("kind", [Outcome.HTTP_429, Outcome.SHED, Outcome.HTTP_5XX])
 def test_half_of_the_requests_is_never_ready(kind: Outcome) -> None:
     """Nor degraded: in 200 runs of random halves, of whatever kind they are."""
@@ -241,17 +257,16 @@ def test_at_a_low_rate_many_blocks_have_no_request() -> None:
 
 
 def test_a_dead_target_is_not_ready_as_soon_as_it_is_no_burst() -> None:
-    """Three blocks and the request that shows their end; a slow one is degraded as soon; a burst at the start condemns neither."""
-    for draw, state in (
-        (lambda _: result(outcome=Outcome.CONNECT_REFUSED), "not_ready"),
-        (lambda _: None, "not_ready"),
-        (lambda _: result(1.0), "degraded"),
+    """Three blocks and the request that shows their end; a slow one is degraded as soon, a failing one in 3 s."""
+    for draw, state, seconds in (
+        (lambda _: result(outcome=Outcome.CONNECT_REFUSED), "not_ready", 3.0),
+        (lambda _: None, "not_ready", 22.5),
+        (lambda _: result(1.0), "degraded", 22.5),
     ):
         verdict = run(Gate([TTFT], rate_per_s=2.0), draw)
         assert verdict.state == state
-        assert verdict.requests <= 2.0 * 22.5 + 1
-    refused = result(outcome=Outcome.CONNECT_REFUSED)
-    assert run(Gate([TTFT], rate_per_s=2.0), lambda n: refused if n < 15 else result()).state == "ready"
+        assert verdict.requests <= 2.0 * seconds + 1
+    assert run(Gate([TTFT], rate_per_s=2.0), lambda n: result(1.0 if n < 15 else 0.1)).state == "ready"
 
 
 def test_results_of_a_block_are_one_observation() -> None:
