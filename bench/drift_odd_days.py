@@ -59,7 +59,7 @@ ENGINES = (
     ProbedEngine("least_busy", seed=34, source="mooncake", profile="flat"),
     ProbedEngine("preempting", seed=35, source="azure", peak_share=0.7),
     ProbedEngine("padding", seed=36, source="mooncake", has_bursts=True),
-    ProbedEngine("separate", seed=31, source="mooncake", profile="evening", has_bursts=True),
+    ProbedEngine("separate", seed=31, source="azure", profile="evening", has_bursts=True),
     ProbedEngine("lockstep_ranks", seed=32, source="azure", peak_share=0.5),
     ProbedEngine("prefix_cache", seed=33, source="mooncake", profile="evening"),
     ProbedEngine("stalls", seed=34, source="azure", profile="flat"),
