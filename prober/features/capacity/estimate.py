@@ -28,13 +28,12 @@ from prober.results.capacity import Capacity, Mix, RateEvents, Verdict, agreed, 
 from prober.statistics.sequential_test import Observations, evidence
 
 CONFIDENCE, Z = 0.9, 1.645  # of intervals; Z: half-width in standard errors
-# Standard errors of log K that a record cannot show, by knowledge of the background: counters, none.
-# Calibrated by `python -m bench.knee_independent`.
-ERROR_COUNTERS, ERROR_UNKNOWN = 0.06, 0.12
+# Standard error of log K that a record cannot show where no page shows the background, by `python -m bench.knee_independent`.
+ERROR_UNKNOWN = 0.12
 MAX_MODEL_ERROR = 1.0  # of the log of its knee, above which a model says nothing
 # Ratio of its knee to the highest rate, above which it says nothing either: if sending ended before the target's limit, and at it.
 MAX_EXTRAPOLATION, MAX_BEYOND_REACHED = 3.0, 1.6
-ERROR_OF_SLOPE = 0.6  # additional, ÷ local slope: a wrong share moves a flat knee far
+ERROR_OF_SLOPE = 1.2  # additional, ÷ local slope: a wrong share moves a flat knee far
 ERROR_OF_CALIBRATION = 0.5  # of the tail, as a share of its log factor: the model cannot explain it
 MAX_SHIFT = 0.5  # of a bootstrap model's knee, in logs
 # Additional if sending ended before the target's limit or a breach: an unseen limit may be near, more likely for a
@@ -44,7 +43,7 @@ ERROR_NOT_REACHED, ERROR_PER_LOG_DISTANCE = 0.08, 0.25
 # half of bench/headroom_independent.py.
 BIAS_NOT_REACHED = 0.1
 # The same, where no page shows the load of others: both estimates take it as little or nothing (bench/knee_independent.py).
-BIAS_UNSEEN = 0.12
+BIAS_UNSEEN = 0.06
 SHORT_STAGE_BIAS = (
     0.2  # by how much a short stage overstates the knee, in logs, for signals without a queue before them
 )
@@ -60,6 +59,7 @@ ERROR_BEFORE_BREACHES = (
 MIN_BREACHES = 2  # for an estimate by fractions
 # That the share does not rise with the rate: above it, breaches are no knee; the same for a model that knows the engine's page.
 MAX_FLAT_PROBABILITY, MAX_FLAT_WITH_PAGE = 0.5, 0.65
+MAX_FOUND_RATIO = 4.0  # of the interval's ends: a wider one is `between`, as of engines that miss at every rate
 # Fitted curve: points, simulated requests per point, and its end as multiples of the knee's upper bound and the threshold.
 CURVE_POINTS, CURVE_REQUESTS, CURVE_BEYOND, CURVE_HEIGHT = 16, 30_000, 1.05, 3.0
 # Longer requests, whose knees show how the knee falls with tokens; the share that is judged; simulation effort.
@@ -145,7 +145,8 @@ def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: 
     if knee.estimate < lowest_per_s:  # nothing was sent there
         upper = below.upper if below is not None else knee.upper
         return replace(knee, verdict="below", lower=None, estimate=None, upper=upper, curve=())
-    return knee
+    is_wide = (knee.upper or 0.0) > MAX_FOUND_RATIO * (knee.lower or 0.0)
+    return replace(knee, verdict="between") if is_wide else knee
 
 
 def _by_model(record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float) -> Capacity | None:
@@ -288,7 +289,7 @@ def _model_error(
     repeats = len(fitted.repeats)
     of_tail = sum(map(abs, shifts[repeats:])) / 2
     bootstrap = sqrt(sum(min(MAX_SHIFT, abs(shift)) ** 2 for shift in shifts[:repeats]) / max(1, repeats))
-    unseen = ERROR_COUNTERS if fitted.background.known else ERROR_UNKNOWN
+    unseen = 0.0 if fitted.background.known else ERROR_UNKNOWN
     not_reached = 0.0
     bad = sum(
         request.events[slo.name][1] for request in record.requests if request.valid and slo.name in request.events
