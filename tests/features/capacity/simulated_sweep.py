@@ -156,12 +156,16 @@ class _OpenRequest:
 
     id: str
     truth: Truth
+    due_s: float
     network_s: float
     has_first_token: bool = False
 
 
 class Driver:
-    """Engine, background and sweep, side by side. `run` goes on until it asks for an estimate, or ends."""
+    """Engine, background and sweep, side by side. `run` goes on until it asks for an estimate, or ends.
+
+    late_s: least and most by which a request leaves after it is due
+    """
 
     def __init__(
         self,
@@ -172,8 +176,9 @@ class Driver:
         faults: Iterable[Fault] = (),
         lengths: tuple[tuple[int, int], ...] = (),
         warm_up: WarmUpLength = WARM_UP,
+        late_s: tuple[float, float] = (0.0, 0.0),
     ) -> None:
-        self.target, self.telemetry = target, telemetry
+        self.target, self.telemetry, self.late_s = target, telemetry, late_s
         self.engine = Engine(target.parameters, Random(0), faults)
         self.page = Page(self.engine)
         self.rng = Random(f"own {target.seed} {seed}")
@@ -182,6 +187,7 @@ class Driver:
         self.others: list[Truth] = []
         self.own: list[Truth] = []
         self.open: list[_OpenRequest] = []
+        self._leaving: list[tuple[float, float]] = []  # when a request leaves, and when it was due
         self.orders: list[tuple[float, Action]] = []
         self.now = 0.0
         self.sweep: Any = None  # a Sweep once it has begun
@@ -209,12 +215,15 @@ class Driver:
                     break
                 rate = order.rate_per_s
                 due_s = self.now + self.rng.expovariate(rate)
-            next_s = min(tick_s, self.page_s, due_s, self.now + MAX_STEP_S)
+            leaves_s = self._leaving[0][0] if self._leaving else inf
+            next_s = min(tick_s, self.page_s, due_s, leaves_s, self.now + MAX_STEP_S)
             self.advance(next_s)
             self._report_answers()
             if next_s == due_s:
-                self.send(due_s)
+                insort(self._leaving, (due_s + self.rng.uniform(*self.late_s), due_s))
                 due_s += self.rng.expovariate(rate)
+            if self._leaving and self._leaving[0][0] <= next_s:
+                self.send(*self._leaving.pop(0))
             if next_s == tick_s:
                 self.sweep.tick(CLOCK_S + self.now)
                 tick_s += TICK_S
@@ -239,14 +248,14 @@ class Driver:
         self.engine.advance(at_s)
         self.now = at_s
 
-    def send(self, at_s: float) -> None:
+    def send(self, at_s: float, due_s: float) -> None:
         """Send a request of the sweep."""
         prompt, output = self.target.own.draw(self.rng)
         truth = self.engine.submit(Request(at_s, prompt, output))
         name = f"r{len(self.own)}"
         self.own.append(truth)
         self.page.open.append(truth)
-        self.open.append(_OpenRequest(name, truth, FRONT_S + self.rng.expovariate(1 / JITTER_S)))
+        self.open.append(_OpenRequest(name, truth, due_s, FRONT_S + self.rng.expovariate(1 / JITTER_S)))
         self.sweep.sent(name, CLOCK_S + at_s, prompt, output)
 
     def _report_answers(self) -> None:
@@ -261,18 +270,18 @@ class Driver:
             if truth.end is None or truth.end_s is None or truth.end_s + network_s > self.now:
                 still_open.append(request)
             else:
-                self.sweep.result(result(request.id, truth, network_s), CLOCK_S + self.now)
+                self.sweep.result(result(request.id, truth, network_s, request.due_s), CLOCK_S + self.now)
         self.open = still_open
 
 
-def result(name: str, truth: Truth, network_s: float) -> ProbeResult:
-    """Result of a probe that received these tokens."""
+def result(name: str, truth: Truth, network_s: float, due_s: float | None = None) -> ProbeResult:
+    """Result of a probe that received these tokens. due_s: None: when it left"""
     request = truth.request
     begin = round((CLOCK_S + request.arrival_s) * 1e9)
     stamps = tuple(round((CLOCK_S + at_s + network_s) * 1e9) for at_s in truth.token_times_s())
     ok = truth.end is End.COMPLETE
     timeline = Timeline(
-        begin,
+        begin if due_s is None else round((CLOCK_S + due_s) * 1e9),
         sent_ns=begin,
         first_ns=stamps[0] if stamps else None,
         end_ns=stamps[-1] if ok else None,

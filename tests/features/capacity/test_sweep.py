@@ -9,6 +9,7 @@ import pytest
 from prober.config.sweep import GuardSpec, LimitsSpec, SweepSpec
 from prober.config.target import BudgetSpec, PriceSpec
 from prober.features.capacity.actions import Estimate, Finished, OtherLoad, Reason, Run
+from prober.features.capacity.estimate import estimate_capacity
 from prober.features.capacity.sweep import GENTLE_ANSWERS, Sweep
 from prober.measure.chunk import Usage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
@@ -778,7 +779,7 @@ def driven(mode: str = "adaptive", faults: tuple[Slow | Crash, ...] = (), **chan
 
 
 def test_a_sweep_finds_the_limit_and_hurts_nobody() -> None:
-    """It ends near the knee (about 20/s here) for a reason of the target's own, and others hardly notice."""
+    """It ends not far beyond the knee of 12.3/s for a reason of the target's own, and others hardly notice."""
     found = driven().run()
     order = found.orders[-1][1]
     assert isinstance(order, Estimate)
@@ -787,6 +788,18 @@ def test_a_sweep_finds_the_limit_and_hurts_nobody() -> None:
     assert 12 < total < 40
     assert sum(breaches(each, WORLD.threshold_s) for each in found.others) <= 0.02 * len(found.others)
     assert longest_run_s(found.others, WORLD.threshold_s) < 5.0
+
+
+@pytest.mark.parametrize("late_s", [(0.0, 0.0), (0.05, 0.5)], ids=["on time", "late"])
+def test_how_late_the_prober_sends_changes_no_capacity(late_s: tuple[float, float]) -> None:
+    """Its requests count as they left. In ten minutes 0.4% of them breach at 12/s, and 11% at 14/s."""
+    order = Driver(WORLD, plan(), "counters", 1, late_s=late_s).run().orders[-1][1]
+    assert isinstance(order, Estimate)
+    (capacity,) = estimate_capacity(order.record, effort=0.3).capacities
+    assert capacity.estimate == pytest.approx(12.3, rel=0.2)
+    assert capacity.lower is not None
+    assert capacity.upper is not None
+    assert capacity.lower < 12.3 < capacity.upper
 
 
 @pytest.mark.parametrize(("ttft_s", "waiting", "reason"), [(0.45, 0.0, "near_threshold"), (0.2, 20.0, "waiting")])
