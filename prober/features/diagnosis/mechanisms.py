@@ -78,7 +78,9 @@ def _cache_pressure(s: Symptoms) -> tuple[Finding, ...]:
     # Some pages count cached blocks as used: a cache that was as full before is not the cause.
     has_grown = s.before.kv_usage_ratio is None or usage >= GROWN * s.before.kv_usage_ratio
     lacks_space = is_at_least(s.now.prompt_tokens_per_request, (1 - usage) * capacity)
-    return findings if lacks_space and has_grown else ()
+    # More requests than the engine can serve fill a cache of any size.
+    is_overloaded = is_at_least(s.growth(lambda w: w.requests_per_s), GROWN)
+    return findings if lacks_space and has_grown and not is_overloaded else ()
 
 
 def _prefix_miss(s: Symptoms) -> tuple[Finding, ...]:

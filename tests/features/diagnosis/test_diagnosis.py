@@ -13,6 +13,7 @@ from prober.features.diagnosis.clues import Finding, Name, Symptoms, WindowFeatu
 from prober.features.diagnosis.diagnosis import Diagnosis, diagnose
 from prober.features.diagnosis.mechanisms import MECHANISMS
 from prober.measure.engines import TABLES
+from tests.known import known
 
 HEALTHY = WindowFeatures(
     probes=240,
@@ -159,6 +160,16 @@ CASES: dict[str, list[tuple[tuple[Name, ...], dict[str, Any], tuple[str, ...], t
         (("unknown",), {"preemptions_per_s": 0.2, "kv_usage_ratio": 0.8}, ("itl",), ()),
         (("unknown",), {"kv_usage_ratio": 0.99}, ("ttft",), ()),
         (("queueing",), {**NO_SPACE, "kv_usage_ratio": 0.93}, ("ttft",), ()),  # a full batch fills the cache as well
+    ],
+    "more requests than the engine can serve fill a cache of any size: an overload, unless requests are preempted": [
+        (("cache_pressure",), {**NO_SPACE, "requests_per_s": 1.1 * known(HEALTHY.requests_per_s)}, ("ttft",), ()),
+        (("queueing",), {**NO_SPACE, "requests_per_s": 1.5 * known(HEALTHY.requests_per_s)}, ("ttft",), ()),
+        (
+            ("cache_pressure",),
+            {**NO_SPACE, "requests_per_s": 1.5 * known(HEALTHY.requests_per_s), "preemptions_per_s": 2.0},
+            ("ttft",),
+            (),
+        ),
     ],
     "longer prompts of others are no more load of the same users": [
         (("long_prompts",), {**LONG, "requests_per_s": 50.0}, ("ttft",), ()),
