@@ -78,7 +78,7 @@ def watch(lane: Lane, moments: Sequence[int]) -> LaneFigures:
             figures.alarms[str(verdict.cause)] += 1
             figures.alarm_days.append(round(number / DAY, 2))
         figures.improvements += verdict.event == "improved"
-        figures.active_days += verdict.active / DAY
+        figures.active_days += verdict.is_drift / DAY
         if verdict.event == "learnt" and state.settled and not figures.baseline:
             b = state.baseline
             assert b is not None
@@ -115,11 +115,12 @@ def measure(kind: str, number: int, days: float, load_seen: bool) -> LaneFigures
     return watch(signal, rng.integers(int(first), len(signal.unix_s) - DAY // 3, CHANGES).tolist())
 
 
-def measure_engine(number: int, days: float, traces: str | None) -> LaneFigures:
-    """Figures of the engine `PROBED[number]`, whose load is seen."""
+def measure_engine(number: int, days: float, traces: str | None, load_seen: bool) -> LaneFigures:
+    """Figures of the engine `PROBED[number]`."""
     series = probe_series(PROBED[number], days, SEED, Path(traces) if traces else None)
     answered = np.isfinite(series.log_ttft_s)
-    signal = Lane(series.unix_s[answered], series.log_ttft_s[answered], series.load[answered].astype(np.float64))
+    load = series.load[answered].astype(np.float64) if load_seen else None
+    signal = Lane(series.unix_s[answered], series.log_ttft_s[answered], load)
     rng = np.random.default_rng((SEED, number))
     first = min(FIRST_CHANGE_DAY, days / 2) * DAY
     return watch(signal, rng.integers(int(first), len(signal.unix_s) - DAY // 3, CHANGES).tolist())
@@ -272,15 +273,19 @@ def main() -> None:
             )
             for row in rows
         }
-        of_engines = pool.starmap_async(
-            measure_engine, [(number, options.engine_days, options.traces) for number in engines], chunksize=1
-        )
+        of_engines = {
+            seen: pool.starmap_async(
+                measure_engine, [(number, options.engine_days, options.traces, seen) for number in engines], chunksize=1
+            )
+            for seen in (True, False)
+        }
         names = {row: f"{row[0]}, load {'' if row[1] else 'not '}seen" for row in rows}
         cells = {name: part(name, cell(figures[row].get())) for row, name in names.items()}
-        for number, lane_figures in zip(engines, of_engines.get(), strict=True):
-            cells[f"engine {PROBED[number].name}"] = cell([lane_figures])
-        if engines:
-            cells["engines"] = cell(of_engines.get())
+        for seen, running in of_engines.items() if engines else ():
+            name = f"load {'' if seen else 'not '}seen"
+            for number, lane_figures in zip(engines, running.get(), strict=True):
+                cells[f"engine {PROBED[number].name}, {name}"] = cell([lane_figures])
+            cells[f"engines, {name}"] = cell(running.get())
     show(
         "drift_independent",
         goals(cells),

@@ -2,8 +2,8 @@
 
 A baseline has the expected log of the signal as a function of a harmless factor (the engine's load if known, or else the half hour of
 the week), the correlation of neighbouring residuals, and the sorted whitened residuals, among which new ones are ranked. Ranks make
-the detector independent of the shape of the distribution; the log makes a slowdown a shift. If the shape depends on the factor,
-each fifth of it has its own reference: with a common one, bets would gain at busy hours without any change.
+the detector independent of the shape of the distribution; the log makes a slowdown a shift. Each fifth of the factor has its own
+reference, as the shape may depend on it: with a common one, bets would gain at busy hours without any change.
 """
 
 import math
@@ -18,6 +18,7 @@ from typing import Literal
 from prober.features.drift.blocks import DAY_SLOTS, SLOT_S, WEEK_SLOTS, week_slots
 
 QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.99)
+FLOOR_SHARE = 0.2  # of the samples: so many meet no queue, unless the service is saturated
 # A weekend somewhere on Earth: from Friday 10:00 UTC (Saturday at UTC+14) to Monday 12:00 UTC (Sunday ends at UTC−12).
 WEEKEND_BEGIN, WEEKEND_END = 4 * DAY_SLOTS + 20, 24
 EARLIER_SLOTS = 2  # by which a day may begin or end earlier or later than the baseline's days: an hour
@@ -45,6 +46,8 @@ class Baseline:
     cuts: limits of the load or expected log between fifths; empty if one reference serves all
     quantiles: per fifth, the QUANTILES of the residuals
     references: per fifth, sorted whitened residuals
+    floors: per fifth, evenly spaced quantiles of the residuals, not whitened; empty for an hour, whose queues differ from day to day
+    floor_inflations: per fifth, variance of the number of a block's samples in the fastest fifth ÷ that of independent samples
     """
 
     factor: Factor
@@ -64,6 +67,8 @@ class Baseline:
     cuts: tuple[float, ...] = ()
     quantiles: tuple["array[float]", ...] = ()
     references: tuple["array[float]", ...] = ()
+    floors: tuple["array[float]", ...] = ()
+    floor_inflations: tuple[float, ...] = ()
 
     def expected(self, unix_s: float, load: float) -> tuple[float, float]:
         """(expected log, standard error of a whitened residual due to the model's error).

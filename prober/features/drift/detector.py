@@ -19,7 +19,6 @@ from prober.features.drift.blocks import (
     DAY_S,
     SLOT_S,
     SPREAD_EVERY_S,
-    SPREAD_S,
     WEEK_EVERY_S,
     Blocks,
     blocks_of_samples,
@@ -45,16 +44,18 @@ from prober.features.drift.state import (
 
 # For a provisional baseline, in addition to a material change of its level: it covers only a part of a day.
 PROVISIONAL_DOUBT_ERRORS = 4.0
-RECOVERY_EVIDENCE = math.log(1e4)  # log evidence against the change; ends an alarm
-MAX_ENDING_ERROR = 0.25  # of the model, in material changes, for samples used in that evidence
+# An alarm ends if half of the evidence does not recur for three times as long as it took, at least 240 independent samples.
+PATIENCE, MIN_PATIENCE_SAMPLES = 3.0, 240
 # Every tenth reference value is stored, because the samples of the next baseline are in memory too.
 PROVISIONAL_THINNING = 10
 UNSEEN_CHANGES = 6.0  # material changes by which an unseen half hour may be slower than all others
 MIN_VISIT_SHARE = 0.25  # of a half hour's samples, needed to know its level
+IMPROVEMENT_S = 1.5 * DAY_S
 EXTEND_AFTER_S = 3_600.0  # with an unlearned load: then a week is learned while the baseline stays in use
 MIN_SEED_S = 2 * DAY_S  # of past samples, for a baseline over days
 MIN_STEP_S = 60.0  # of the wall clock; a smaller one changes no verdict
 MIN_CHANGE_S = 180.0  # for a slowdown after half of the evidence: a burst of three minutes is no drift
+MAX_DEPENDENCE = 6.0  # times so long where samples depend on each other over minutes: queues stay full
 HELD_SHARE = 0.05  # of the evidence until a slowdown has lasted: one slow sample after a burst must not complete it
 # A slowdown that ends by itself within a day shows that the level wanders more than the baseline knew: the next one needs more
 # evidence, and less again after a week without one.
@@ -151,8 +152,8 @@ def _step(state: Drift, observation: Observation, log: float, *, linked: bool) -
         return present_verdict(state, "accepted")
     learns = alarm is None or (not state.covers_days and unix_s - alarm.raised_s > first_days.MAX_S)
     event = _learn(state, unix_s, log, linked=linked) if state.spread is not None and learns else None
-    baseline = state.baseline
-    if baseline is None:
+    baseline, mix = state.baseline, state.mixture
+    if baseline is None or mix is None:
         return present_verdict(state)
     where = state.load_state
     _extend(state, where, unix_s)
@@ -179,25 +180,19 @@ def _step(state: Drift, observation: Observation, log: float, *, linked: bool) -
     fifth = baseline.fifth(expected, load) if baseline.cuts else 0
     reference, table = baseline.references[fifth], state.tables[fifth]
     stake = 1 / (baseline.inflations[fifth] * state.caution)
+    z, floor = table[bisect_right(reference, whitened - doubt)], 0.0
+    if is_known and mix.floors:
+        cut, below, above = mix.floors[fifth]
+        floor = (below if residual - doubt / (1 - phi) < cut else above) / state.caution
     is_comparable = is_known and where != "outside"
-    if state.alarm is not None and not is_comparable:
-        return _update_alarm(state, None, unix_s, stake)
-    ring = state.ring
-    at = ring.count % RING_SAMPLES
-    ring.times[at], ring.residuals[at] = unix_s, residual
-    if baseline.cuts:
-        ring.fifths[at] = fifth
-    ring.count += 1
+    if state.alarm is None or is_comparable:
+        state.ring.add(unix_s, residual, fifth)
     if state.alarm is not None:
-        state.alarm.after += 1
-        is_judged = error < MAX_ENDING_ERROR * math.log1p(state.settings.spec.material)
-        score = table[bisect_right(reference, whitened + error)] if is_judged else None
-        return _update_alarm(state, score, unix_s, stake)
-    score = table[bisect_right(reference, whitened - doubt)]
+        return _update_alarm(state, mix.grow(state.slower, z, stake, floor), unix_s, is_comparable=is_comparable)
     faster = -table[bisect_right(reference, whitened + doubt)] if is_known else None
     if faster is not None and load < baseline.quietest:
         faster = 0.0  # an engine with less load than ever is not a better one
-    return _judge(state, unix_s, score, faster, event, stake)
+    return _judge(state, unix_s, mix.grow(state.slower, z, stake, floor), faster, event, stake)
 
 
 def _visit(state: Drift, baseline: Baseline, unix_s: float, log: float, *, is_known: bool) -> None:
@@ -220,15 +215,15 @@ def _visit(state: Drift, baseline: Baseline, unix_s: float, log: float, *, is_kn
 
 
 def _judge(
-    state: Drift, unix_s: float, slower: float, faster: float | None, event: Event | None, stake: float
+    state: Drift, unix_s: float, total: float, faster: float | None, event: Event | None, stake: float
 ) -> DriftVerdict:
-    """Update the evidence. slower, faster: normal score for a slowdown, and for an improvement (None at an unseen hour)"""
-    mix = state.mixture
+    """Judge the evidence. total: for a slowdown; faster: normal score for an improvement (None at an unseen hour)"""
+    mix, baseline = state.mixture, state.baseline
     assert mix is not None
+    assert baseline is not None
     state.judged += 1
     if state.caution > 1 and unix_s - state.caution_s > CAUTION_S:
         state.caution, state.caution_s = max(1.0, state.caution / CAUTION_GROWTH), unix_s
-    total = mix.grow(state.slower, slower, stake)
     if total < math.sqrt(mix.threshold):
         if state.is_burst:
             event = event or "burst"
@@ -237,8 +232,10 @@ def _judge(
     elif state.suspected_s is None:
         state.suspected_s = unix_s
     if total >= mix.threshold:
-        if unix_s - (state.suspected_s or unix_s) >= MIN_CHANGE_S:
-            state.alarm = _new_alarm(state, mix, unix_s)
+        dependence = min(MAX_DEPENDENCE, 1 / stake)
+        if unix_s - (state.suspected_s or unix_s) >= dependence * MIN_CHANGE_S:
+            state.alarm = _new_alarm(state, mix, unix_s, dependence)
+            state.slower = [0.0] * mix.components
             if state.spread is not None:
                 state.spread.cut()
             return present_verdict(state, "alarm" if state.covers_days else "unusual")
@@ -247,8 +244,6 @@ def _judge(
     if faster is not None and _is_improved(state, mix, faster, unix_s, stake):
         _relearn(state, everything=state.settled)
         return present_verdict(state, "improved")
-    baseline = state.baseline
-    assert baseline is not None
     is_settled = state.settled and faster is not None
     if is_settled and state.load is not None and baseline.factor == "hour":
         # Load explains more than the hour: learn a new baseline while the old one stays in use.
@@ -258,7 +253,7 @@ def _judge(
 
 
 def _is_improved(state: Drift, mix: Mixture, faster: float, unix_s: float, stake: float) -> bool:
-    """True if the signal is faster than the baseline, and if judged by the hour for SPREAD_S (weekends, holidays)."""
+    """True if the signal is faster than the baseline, and if judged by the hour for IMPROVEMENT_S: a holiday is none."""
     d, c = mix.faster
     log = stake * (d * faster + c)
     improvement, baseline = state.improvement, state.baseline
@@ -269,11 +264,12 @@ def _is_improved(state: Drift, mix: Mixture, faster: float, unix_s: float, stake
             return False
         state.improvement, state.faster = Improvement(unix_s), 0.0
         return baseline.factor != "hour"
-    improvement.against = max(0.0, improvement.against - log)
+    d = mix.shifts[0][1]  # of the smallest that matters: less than half of it is no improvement
+    improvement.against = max(0.0, improvement.against + stake * (d * d / 2 - d * faster))
     if improvement.against >= math.log(mix.threshold):
         state.improvement = None
         return False
-    return unix_s - improvement.since_s >= SPREAD_S
+    return unix_s - improvement.since_s >= IMPROVEMENT_S
 
 
 def _log(value: float) -> float:
@@ -302,7 +298,7 @@ def _learn(state: Drift, unix_s: float, log: float, *, linked: bool) -> Event | 
     stretch, spread = state.stretch, state.spread
     assert spread is not None
     for blocks in (stretch, spread):
-        if blocks is not None and state.unusual_since_s is None:
+        if blocks is not None and state.unusual_since_s is None and state.improvement is None:
             blocks.add(unix_s, log, state.load, linked=linked)
     if spread.full:
         adopt(state, learn_baseline(spread), settled=True)
@@ -336,7 +332,7 @@ def _reset_evidence(state: Drift) -> None:
     state.judged = 0
 
 
-def _new_alarm(state: Drift, mix: Mixture, unix_s: float) -> Alarm:
+def _new_alarm(state: Drift, mix: Mixture, unix_s: float, dependence: float) -> Alarm:
     """Create an alarm. The change began where the winning bet's log evidence, summed from there to now, is largest.
 
     Scores are recomputed from the residuals without the guards, which vary. This takes about 2 ms.
@@ -353,29 +349,30 @@ def _new_alarm(state: Drift, mix: Mixture, unix_s: float) -> Alarm:
         total += mix.log(won, score) / baseline.inflations[fifth]
         if total > best:
             best, since = total, ring.times[at]
-    return Alarm(won, since, unix_s)
+    patience_s = max(dependence * MIN_PATIENCE_SAMPLES / state.settings.rate_per_s, PATIENCE * (unix_s - since))
+    return Alarm(since, unix_s, min(DAY_S, patience_s))
 
 
-def _update_alarm(state: Drift, score: float | None, unix_s: float, stake: float) -> DriftVerdict:
-    """Update an active alarm, which ends if its evidence does.
+def _update_alarm(state: Drift, total: float, unix_s: float, *, is_comparable: bool) -> DriftVerdict:
+    """Update an active alarm, which ends if half of the evidence for one does not recur.
 
-    score: None if the baseline knows too little; such a sample does not prove that the change is over
+    total: evidence since it last recurred
+    is_comparable: False at a load or hour that the baseline does not know: such samples end an alarm only after a day
     """
     alarm, mix = state.alarm, state.mixture
     assert alarm is not None
     assert mix is not None
-    if score is not None:
-        alarm.against = max(0.0, alarm.against + stake * mix.return_log(score))
-        if alarm.component >= len(mix.shifts):
-            alarm.against_tail = max(0.0, alarm.against_tail - stake * mix.log(alarm.component, score))
-    is_over = alarm.component < len(mix.shifts) or alarm.against_tail >= RECOVERY_EVIDENCE
-    if is_over and alarm.against >= RECOVERY_EVIDENCE:
-        state.alarm = None
-        _reset_evidence(state)
-        if unix_s - alarm.since_s < DAY_S:
-            state.caution, state.caution_s = min(MAX_CAUTION, CAUTION_GROWTH * state.caution), unix_s
-        return present_verdict(state, "recovered")
-    return present_verdict(state)
+    alarm.after += is_comparable
+    alarm.quiet += 1 / (state.settings.rate_per_s * (alarm.patience_s if is_comparable else DAY_S))
+    if total >= math.sqrt(mix.threshold):
+        alarm.quiet, state.slower = 0.0, [0.0] * mix.components
+    if alarm.quiet < 1:
+        return present_verdict(state)
+    state.alarm = None
+    _reset_evidence(state)
+    if unix_s - alarm.since_s < DAY_S:
+        state.caution, state.caution_s = min(MAX_CAUTION, CAUTION_GROWTH * state.caution), unix_s
+    return present_verdict(state, "recovered")
 
 
 def present_verdict(state: Drift, event: Event | None = None) -> DriftVerdict:

@@ -4,8 +4,9 @@ Each component is a bet: a likelihood ratio e of one alternative against the bas
 changed. R ← (R + 1)·e then grows by at most 1 per sample on average, and so does any weighted mean of such R: the time until it
 first reaches A is at least A samples on average (Shin, Ramdas, Rinaldo, "E-detectors: a nonparametric framework for sequential
 change detection", 2023). The alternatives are a shift of the distribution by d standard deviations, with d from the material
-change, and a heavier tail. The possible error of a finite baseline is subtracted before the bet (`epsilon`), so that "mean at most
-1" also holds for the true distribution, not only the learned one.
+change, a heavier tail, and fewer fast samples: in a queue the fastest fifth shows a slowdown that the noise of waiting hides. The
+possible error of a finite baseline is subtracted before the bet (`epsilon`), so that "mean at most 1" also holds for the true
+distribution, not only the learned one.
 """
 
 import math
@@ -14,17 +15,18 @@ from dataclasses import dataclass
 from math import exp
 from statistics import NormalDist
 
-from prober.features.drift.baseline import Baseline, scores
+from prober.features.drift.baseline import FLOOR_SHARE, Baseline, scores
 
 # Shifts as multiples of the material change, with weights. A shift counts from half of the smallest one.
 # Multiples, weights and guards were chosen by simulation (`bench/drift.py`) for delay at a measured false alarm rate.
-SHIFT_MULTIPLES = ((0.5, 0.15), (1.0, 0.30), (2.0, 0.20), (4.0, 0.10))
-IMPROVEMENT_INDEX = 2  # index of the shift for the bet on an improvement: an improvement costs the baseline
+# As a slowdown must last three minutes, a bet on a larger shift would find none earlier.
+SHIFT_MULTIPLES = ((0.5, 0.15), (1.0, 0.25), (2.0, 0.15))
 MIN_SHIFT_SDS, MAX_SHIFT_SDS = 0.2, 2.5  # a learned level is no more precise; ranks are bounded
 TAILS = ((0.99, 0.04, 0.08), (0.998, 0.03, 0.17))  # (quantile, share above it with a heavier tail, weight)
-TAIL_DOUBT_ERRORS = 1.5  # standard errors of the share above a learned quantile
-EPSILON_SDS = 0.02  # error of a learned distribution, without its level
-LOAD_EPSILON_SDS = 0.035  # the same with load as factor: its remaining noise and its lag look like drift
+FLOOR_WEIGHT = 0.2
+MAX_FLOOR_GAIN = 10.0  # of a sample that is fast: usual share of them ÷ share after a slowdown
+SHARE_DOUBT_ERRORS = 1.5  # standard errors of the share of samples beyond a learned quantile
+EPSILON_SDS = 0.05  # error of a learned distribution, without its level; noise and lag of the load look like drift
 MAX_WANDER_SDS = 3.0  # largest allowed wander of the level, in its standard deviations
 
 
@@ -34,25 +36,28 @@ class Mixture:
 
     unit: 1 / ln(1 + threshold)
     shifts: (weight, d, c) with e = exp(d·z + c)
-    tails: (weight, cut, e above the cut, e below it)
-    faster: (d, c) of the bet on an improvement, which uses the negative score
+    tails: (weight, cut, ln e above the cut, ln e below it)
+    floors: per fifth, (cut, ln e below the cut, ln e above it), with the stake; empty without a bet on fewer fast samples
+    faster: (d, c) of the bet on an improvement, which uses the negative score: the largest shift, as it costs the baseline
     """
 
     threshold: float
     unit: float
     shifts: tuple[tuple[float, float, float], ...]
     tails: tuple[tuple[float, float, float, float], ...]
+    floors: tuple[tuple[float, float, float], ...]
     faster: tuple[float, float]
 
     @property
     def components(self) -> int:
-        """Number of bets: shifts first, then tails."""
-        return len(self.shifts) + len(self.tails)
+        """Number of bets: shifts first, then tails, then the floor."""
+        return len(self.shifts) + len(self.tails) + 1
 
-    def grow(self, weighed: list[float], z: float, stake: float) -> float:
+    def grow(self, weighed: list[float], z: float, stake: float, floor: float) -> float:
         """Add a score to the evidence in place. weighed: weight × R of each component. Returns their sum.
 
         stake: exponent of each bet, at most 1, which leaves its mean at most 1 (Jensen)
+        floor: ln e of the bet on fewer fast samples; 0 without one
         """
         k, total = 0, 0.0
         for weight, d, c in self.shifts:
@@ -60,27 +65,21 @@ class Mixture:
             total += grown
             k += 1
         for weight, cut, above, below in self.tails:
-            ratio = above if z > cut else below
-            weighed[k] = grown = (weighed[k] + weight) * (ratio if stake == 1 else ratio**stake)
+            weighed[k] = grown = (weighed[k] + weight) * exp(stake * (above if z > cut else below))
             total += grown
             k += 1
-        return total
-
-    def return_log(self, z: float) -> float:
-        """ln(likelihood ratio) of the baseline against the smallest shift that matters, without the bets' guards.
-
-        Its mean is 0 if the true shift is half of that shift.
-        """
-        d = self.shifts[0][1]
-        return d * d / 2 - d * z
+        if floor:
+            weighed[k] = (weighed[k] + FLOOR_WEIGHT) * exp(floor)
+        return total + weighed[k]
 
     def log(self, component: int, z: float) -> float:
-        """ln e of one component for a score."""
-        if component < len(self.shifts):
-            _, d, c = self.shifts[component]
-            return d * z + c
-        _, cut, above, below = self.tails[component - len(self.shifts)]
-        return math.log(above if z > cut else below)
+        """ln e of one component for a score; of the floor, that of the largest shift."""
+        tail = component - len(self.shifts)
+        if 0 <= tail < len(self.tails):
+            _, cut, above, below = self.tails[tail]
+            return above if z > cut else below
+        _, d, c = self.shifts[min(component, len(self.shifts) - 1)]
+        return d * z + c
 
 
 def gain(baseline: Baseline, log_shift: float) -> float:
@@ -105,16 +104,31 @@ def mixture(baseline: Baseline, material: float, threshold: float) -> Mixture:
     wander = baseline.wander * score_shift / log_shift
     smallest = min(max(score_shift, MIN_SHIFT_SDS), MAX_SHIFT_SDS)
     samples = min(map(len, baseline.references))
-    baseline_error = LOAD_EPSILON_SDS if baseline.factor == "load" else EPSILON_SDS
-    if baseline.cuts:
-        baseline_error += EPSILON_SDS  # a reference has a fifth of the samples
     shifts: list[tuple[float, float, float]] = []
     for multiple, weight in SHIFT_MULTIPLES:
         d = min(multiple * smallest, MAX_SHIFT_SDS)
-        epsilon = baseline_error + min(wander * wander * math.log(threshold) / d, MAX_WANDER_SDS * wander)
+        epsilon = EPSILON_SDS + min(wander * wander * math.log(threshold) / d, MAX_WANDER_SDS * wander)
         shifts.append((weight, d, -d * epsilon - d * d / 2))
     tails = []
     for q, grown, weight in TAILS:
-        share = 1 - q + TAIL_DOUBT_ERRORS * math.sqrt(q * (1 - q) / samples)
-        tails.append((weight, NormalDist().inv_cdf(q) + wander, grown / share, (1 - grown) / (1 - share)))
-    return Mixture(threshold, 1 / math.log1p(threshold), tuple(shifts), tuple(tails), shifts[IMPROVEMENT_INDEX][1:])
+        share = 1 - q + SHARE_DOUBT_ERRORS * math.sqrt(q * (1 - q) / samples)
+        tails.append((weight, NormalDist().inv_cdf(q) + wander, *_logs(grown, share)))
+    floors = tuple(_floor(baseline, fifth, log_shift) for fifth in range(len(baseline.floors)))
+    return Mixture(threshold, 1 / math.log1p(threshold), tuple(shifts), tuple(tails), floors, shifts[-1][1:])
+
+
+def _floor(baseline: Baseline, fifth: int, log_shift: float) -> tuple[float, float, float]:
+    """The bet on fewer fast samples: below the limit of the fastest, raised by half a shift, by which the level may wander."""
+    residuals, inflation = baseline.floors[fifth], baseline.floor_inflations[fifth]
+    cut = residuals[int(FLOOR_SHARE * len(residuals))] + log_shift / 2
+    samples = sum(map(len, baseline.references)) / len(baseline.references)
+    usual = min(bisect_right(residuals, cut), len(residuals) - 1) / len(residuals)
+    usual -= SHARE_DOUBT_ERRORS * math.sqrt(usual * (1 - usual) * inflation / samples)
+    shifted = max(bisect_right(residuals, cut - log_shift) / len(residuals), usual / MAX_FLOOR_GAIN)
+    below, above = _logs(shifted, usual)
+    return cut, below / inflation, above / inflation
+
+
+def _logs(share: float, usual: float) -> tuple[float, float]:
+    """ln e of a sample among a share that was `usual`, and of one that is not."""
+    return math.log(share / usual), math.log((1 - share) / (1 - usual))

@@ -8,13 +8,13 @@ from dataclasses import replace
 from itertools import chain, repeat
 from operator import mul, sub
 
-from prober.features.drift.baseline import QUANTILES, Baseline, alike, is_weekend, scores
+from prober.features.drift.baseline import FLOOR_SHARE, QUANTILES, Baseline, alike, is_weekend, scores
 from prober.features.drift.blocks import BLOCK_COUNT, BLOCK_SAMPLES, DAY_SLOTS, WEEK_SLOTS, Blocks, Span
 
 MAX_CORRELATION = 0.95
 FIFTHS = 5
 FIFTH_SAMPLES = BLOCK_COUNT * BLOCK_SAMPLES // FIFTHS  # per reference
-SHAPE_STATISTIC = 25.0  # near chi-squared with 8 degrees of freedom if all fifths have the same shape
+FLOOR_QUANTILES = 200  # stored
 MIN_SLOT_SAMPLES = 10
 MAX_DAY_SHARE = 0.1  # of the season's variance: a quiet Saturday among two workdays has 0.4
 SURE_WEEKEND = range(5 * DAY_SLOTS + 28, 6 * DAY_SLOTS + 20)  # Saturday 14:00 to Sunday 10:00 UTC, weekend everywhere
@@ -24,7 +24,7 @@ MIN_VISITS = 2  # days, to know an hour of workdays: a single one may be a holid
 
 
 def learn_baseline(blocks: Blocks, *, correlation: float | None = None, thin: int = 1) -> Baseline:
-    """Fit a baseline to complete blocks. Takes about 0.1 s, or 0.3 s if fifths have their own references.
+    """Fit a baseline to complete blocks. Takes about 0.1 s.
 
     correlation: replaces the estimate, if the order of the samples is unknown
     thin: stores every `thin`-th sorted whitened residual; above 1, all fifths share one reference
@@ -45,7 +45,7 @@ def learn_baseline(blocks: Blocks, *, correlation: float | None = None, thin: in
         model = _with_inflations(replace(model, cuts=()), blocks)
         return replace(model, references=(ordered[thin // 2 :: thin],), wander=_wander(model, blocks))
     model = _divided(model, blocks)
-    model = _with_inflations(model, blocks)
+    model = _with_floors(_with_inflations(model, blocks), blocks)
     return replace(model, wander=_wander(model, blocks))
 
 
@@ -269,20 +269,10 @@ def _fifths(model: Baseline, blocks: Blocks, block: int) -> list[int]:
 
 
 def _divided(model: Baseline, blocks: Blocks) -> Baseline:
-    """Give each fifth of the factor its own reference, if shape or correlation differs between them."""
-    scored, sums = _scored(model, blocks), [[0.0, 0.0, 0.0] for _ in range(FIFTHS)]
-    for fifths, block_scores in scored:
-        for fifth, z in zip(fifths, block_scores, strict=True):
-            sums[fifth] = [sum_ + term for sum_, term in zip(sums[fifth], (1.0, z, z * z), strict=True)]
-    if min(n for n, _, _ in sums) < FIFTH_SAMPLES / 2:
-        return replace(model, cuts=())
-    means = _block_means(scored)
-    statistic = sum(s * s / n + n * (q / n - (s / n) ** 2 - 1) ** 2 / 2 for n, s, q in sums)
-    pooled_inflation = _inflation([mean for of in means for mean in of])
-    statistic += sum(len(of) * (_inflation(of) / pooled_inflation - 1) ** 2 / 2 for of in means)
-    if statistic < SHAPE_STATISTIC:
-        return replace(model, cuts=())
+    """Give each fifth of the factor its own reference, unless one has too few samples."""
     levels = _sorted_by_fifth(model, blocks, lambda block: _residuals(model, blocks, block)[0])
+    if min(map(len, levels)) < FIFTH_SAMPLES / 2:
+        return replace(model, cuts=())
     quantiles = tuple(array("d", (of[math.ceil(q * len(of)) - 1] for q in QUANTILES)) for of in levels)
     whitened = _sorted_by_fifth(model, blocks, lambda block: _whitened(model, blocks, block))
     # Of equal size, so that they share a table of scores.
@@ -332,16 +322,33 @@ def _with_inflations(model: Baseline, blocks: Blocks) -> Baseline:
     pooled = _inflation([mean for of in means for mean in of])
     if pooled < 1 + 2 * math.sqrt(2 / BLOCK_COUNT):
         pooled = 1.0
-    if not model.cuts:
-        return replace(model, inflations=(pooled,))
-    inflations = []
-    for of in means:
-        own, error = _inflation(of), math.sqrt(2 / max(1, len(of)))
-        if model.factor == "load" and own / pooled < 1 - 1.5 * error:
-            inflations.append(max(1.0, own))
-        else:
-            inflations.append(own * (1 + error) if own / pooled > 1 + 1.5 * error else pooled)
+    own = [(_inflation(of), math.sqrt(2 / max(1, len(of)))) for of in means[: len(model.references)]]
+    inflations = (value * (1 + error) if value > pooled * (1 + 1.5 * error) else pooled for value, error in own)
     return replace(model, inflations=tuple(inflations))
+
+
+def _with_floors(model: Baseline, blocks: Blocks) -> Baseline:
+    """Add the distribution of the residuals, and how the numbers of fast samples in a block vary, to the model."""
+    if model.factor == "hour":
+        return model
+    ordered = _sorted_by_fifth(model, blocks, lambda block: _residuals(model, blocks, block)[0])[
+        : len(model.references)
+    ]
+    fast = [of[int(FLOOR_SHARE * len(of))] for of in ordered]
+    counts: list[list[int]] = [[] for _ in ordered]
+    for block in range(BLOCK_COUNT):
+        fifths, residuals = _fifths(model, blocks, block), _residuals(model, blocks, block)[0]
+        counts[fifths[BLOCK_SAMPLES // 2]].append(sum(r < fast[k] for k, r in zip(fifths, residuals, strict=True)))
+    pooled = _dispersion([count for of in counts for count in of])
+    floors = tuple(array("f", (of[i * len(of) // FLOOR_QUANTILES] for i in range(FLOOR_QUANTILES))) for of in ordered)
+    return replace(model, floors=floors, floor_inflations=tuple(max(pooled, _dispersion(of)) for of in counts))
+
+
+def _dispersion(counts: Sequence[int]) -> float:
+    """Variance of numbers of samples per block ÷ that of independent samples, at least 1."""
+    share = sum(counts) / (BLOCK_SAMPLES * max(1, len(counts)))
+    scale = math.sqrt(share * (1 - share)) or 1.0
+    return max(1.0, _inflation([(count / BLOCK_SAMPLES - share) / scale for count in counts]))
 
 
 def _wander(model: Baseline, blocks: Blocks) -> float:
@@ -355,18 +362,12 @@ def _wander(model: Baseline, blocks: Blocks) -> float:
         spans = [blocks.span(block) for block in range(BLOCK_COUNT)]
         means = [(s.samples, s.mean_log - sum(map(mul, model.coefficients, _mean_columns(model, s)))) for s in spans]
         return _excess(means, 1, own)
-    known = sorted((model.levels[slot], count, log) for slot, count, log in _known_slots(model, blocks))
+    slots = zip(model.levels, blocks.slot_counts, blocks.slot_logs, strict=True)
+    known = sorted(seen for seen in slots if seen[1] >= MIN_SLOT_SAMPLES and not math.isnan(seen[0]))
     distinct = [len({level for level, _, _ in part}) for part in (known, known[len(known) // 2 :])]
     off = [(count, log - level) for level, count, log in known]
     # Busy hours vary more from day to day than quiet ones.
     return max(_excess(off, distinct[0], own), _excess(off[len(off) // 2 :], distinct[1], own))
-
-
-def _known_slots(model: Baseline, blocks: Blocks) -> Iterator[tuple[int, float, float]]:
-    """(half hour of the week, samples, mean log) of the seen half hours."""
-    for slot in range(WEEK_SLOTS):
-        if blocks.slot_counts[slot] >= MIN_SLOT_SAMPLES and not math.isnan(model.levels[slot]):
-            yield slot, blocks.slot_counts[slot], blocks.slot_logs[slot]
 
 
 def _excess(means: Sequence[tuple[float, float]], fitted: int, own: float) -> float:

@@ -17,7 +17,7 @@ from prober.features.drift.blocks import Blocks
 from prober.features.drift.detector import derive
 from prober.features.drift.state import Alarm, Drift, Improvement, Ring, Settings, Visit, new_state
 
-FORMAT = "llmslo-drift-5"
+FORMAT = "llmslo-drift-6"
 DERIVED = {"settings", "gap_s", "mixture", "tables", "doubt", "allowance"}
 PARTS = {
     "baseline": Baseline,

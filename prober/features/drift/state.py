@@ -120,6 +120,14 @@ class Ring:
     residuals: "array[float]" = field(default_factory=lambda: array("f", [0]) * RING_SAMPLES)
     fifths: "array[int]" = field(default_factory=lambda: array("B"))
 
+    def add(self, unix_s: float, residual: float, fifth: int) -> None:
+        """Store a sample."""
+        at = self.count % RING_SAMPLES
+        self.times[at], self.residuals[at] = unix_s, residual
+        if self.fifths:
+            self.fifths[at] = fifth
+        self.count += 1
+
     def latest(self, count: int) -> Iterable[int]:
         """Indices of at most `count` latest stored samples, newest first."""
         return ((self.count - 1 - i) % RING_SAMPLES for i in range(min(count, self.count, RING_SAMPLES)))
@@ -129,18 +137,16 @@ class Ring:
 class Alarm:
     """A detected change.
 
-    component: the bet that won
     since_s, raised_s: estimated start of the change, and time of the alarm
     after: samples since the alarm at a learned load or hour; earlier ones raised the alarm and are biased
-    against: log evidence that the distribution is back at the baseline; against_tail: that its tail is, if the tail raised the alarm
+    patience_s: time without half of the evidence for an alarm, collected anew, that ends this one; quiet: share of it that has passed
     """
 
-    component: int
     since_s: float
     raised_s: float
+    patience_s: float
     after: int = 0
-    against: float = 0.0
-    against_tail: float = 0.0
+    quiet: float = 0.0
 
 
 @dataclass(slots=True)
