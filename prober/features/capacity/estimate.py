@@ -30,7 +30,8 @@ from prober.statistics.sequential_test import Observations, evidence
 CONFIDENCE, Z = 0.9, 1.645  # of intervals; Z: half-width in standard errors
 # Standard error of log K that a record cannot show where no page shows the background, by `python -m bench.knee_independent`.
 ERROR_UNKNOWN = 0.12
-MAX_MODEL_ERROR = 1.0  # of the log of its knee, above which a model says nothing
+# Of the log of its knee, above which a model says nothing. A gentle sweep, which has little else, keeps a wide answer.
+MAX_MODEL_ERROR = 1.0
 # Ratio of its knee to the highest rate, above which it says nothing either: if sending ended before the target's limit, and at it.
 MAX_EXTRAPOLATION, MAX_BEYOND_REACHED = 3.0, 1.6
 ERROR_OF_SLOPE = 1.2  # additional, ÷ local slope: a wrong share moves a flat knee far
@@ -171,7 +172,10 @@ def _by_model(record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float)
     unseen_per_s = 0.0 if fitted.background.known else fitted.background.per_s
     unseen_limits = _bias(record)
     per_s = (knee.rate_per_s - unseen_per_s) * unseen_limits
-    if per_s <= 0 or (error := error * knee.rate_per_s / per_s) > MAX_MODEL_ERROR:
+    if per_s <= 0:
+        return None
+    error *= knee.rate_per_s / per_s
+    if error > MAX_MODEL_ERROR and record.reached:
         return None
     half_width = Z * error
     capacity = Capacity(
