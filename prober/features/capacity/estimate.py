@@ -32,7 +32,8 @@ CONFIDENCE, Z = 0.9, 1.645  # of intervals; Z: half-width in standard errors
 ERROR_UNKNOWN = 0.12
 # Of the log of its knee, above which a model says nothing. A gentle sweep, which has little else, keeps a wide answer.
 MAX_MODEL_ERROR = 1.0
-# Ratio of its knee to the highest rate, above which it says nothing either: if sending ended before the target's limit, and at it.
+# Ratio of its knee to the highest rate, above which it says nothing either: with a page, but without breaches at the target's limit;
+# else.
 MAX_EXTRAPOLATION, MAX_BEYOND_REACHED = 3.0, 1.6
 ERROR_OF_SLOPE = 1.2  # additional, ÷ local slope: a wrong share moves a flat knee far
 ERROR_OF_CALIBRATION = 0.5  # of the tail, as a share of its log factor: the model cannot explain it
@@ -163,7 +164,8 @@ def _by_model(record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float)
     if knee is None and fitted.background.known and fitted.background.per_s > 0:
         lowest = min(record.stages, key=lambda stage: stage.total_per_s)
         knee = replace(model, own_ratio=lowest.rate_per_s / lowest.total_per_s).knee(slo, highest_per_s, rng)
-    limit_per_s = highest_per_s * (MAX_BEYOND_REACHED if record.reached else MAX_EXTRAPOLATION)
+    may_be_far = bool(record.readings) and not _shows_limit(record, exact)
+    limit_per_s = highest_per_s * (MAX_EXTRAPOLATION if may_be_far else MAX_BEYOND_REACHED)
     if knee is None or knee.rate_per_s > limit_per_s:
         return None
     beyond = max(0.0, log(knee.rate_per_s / highest_per_s))
@@ -265,6 +267,12 @@ def _bias(record: Record) -> float:
     return exp(-(BIAS_UNSEEN if record.other_per_s is None else 0.0) - (0.0 if record.reached else BIAS_NOT_REACHED))
 
 
+def _shows_limit(record: Record, slo: Slo) -> bool:
+    """True if the target's limit ended the sending, and breaches show it."""
+    known = [request.events[slo.name][1] for request in record.requests if request.valid and slo.name in request.events]
+    return record.reached and sum(known) >= MIN_BREACHES
+
+
 def _calibrated(slo: Slo, log_factor: float) -> Slo:
     """The SLO with its threshold ÷ exp(log_factor), for replayed TTFTs, which are too small by that factor."""
     return slo if slo.threshold_s is None else replace(slo, threshold_s=slo.threshold_s / exp(log_factor))
@@ -295,10 +303,7 @@ def _model_error(
     bootstrap = sqrt(sum(min(MAX_SHIFT, abs(shift)) ** 2 for shift in shifts[:repeats]) / max(1, repeats))
     unseen = 0.0 if fitted.background.known else ERROR_UNKNOWN
     not_reached = 0.0
-    bad = sum(
-        request.events[slo.name][1] for request in record.requests if request.valid and slo.name in request.events
-    )
-    if not record.reached or bad < MIN_BREACHES:
+    if not _shows_limit(record, slo):
         not_reached = hypot(ERROR_NOT_REACHED, ERROR_PER_LOG_DISTANCE * beyond)
     # The background of some minutes is a sample; lengths vary about as much as their mean.
     background_per_s, sampling = fitted.background.per_s, 0.0
