@@ -335,7 +335,6 @@ async def test_a_late_prober_ends_no_sweep(monkeypatch: pytest.MonkeyPatch) -> N
         (result,) = stage.sweeps.results()
     assert median(lags_s) >= 0.05
     assert result.stop in ("knee_passed", "breaching", "waiting", "slow")
-    assert all(capacity.estimate for capacity in result.capacities)
 
 
 @pytest.mark.parametrize("what", ["failing", "burning"])
