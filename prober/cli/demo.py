@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event
 from typing import Annotated
 
 import typer
@@ -138,14 +137,16 @@ def demo(
     for name in scenes:
         if name not in SCENES:
             fail(f"prober demo: --scene: {name!r} is not a scene; {ALL}, or one of:\n{listed()}", ExitCode.WRONG_CALL)
-    stop = Event()
+    received: list[
+        int
+    ] = []  # not an Event: setting one in a handler waits for ever if the signal came while it is waited for
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: stop.set())
-    _show(engines_of(scenes) if scenes else ENGINES, _story(scenes, trouble_s), trouble_s, duration_s, stop)
+        signal.signal(number, lambda number, _: received.append(number))
+    _show(engines_of(scenes) if scenes else ENGINES, _story(scenes, trouble_s), trouble_s, duration_s, received)
 
 
-def _show(engines: Mapping[str, Engine], story: str, trouble_s: float, duration_s: float, stop: Event) -> None:
-    """Run the engines, the prober and Prometheus until `stop` is set or `duration_s` is over."""
+def _show(engines: Mapping[str, Engine], story: str, trouble_s: float, duration_s: float, received: list[int]) -> None:
+    """Run the engines, the prober and Prometheus until a signal is received or `duration_s` is over."""
     preferred = {name: FIRST_ENGINE_PORT + place for place, name in enumerate(engines)}
     preferred |= {"prober": PROBER_PORT, "Prometheus": PROMETHEUS_PORT}
     prometheus = shutil.which("prometheus")
@@ -174,11 +175,12 @@ def _show(engines: Mapping[str, Engine], story: str, trouble_s: float, duration_
         try:
             for name, command in commands.items():
                 processes.start(name, command)
-            alerts = _alerts(ports, processes.running["Prometheus"], stop) if prometheus else None
+            alerts = _alerts(ports, processes.running["Prometheus"], received) if prometheus else None
             _print_story(ports, list(engines), alerts, story)
             end = time.monotonic() + duration_s
-            while not stop.wait(0.2) and time.monotonic() < end:
+            while not received and time.monotonic() < end:
                 processes.check()
+                time.sleep(0.2)
         finally:
             processes.end()
 
@@ -239,10 +241,11 @@ def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str
     ]
 
 
-def _alerts(ports: Mapping[str, int], prometheus: subprocess.Popen[bytes], stop: Event) -> str:
+def _alerts(ports: Mapping[str, int], prometheus: subprocess.Popen[bytes], received: list[int]) -> str:
     """URL of the alerts page: the first of ALERTS that answers once Prometheus is ready."""
     base, end = f"http://{HOST}:{ports['Prometheus']}", time.monotonic() + READY_TIMEOUT_S
-    while prometheus.poll() is None and time.monotonic() < end and not stop.wait(0.1):
+    while prometheus.poll() is None and time.monotonic() < end and not received:
+        time.sleep(0.1)
         if _answers(f"{base}/-/ready"):
             return next((base + path for path in ALERTS if _answers(base + path)), base)
     return base
