@@ -144,7 +144,11 @@ def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: 
     knee = agreed(modelled, by_fractions) if modelled and by_fractions else modelled or by_fractions
     if knee is None or knee.estimate is None:
         return below or _by_events(slo, kept_levels, levels, samples)
-    if knee.estimate < lowest_per_s:  # nothing was sent there
+    if (
+        knee.estimate < lowest_per_s
+    ):  # nothing was sent there: only a bound, or what a gentle sweep, which has little else, can say
+        if below is None and not record.reached and MAX_EXTRAPOLATION * knee.estimate >= lowest_per_s:
+            return replace(knee, verdict="between")
         upper = below.upper if below is not None else knee.upper
         return replace(knee, verdict="below", lower=None, estimate=None, upper=upper, curve=())
     is_wide = (knee.upper or 0.0) > MAX_FOUND_RATIO * (knee.lower or 0.0)
