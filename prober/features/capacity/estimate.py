@@ -93,6 +93,14 @@ def estimate_capacity(record: Record, seed: int = 0, effort: float = 1.0) -> Cap
     rng = Random(seed)
     model = fit(record, rng) if (record.readings or record.reached) and _can_be_replayed(record) else None
     results = [_capacity(record, slo, model, rng, effort) for slo in record.slos]
+    if record.readings and any(capacity.fit == "model" for capacity in results):
+        # Another SLO fails far earlier: one without a breach holds longer.
+        results = [
+            _capacity(record, slo, model, rng, effort, may_be_far=True)
+            if capacity.verdict == "not_enough_data" and not any(request.breaches(slo) for request in record.requests)
+            else capacity
+            for slo, capacity in zip(record.slos, results, strict=True)
+        ]
     load = model.background if model is not None else background(record, rng)
     if load.known and load.has_lengths:
         results = [capacity if capacity.mix else _with_mix(capacity, _lengths(record), load) for capacity in results]
@@ -120,8 +128,10 @@ def _can_be_replayed(record: Record) -> bool:
     return not has_failures and not is_grid and 2 * sum(held_back) <= len(held_back)
 
 
-def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: float) -> Capacity:
-    """Capacity for an SLO."""
+def _capacity(
+    record: Record, slo: Slo, model: Fit | None, rng: Random, effort: float, *, may_be_far: bool = False
+) -> Capacity:
+    """Capacity for an SLO. may_be_far: believe a model's knee far above all tried rates"""
     by_stage = _by_stage(record, slo)
     samples = sum(map(len, by_stage.values()))
     if not samples and (model is None or record.cut):
@@ -140,7 +150,7 @@ def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: 
     modelled = None
     max_flat = MAX_FLAT_WITH_PAGE if record.readings else MAX_FLAT_PROBABILITY
     if model is not None and slo.signal in MODELLED_SIGNALS and flat <= max_flat:
-        modelled = _by_model(record, slo, model, rng, effort)
+        modelled = _by_model(record, slo, model, rng, effort, may_be_far=may_be_far)
     knee = agreed(modelled, by_fractions) if modelled and by_fractions else modelled or by_fractions
     if knee is None or knee.estimate is None:
         return below or _by_events(slo, kept_levels, levels, samples)
@@ -155,7 +165,9 @@ def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: 
     return replace(knee, verdict="between") if is_wide else knee
 
 
-def _by_model(record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float) -> Capacity | None:
+def _by_model(
+    record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float, *, may_be_far: bool = False
+) -> Capacity | None:
     """Estimate by the model; None if it has no knee, or one that is too uncertain or too far above the tried rates.
 
     If the background alone overloads the model, the knee is for the mix of loads at the lowest rate.
@@ -168,9 +180,8 @@ def _by_model(record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float)
     if knee is None and fitted.background.known and fitted.background.per_s > 0:
         lowest = min(record.stages, key=lambda stage: stage.total_per_s)
         knee = replace(model, own_ratio=lowest.rate_per_s / lowest.total_per_s).knee(slo, highest_per_s, rng)
-    may_be_far = bool(record.readings) and not _shows_limit(record, exact)
-    limit_per_s = highest_per_s * (MAX_EXTRAPOLATION if may_be_far else MAX_BEYOND_REACHED)
-    if knee is None or knee.rate_per_s > limit_per_s:
+    farthest = MAX_EXTRAPOLATION if record.readings and not _shows_limit(record, exact) else MAX_BEYOND_REACHED
+    if knee is None or (knee.rate_per_s > farthest * highest_per_s and not may_be_far):
         return None
     beyond = max(0.0, log(knee.rate_per_s / highest_per_s))
     error = _model_error(record, (slo, exact), fitted, model, knee, beyond, rng)
