@@ -137,9 +137,8 @@ def demo(
     for name in scenes:
         if name not in SCENES:
             fail(f"prober demo: --scene: {name!r} is not a scene; {ALL}, or one of:\n{listed()}", ExitCode.WRONG_CALL)
-    received: list[
-        int
-    ] = []  # not an Event: setting one in a handler waits for ever if the signal came while it is waited for
+    # Signals. Not an Event: setting one in a handler waits for ever if the signal came while it is waited for.
+    received: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: received.append(number))
     _show(engines_of(scenes) if scenes else ENGINES, _story(scenes, trouble_s), trouble_s, duration_s, received)

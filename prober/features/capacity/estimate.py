@@ -46,13 +46,10 @@ ERROR_NOT_REACHED, ERROR_PER_LOG_DISTANCE = 0.08, 0.25
 BIAS_NOT_REACHED = 0.1
 # The same, where no page shows the load of others: both estimates take it as little or nothing (bench/knee_independent.py).
 BIAS_UNSEEN = 0.06
-SHORT_STAGE_BIAS = (
-    0.2  # by how much a short stage overstates the knee, in logs, for signals without a queue before them
-)
-GROWTH_PER_S, MAX_BIAS = (
-    log(1.15) / 4,
-    0.5,
-)  # log growth of the own rate per second in a ramp, and the largest corrected excess
+# By how much a short stage overstates the knee, in logs, for signals without a queue before them.
+SHORT_STAGE_BIAS = 0.2
+# Log growth of the own rate per second in a ramp, and the largest corrected excess.
+GROWTH_PER_S, MAX_BIAS = log(1.15) / 4, 0.5
 LONG_STAGE_S = 20.0
 ERROR_OF_FRACTIONS = 0.14
 ERROR_BEFORE_BREACHES = (
@@ -154,9 +151,8 @@ def _capacity(
     knee = agreed(modelled, by_fractions) if modelled and by_fractions else modelled or by_fractions
     if knee is None or knee.estimate is None:
         return below or _by_events(slo, kept_levels, levels, samples)
-    if (
-        knee.estimate < lowest_per_s
-    ):  # nothing was sent there: only a bound, or what a gentle sweep, which has little else, can say
+    if knee.estimate < lowest_per_s:
+        # Nothing was sent there: only a bound, or what a gentle sweep, which has little else, can say.
         if below is None and not record.reached and MAX_EXTRAPOLATION * knee.estimate >= lowest_per_s:
             return replace(knee, verdict="between")
         upper = below.upper if below is not None else knee.upper
