@@ -74,7 +74,7 @@ class CapacityEstimate:
     """Estimate for a record.
 
     capacities: one per SLO, in order
-    fit: the engine model; None if none agrees with the record
+    fit: the engine model; None with too few answers, or if no replay answers most requests
     """
 
     capacities: tuple[Capacity, ...]
