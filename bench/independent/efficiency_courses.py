@@ -12,7 +12,7 @@ The troubles are public ones of real engines. Beside them are neighbours: course
 
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Literal, get_args
 
@@ -109,35 +109,77 @@ class Course:
     verdict: Verdict
 
 
-@dataclass
-class _Service:
-    """A service that a kind changes before it is played. Arrays have shape (steps,) or (tenants, steps).
+def _wander(rng: Generator, steps: int, step_s: float, hours: float, sd: float) -> Floats:
+    """An AR(1) of mean 0 with a time constant in hours."""
+    phi = np.exp(-step_s / HOUR_S / hours)
+    white = rng.standard_normal(steps) * sd * np.sqrt(1 - phi * phi)
+    values = np.empty(steps)
+    value = sd * rng.standard_normal()
+    for at in range(steps):
+        value = values[at] = phi * value + white[at]
+    return values
 
-    rates: requests per hour; hit, accept: shares; extra_s: of each step; needs: what the
-    page has in any case; restarts: share of the counters that stays, by step
+
+def _logistic(values: Floats) -> Floats:
+    return np.asarray(1 / (1 + np.exp(-values)))
+
+
+def _hump(hour: Floats, peak: float, width: float) -> Floats:
+    return np.asarray(np.exp(-(((hour - peak + 12) % 24 - 12) ** 2) / 2 / width**2))
+
+
+def _rhythm(rng: Generator, hour: Floats, weekday: NDArray[np.int64], is_office: bool) -> Floats:
+    """Activity of an office (two humps, empty nights, quiet weekends) or of people at home (evenings). About 1 at most."""
+    if is_office:
+        humps = np.maximum(_hump(hour, rng.uniform(9.5, 11.5), 1.7), _hump(hour, rng.uniform(14, 16.5), 1.9))
+        return np.asarray((0.0007 + humps) * np.where(weekday >= 5, rng.uniform(0.05, 0.3), 1.0))
+    evening = 0.02 + 0.98 * _hump(hour, rng.uniform(19, 22), 3.5)
+    return np.asarray(evening * np.where(weekday >= 5, rng.uniform(1.0, 1.5), 1.0))
+
+
+class _Service:
+    """A healthy service that a kind changes before it is played. Arrays have shape (steps,) or (tenants, steps).
+
+    rates: requests per hour; hit, accept: shares; extra_s: of each step; needs: what the page has in any case
+    restarts: share of the counters that stays, by step
     """
 
-    rng: Generator
-    days: int
-    step_s: float
-    zone_s: float
-    hour: Floats
-    weekday: NDArray[np.int64]
-    day: Floats
-    rates: Floats
-    hit: Floats
-    accept: Floats
-    prompts: Floats
-    outputs: Floats
-    preempt: Floats
-    load_s: Floats
-    energy: Floats
-    extra_s: Floats
-    is_readable: Bools
-    has_drafts: Bools
-    needs: tuple[Signal, ...] = ()
-    restarts: dict[int, float] = field(default_factory=dict)
-    changes: list[KnownChange] = field(default_factory=list)
+    def __init__(self, rng: Generator, peak_per_h: float) -> None:
+        """A service with about this many requests in its busiest hours."""
+        self.rng, self.days = rng, int(rng.integers(21, 46))
+        step_s = self.step_s = float(rng.choice([600.0, 900.0, 1800.0, 3600.0]))
+        self.zone_s, size = HOUR_S * float(rng.integers(-9, 12)), round(self.days * DAY_S / step_s)
+        since_s: Floats = step_s * np.arange(size, dtype=np.float64)
+        self.day: Floats = since_s / DAY_S
+        self.hour: Floats = (self.zone_s + since_s) % DAY_S / HOUR_S
+        self.weekday = np.floor((self.zone_s + since_s) / DAY_S).astype(np.int64) % 7
+        tenants, at_home = int(rng.integers(3, 6)), int(rng.integers(2))
+        weights = rng.dirichlet(np.full(tenants, 2.0))
+        self.rates, self.hit, self.accept = (np.empty((tenants, size)) for _ in range(3))
+        for tenant in range(tenants):
+            activity = _rhythm(rng, self.hour, self.weekday, is_office=tenant < tenants - at_home)
+            surges = np.ones(size)
+            for begin in rng.integers(0, size, rng.poisson(self.days / 3)):
+                surges[begin : begin + max(1, int(rng.uniform(0.5, 3) * HOUR_S / step_s))] = rng.uniform(1.5, 4)
+            own = np.exp(_wander(rng, size, step_s, rng.uniform(2, 10), rng.uniform(0.15, 0.35)))
+            self.rates[tenant] = peak_per_h * weights[tenant] * activity * surges * own
+            usual = (rng.uniform(0.75, 0.9), rng.uniform(0.35, 0.6), rng.uniform(0.55, 0.75), rng.uniform(0.1, 0.3))
+            share = usual[tenant % 4]
+            own = _wander(rng, size, step_s, rng.uniform(3, 20), 0.2)
+            self.hit[tenant] = _logistic(np.log(share / (1 - share)) + own)
+            level = rng.uniform(-0.2, 1.2)
+            self.accept[tenant] = _logistic(level + _wander(rng, size, step_s, rng.uniform(3, 20), 0.12))
+        self.prompts = np.exp(rng.uniform(np.log(500), np.log(6000), tenants))
+        self.outputs = np.exp(rng.uniform(np.log(80), np.log(500), tenants))
+        self.preempt: Floats = np.full(size, rng.uniform(0.005, 0.015))
+        slowness = np.log(rng.uniform(0.01, 0.08)) + _wander(rng, size, step_s, rng.uniform(2, 12), 0.15)
+        self.load_s = np.exp(slowness)
+        self.energy = np.exp(_wander(rng, size, step_s, 12, 0.015))
+        self.extra_s = np.zeros(size)
+        self.is_readable, self.has_drafts = np.ones(size, dtype=np.bool_), np.ones(size, dtype=np.bool_)
+        self.needs: tuple[Signal, ...] = ()
+        self.restarts: dict[int, float] = {}
+        self.changes: list[KnownChange] = []
 
     @property
     def size(self) -> int:
@@ -181,78 +223,6 @@ class _Service:
         self.accept = np.vstack((self.accept, np.full(self.size, float(self.accept.mean()))))
         self.prompts = np.append(self.prompts, prompt)
         self.outputs = np.append(self.outputs, output)
-
-
-def _wander(rng: Generator, steps: int, step_s: float, hours: float, sd: float) -> Floats:
-    """An AR(1) of mean 0 with a time constant in hours."""
-    phi = np.exp(-step_s / HOUR_S / hours)
-    white = rng.standard_normal(steps) * sd * np.sqrt(1 - phi * phi)
-    values = np.empty(steps)
-    value = sd * rng.standard_normal()
-    for at in range(steps):
-        value = values[at] = phi * value + white[at]
-    return values
-
-
-def _logistic(values: Floats) -> Floats:
-    return np.asarray(1 / (1 + np.exp(-values)))
-
-
-def _hump(hour: Floats, peak: float, width: float) -> Floats:
-    return np.asarray(np.exp(-(((hour - peak + 12) % 24 - 12) ** 2) / 2 / width**2))
-
-
-def _rhythm(rng: Generator, hour: Floats, weekday: NDArray[np.int64], is_office: bool) -> Floats:
-    """Activity of an office (two humps, empty nights, quiet weekends) or of people at home (evenings). About 1 at most."""
-    if is_office:
-        humps = np.maximum(_hump(hour, rng.uniform(9.5, 11.5), 1.7), _hump(hour, rng.uniform(14, 16.5), 1.9))
-        return np.asarray((0.0007 + humps) * np.where(weekday >= 5, rng.uniform(0.05, 0.3), 1.0))
-    evening = 0.02 + 0.98 * _hump(hour, rng.uniform(19, 22), 3.5)
-    return np.asarray(evening * np.where(weekday >= 5, rng.uniform(1.0, 1.5), 1.0))
-
-
-def _service(rng: Generator, peak_per_h: float) -> _Service:
-    """A healthy service with about this many requests in its busiest hours."""
-    days, step_s = int(rng.integers(21, 46)), float(rng.choice([600.0, 900.0, 1800.0, 3600.0]))
-    zone_s, size = HOUR_S * float(rng.integers(-9, 12)), round(days * DAY_S / step_s)
-    since_s: Floats = step_s * np.arange(size, dtype=np.float64)
-    hour: Floats = (zone_s + since_s) % DAY_S / HOUR_S
-    weekday = np.floor((zone_s + since_s) / DAY_S).astype(np.int64) % 7
-    tenants, at_home = int(rng.integers(3, 6)), int(rng.integers(2))
-    weights = rng.dirichlet(np.full(tenants, 2.0))
-    rates, hit, accept = [], [], []
-    for tenant in range(tenants):
-        activity = _rhythm(rng, hour, weekday, is_office=tenant < tenants - at_home)
-        surges = np.ones(size)
-        for begin in rng.integers(0, size, rng.poisson(days / 3)):
-            surges[begin : begin + max(1, int(rng.uniform(0.5, 3) * HOUR_S / step_s))] = rng.uniform(1.5, 4)
-        own = np.exp(_wander(rng, size, step_s, rng.uniform(2, 10), rng.uniform(0.15, 0.35)))
-        rates.append(peak_per_h * weights[tenant] * activity * surges * own)
-        usual = (rng.uniform(0.75, 0.9), rng.uniform(0.35, 0.6), rng.uniform(0.55, 0.75), rng.uniform(0.1, 0.3))
-        share = usual[tenant % 4]
-        hit.append(_logistic(np.log(share / (1 - share)) + _wander(rng, size, step_s, rng.uniform(3, 20), 0.2)))
-        level = rng.uniform(-0.2, 1.2)
-        accept.append(_logistic(level + _wander(rng, size, step_s, rng.uniform(3, 20), 0.12)))
-    return _Service(
-        rng,
-        days,
-        step_s,
-        zone_s,
-        hour,
-        weekday,
-        since_s / DAY_S,
-        np.array(rates),
-        np.array(hit),
-        np.array(accept),
-        np.exp(rng.uniform(np.log(500), np.log(6000), tenants)),
-        np.exp(rng.uniform(np.log(80), np.log(500), tenants)),
-        preempt=np.full(size, rng.uniform(0.005, 0.015)),
-        load_s=np.exp(np.log(rng.uniform(0.01, 0.08)) + _wander(rng, size, step_s, rng.uniform(2, 12), 0.15)),
-        energy=np.exp(_wander(rng, size, step_s, 12, 0.015)),
-        extra_s=np.zeros(size),
-        is_readable=np.ones(size, dtype=np.bool_),
-        has_drafts=np.ones(size, dtype=np.bool_),
-    )
 
 
 def _increments(of: _Service) -> dict[str, Floats]:
@@ -543,20 +513,16 @@ def _holiday(of: _Service) -> _Judged:
     return _silent("a quiet day")
 
 
-def _drafts_off(of: _Service) -> _Judged:
-    """A known flag ends speculative decoding for good: its counters begin at 0 and stay there."""
-    at = of.moment(is_working=True)
-    of.has_drafts[at:] = False
-    of.restart(at, "speculative_config", "ngram", "None")
-    return _Judged("either", "no drafts are no bad drafts; the rest is a decision", ("energy_per_token", "step_s"), at)
+def _drafts(is_off_later: bool) -> Callable[[_Service], _Judged]:
+    """A known flag ends speculative decoding for good, and its counters stay at 0; or begins it."""
 
+    def kind(of: _Service) -> _Judged:
+        at = of.moment(is_working=True)
+        of.has_drafts[slice(at, None) if is_off_later else slice(at)] = False
+        of.restart(at, "speculative_config", *(("ngram", "None") if is_off_later else ("None", "ngram")))
+        return _Judged("either", "no drafts are no bad drafts; the rest is a decision", WORK, at)
 
-def _drafts_on(of: _Service) -> _Judged:
-    """Speculative decoding is off, then on for good: its counters begin to move."""
-    at = of.moment(is_working=True)
-    of.has_drafts[:at] = False
-    of.restart(at, "speculative_config", "None", "eagle3")
-    return _Judged("either", "there is no baseline of drafts; steps are others by a decision", ("step_s",), at)
+    return kind
 
 
 def _no_page(of: _Service) -> _Judged:
@@ -612,7 +578,7 @@ DEVELOPMENT: dict[str, Kind] = {
     "weekly_deployments": _deployments,
     "new_tenant": _new_tenant,
     "quiet_week": _quiet(7, 0.03, tuple(range(7)), "idle power on fewer tokens is no loss of efficiency"),
-    "speculation_off_by_flag": _drafts_off,
+    "speculation_off_by_flag": _drafts(is_off_later=True),
     "page_away": _no_page,
     "holiday": _holiday,
     "offload_quicker": _factor("load_s", 1 / 3, None, "it is better", change=UPGRADE),
@@ -636,7 +602,7 @@ HELD_OUT: dict[str, Kind] = {
     "crashes": _crashes,
     "tenant_leaves": _tenant_leaves,
     "shutdown": _quiet(99, 0.005, tuple(range(7)), "a request now and then says nothing"),
-    "speculation_on_by_flag": _drafts_on,
+    "speculation_on_by_flag": _drafts(is_off_later=False),
     "page_flickers": _flickering_page,
     "long_weekend": _quiet(7, 0.08, (3, 4), "quiet days"),
     "clock_change": _clock_change,
@@ -648,7 +614,7 @@ def course(kind: str, index: int) -> Course:
     """Course `index` of a kind of either half; the seeds of the halves have nothing in common."""
     half = DEVELOPMENT if kind in DEVELOPMENT else HELD_OUT
     rng = np.random.default_rng([zlib.crc32(kind.encode()), index, 52_901 if half is HELD_OUT else 11])
-    service = _service(rng, SMALL_PER_H.get(kind, BUSY_PER_H) * float(rng.uniform(0.3, 1.0)))
+    service = _Service(rng, SMALL_PER_H.get(kind, BUSY_PER_H) * float(rng.uniform(0.3, 1.0)))
     return _played(f"{kind}/{index}", service, half[kind](service))
 
 
