@@ -69,21 +69,37 @@ class EngineSignals:
     requests_max: requests that may run at once
     context_tokens: maximum length of prompt and answer together
     requests_waiting: all waiting requests
-    kv_cache_usage_ratio_*: 0 to 1; maximum and mean over the ranks
+    requests_deferred: those of them that wait for something other than capacity, such as an adapter or a KV transfer
+    sleeping: 1 while all ranks sleep, that is, have released their GPU memory on request; 0 while one is awake
+    kv_cache_usage_ratio_*: 0 to 1; maximum and mean over the ranks; the maximum is that of the fullest pool of a hybrid model
     kv_cache_capacity_tokens: of all ranks together
     prefix_cache_*: prompt tokens looked up, and prompt tokens found
     prompt_tokens_total: includes cached tokens
     requests_finished_total: for any reason
     finished_*_total: by reason; `length`: a length limit was reached; `abort`: aborted by the client or a timeout
+    requests_judged_total: requests by which the engine's success is judged: served, failed and rejected ones; without aborted ones and
+    those that were wrong themselves (400, 404, 422), where the page tells them apart
+    requests_failed_total: those that the server failed: status 5xx, errors and timeouts of the engine
+    requests_rejected_total: those that it turned away because of its load: status 429, or a queue limit
+    http_errors_total: answers with status 5xx; only where an engine counts its failures in another place too, so that one failure may
+    be in both
+    grammar_timeouts_total: requests whose grammar for structured output was not compiled in time
+    *_slo_violations_total: requests that missed the latency that they asked the router for
     speculation_drafts_total: drafts that the model verified, each of several tokens
     speculation_draft_tokens_total, speculation_accepted_tokens_total: tokens of these drafts, and those that the model accepted
     speculation_acceptance_ratio, speculation_length_tokens: accepted share of draft tokens, and tokens per draft including the one that
     the model adds; computed by the engine, maximum over the ranks
     ttft_seconds … e2e_seconds: the engine's own histograms; itl has one observation per step or token, tpot one per request
+    prefill_seconds: from the first step of a request to its first token, without its time in the queue
+    decode_seconds: from the first token of a request to its last
+    predicted_*_seconds: TTFT and TPOT that a router predicted for the requests
     prompt_tokens, output_tokens: histograms of the lengths of finished requests
     kv_transfer_seconds: time to transfer a KV cache from the engine that prefills to the one that decodes; one observation per
     transfer, several per request if there are several ranks
-    kv_transfer_failures_total: transfers that failed
+    kv_transfer_failures_total: transfers that failed, or whose KV cache expired before it was fetched
+    kv_offload_load_*_total: loads of KV cache from offload storage (host memory or disk) to the GPU: their time and bytes
+    kv_offload_failures_total: loads of offloaded KV cache from a slower tier that failed
+    pool_saturation_ratio: load of a router's pool by its own measure, 1 at its limit
     start_time_seconds: start of the process, Unix time
     uptime_seconds: set only if the engine reports no start time
     """
@@ -94,6 +110,8 @@ class EngineSignals:
     context_tokens: float | None = None
     requests_running: float | None = None
     requests_waiting: float | None = None
+    requests_deferred: float | None = None
+    sleeping: float | None = None
     kv_cache_usage_ratio_max: float | None = None
     kv_cache_usage_ratio_mean: float | None = None
     kv_cache_capacity_tokens: float | None = None
@@ -108,6 +126,13 @@ class EngineSignals:
     finished_abort_total: float | None = None
     finished_error_total: float | None = None
     finished_repetition_total: float | None = None
+    requests_judged_total: float | None = None
+    requests_failed_total: float | None = None
+    requests_rejected_total: float | None = None
+    http_errors_total: float | None = None
+    grammar_timeouts_total: float | None = None
+    ttft_slo_violations_total: float | None = None
+    tpot_slo_violations_total: float | None = None
     speculation_drafts_total: float | None = None
     speculation_draft_tokens_total: float | None = None
     speculation_accepted_tokens_total: float | None = None
@@ -118,12 +143,27 @@ class EngineSignals:
     tpot_seconds: EngineHistogram | None = None
     queue_seconds: EngineHistogram | None = None
     e2e_seconds: EngineHistogram | None = None
+    prefill_seconds: EngineHistogram | None = None
+    decode_seconds: EngineHistogram | None = None
+    predicted_ttft_seconds: EngineHistogram | None = None
+    predicted_tpot_seconds: EngineHistogram | None = None
     prompt_tokens: EngineHistogram | None = None
     output_tokens: EngineHistogram | None = None
     kv_transfer_seconds: EngineHistogram | None = None
     kv_transfer_failures_total: float | None = None
+    kv_offload_load_seconds_total: float | None = None
+    kv_offload_load_bytes_total: float | None = None
+    kv_offload_failures_total: float | None = None
+    pool_saturation_ratio: float | None = None
     start_time_seconds: float | None = None
     uptime_seconds: float | None = None
+
+    @property
+    def requests_queued(self) -> float | None:
+        """Requests that wait for capacity: the waiting ones, without deferred ones where the page tells them apart."""
+        if self.requests_waiting is None:
+            return None
+        return max(0.0, self.requests_waiting - (self.requests_deferred or 0.0))
 
     @property
     def requests_arrived_total(self) -> float | None:
@@ -225,7 +265,9 @@ class Source:
 
     metric: name of the samples; for a histogram without `_bucket`, `_sum`, `_count`
     aggregation: None: as in AGGREGATIONS for the signal, else a sum
-    where: allowed values per label; a series without the label is included
+    where: allowed values per label; a series without the label is included, unless `zero_beside` is set
+    zero_beside: a metric whose presence shows that the page counts this too: a counter whose series appear with the first event is then
+        0 before it, instead of missing. If it is `metric` itself, the labels of `where` must be on it
     labels: numeric labels of an info series whose product is the value; missing unless all are numbers
     scale: converts the unit of the value, or of the bounds of the histogram
     since, until: releases with the metric: from `since`, before `until`
@@ -241,20 +283,22 @@ class Source:
     since: str | None = None
     until: str | None = None
     expected: bool = True
+    zero_beside: str | None = None
 
     def renamed(self, old: str, new: str) -> "Source":
         """The same source in an engine with another prefix."""
-        return replace(self, metric=self.metric.replace(old, new, 1))
+        beside = self.zero_beside and self.zero_beside.replace(old, new, 1)
+        return replace(self, metric=self.metric.replace(old, new, 1), zero_beside=beside)
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A value computed from several metrics. A sum needs only the first of them; a product and a ratio (of two) need all.
+    """A value computed from several metrics. A sum and a maximum need only the first of them; a product and a ratio (of two) need all.
 
     A ratio is missing if the second value is 0. since, until, expected: as in `Source`
     """
 
-    operation: Literal["sum", "product", "ratio"]
+    operation: Literal["sum", "max", "product", "ratio"]
     parts: tuple[Source, ...]
     since: str | None = None
     until: str | None = None
@@ -273,9 +317,23 @@ def optional(metric: str) -> Source:
     return Source(metric, expected=False)
 
 
+SERVER_ERRORS = tuple(map(str, range(500, 600)))  # status codes
+
+
+def total(*parts: Source) -> Computed:
+    """The sum of several metrics, the first of which must be there; its absence is not reported."""
+    return Computed("sum", parts, expected=False)
+
+
+def counted(metric: str, label: str, values: tuple[str, ...], beside: str | None = None) -> Source:
+    """A counter by a label whose series appear with the first event; 0 before it. beside: see `Source.zero_beside`"""
+    return Source(metric, where={label: values}, zero_beside=beside or metric, expected=False)
+
+
 AGGREGATIONS: Mapping[str, Aggregation] = {  # for signals that are not summed over ranks and servers
     "kv_cache_usage_ratio_max": Aggregation.MAX,
     "kv_cache_usage_ratio_mean": Aggregation.MEAN,
+    "pool_saturation_ratio": Aggregation.MAX,
     "speculation_acceptance_ratio": Aggregation.MAX,
     "speculation_length_tokens": Aggregation.MAX,
     "start_time_seconds": Aggregation.FIRST,

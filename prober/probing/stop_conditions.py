@@ -93,14 +93,15 @@ class StopConditions:
         return ("engine_changed", "other flags, model or version") if now.info != before.info else None
 
     def _waits(self, signals: EngineSignals, total_per_s: float, waiting_share: float) -> bool:
-        if signals.requests_waiting is None:
+        waiting = signals.requests_queued
+        if waiting is None:
             return False
         if self._guard.waiting is not None:
-            return signals.requests_waiting > self._guard.waiting
+            return waiting > self._guard.waiting
         if self._ttft_s is None:
             return False
         # Little's law: a request that joins W requests waiting at rate λ waits W / λ.
-        return signals.requests_waiting > max(4.0, waiting_share * self._ttft_s * total_per_s)
+        return waiting > max(4.0, waiting_share * self._ttft_s * total_per_s)
 
     def _preemptions_per_s(self, span_s: float | None) -> float | None:
         known = [(at, n) for at, s in self._recent if (n := s.preemptions_total) is not None]

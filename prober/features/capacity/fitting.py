@@ -274,7 +274,7 @@ def _slots(objective: Objective, record: Record, vector: Array) -> int:
         int(signals.requests_running)
         for _, signals in record.readings
         if signals.requests_running
-        and signals.requests_waiting
+        and signals.requests_queued
         and (signals.kv_cache_usage_ratio_max or 0.0) < MAX_KV_USAGE
     ]
     peak = max(running, default=0)

@@ -279,7 +279,7 @@ class TargetDemand(TargetObserver):
 
     def _overrun(self) -> float:
         """Arriving requests ÷ finished ones of the last minutes, if the rest waits in the engine's queue; else 1."""
-        recent, waiting = self._meter.recent, self.readings[-1].signals.requests_waiting if self.readings else None
+        recent, waiting = self._meter.recent, self.readings[-1].signals.requests_queued if self.readings else None
         if not waiting or not recent.finished_per_s or recent.requests_per_s is None:
             return 1.0
         excess = WINDOW_S * (recent.requests_per_s - recent.finished_per_s)

@@ -153,7 +153,7 @@ def _of_pages(record: Record) -> Iterator[tuple[int, int, float, float, float, b
         if time_s - previous_s < MIN_READING_GAP_S:
             continue
         previous_s, at_s = time_s, time_s - record.from_s
-        for kind, count in ((RUNNING, signals.requests_running), (WAITING, signals.requests_waiting)):
+        for kind, count in ((RUNNING, signals.requests_running), (WAITING, signals.requests_queued)):
             if count is not None:
                 yield kind, index, at_s, at_s, sqrt(count + 0.5), False, 0
 

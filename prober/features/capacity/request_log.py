@@ -59,8 +59,8 @@ class RequestLog:
 
     @property
     def waits(self) -> bool:
-        """True if requests wait in the engine."""
-        return bool(self.readings and self.readings[-1][1].requests_waiting)
+        """True if requests wait for capacity in the engine."""
+        return bool(self.readings and self.readings[-1][1].requests_queued)
 
     def sent(self, request_id: str, request: RequestRecord) -> None:
         """Add a sent request."""

@@ -307,9 +307,9 @@ class Sweep:
         if ttfts_s and request.waited_s(request.known_s) > median(ttfts_s):
             return ""
         pages = [page for read_s, page in self._log.readings if read_s > at_s - PAGE_LOST_S]
-        if pages and pages[-1].requests_waiting is not None:
+        if pages and pages[-1].requests_queued is not None:
             full = self._spec.guard.kv_cache
-            is_full = any(page.requests_waiting or (page.kv_cache_usage_ratio_max or 0) > full for page in pages)
+            is_full = any(page.requests_queued or (page.kv_cache_usage_ratio_max or 0) > full for page in pages)
             return "" if is_full else "the engine's page shows no queue"
         last, before = ttfts_s[-JUDGED_REQUESTS:], ttfts_s[:-JUDGED_REQUESTS]
         is_as_fast = not before or median(last) <= AS_FAST_FACTOR * median(before)

@@ -12,4 +12,6 @@ def _monitors(shared: Shared) -> Iterator[Monitor]:
     yield EngineMonitor(shared.registry, shared.events, shared.saved["engine"])
 
 
-FEATURE = Feature(declared(series), _monitors, series.alerts, saved="engine")
+FEATURE = Feature(
+    tuple(dict.fromkeys((*declared(series), *series.SIGNALS.values()))), _monitors, series.alerts, saved="engine"
+)

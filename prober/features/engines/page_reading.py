@@ -71,10 +71,11 @@ def needed_metrics(tables: Iterable[EngineTable]) -> frozenset[str]:
 def metrics(signal: str, source: AnySource) -> tuple[str, ...]:
     """Names of the samples that a source reads."""
     if isinstance(source, Computed):
-        return tuple(part.metric for part in source.parts)
+        return tuple(name for part in source.parts for name in metrics("", part))
     if signal in HISTOGRAM_SIGNALS:
         return (f"{source.metric}_bucket", f"{source.metric}_sum", f"{source.metric}_count")
-    return (source.metric,)
+    beside = source.zero_beside
+    return (source.metric,) if beside in (None, source.metric) else (source.metric, beside)
 
 
 def read_signals(
@@ -227,8 +228,10 @@ class _View:
         if table.model_labels:
             self._find_models(model.casefold() if model is not None else None)
 
-    def series(self, metric: str, where: Mapping[str, tuple[str, ...]]) -> list[Sample]:
+    def series(self, metric: str, where: Mapping[str, tuple[str, ...]], *, needs_labels: bool = False) -> list[Sample]:
         chosen = list(self._samples.get(metric, ()))
+        if needs_labels:
+            chosen = [sample for sample in chosen if where.keys() <= sample.labels.keys()]
         if self._other_models:
             chosen = [sample for sample in chosen if id(sample.labels) not in self._other_models]
         for label, values in where.items():
@@ -241,6 +244,10 @@ class _View:
             own = tuple(sorted(pair for pair in sample.labels.items() if pair[0] not in copies))
             originals.setdefault(own, sample)
         return list(originals.values())
+
+    def has(self, metric: str, labels: Iterable[str]) -> bool:
+        """True if the page has the metric, with these labels."""
+        return any(sample.labels.keys() >= set(labels) for sample in self.series(metric, {}))
 
     def ranks(self) -> int | None:
         for source in self._table.signals.get("requests_running", ()):
@@ -290,10 +297,13 @@ def _evaluate(view: _View, signal: str, source: AnySource) -> float | EngineHist
         )
     values = [_value(view, part) for part in source.parts]
     known = [value for value in values if value is not None]
-    if values[0] is None or (source.operation != "sum" and None in values):
+    needs_all = source.operation in ("product", "ratio")
+    if values[0] is None or (needs_all and None in values):
         return None
     if source.operation == "ratio":
         return known[0] / known[1] if known[1] else None
+    if source.operation == "max":
+        return max(known)
     return sum(known) if source.operation == "sum" else math.prod(known)
 
 
@@ -311,8 +321,11 @@ def _sum(values: Iterable[float]) -> float:
 
 
 def _value(view: _View, source: Source, usual: Aggregation | None = None) -> float | None:
-    values = []
-    for sample in view.series(source.metric, source.where):
+    values, beside = [], source.zero_beside
+    samples = view.series(source.metric, source.where, needs_labels=beside is not None)
+    if not samples and beside is not None:
+        return 0.0 if view.has(beside, source.where if beside == source.metric else ()) else None
+    for sample in samples:
         value = sample.value
         if source.labels:
             try:

@@ -34,7 +34,7 @@ ENGINE_KV_USAGE = _signal(
     "kv_cache_usage_ratio_max",
     gauge,
     "kv_cache_usage_ratio",
-    "Share of the KV cache in use, of the rank with the highest share.",
+    "Share of the KV cache in use, of the rank with the highest share, and of the fullest pool of a hybrid model.",
 )
 ENGINE_KV_CAPACITY = _signal(
     "kv_cache_capacity_tokens", gauge, "kv_cache_capacity_tokens", "Size of the KV cache in tokens, summed over ranks."
@@ -105,8 +105,39 @@ ENGINE_KV_TRANSFER_FAILURES = _signal(
     "kv_transfer_failures_total",
     counter,
     "kv_transfer_failures_total",
-    "KV transfers between the engine that prefills and the one that decodes that failed.",
+    "KV transfers between the engine that prefills and the one that decodes that failed, or whose KV cache expired before.",
 )
+_OWN_BUCKETS = "as measured by the engine, in its own buckets."
+# Exported under the names of their fields.
+_MORE: dict[Callable[[str, str, str], Series[str]], dict[str, str]] = {
+    gauge: {
+        "requests_deferred": "Requests waiting for something other than capacity, such as an adapter or a KV transfer.",
+        "sleeping": "1 while the engine sleeps: it has released its GPU memory on request, and answers nobody.",
+        "pool_saturation_ratio": "Load of a router's pool by its own measure; 1 at its limit.",
+    },
+    counter: {
+        "requests_judged_total": "Requests served, failed or rejected; without aborted and wrong ones, where the page tells them.",
+        "requests_failed_total": "Requests that the server failed: status 5xx, errors and timeouts of the engine.",
+        "requests_rejected_total": "Requests turned away because of the server's load: status 429, or a queue limit.",
+        "http_errors_total": "Answers with status 5xx by the engine's HTTP server; failed and rejected ones can be among them.",
+        "grammar_timeouts_total": "Requests for structured output whose grammar was not compiled in time.",
+        "ttft_slo_violations_total": "Requests that missed the TTFT that they asked the router for.",
+        "tpot_slo_violations_total": "Requests that missed the TPOT that they asked the router for.",
+        "kv_offload_load_seconds_total": "Time of loading KV cache from offload storage (host memory, disk) to the GPU.",
+        "kv_offload_load_bytes_total": "KV cache loaded from offload storage to the GPU, in bytes.",
+        "kv_offload_failures_total": "Loads of offloaded KV cache from a slower tier that failed.",
+    },
+    histogram: {
+        "prefill_seconds": f"Time from a request's first step to its first token, without the queue, {_OWN_BUCKETS}",
+        "decode_seconds": f"Time from a request's first token to its last, {_OWN_BUCKETS}",
+        "tpot_seconds": f"TPOT {_OWN_BUCKETS}",
+        "predicted_ttft_seconds": "TTFT that the router predicted for its requests, in its own buckets.",
+        "predicted_tpot_seconds": "TPOT that the router predicted for its requests, in its own buckets.",
+    },
+}
+for _kind, _texts in _MORE.items():
+    for _name, _text in _texts.items():
+        _signal(_name, _kind, _name, _text)
 ENGINE_CHANGES = counter(
     "llmslo_engine_changes_total",
     "Changes of the engine: restarts, and changes of engine, version, model, flags or size (KV cache, slots, context or ranks, by more "

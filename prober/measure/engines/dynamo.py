@@ -1,9 +1,20 @@
 """NVIDIA Dynamo (1.6). Metrics pages only: the frontend's, and a worker's, which also has its engine's names."""
 
-from prober.measure.engine_signals import Aggregation, Computed, EngineTable, PageShape, Source, optional, signals
+from prober.measure.engine_signals import (
+    Aggregation,
+    Computed,
+    EngineTable,
+    PageShape,
+    Source,
+    counted,
+    optional,
+    signals,
+)
 
 # Running requests count from handler entry to the end of the answer, so they include queued ones. Unless the router reports queued
 # ones, they are those before their first token, so they include prefills. Some series have the model in lower case.
+_REQUESTS = "dynamo_frontend_requests_total"
+_FAILED = ("unavailable", "response_timeout", "internal", "not_implemented")  # not validation, not_found, cancelled
 FRONTEND = EngineTable(
     engine="dynamo",
     shape=PageShape(prefixes=("dynamo_frontend_",)),
@@ -23,7 +34,11 @@ FRONTEND = EngineTable(
         ),
         generation_tokens_total="dynamo_frontend_output_tokens_total",
         prompt_tokens_total="dynamo_frontend_input_sequence_tokens_sum",
-        requests_finished_total="dynamo_frontend_requests_total",
+        requests_finished_total=_REQUESTS,
+        # Before 1.0 errors had no type, and success is unknown.
+        requests_judged_total=counted(_REQUESTS, "error_type", ("", "overload", *_FAILED)),
+        requests_failed_total=counted(_REQUESTS, "error_type", _FAILED),
+        requests_rejected_total=counted(_REQUESTS, "error_type", ("overload",)),
         ttft_seconds="dynamo_frontend_time_to_first_token_seconds",
         itl_seconds="dynamo_frontend_inter_token_latency_seconds",
         e2e_seconds="dynamo_frontend_request_duration_seconds",

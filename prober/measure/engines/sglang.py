@@ -1,13 +1,17 @@
 """SGLang (0.5). While loading its model it listens and answers 503 on /health. Named events carry token ids."""
 
+from dataclasses import replace
+
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (
+    SERVER_ERRORS,
     Aggregation,
     Computed,
     EngineTable,
     JsonFact,
     PageShape,
     Source,
+    counted,
     optional,
     signals,
 )
@@ -26,6 +30,17 @@ DIALECT = Dialect(
 _TOTAL = {"priority": ("",)}
 _TIERS = {"cache_source": ("device", "host", "storage")}  # without their total
 _PREFILL = {"mode": ("prefill_cache", "prefill_compute")}
+# Of requests for answers: the counter has all paths, also /metrics and /health. The status is that of the headers: an error inside a
+# stream is not seen. A full queue answers 503.
+_PATHS = ("/generate", "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings")
+
+
+def _responses(statuses: tuple[str, ...]) -> Source:
+    source = counted("sglang:http_responses_total", "status_code", statuses)
+    return replace(source, where={**source.where, "endpoint": _PATHS}, since="0.5.7")
+
+
+_USAGES = ("token", "full_token", "swa_token", "mamba")
 SIGNALS = signals(
     requests_running=Source("sglang:num_running_reqs", where=_TOTAL),
     requests_waiting=Computed(
@@ -38,8 +53,12 @@ SIGNALS = signals(
             Source("sglang:num_decode_transfer_queue_reqs", where=_TOTAL),
         ),
     ),
-    # Tokens held only by the prefix cache are free.
-    kv_cache_usage_ratio=Source("sglang:token_usage", where=_TOTAL),
+    # Tokens held only by the prefix cache are free. A hybrid model has a pool for each kind of layer, and the fullest one binds; the
+    # capacity in tokens is that of full attention.
+    kv_cache_usage_ratio_max=Computed(
+        "max", tuple(Source(f"sglang:{pool}_usage", Aggregation.MAX, where=_TOTAL) for pool in _USAGES)
+    ),
+    kv_cache_usage_ratio_mean=(optional("sglang:full_token_usage"), Source("sglang:token_usage", where=_TOTAL)),
     kv_cache_capacity_tokens=(
         Source("sglang:max_total_num_tokens", since="0.5.6"),
         Computed(
@@ -65,6 +84,10 @@ SIGNALS = signals(
     generation_tokens_total="sglang:generation_tokens_total",
     requests_finished_total="sglang:num_requests_total",  # for all reasons; aborted ones have their own counter
     finished_abort_total=Source("sglang:num_aborted_requests_total", since="0.5.3", expected=False),
+    requests_judged_total=_responses(("200", "429", *SERVER_ERRORS)),
+    requests_failed_total=_responses(SERVER_ERRORS),
+    requests_rejected_total=_responses(("429",)),
+    grammar_timeouts_total=optional("sglang:num_grammar_timeout_total"),
     speculation_drafts_total=Source("sglang:spec_verify_calls_total", since="0.5.14", expected=False),
     # About the latest batches; 0 without speculation.
     speculation_acceptance_ratio=Source("sglang:spec_accept_rate", since="0.5.4", expected=False),

@@ -8,8 +8,10 @@ from prober.measure.engine_signals import (
     JsonFact,
     PageShape,
     Source,
+    counted,
     optional,
     signals,
+    total,
 )
 
 DIALECT = Dialect(name="tgi")
@@ -20,6 +22,16 @@ _USAGE = Computed(
     (Source("tgi_batch_current_max_tokens"), Source("tgi_batch_max_total_tokens")),
     since="3.0.0",
 )
+
+
+def _failures(kinds: tuple[str, ...]) -> Source:
+    return counted("tgi_request_failure", "err", kinds, "tgi_request_count")
+
+
+_FAILED, _REJECTED = (
+    ("generation", "incomplete"),
+    ("overloaded",),
+)  # not validation, template, dropped: those are the clients'
 TABLES = (
     EngineTable(
         engine="tgi",
@@ -32,6 +44,9 @@ TABLES = (
             prompt_tokens_total="tgi_request_input_length_sum",
             generation_tokens_total="tgi_request_generated_tokens_sum",
             requests_finished_total="tgi_request_success",
+            requests_judged_total=total(_failures((*_FAILED, *_REJECTED)), Source("tgi_request_success")),
+            requests_failed_total=_failures(_FAILED),
+            requests_rejected_total=_failures(_REJECTED),
             # Observed at each step of a request: the tokens after the first. The page lacks the number of drafted tokens.
             speculation_accepted_tokens_total=optional("tgi_request_skipped_tokens_sum"),
             tpot_seconds="tgi_request_mean_time_per_token_duration",

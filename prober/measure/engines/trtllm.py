@@ -2,14 +2,17 @@
 
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (
+    SERVER_ERRORS,
     Aggregation,
     Computed,
     EngineTable,
     JsonFact,
     PageShape,
     Source,
+    counted,
     optional,
     signals,
+    total,
 )
 
 DIALECT = Dialect(
@@ -24,6 +27,14 @@ DIALECT = Dialect(
 # process has ended, so they are not summed. The JSON under /metrics is never requested: it is a queue, and reading it would take values
 # from its other readers.
 _REASONS = {"stop": ("stop",), "length": ("length",), "abort": ("cancelled", "timeout")}
+_FINISHED = "trtllm_request_success_total"
+
+
+def _errors(*codes: str) -> Source:
+    # Cached tokens came with the same release as the counter of errors, and are on its page from the start.
+    return counted("trtllm_request_error_total", "http_code", codes, "trtllm_prompt_cached_tokens_total")
+
+
 TABLES = (
     EngineTable(
         engine="trtllm",
@@ -43,11 +54,14 @@ TABLES = (
             prefix_cache_hits_tokens_total="trtllm_prompt_cached_tokens_total",
             prompt_tokens_total="trtllm_prompt_tokens_total",
             generation_tokens_total="trtllm_generation_tokens_total",
-            requests_finished_total="trtllm_request_success_total",
+            requests_finished_total=_FINISHED,
+            requests_judged_total=total(
+                _errors("429", *SERVER_ERRORS), Source(_FINISHED, where={"finished_reason": ("stop", "length")})
+            ),
+            requests_failed_total=_errors(*SERVER_ERRORS),
+            requests_rejected_total=_errors("429"),
             **{
-                f"finished_{reason}_total": (
-                    Source("trtllm_request_success_total", where={"finished_reason": theirs}, expected=False),
-                )
+                f"finished_{reason}_total": (Source(_FINISHED, where={"finished_reason": theirs}, expected=False),)
                 for reason, theirs in _REASONS.items()
             },
             speculation_draft_tokens_total=optional("trtllm_spec_decode_num_draft_tokens_total"),
@@ -57,6 +71,8 @@ TABLES = (
             tpot_seconds="trtllm_time_per_output_token_seconds",
             queue_seconds="trtllm_request_queue_time_seconds",
             e2e_seconds="trtllm_e2e_request_latency_seconds",
+            prefill_seconds=optional("trtllm_request_prefill_time_seconds"),
+            decode_seconds=optional("trtllm_request_decode_time_seconds"),
             # In Dynamo's workers, which count no failures.
             kv_transfer_seconds=optional("trtllm_kv_transfer_latency_seconds"),
         ),

@@ -2,17 +2,21 @@
 
 `cache_salt` since 0.9; older releases ignore unknown fields."""
 
+from dataclasses import replace
+
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (
     FINISH_REASONS,
-    Computed,
+    Aggregation,
     EngineTable,
     JsonFact,
     OfModel,
     PageShape,
     Source,
+    counted,
     optional,
     signals,
+    total,
 )
 
 DIALECT = Dialect(
@@ -23,25 +27,35 @@ DIALECT = Dialect(
     continuous_usage=True,
 )
 
+_FINISHED = "vllm:request_success_total"  # despite its name, of all reasons, which are on the page from the start
+_HTTP = "http_requests_total"  # of the HTTP server's own instrumentation, without /health and /metrics
 _EVERY_RELEASE = signals(
     requests_running="vllm:num_requests_running",
     requests_waiting="vllm:num_requests_waiting",  # includes those deferred for LoRA, KV transfer or grammar
     preemptions_total="vllm:num_preemptions_total",
     prompt_tokens_total="vllm:prompt_tokens_total",
     generation_tokens_total="vllm:generation_tokens_total",
-    requests_finished_total="vllm:request_success_total",
+    requests_finished_total=_FINISHED,
     **{
-        f"finished_{reason}_total": (
-            Source("vllm:request_success_total", where={"finished_reason": (reason,)}, expected=False),
-        )
+        f"finished_{reason}_total": (Source(_FINISHED, where={"finished_reason": (reason,)}, expected=False),)
         for reason in FINISH_REASONS
     },
+    # `error` is always a status 500, or an error inside a stream. A rejected request has status 503 and never reaches the engine.
+    requests_judged_total=total(
+        Source(_FINISHED, where={"finished_reason": ("stop", "length", "error", "repetition")}),
+        Source("vllm:admission_rejections_total"),
+    ),
+    requests_failed_total=Source(_FINISHED, where={"finished_reason": ("error",)}, expected=False),
+    requests_rejected_total=optional("vllm:admission_rejections_total"),
+    http_errors_total=counted(_HTTP, "status", ("5xx",)),
     **{  # only if it speculates
         f"speculation_{kind}_tokens_total": optional(f"vllm:spec_decode_num_{kind}_tokens_total")
         for kind in ("draft", "accepted")
     },
     ttft_seconds="vllm:time_to_first_token_seconds",
     e2e_seconds="vllm:e2e_request_latency_seconds",
+    prefill_seconds=optional("vllm:request_prefill_time_seconds"),
+    decode_seconds=optional("vllm:request_decode_time_seconds"),
     prompt_tokens=optional("vllm:request_prompt_tokens"),
     output_tokens=optional("vllm:request_generation_tokens"),
     # Absent with several API servers, whose registries are merged.
@@ -51,6 +65,15 @@ _EVERY_RELEASE = signals(
 # `iteration_tokens_total` is a histogram and `lora_requests_info` has a time as value: neither is a signal.
 _SIGNALS = signals(
     **_EVERY_RELEASE,
+    requests_deferred=counted("vllm:num_requests_waiting_by_reason", "reason", ("deferred",)),
+    # 1 for the state that a rank is in; all ranks sleep where none is awake.
+    sleeping=replace(
+        optional("vllm:engine_sleep_state"),
+        where={"sleep_state": ("awake",)},
+        aggregation=Aggregation.MAX,
+        scale=-1.0,
+        offset=1.0,
+    ),
     # Blocks held only by the prefix cache count as free.
     kv_cache_usage_ratio=(
         Source("vllm:kv_cache_usage_perc", since="0.9.2"),
@@ -79,17 +102,25 @@ _SIGNALS = signals(
     # NIXL since 0.11.1, Mooncake since 0.33; on the page of the engine that pulls or pushes the cache. Stores elsewhere (offloading,
     # Mooncake's store, LMCache) are no transfer between the two.
     kv_transfer_seconds=(optional("vllm:nixl_xfer_time_seconds"), optional("vllm:mooncake_xfer_time_seconds")),
+    # A cache expires where it was not fetched in time. A failed notification is on the same transfer's other side: not counted twice.
     kv_transfer_failures_total=(
-        optional("vllm:nixl_num_failed_transfers_total"),
-        Computed(
-            "sum",
-            (
-                Source("vllm:mooncake_num_failed_transfers_total"),
-                Source("vllm:mooncake_num_failed_recvs_total"),
-            ),
-            expected=False,
+        total(Source("vllm:nixl_num_failed_transfers_total"), Source("vllm:nixl_num_kv_expired_reqs_total")),
+        total(
+            *(
+                Source(f"vllm:mooncake_num_{kind}_total")
+                for kind in ("failed_transfers", "failed_recvs", "kv_expired_reqs")
+            )
         ),
     ),
+    # Only with offloading. Before the newer names, one counter had both directions.
+    **{
+        f"kv_offload_load_{kind}_total": (
+            optional(f"vllm:kv_offload_load_{theirs}_total"),
+            counted(f"vllm:kv_offload_total_{theirs}_total", "transfer_type", ("CPU_to_GPU",)),
+        )
+        for kind, theirs in (("seconds", "time"), ("bytes", "bytes"))
+    },
+    kv_offload_failures_total=optional("vllm:kv_offload_tiering_promotion_job_failures_total"),
 )
 _FACTS = (
     JsonFact("version", "/version", ("version",)),

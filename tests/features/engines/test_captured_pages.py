@@ -5,7 +5,7 @@ ones with the names and labels of their release.
 """
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 from prober.exposition.parse import Parser
 from prober.features.engines.page_reading import facts, metrics, needed_metrics, recognise, release_of
 from prober.features.engines.page_reading import read_signals as read
-from prober.measure.engine_signals import AnySource, Computed, EngineHistogram, EngineSignals, EngineTable
+from prober.measure.engine_signals import AnySource, Computed, EngineHistogram, EngineInfo, EngineSignals, EngineTable
 from prober.measure.engines import DIALECTS, TABLES, tables
 
 PAGES = Path(__file__).parents[2] / "pages"
@@ -70,7 +70,7 @@ def test_without_the_version_the_signals_are_the_same(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in MORE.glob("*.prom")))
 def test_what_only_some_servers_have_is_read_where_the_page_has_it(name: str) -> None:
-    """Speculation, finish reasons and KV transfers, beside all that the page has without them."""
+    """Speculation, finish reasons, failures and KV transfers, beside all that the page has without them."""
     expected = json.loads((PAGES / f"{name}.json").read_text())
     more = json.loads((MORE / f"{name}.json").read_text())
     table = recognise(page_of(name), TABLES)
@@ -151,6 +151,65 @@ def test_no_table_names_a_metric_twice_for_one_release(table: EngineTable) -> No
             if overlap(one, other):
                 # A part may stand in two sources (ready endpoints), but no two sources begin with the same series.
                 assert parts(one)[0] != parts(other)[0], signal
+
+
+def signals_of(text: str) -> EngineSignals:
+    page = Parser().parse(text.encode())
+    table = recognise(page, TABLES)
+    assert table is not None
+    return read(page, table).signals
+
+
+LITELLM = "litellm_in_flight_requests 1\nlitellm_proxy_total_requests_metric_total"
+
+
+@pytest.mark.parametrize(
+    ("page", "failed", "rejected", "judged"),
+    [
+        (f'{LITELLM}{{status_code="200"}} 9\n', 0, 0, 9),
+        (f'{LITELLM}{{status_code="503"}} 9\n', 9, 0, 9),
+        (f'{LITELLM}{{status_code="401"}} 9\n', 0, 0, 0),
+        (f'{LITELLM}{{status_code="500"}} NaN\n', None, 0, None),
+        (f"{LITELLM} 9\n", None, None, None),
+        ("litellm_in_flight_requests 1\n", None, None, None),
+    ],
+    ids=("only good ones", "only failures", "only users' own", "no number", "no status", "no requests yet"),
+)
+def test_no_failure_is_only_stated_where_a_page_counts_them(
+    page: str, failed: float | None, rejected: float | None, judged: float | None
+) -> None:
+    """A status that has not occurred has no series: it is 0 where the page tells the status of others, else unknown."""
+    signals = signals_of(page)
+    read_values = signals.requests_failed_total, signals.requests_rejected_total, signals.requests_judged_total
+    assert read_values == (failed, rejected, judged)
+
+
+def test_an_older_release_that_counts_no_errors_has_no_failures() -> None:
+    """TensorRT-LLM 1.2 counts finished requests, but no errors: 0 would be a statement that it cannot make."""
+    old = 'trtllm_request_success_total{finished_reason="length"} 2\ntrtllm_kv_cache_hit_rate 0.5\n'
+    assert signals_of(old).requests_failed_total is None
+    assert signals_of(old).requests_judged_total is None
+    assert signals_of(old + "trtllm_prompt_cached_tokens_total 0\n").requests_failed_total == 0
+
+
+def test_an_engine_sleeps_where_none_of_its_ranks_is_awake() -> None:
+    """One that is awake answers."""
+    text = 'vllm:num_requests_running{engine="0"} 0\n'
+    for rank, awake in (("0", 1), ("1", 0)):
+        text += f'vllm:engine_sleep_state{{engine="{rank}",sleep_state="awake"}} {awake}\n'
+        text += f'vllm:engine_sleep_state{{engine="{rank}",sleep_state="weights_offloaded"}} {1 - awake}\n'
+    assert signals_of(text).sleeping == 0
+    assert signals_of(text.replace('"awake"} 1', '"awake"} 0')).sleeping == 1
+    assert signals_of(text.partition("vllm:engine_sleep_state")[0]).sleeping is None
+
+
+def test_deferred_requests_are_not_queued_for_capacity() -> None:
+    """They wait for an adapter or a transfer; a page that does not tell them apart queues all."""
+    signals = EngineSignals(EngineInfo("vllm"), requests_waiting=5, requests_deferred=2)
+    assert signals.requests_queued == 3
+    assert replace(signals, requests_deferred=None).requests_queued == 5
+    assert replace(signals, requests_deferred=9).requests_queued == 0
+    assert replace(signals, requests_waiting=None).requests_queued is None
 
 
 def test_engines_without_a_page() -> None:

@@ -333,12 +333,30 @@ NAMES = {
     "speculation_acceptance_ratio": "llmslo_engine_speculation_acceptance_ratio",
     "speculation_length_tokens": "llmslo_engine_speculation_length_tokens",
     "kv_transfer_failures_total": "llmslo_engine_kv_transfer_failures_total",
+    "requests_deferred": "llmslo_engine_requests_deferred",
+    "sleeping": "llmslo_engine_sleeping",
+    "pool_saturation_ratio": "llmslo_engine_pool_saturation_ratio",
+    "requests_judged_total": "llmslo_engine_requests_judged_total",
+    "requests_failed_total": "llmslo_engine_requests_failed_total",
+    "requests_rejected_total": "llmslo_engine_requests_rejected_total",
+    "http_errors_total": "llmslo_engine_http_errors_total",
+    "grammar_timeouts_total": "llmslo_engine_grammar_timeouts_total",
+    "ttft_slo_violations_total": "llmslo_engine_ttft_slo_violations_total",
+    "tpot_slo_violations_total": "llmslo_engine_tpot_slo_violations_total",
+    "kv_offload_load_seconds_total": "llmslo_engine_kv_offload_load_seconds_total",
+    "kv_offload_load_bytes_total": "llmslo_engine_kv_offload_load_bytes_total",
+    "kv_offload_failures_total": "llmslo_engine_kv_offload_failures_total",
 }
 HISTOGRAMS = {
     "ttft_seconds": "llmslo_engine_ttft_seconds",
     "itl_seconds": "llmslo_engine_itl_seconds",
     "queue_seconds": "llmslo_engine_queue_seconds",
     "kv_transfer_seconds": "llmslo_engine_kv_transfer_seconds",
+    "prefill_seconds": "llmslo_engine_prefill_seconds",
+    "decode_seconds": "llmslo_engine_decode_seconds",
+    "tpot_seconds": "llmslo_engine_tpot_seconds",
+    "predicted_ttft_seconds": "llmslo_engine_predicted_ttft_seconds",
+    "predicted_tpot_seconds": "llmslo_engine_predicted_tpot_seconds",
 }
 
 
