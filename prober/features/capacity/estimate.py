@@ -25,6 +25,7 @@ from prober.features.capacity.sweep_record import (
 )
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity, Mix, RateEvents, Verdict, agreed, holds_at, undecided_events
+from prober.statistics.quantiles import probability_of_at_least
 from prober.statistics.sequential_test import Observations, evidence
 
 CONFIDENCE, Z = 0.9, 1.645  # of intervals; Z: half-width in standard errors
@@ -58,6 +59,9 @@ ERROR_BEFORE_BREACHES = (
 MIN_BREACHES = 2  # for an estimate by fractions
 # That the share does not rise with the rate: above it, breaches are no knee; the same for a model that knows the engine's page.
 MAX_FLAT_PROBABILITY, MAX_FLAT_WITH_PAGE = 0.5, 0.65
+# Of as many breaches at rates where the objective holds: where a page shows the engine's load, so few may be chance, and say nothing
+# against a knee (bench/headroom_independent.py).
+CHANCE = 0.05
 MAX_FOUND_RATIO = 4.0  # of the interval's ends: a wider one is `between`, as of engines that miss at every rate
 # Fitted curve: points, simulated requests per point, and its end as multiples of the knee's upper bound and the threshold.
 CURVE_POINTS, CURVE_REQUESTS, CURVE_BEYOND, CURVE_HEIGHT = 16, 30_000, 1.05, 3.0
@@ -329,7 +333,7 @@ def _model_error(
 def _by_fractions(
     record: Record, slo: Slo, by_stage: Mapping[int, Sequence[RequestRecord]]
 ) -> tuple[Capacity | None, float]:
-    """(estimate by the shares of bad events, probability that the share does not rise with the rate).
+    """(estimate by the shares of bad events, probability that more breaches than chance do not rise with the rate).
 
     The verdict is `between` with few bad events, if the sending ended before the target's limit, or if the interval begins below all
     tried rates. No estimate without a knee: no bad event at the limit, a share that does not rise with the rate, or an estimate below
@@ -351,12 +355,15 @@ def _by_fractions(
     upper = exp(hypot(log(interval.upper / interval.estimate), error))
     estimate, samples = interval.estimate * _bias(record), sum(map(len, by_stage.values()))
     lowest_per_s = min(step.rate_per_s for step in steps if step.events)
-    if estimate < lowest_per_s or interval.flat > MAX_FLAT_PROBABILITY:
-        return None, interval.flat
+    events = sum(step.events for step in steps)
+    may_be_chance = record.readings and probability_of_at_least(bad, events, float(slo.error_budget_ratio)) > CHANCE
+    flat = 0.0 if may_be_chance else interval.flat
+    if estimate < lowest_per_s or flat > MAX_FLAT_PROBABILITY:
+        return None, flat
     is_found = record.reached and bad >= MIN_BREACHES and interval.lower >= lowest_per_s
     verdict: Verdict = "found" if is_found else "between"
     capacity = Capacity(slo.name, verdict, estimate * lower, estimate, estimate * upper, CONFIDENCE, samples)
-    return capacity, interval.flat
+    return capacity, flat
 
 
 def _by_events(slo: Slo, kept: Sequence[RateEvents], levels: Sequence[RateEvents], samples: int) -> Capacity:
