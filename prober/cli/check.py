@@ -129,7 +129,7 @@ def _refused_addresses(specs: Configuration) -> Located:
 def _headline(specs: Configuration, alerts: int, sweeps: int, warnings: int, others: int) -> str:
     """The summary line, with the numbers of targets, mistakes and warnings."""
     names = ", ".join(discovery.name for discovery in specs.discovery)
-    targets = [counted(len(specs.targets), "target")] if specs.targets else []
+    targets = [counted(len(specs.probed), "target")] if specs.probed else []
     targets += [f"{'those' if targets else 'the targets'} of discovery {names}"] if names else []
     verdict = f"; {counted(alerts, 'alert')} cannot fire" if alerts else ""
     verdict += f"; {counted(sweeps, 'sweep limit')} and budget do not fit" if sweeps else ""
@@ -157,7 +157,7 @@ def _costs(specs: Configuration, sweeps: "Mapping[str, SweepCost]") -> None:
     discovered = [(f"each of discovery {discovery.name}", discovery.template) for discovery in specs.discovery]
     rows: list[tuple[str, str]] = []  # (names of targets, their figures)
     swept: list[tuple[str, str]] = []
-    for name, spec in [*((spec.key, spec) for spec in specs.targets), *discovered]:
+    for name, spec in [*((spec.key, spec) for spec in specs.probed), *discovered]:
         use = estimate_per_day(spec)
         families = registry()
         declared = _Declared(spec.key, spec)

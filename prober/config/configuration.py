@@ -120,6 +120,11 @@ class Configuration(Block):
         return self.prometheus.url if self.prometheus is not None else None
 
     @property
+    def probed(self) -> tuple[TargetSpec, ...]:
+        """The configured targets, and for one with ranks each of them."""
+        return tuple(each for target in self.targets for each in target.per_rank())
+
+    @property
     def kinds(self) -> tuple[TargetSpec, ...]:
         """All targets, and per discovery a template of its targets."""
         return tuple(self.places.values())
@@ -133,7 +138,7 @@ class Configuration(Block):
     @property
     def label_names(self) -> tuple[str, ...]:
         """Names of the labels that targets have in addition to the prober's own."""
-        return tuple(sorted({name for kind in self.kinds for name in kind.labels}))
+        return tuple(sorted({name for kind in self.kinds for each in kind.per_rank()[:1] for name in each.labels}))
 
     def for_watching(self) -> Self:
         """The configuration for a second prober of the same targets: without storage, Grafana and sweeps."""

@@ -26,7 +26,20 @@ OWN_LABELS = frozenset(
     (
         *("alertname", "alertstate", "bound", "budget", "cause", "check", "direction", "discovery", "engine", "event"),
         *("gpu", "kind", "le", "load", "long", "model", "name", "percentile", "period", "phase", "pid", "point"),
-        *("quantile", "reason", "severity", "shard", "shards", "short", "signal", "since", "slo", "source", "stage"),
+        *(
+            "quantile",
+            "rank",
+            "reason",
+            "severity",
+            "shard",
+            "shards",
+            "short",
+            "signal",
+            "since",
+            "slo",
+            "source",
+            "stage",
+        ),
         *("state", "target", "task", "text", "unit", "uuid", "vantage", "verdict", "version", "what", "window"),
         "workload",
     )

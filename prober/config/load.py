@@ -170,6 +170,12 @@ class _Reader:
         names = {index: block.get("name") for index, block in written.items() if isinstance(block, dict)}
         of_invalid = {index: name for index, name in names.items() if isinstance(name, str)}
         self.problems.unique("targets", of_invalid | {index: target.key for index, target in targets.items()})
+        ranked = {index: target.per_rank() for index, target in targets.items() if target.ranks}
+        ranks = {each.key: f"rank {each.rank} of targets[{index}]" for index, of in ranked.items() for each in of}
+        for index, target in targets.items():
+            if target.key in ranks:
+                text = f"is called {target.key!r}, as {ranks[target.key]}; give it another name"
+                self.problems.add(f"targets[{index}].name", text)
         return targets
 
     def _discovery(self) -> dict[int, DiscoverySpec]:

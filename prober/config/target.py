@@ -46,6 +46,9 @@ from prober.workload.workloads import Mix, TraceWorkload, Workload, sample_lengt
 
 DEFAULT_SIGNALS = ("ttft", "ttft_answer", "tpot", "itl", "e2e")  # judged by sweeps without `slos`
 DAY_S = 86400
+RANK_HEADER = (
+    "X-data-parallel-rank"  # of vLLM, in `entrypoints/generate/base/serving.py` of 0.32; other engines ignore it
+)
 DRAWS = 300  # from a workload, to estimate the variance of its lengths
 
 
@@ -255,6 +258,11 @@ class Template(Overridable):
     engine: Annotated[Auto, AfterValidator(_engine)] = Field(
         None, description="name of the engine; auto: from /v1/models"
     )
+    ranks: Annotated[int, Field(ge=2, le=1024)] | None = Field(
+        None,
+        description="number of data-parallel ranks of a vLLM server: each is probed as a target of its own, `NAME-rank-0` and so on, "
+        "with the label `rank`; absent: the engine chooses a rank for each probe",
+    )
     auth: Auth | None = Field(None, description="bearer token, or a key in a header of its own")
     headers: Headers = Field(
         default_factory=dict,
@@ -312,6 +320,13 @@ class Template(Overridable):
                 probe.for_target(info.data, known, f"[{index}]", mistakes) for index, probe in enumerate(probes)
             )
         return complete
+
+    @field_validator("ranks")
+    @classmethod
+    def _check_ranks(cls, ranks: int | None, info: ValidationInfo) -> int | None:
+        if ranks is not None and info.data.get("engine") not in (None, "vllm"):
+            raise mistake("only vLLM lets a client choose a rank; remove it")
+        return ranks
 
     @model_validator(mode="after")
     def _check_health(self, info: ValidationInfo) -> Self:
@@ -389,6 +404,27 @@ class TargetSpec(Template):
     def key(self) -> str:
         """Identity of the target across reloads: its name, or its URL if it has no name."""
         return self.name or self.url
+
+    @property
+    def rank(self) -> str | None:
+        """Data-parallel rank of the engine that every request names; None: the engine chooses."""
+        return self.labels.get("rank")
+
+    def per_rank(self) -> tuple[Self, ...]:
+        """This target, or one for each of its ranks."""
+        if self.ranks is None:
+            return (self,)
+        return tuple(
+            self.model_copy(
+                update={
+                    "name": f"{self.key}-rank-{rank}",
+                    "ranks": None,
+                    "headers": {**self.headers, RANK_HEADER: f"{rank}"},
+                    "labels": {**self.labels, "rank": f"{rank}"},
+                }
+            )
+            for rank in range(self.ranks)
+        )
 
     @property
     def traffic_slos(self) -> tuple[Slo, ...]:

@@ -342,8 +342,8 @@ class App:
         self._grafana.configure(specs.grafana)
 
     def _log_start(self, specs: Configuration) -> None:
-        log.info("probing %s%s, %s", counted(len(specs.targets), "target"), _discovered(specs), self._pages())
-        used = sum(estimate_per_day(spec).tokens for spec in specs.targets)
+        log.info("probing %s%s, %s", counted(len(specs.probed), "target"), _discovered(specs), self._pages())
+        used = sum(estimate_per_day(spec).tokens for spec in specs.probed)
         log.info(
             "the probes use %s tokens a day; a lower `rate` or a `budget` uses less, `prober check` lists it",
             f"{used:,.0f}",
@@ -403,7 +403,7 @@ class App:
             if specs.storage.path and specs.storage.path != self._storage_path and not self._options.storage_path:
                 log.warning("storage.path %s: is taken when the prober starts, not by a reload", specs.storage.path)
             _warn(specs)
-            log.info("configuration applied: %s%s", counted(len(specs.targets), "target"), _discovered(specs))
+            log.info("configuration applied: %s%s", counted(len(specs.probed), "target"), _discovered(specs))
             return None
 
     def _initial_config(self) -> Configuration:
@@ -421,7 +421,7 @@ class App:
 
     def _used(self, specs: Configuration) -> Configuration:
         """Return the configuration to apply. Raises ConfigError if it exceeds the memory limit and the prober must keep running."""
-        if self._options.keep_running and (mistake := memory_excess(len(specs.targets))):
+        if self._options.keep_running and (mistake := memory_excess(len(specs.probed))):
             raise ConfigError(f"{self._options.config_file}: {mistake}")
         return specs.for_watching() if self._watching is not None else specs
 

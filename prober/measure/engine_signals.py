@@ -406,6 +406,7 @@ class EngineTable:
     paths: URL paths of the metrics page, to try in order; empty: the engine has none, and `note` says so
     port: port of the metrics page; None: that of the API
     model_labels: labels that contain the model name
+    rank_label: label with the data-parallel rank that a client can choose; "": it cannot
     duplicate_labels: series that differ only in these labels are copies
     flags: (info series, its labels that are settings)
     lazy: counters and histograms appear only after the first request
@@ -419,6 +420,7 @@ class EngineTable:
     paths: tuple[str, ...] = ("/metrics",)
     port: int | None = None
     model_labels: tuple[str, ...] = ("model_name",)
+    rank_label: str = ""
     duplicate_labels: tuple[str, ...] = ()
     flags: tuple[tuple[str, tuple[str, ...]], ...] = ()
     lazy: bool = False

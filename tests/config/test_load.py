@@ -281,6 +281,11 @@ OF_A_FILE = [
     ("targets: [{url: http://localhost:2}, {url: http://localhost:2}]",
      "targets[1].name: is called 'localhost:2', as targets[0]; give each a name of its own"),
     ("targets: [{url: http://h}, {url: http://h:2}]", "targets[1].name: is called 'h', as targets[0]; give each a name of its own"),
+    ("targets: [{url: http://h, name: a-rank-1}, {url: http://h:2, name: a, ranks: 2}]",
+     "targets[0].name: is called 'a-rank-1', as rank 1 of targets[1]; give it another name"),
+    ("targets: [{url: http://h, ranks: 2, engine: openai}]", "targets[0].ranks: only vLLM lets a client choose a rank; remove it"),
+    ("targets: [{url: http://h, labels: {rank: a}}]",
+     "targets[0].labels.rank: 'rank' is a label of the prober itself; choose another name"),
 ]  # fmt: skip
 BAD = [
     *((f"targets: [{{url: http://h, {keys}}}]", f"targets[0].{message}") for keys, message in OF_A_TARGET),

@@ -90,7 +90,7 @@ class DesiredTargets:
     async def configure(self, specs: Configuration) -> None:
         """Apply a configuration together with the targets discovered so far."""
         async with self._configuring:
-            self._static = specs.targets
+            self._static = specs.probed
             for name in self._groups.keys() - {spec.name for spec in specs.discovery}:
                 await _end(self._groups.pop(name))
                 for series in SERIES:
@@ -142,7 +142,7 @@ class DesiredTargets:
         """Configured targets, then those of each discovery in order, without repeated names or URLs."""
         desired = list(self._static)
         names = {spec.key for spec in desired}
-        places = {(spec.url, spec.model) for spec in desired}
+        places = {(spec.url, spec.model, spec.rank) for spec in desired}
         before, self._admitted = self._admitted, set()
         for name, group in self._groups.items():
             specs, unfit = await group.current().evaluate()
@@ -150,14 +150,14 @@ class DesiredTargets:
             reasons = list(unfit)
             fine: list[TargetSpec] = []
             for spec in specs:
-                if spec.key in names or (spec.url, spec.model) in places:
+                if spec.key in names or (spec.url, spec.model, spec.rank) in places:
                     if fine and _order(fine[-1]) == _order(spec):
                         continue  # a repeated target, as in two endpoint slices of a service
                     refused["duplicate"] += 1
                     reasons.append(f"{spec.key} ({spec.url}): another target has this name or URL")
                     continue
                 names.add(spec.key)
-                places.add((spec.url, spec.model))
+                places.add((spec.url, spec.model, spec.rank))
                 fine.append(spec)
             admitted = fine
             if len(fine) > group.spec.limit:  # targets already probed come first, then alphabetically
@@ -189,7 +189,8 @@ class DesiredTargets:
 
 
 def _fit(targets: TargetLabels, spec: DiscoverySpec) -> _Fit:
-    specs, problems = [], []
+    specs: list[TargetSpec] = []
+    problems: list[str] = []
     for labels in targets:
         try:
             target = target_of(labels, spec)
@@ -197,7 +198,7 @@ def _fit(targets: TargetLabels, spec: DiscoverySpec) -> _Fit:
             name = shown_name(labels.get("name") or labels.get("__address__"), 100)
             problems.append(f"{name!r}: {problem}")
         else:
-            specs += [target] if target is not None else []
+            specs += target.per_rank() if target is not None else ()
     return _Fit(targets, tuple(specs), tuple(problems))
 
 

@@ -122,6 +122,8 @@ class PageReader:
             where = mask_secrets(self._url(candidates))
             raise UnreadablePage(f"{where}: {problem}, and nothing of it is used; {_SMALLER}") from None
         table = self._table = self._recognise(page, candidates)
+        if self._target.spec.rank is not None and not table.rank_label:
+            raise UnreadablePage(f"`ranks` is configured, but {table.engine} lets no client choose a rank; remove it")
         await self._read_facts(table, at_ns)
         started = fetched.headers.get(table.start_time_header or "")
         reading = await asyncio.to_thread(
@@ -131,6 +133,7 @@ class PageReader:
             version=self._facts.get("version"),
             model=self._facts.get("model"),
             start_time_seconds=_number(started),
+            rank=self._target.spec.rank,
         )
         for missing in reading.missing:
             release = f"{table.engine} {self._facts.get('version', '')}".rstrip()

@@ -85,14 +85,16 @@ def read_signals(
     version: str | None = None,
     model: str | None = None,
     start_time_seconds: float | None = None,
+    rank: str | None = None,
 ) -> Reading:
     """Signals of a page.
 
     version: version of the engine; None: every name is tried, and only signals that all releases have count as missing. model: if
     series of the page have this model as a label, those of other models are ignored.
     start_time_seconds: process start time from a response header, used if the page has none.
+    rank: data-parallel rank whose series are read; None: those of all ranks
     """
-    view = _View(page.samples, table, model)
+    view = _View(page.samples, table, model, rank)
     release = release_of(version)
     values: dict[str, Any] = {}
     for signal, sources in table.signals.items():
@@ -218,11 +220,18 @@ def _source_name(signal: str, source: AnySource) -> str:
 
 
 class _View:
-    """Series of a page that belong to one model, without duplicates."""
+    """Series of a page that belong to one model, and to one rank if it is given, without duplicates."""
 
-    def __init__(self, samples: Mapping[str, Sequence[Sample]], table: EngineTable, model: str | None) -> None:
+    def __init__(
+        self,
+        samples: Mapping[str, Sequence[Sample]],
+        table: EngineTable,
+        model: str | None,
+        rank: str | None,
+    ) -> None:
         self._samples = samples
         self._table = table
+        self._of_rank = {table.rank_label: (rank,)} if rank is not None else {}
         self._models: set[str] = set()
         self._other_models: set[int] = set()  # ids of label mappings, which the parser shares
         if table.model_labels:
@@ -234,7 +243,7 @@ class _View:
             chosen = [sample for sample in chosen if where.keys() <= sample.labels.keys()]
         if self._other_models:
             chosen = [sample for sample in chosen if id(sample.labels) not in self._other_models]
-        for label, values in where.items():
+        for label, values in {**where, **self._of_rank}.items():
             chosen = [sample for sample in chosen if sample.labels.get(label, values[0]) in values]
         copies = self._table.duplicate_labels
         if len(chosen) < 2 or not any(copy in sample.labels for copy in copies for sample in chosen):

@@ -144,6 +144,7 @@ _FLAGS = (
 V1 = EngineTable(
     engine="vllm",
     shape=PageShape(prefixes=("vllm:",), with_label="engine"),  # index of the data-parallel rank
+    rank_label="engine",
     signals=_SIGNALS,
     flags=(("vllm:cache_config_info", _FLAGS), ("vllm:lora_requests_info", ("max_lora",))),
     facts=_FACTS,
@@ -155,6 +156,7 @@ _ONLY_PYTHON = ("vllm:cache_config_info", "process_start_time_seconds")
 RUST = EngineTable(
     engine="vllm",
     shape=PageShape(prefixes=("vllm:",), with_label="engine", without_names=_ONLY_PYTHON, openmetrics=True),
+    rank_label="engine",
     signals={
         name: sources
         for name, sources in _SIGNALS.items()

@@ -250,3 +250,29 @@ async def test_the_recipe_for_a_gateway_finds_what_it_routes_to() -> None:
             "default/plain": "10.0.0.3:8000",
         }
         await seen.roster.close()
+
+
+async def test_each_rank_is_a_target_of_its_own(tmp_path: Path) -> None:
+    """Also of discovered targets, which have one URL; the neighbour without `ranks` stays one target without the label."""
+    one = write(tmp_path / "a.json", ("found", "h2:1"))
+    text = f"""
+targets:
+- {{name: llama, url: 'http://h1:1', ranks: 3, headers: {{x-team: a}}, labels: {{env: prod}}}}
+- {{name: single, url: 'http://h3:1'}}
+discovery: [{{name: x, {one}, target: {{ranks: 2}}}}]
+"""
+    specs = configured(text)
+    assert specs.label_names == ("env", "rank")
+    seen = Followed()
+    await seen.roster.configure(specs)
+    await seen.settled(1)
+    await seen.until(lambda: len(seen.now()) == 6)
+    told = {spec.key: (spec.rank, spec.headers, spec.labels) for spec in seen.lists[-1]}
+    assert told["llama-rank-2"] == (
+        "2",
+        {"x-team": "a", "X-data-parallel-rank": "2"},
+        {"env": "prod", "rank": "2"},
+    )
+    assert told["single"] == (None, {}, {})
+    assert [*told] == ["llama-rank-0", "llama-rank-1", "llama-rank-2", "single", "found-rank-0", "found-rank-1"]
+    await seen.roster.close()

@@ -193,6 +193,25 @@ async def test_slots_and_parallelism_outside_the_page_are_read_again_after_a_res
         assert heard.changes == ["restart", "restart", "tensor_parallel", "size"]
 
 
+async def test_the_page_of_an_engine_without_choice_of_ranks_is_not_taken_for_that_of_a_rank() -> None:
+    """vLLM's rank is read alone; SGLang's page, which cannot tell, is refused with what to do."""
+    engine, vllm, sglang = Engine(), Heard(), Heard()
+    engine.text = PAGE + PAGE.replace('engine="0"', 'engine="1"').replace("} 3.0", "} 5.0")
+    other = Engine()
+    other.text = (Path(__file__).parents[2] / "pages/sglang_0.5.23.prom").read_text()
+    async with (
+        serving(engine.application()) as url,
+        serving(other.application()) as elsewhere,
+        reading(url, vllm, engine="vllm", labels={"rank": "1"}),
+        reading(elsewhere, sglang, engine="sglang", labels={"rank": "1"}) as (page, _clock, _task),
+    ):
+        await until(lambda: vllm.now is not None and page.problem)
+    assert vllm.now is not None
+    assert vllm.now.requests_running == 5.0
+    assert sglang.now is None
+    assert page.problem == "`ranks` is configured, but sglang lets no client choose a rank; remove it"
+
+
 async def test_an_engine_without_a_page_is_not_read(caplog: pytest.LogCaptureFixture) -> None:
     """It is logged once, and nothing is requested."""
     heard = Heard()

@@ -127,3 +127,14 @@ def test_pods_that_come_and_go_all_day_do_not_flood_the_log(caplog: pytest.LogCa
         assert len(gateway.texts()) == 180
         target.engine_changed(EngineChange("version", "1", "2"))
     assert any("version was 1" in record.message for record in caplog.records)
+
+
+def test_a_rank_reads_its_own_series() -> None:
+    """Both ranks of the captured page together, and each alone; no rank of that number: nothing."""
+    page = Parser().parse(PAGE.encode())
+    table = recognise(page, TABLES)
+    assert table is not None
+    read = [read_signals(page, table, version="0.32.0", rank=rank).signals for rank in (None, "0", "1", "7")]
+    assert [signals.finished_length_total for signals in read] == [9.0, 5.0, 4.0, None]
+    assert [signals.kv_cache_capacity_tokens for signals in read] == [2 * OF_A_RANK, OF_A_RANK, OF_A_RANK, None]
+    assert [signals.ranks for signals in read] == [2, 1, 1, None]
