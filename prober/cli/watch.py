@@ -320,7 +320,7 @@ def facts(target: TargetAnswer, now_unix_s: float) -> list[tuple[str, Kind | Non
     warnings += [f"buffered: {CONSEQUENCE}"] if target.buffered else []
     drifts = dict[tuple[Kind, str], list[str]]()  # {verdict: names of latencies}
     for drift in target.drift:
-        kind, text = drift.words(now_unix_s)
+        kind, text = target.drift_words(drift, now_unix_s)
         text += f", {', '.join(drift.sizes)}; {drift.why}" if drift.active else ""
         drifts.setdefault((kind, text), []).append(signal_name(drift.signal))
     if not drifts:

@@ -7,6 +7,7 @@ their traits, so that a new one is treated correctly everywhere.
 import re
 from dataclasses import dataclass
 from enum import Flag, StrEnum, auto
+from typing import Literal
 
 from prober.measure.printable import one_line
 
@@ -58,7 +59,11 @@ class Outcome(StrEnum):
     INVALID = "invalid", Trait.NEUTRAL, "sent too late, or perhaps spoilt, by the prober itself"
     CANCELLED = "cancelled", Trait.NEUTRAL, "ended by the prober"
     OVER_BUDGET = "over_budget", Trait.NEUTRAL, "not sent: the budget is used up"
-    REJECTED = "rejected", Trait.NEUTRAL, "refused by the server: 3xx, 400, 401, 403, 413, 422, other 4xx"
+    REJECTED = (
+        "rejected",
+        Trait.NEUTRAL,
+        "refused by the server: 3xx, 400, 401, 402, 403, 413, 422, other 4xx; 429 for want of money",
+    )
 
 
 def having(trait: Trait) -> frozenset[Outcome]:
@@ -162,12 +167,38 @@ class ExpectedAnswer:
     forced: bool = False
 
 
+# Refusals for want of money, which waiting does not end. Sources: OpenAI's error codes (429, `insufficient_quota`), LiteLLM
+# (429 or 400, `budget_exceeded`), Anthropic's errors (402, `billing_error`; 400, "Your credit balance is too low").
+_SPENT_429 = re.compile(r"\b(insufficient_quota|budget_exceeded)\b")
+_UNPAID = re.compile(rf"\bHTTP 402\b|{_SPENT_429.pattern}|\bbilling_error\b|credit balance is too low")
+_NO_ACCESS = re.compile(r"\bHTTP (401|403)\b")
+RefusalKind = Literal["access", "payment", "request"]
+
+
 def classify_status(status: int, detail: str) -> Verdict | None:
-    """The verdict that an HTTP status alone implies; None for 2xx."""
+    """The verdict that an HTTP status implies, of 429 with the server's words; None for 2xx."""
     if 200 <= status < 300:
         return None
     text = f"HTTP {status}" + (f": {detail}" if detail else "")
+    if status == 429 and _SPENT_429.search(detail):
+        return Verdict(Outcome.REJECTED, text)
     return Verdict(STATUSES.get(status, Outcome.HTTP_5XX if status >= 500 else Outcome.REJECTED), text)
+
+
+def refusal_kind(detail: str) -> RefusalKind:
+    """What a refusal is about, by the detail of its verdict: the key's access, the account's money, or the request itself."""
+    return "payment" if _UNPAID.search(detail) else "access" if _NO_ACCESS.search(detail) else "request"
+
+
+def access_remedy(detail: str, setting: str) -> str:
+    """What to change after a refusal for access or payment; "" for others. setting: configuration key of the sent key; "" for none"""
+    kind = refusal_kind(detail)
+    if kind == "payment":
+        return f"the account of {f'the key in {setting}' if setting else 'this target'} needs money or a higher limit"
+    if kind == "access" and not setting:
+        return "the target has no `auth`: set bearer_token_file, or header and key_file"
+    valid = f"give a key in {setting} that is valid and has access"
+    return "" if kind == "request" else valid if "HTTP 401" in detail else f"{valid}, or let a firewall pass the prober"
 
 
 def classify(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 from prober import __version__
-from prober.config.server import Auth, TlsSpec
+from prober.config.server import SECRET_HEADERS, Auth, TlsSpec
 from prober.config.target import TargetSpec
 from prober.measure.api import APIS
 from prober.net.certificates import BadCertificate, client_tls
@@ -62,6 +62,13 @@ class Endpoint:
         if token is not None:
             self.redactor.add_rotating(token)
         return token
+
+    @property
+    def key_setting(self) -> str:
+        """Configuration key of the token or key that requests carry; "" without one."""
+        if self.auth is not None:
+            return f"auth.{self.auth.secret_key}"
+        return next((f"headers.{name}" for name, _ in self.headers if name.lower() in SECRET_HEADERS), "")
 
     def credential(self, token: str | None) -> dict[str, str]:
         """The header that carries the token or key; empty without one."""

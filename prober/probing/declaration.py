@@ -15,6 +15,7 @@ def _monitors(shared: Shared) -> Iterator[Monitor]:
     for make in (
         partial(recorder.TargetProbes, registry),
         partial(recorder.TargetFailures, registry),
+        partial(recorder.TargetRefusals, registry),
         partial(recorder.TargetTrust, registry),
         partial(recorder.TargetBuffering, registry, events),
         partial(recorder.TargetCaching, events),

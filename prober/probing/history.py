@@ -114,6 +114,7 @@ class TargetHistory(TargetObserver):
     """Results of a target's recent probes, for pages and the API.
 
     outcomes: scheduled probes by outcome, since the target appeared
+    answered_unix_s: due time of the last scheduled probe that was answered; None before the first
     """
 
     def __init__(self, history: ProbeHistory, name: str) -> None:
@@ -122,13 +123,16 @@ class TargetHistory(TargetObserver):
         self._failures: deque[ProbeResult] = deque()
         self.outcomes: Counter[str] = Counter()
         self.samples: dict[tuple[str, str], Samples] = {}  # by workload and signal
+        self.answered_unix_s: float | None = None
 
     def summary(self) -> dict[str, Any]:
-        return {"outcomes": dict(self.outcomes.most_common())}
+        return {"outcomes": dict(self.outcomes.most_common()), "answered": self.answered_unix_s}
 
     def probe_ended(self, result: ProbeResult) -> None:
         self.add(result)
         self.outcomes[result.outcome.value] += 1
+        if result.outcome in ANSWERED:
+            self.answered_unix_s = result.unix_s
         if result.outcome not in ANSWERED or result.warm_up or result.cached:
             return
         timeline = result.timeline

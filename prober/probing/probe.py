@@ -10,7 +10,7 @@ from random import Random
 
 from prober.measure.api import APIS, CHAT
 from prober.measure.chat import OPTIONAL_FIELDS, OTHER_LIMIT
-from prober.measure.outcome import ANSWERED, ExpectedAnswer, Outcome, Trait, Verdict, checked, classify
+from prober.measure.outcome import ANSWERED, ExpectedAnswer, Outcome, Trait, Verdict, access_remedy, checked, classify
 from prober.measure.printable import printable
 from prober.measure.recording import Recording
 from prober.measure.request import AssistantMessage, Drawer, Request
@@ -449,6 +449,10 @@ class LocalRun(ProbeRun):
     def _completed(self, verdict: Verdict) -> ProbeResult:
         target, draw = self._target, self.request
         timeline, verdict = self.delivered(), self._attributed(verdict)
+        if verdict.outcome is Outcome.REJECTED and (
+            remedy := access_remedy(verdict.detail, target.endpoint.key_setting)
+        ):
+            verdict = replace(verdict, detail=f"{verdict.detail}; {remedy}")
         identity = self._identity
         ok = verdict.outcome in ANSWERED
         usage = timeline.usage

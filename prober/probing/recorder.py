@@ -10,7 +10,7 @@ from typing import Any
 from prober.exposition.buckets import COARSE, MEDIUM, bounds
 from prober.exposition.families import Histogram, Registry, Series
 from prober.measure.buffering import Buffering
-from prober.measure.outcome import ANSWERED, BAD, NEUTRAL, Outcome
+from prober.measure.outcome import ANSWERED, BAD, NEUTRAL, Outcome, refusal_kind
 from prober.measure.printable import shown_name
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, TargetEvent, TargetState, WorkloadState
@@ -181,7 +181,9 @@ class TargetProbes(TargetObserver):
 log = logging.getLogger(__name__)
 SLOT_NS = 10 * 10**9  # probes are counted in slots, so that a high rate needs no more memory
 FAILURE_WINDOW_NS, TRUST_WINDOW_NS = 300 * 10**9, 600 * 10**9
+REFUSAL_WINDOW_NS = 1500 * 10**9  # the 15 minutes of LLMProbeRejected, and the ten that it waits
 MAX_FAILURE_CHARS = 200
+MAX_REFUSAL_CHARS = 500  # the server's words (`payload.MAX_SERVER_TEXT_CHARS`), and the setting to change
 # Request identifiers in a text, each of which would create a series: a UUID, or 16 hexadecimal digits or more.
 _REQUEST_IDS = re.compile(
     r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b(?=[a-f]*[0-9])[0-9a-f]{16,}\b", re.IGNORECASE
@@ -224,17 +226,23 @@ class RecentCounts:
 class TargetFailures(TargetObserver):
     """Exports the most frequent reason of a target's failures in the last five minutes, with its latest text."""
 
+    info, window_ns, max_chars = series.FAILURE_INFO, FAILURE_WINDOW_NS, MAX_FAILURE_CHARS
+
     def __init__(self, registry: Registry, observed: ObservedTarget) -> None:
         self._registry, self._observed = registry, observed
-        self._recent = RecentCounts(FAILURE_WINDOW_NS)
+        self._recent = RecentCounts(self.window_ns)
         self._texts: dict[str, str] = {}  # text of the last failure by reason, latest last
         self._alarm: TimerHandle | None = None  # fires when failures leave the window
 
+    def reason(self, result: ProbeResult) -> str:
+        """The reason as which a probe is counted; "" for none."""
+        return result.outcome.value if result.outcome in BAD else ""
+
     def probe_ended(self, result: ProbeResult) -> None:
-        if result.outcome in BAD:
-            reason, text = result.outcome.value, result.detail.replace(result.request_id or "\0", "…")
+        if reason := self.reason(result):
+            text = result.detail.replace(result.request_id or "\0", "…")
             self._texts.pop(reason, None)
-            self._texts[reason] = shown_name(_REQUEST_IDS.sub("…", text), MAX_FAILURE_CHARS)
+            self._texts[reason] = shown_name(_REQUEST_IDS.sub("…", text), self.max_chars)
             self._recent.add(self._observed.target.clock.now_ns(), reason)
             self._show()
 
@@ -249,12 +257,21 @@ class TargetFailures(TargetObserver):
         counts = self._recent.at(now_ns)
         reason = max(reversed(self._texts), key=counts.__getitem__, default="")  # of equals, the latest
         labels = (name, reason, self._texts.get(reason, ""))
-        self._registry.keep(series.FAILURE_INFO, {labels} if counts[reason] else (), name)
+        self._registry.keep(self.info, {labels} if counts[reason] else (), name)
         if not counts[reason]:
             return
-        self._registry.show(series.FAILURE_INFO, 1.0, *labels)
+        self._registry.show(self.info, 1.0, *labels)
         self.removed()
         self._alarm = clock.call_at(self._recent.next_end_ns, self._show)
+
+
+class TargetRefusals(TargetFailures):
+    """The same of refused probes, by what the refusal is about."""
+
+    info, window_ns, max_chars = series.REFUSAL_INFO, REFUSAL_WINDOW_NS, MAX_REFUSAL_CHARS
+
+    def reason(self, result: ProbeResult) -> str:
+        return refusal_kind(result.detail) if result.outcome is Outcome.REJECTED else ""
 
 
 class TargetTrust(TargetObserver):

@@ -1,6 +1,16 @@
 """Series, alerts and the recording rule about probes."""
 
-from prober.exposition.alerting import Alert, Link, Rule, Severity, happening, no_data, of_present, probe_increase
+from prober.exposition.alerting import (
+    Alert,
+    Link,
+    Rule,
+    Severity,
+    happening,
+    no_data,
+    of_present,
+    probe_increase,
+    query,
+)
 from prober.exposition.dashboards.queries import LEVEL, RECORDED_P99, RECORDED_SIGNALS, RECORDED_WINDOW, quantile
 from prober.exposition.families import counter, gauge, histogram
 
@@ -10,6 +20,12 @@ FAILURES = counter("llmslo_probe_failures_total", "Probes that failed by the tar
 FAILURE_INFO = gauge(
     "llmslo_failure_info",
     "1 while probes failed in the last five minutes: their most frequent reason, and what the last of them says, up to 200 characters.",
+    *("target", "reason", "text"),
+)
+REFUSAL_INFO = gauge(
+    "llmslo_refusal_info",
+    "1 while probes were rejected in the last 25 minutes: why most were (access, payment or request), and what the last of them says, "
+    "with the setting to change.",
     *("target", "reason", "text"),
 )
 NEUTRAL = counter(
@@ -110,6 +126,12 @@ PHASES = ("dns", "tcp", "proxy", "tls")
 TOKEN_KINDS = ("prompt", "completion", "cached")
 
 
+# Template: whether a prober of the target has any answer (if none has, a sample without labels), and why probes were refused.
+_NO_ANSWER = 'min(llmslo_target_state{target=%[1]q,state="rejected"}) == 1'
+_REFUSED = (
+    f"{{{{ range {query(f'{_NO_ANSWER} or {REFUSAL_INFO}{{target=%[1]q}}', 'target')} }}}}"
+    "{{ with .Labels.reason }} {{ . }}: {{ else }} Nothing is measured.{{ end }}{{ .Labels.text }}{{ end }}"
+)
 OF_WORKLOAD = Link("target", ("target", "workload"))
 # Before a certificate expires: time to order one manually, and the last working day before a weekend.
 CERT_WARNING_S, CERT_CRITICAL_S = 14 * 86_400, 3 * 86_400
@@ -130,10 +152,9 @@ def alerts() -> tuple[Alert, ...]:
             "LLMProbeRejected",
             "warning",
             of_present(f"({rejected} >= 3\nor\n{no_data('rejected')})", "llmslo_probes_neutral_total"),
-            "5m",
+            "10m",
             "{{ $labels.target }} rejects the probes",
-            "Of workload {{ $labels.workload }} every probe, or three in 15 minutes: the server does not accept the token, the model "
-            "or the request. Rejected probes measure nothing.",
+            f"Every probe of {{{{ $labels.workload }}}}, or three in 15 minutes.{_REFUSED}",
             link=OF_WORKLOAD,
         ),
     )

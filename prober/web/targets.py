@@ -34,7 +34,7 @@ SLO_KINDS: dict[Compliance, Kind] = {"met": "good", "missed": "past", "no_data":
 RUNBOOKS = {"rejected": "LLMProbeRejected", "over_budget": "LLMProbeBudgetExhausted"}
 WORST_STATES: dict[str, tuple[str, str]] = {
     TargetState.FAILING: ("failing", "LLMTargetFailing"),
-    TargetState.REJECTED: ("rejects the probes", RUNBOOKS["rejected"]),
+    TargetState.REJECTED: ("rejects every probe, so nothing is measured", RUNBOOKS["rejected"]),
 }
 DRIFT_RUNBOOKS = {"ttft": "LLMTTFTP99Drift", "itl": "LLMITLP99Drift"}
 LOW_RATIO = 0.2  # of a budget or capacity: less left is a warning
@@ -355,6 +355,7 @@ class ConcernAnswer(Answer):
 class TargetAnswer(Answer):
     """A target. other_model: the model named by its answers, several joined by `|`; empty if it is `model`.
 
+    answered: due time of the last answered probe; null if none was answered yet
     paused: when it was paused; capacity: result of the last sweep with a capacity, as text
     last_sweep: the last ended sweep, with or without a capacity
     past_cause: diagnosis of a trouble that ended in the last minutes; null for none
@@ -382,6 +383,7 @@ class TargetAnswer(Answer):
     no_data: list[NoDataAnswer] = Field(default_factory=list)
     starting: StartingAnswer | None
     buffered: bool | None = None
+    answered: float | None = None
     paused: float | None
     outcomes: dict[str, int] = Field(default_factory=dict)
     slos: list[SloAnswer] = Field(default_factory=list)
@@ -432,6 +434,13 @@ class TargetAnswer(Answer):
     def is_unanswered(self) -> bool:
         """True if no probe is answered now, so that all measurements describe the past."""
         return self.state in UNANSWERED_STATES
+
+    def drift_words(self, drift: DriftAnswer, now_unix_s: float) -> tuple[Kind, str]:
+        """(kind, text) of a verdict of `drift`: none while no probe is answered."""
+        if not self.is_unanswered:
+            return drift.words(now_unix_s)
+        since = "" if self.answered is None else f" since {clock_time(self.answered, now_unix_s)}"
+        return "unknown", f"no verdict: no probe is answered{since}"
 
     @property
     def latencies(self) -> list[LatencyRow]:
@@ -513,6 +522,7 @@ class TargetAnswer(Answer):
         since = min((slo.burning_since for slo in burning if slo.burning_since is not None), default=None)
         if self.state in WORST_STATES:
             text, runbook = WORST_STATES[self.state]
+            since = self.answered if self.state == TargetState.REJECTED else since
             return self._concern(0, "bad", text, self.reason, runbook, since)
         if burning:
             worst = max(burning, key=lambda slo: slo.burn_rate)

@@ -114,10 +114,11 @@ def test_the_screen_fits_its_size(scene: Callable[[], list[TargetAnswer]], width
         (
             scenes.rejected,
             [
-                "✗ rejects the probes (HTTP 401: invalid api key)",
+                "✗ rejects every probe, so nothing is measured (HTTP 401: invalid api key)",
                 "rejected: HTTP 401: invalid api key (not counted as a failure)",
+                "no verdict: no probe is answered",
             ],
-            ["no problem"],
+            ["no problem", "no drift found"],
         ),
         (draining, ["? draining", "SLO      none is configured"], ["no problem"]),
         (few, ["–: too few samples; p50 needs 20, p95 needs 200, p99 needs 1,000"], []),

@@ -490,7 +490,9 @@ SCENES: dict[str, list[Scene]] = {
         silent("two rejected", 30, neutral("rejected", "0+0x19 2+0x40")),
         fires("every one is, once in ten minutes", 30, no_data("rejected", "0+0x9 1+0x40"), workload="probe"),
         silent("an answer has ended that", 30, no_data("rejected", "0+0x9 1+0x9 0+0x40")),
-        fires("three rejected, the minimum", 10, neutral("rejected", "0 1 2 3+0x40"), workload="probe"),
+        fires("three rejected, the minimum", 22, neutral("rejected", "0+0x9 1 2 3+0x40"), workload="probe"),
+        silent("for nine minutes", 19, no_data("rejected", "0+0x9 1+0x40"), workload="probe"),
+        silent("a single one in between", 40, neutral("rejected", "0+0x19 1+0x40")),
     ],
     "LLMQualityDegraded": [
         fires("a tenth wrong", 55, quality("0+2x60", "0+0.2x60"), workload="golden"),

@@ -37,6 +37,7 @@ from tests.daemon.alert_scenes import (
     drift,
     failing,
     fires,
+    no_data,
     other_instance,
     series_of,
     silent,
@@ -537,6 +538,30 @@ def test_an_alert_about_answers_has_both_shares(promtool: Path, tmp_path: Path) 
     labels = {"severity": "warning", "target": "llama", "workload": "golden", "check": "text"}
     notes = of_llama(rule["annotations"], workload="golden") | {"description": text}
     check_one(promtool, tmp_path, rule, series, alerts(rule["alert"], "10m", labels, notes))
+
+
+KEY_REFUSED = " access: HTTP 401: no; give a key in auth.key_file"
+REFUSAL = series_of("refusal_info", "1+0x60", reason="access", text="HTTP 401: no; give a key in auth.key_file")
+REJECTED = series_of("target_state", "1+0x60", state="rejected") | no_data("rejected", "1+0x60")
+REJECTED_DESCRIPTIONS = {
+    "every probe of the target": (REJECTED | REFUSAL, " Nothing is measured." + KEY_REFUSED),
+    "one of its workloads": (no_data("rejected", "1+0x60") | REFUSAL, KEY_REFUSED),
+    "another prober of it has a valid key": (REJECTED | other_instance(series_of("target_state", "0+0x60", state="rejected")), ""),
+    "another target": (no_data("rejected", "1+0x60") | beside(series_of("target_state", "1+0x60", state="rejected") | REFUSAL), ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REJECTED_DESCRIPTIONS)
+def test_an_alert_about_refusals_says_what_is_not_measured_and_what_to_change(
+    name: str, promtool: Path, tmp_path: Path
+) -> None:
+    """After ten minutes. That nothing is measured is said only where no prober of the target has another answer."""
+    (rule,) = (rule for rule in ALERTS if rule["alert"] == "LLMProbeRejected")
+    series, text = REJECTED_DESCRIPTIONS[name]
+    begin = rule["annotations"]["description"].partition("{{ range")[0].replace("{{ $labels.workload }}", "probe")
+    labels = {"severity": "warning", "target": "llama", "workload": "probe"}
+    notes = of_llama(rule["annotations"]) | {"description": begin + text}
+    check_one(promtool, tmp_path, rule, series, alerts(rule["alert"], "12m", labels, notes))
 
 
 def test_runbook_queries_are_valid_promql(promtool: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -31,7 +32,9 @@ from tests.wire.events import DONE, MODEL, content, end, usage
 from tests.wire.heads import body, stream
 
 pytestmark = pytest.mark.virtual_time
-KEY = "HTTP 401: invalid x-api-key (some_error)"
+KEY = (
+    "HTTP 401: invalid x-api-key (some_error); the target has no `auth`: set bearer_token_file, or header and key_file"
+)
 OUTCOMES = {
     "+": Outcome.OK,
     "-": Outcome.REJECTED,
@@ -252,9 +255,11 @@ async def test_a_key_that_stops_working_is_one_state_with_its_reason_until_a_pro
         assert at["reason"] == {KEY}
         assert at["no data"] == {"a": ("rejected", KEY), "b": ("rejected", KEY)}
         assert at["series"] == {("a", "rejected"), ("b", "rejected")}
-        assert (at["page"].kind, at["page"].text, at["page"].detail) == ("bad", "rejects the probes", KEY)
+        text = "rejects every probe, so nothing is measured"
+        assert (at["page"].kind, at["page"].text, at["page"].detail) == ("bad", text, KEY)
+        assert at["page"].since == pytest.approx(seen.clock.unix_s() - 30.5, abs=1.0), "the last answer"
         assert all(f"the last probe was rejected: {KEY}" in why for why in at["slo"].values())
-        assert f"rejects the probes ({KEY})" in at["watch"]
+        assert re.search(rf"{text}, since \d\d:\d\d:\d\d \({re.escape(KEY)}\)", at["watch"])
         gateway.refused = {}
         await asyncio.sleep(5)
         after = await told(seen, caplog)

@@ -214,23 +214,34 @@ async def arrives(inbox: Inbox, status: str, name: str, **labels: str) -> dict[s
 async def test_faults_arrive_and_resolve_and_quiet_stays_quiet(
     tmp_path: Path, prometheus_binary: Path, alertmanager_binary: Path
 ) -> None:
-    """A burn fires after its fault and ends with it; so do a target that is gone and a prober that was killed. Each is one alert."""
-    rates = dict.fromkeys(("burning", "gone", "quiet"), USUAL)
+    """A burn fires after its fault and ends with it; so do a target that is gone, one without money, and a prober that was killed.
+
+    Each is one alert.
+    """
+    rates = dict.fromkeys(("burning", "gone", "unpaid", "quiet"), USUAL)
     async with staged(tmp_path, prometheus_binary, alertmanager_binary, rates) as (stage, inbox):
         assert set(inbox.about()) <= {"LLMProberUntrusted"}, "nothing was wrong yet"
         stage.fault("burning", ["latency:400"])
+        stage.fault("unpaid", ["http:402"])
         stage.running["gone"].kill()
         stage.running["doomed"].kill()
         stories: tuple[tuple[str, dict[str, str]], ...] = (
             ("LLMErrorBudgetBurn", {"target": "burning", "severity": "critical", "slo": "ttft"}),
             ("LLMTargetFailing", {"target": "gone"}),
+            ("LLMProbeRejected", {"target": "unpaid"}),
             ("LLMProberDown", {"instance": f"127.0.0.1:{stage.probers['doomed']}"}),
         )
         for name, labels in stories:
             await arrives(inbox, "firing", name, **labels)
         burn = await arrives(inbox, "firing", "LLMErrorBudgetBurn", target="burning")
         assert re.search(r"^Last 5 min: \d+ of \d+ events bad\.", burn["annotations"]["description"])
+        unpaid = await arrives(inbox, "firing", "LLMProbeRejected", target="unpaid")
+        said = "Nothing is measured. payment: HTTP 402: mock fault http:402"
+        assert said in unpaid["annotations"]["description"]
+        health = get(f"http://127.0.0.1:{stage.probers['main']}/health/unpaid")
+        assert health.startswith("unknown: rejected: HTTP 402"), "other keys may get answers"
         stage.fault("burning", [])
+        stage.fault("unpaid", [])
         stage.running["gone"] = stage.mock("gone")
         stage.running["doomed"] = stage.prober("doomed", {"other": USUAL})
         for name, labels in stories:
@@ -238,7 +249,11 @@ async def test_faults_arrive_and_resolve_and_quiet_stays_quiet(
         assert set(inbox.about(target="quiet")) <= {"LLMProberUntrusted"}  # which is true of a busy machine
         assert inbox.receivers["search", "critical"] == {"search"}
         assert inbox.receivers["", "critical"] == {"pager"}
-        one_each = {"burning": "LLMErrorBudgetBurn critical", "gone": "LLMTargetFailing critical"}
+        one_each = {
+            "burning": "LLMErrorBudgetBurn critical",
+            "gone": "LLMTargetFailing critical",
+            "unpaid": "LLMProbeRejected warning",
+        }
         fired = {
             (a["labels"].get("target"), f"{a['labels']['alertname']} {a['labels']['severity']}")
             for a in inbox.alerts

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from prober.measure.outcome import ExpectedAnswer, ObservedEnd, Outcome, Trait, Verdict, classify, having
+from prober.measure.outcome import ExpectedAnswer, ObservedEnd, Outcome, Trait, Verdict, access_remedy, classify, having
 from tests.wire.table import read_cases
 
 GOOD = ObservedEnd(status=200, finish_reason="stop", done=True, content_chunks=5, completion_tokens=5)
@@ -96,6 +96,23 @@ def test_every_end_has_its_outcome(observed: ObservedEnd, expected: ExpectedAnsw
     verdict = classify(observed, expected)
     assert verdict.outcome is outcome
     assert verdict.detail or outcome is Outcome.OK or observed.transport_verdict is not None
+
+
+@pytest.mark.parametrize(
+    ("detail", "setting", "remedy"),
+    [
+        ("HTTP 401: no", "", "the target has no `auth`: set bearer_token_file, or header and key_file"),
+        ("HTTP 401: no", "headers.Api-Key", "give a key in headers.Api-Key that is valid and has access"),
+        ("HTTP 403", "auth.key_file", "give a key in auth.key_file that is valid and has access, or let a firewall pass the prober"),
+        ("GET h/v1/models: HTTP 401: no", "auth.key_file", "give a key in auth.key_file that is valid and has access"),
+        ("HTTP 402: pay", "auth.bearer_token_file", "the account of the key in auth.bearer_token_file needs money or a higher limit"),
+        ("HTTP 400: a prompt of 403 tokens is too long", "auth.key_file", ""),
+        ("HTTP 422: quota is no field", "auth.key_file", ""),
+    ],
+)  # fmt: skip
+def test_a_refusal_for_access_or_money_names_the_setting(detail: str, setting: str, remedy: str) -> None:
+    """And never the key. A refusal of the request itself has other remedies."""
+    assert access_remedy(detail, setting) == remedy
 
 
 def test_an_unknown_finish_reason_is_remarked() -> None:

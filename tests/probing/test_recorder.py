@@ -20,8 +20,16 @@ from prober.measure.result import ProbeResult, RetryKind
 from prober.measure.target_state import TargetState
 from prober.measure.timeline import Connection, Timeline
 from prober.probing.observer import ObservedTarget
-from prober.probing.recorder import MAX_FAILURE_CHARS, TRUST_WINDOW_NS, TargetFailures, TargetProbes, TargetTrust
-from prober.probing.series import FAILURE_INFO, TRUSTED
+from prober.probing.recorder import (
+    MAX_FAILURE_CHARS,
+    MAX_REFUSAL_CHARS,
+    TRUST_WINDOW_NS,
+    TargetFailures,
+    TargetProbes,
+    TargetRefusals,
+    TargetTrust,
+)
+from prober.probing.series import FAILURE_INFO, REFUSAL_INFO, TRUSTED
 from tests.observed import StoppedClock, observed, reconfigured
 from tests.virtual import VirtualClock
 
@@ -367,6 +375,28 @@ async def test_a_sentence_of_a_server_is_a_safe_and_steady_label(detail: str, te
     failing.target.probe_ended(failed(Outcome.HTTP_5XX, detail))
     assert failing.shown() == [("http_5xx", text)]
     failing.clock.close()
+
+
+@pytest.mark.virtual_time
+async def test_refusals_are_a_series_of_their_own_for_25_minutes() -> None:
+    """Why most were refused, and the last words with the setting to change; a failure is none."""
+    clock, families = VirtualClock(), registry()
+    target = observed(spec(CONFIG), partial(TargetRefusals, families))
+    target.target.clock = clock
+    shown = partial(families.family(REFUSAL_INFO).of, "t")
+    target.probe_ended(failed(Outcome.HTTP_429, "HTTP 429: slow down"))
+    assert shown() == []
+    unpaid = f"HTTP 402: {'x' * 300}; the account of the key in auth.key_file needs money or a higher limit"
+    for detail in ("HTTP 400: too long", unpaid, unpaid, "HTTP 403: no"):
+        target.probe_ended(failed(Outcome.REJECTED, detail))
+    assert shown() == [("t", "payment", unpaid)]
+    target.probe_ended(failed(Outcome.REJECTED, "HTTP 402: " + "x" * 900))
+    assert len(shown()[0][2]) == MAX_REFUSAL_CHARS
+    await asyncio.sleep(1499)
+    assert shown()
+    await asyncio.sleep(2)
+    assert shown() == []
+    clock.close()
 
 
 @pytest.mark.virtual_time
