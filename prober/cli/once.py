@@ -87,6 +87,7 @@ def draw(result: ProbeResult) -> None:
     connect = ", ".join(f"{phase} {format_duration(seconds)}" for phase, seconds in phases if seconds is not None)
     rows = [("connect", connect)] if connect else []
     rows += [("network", timeline.network_text)] if timeline.network_text else []
+    rows += [("trace id", result.trace_id)] if result.is_traced else []
     if timeline.first_ns is not None:
         rows.append(("TTFT", timeline.why_no_ttft or format_duration(timeline.ttft_s)))
     if timeline.first_answer_ns != timeline.first_ns:

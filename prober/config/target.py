@@ -101,6 +101,29 @@ class HealthSpec(Block):
         return self
 
 
+class TracingSpec(Block):
+    """How a probe is found in the engine's traces. url: page of a trace, with `{trace_id}`; None: pages show only the id"""
+
+    traceparent: Literal["sampled", "unsampled", "none"] = Field(
+        "sampled",
+        description="the header `traceparent` of probes: sampled asks tracers that follow their caller to record the probe, unsampled "
+        "asks them not to, none sends none; one in `headers` is sent instead",
+    )
+    url: str | None = Field(
+        None,
+        description="page of a trace, which the status page links, such as https://jaeger.example/trace/{trace_id}",
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str | None) -> str | None:
+        if url is not None and not (url.startswith(("http://", "https://")) and "{trace_id}" in url):
+            raise mistake(
+                f"{url!r} is no address with a place for the id; write https://jaeger.example/trace/{{trace_id}}"
+            )
+        return url
+
+
 class Overridable(Block):
     """Settings that `defaults` sets for all targets and each target can override."""
 
@@ -125,6 +148,9 @@ class Overridable(Block):
     )
     connect_lead: OptionalDuration = Field(1.0, description="how long before its due time a probe connects")
     timeouts: Timeouts = Field(default_factory=Timeouts, description="when a probe is aborted")
+    tracing: TracingSpec = Field(
+        default_factory=TracingSpec, description="traces of probes in the engine and before it"
+    )
     health: HealthSpec = Field(default_factory=HealthSpec, description="answers of `/health/TARGET`")
     context: ContextSpec = Field(
         default_factory=ContextSpec,

@@ -114,7 +114,7 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
         self.native: Exponential | None = Exponential()
-        self.exemplars: dict[int, tuple[str, float, float]] = {}
+        self.exemplars: dict[int, tuple[ConstantLabels, float, float]] = {}
         self._ends = _ends(bounds)
         name, text = series.name, label_text(series.labels, labels, *constant)
         self._bucket = f"{name}_bucket{text[:-1]}{',' if text else '{'}"
@@ -149,9 +149,9 @@ class Histogram:
         self.native = self.packed = None
         self._text.clear()
 
-    def exemplar(self, value: float, request_id: str, unix_s: float) -> None:
-        """Store a request id as the exemplar of the bucket that contains `value`."""
-        self.exemplars[bisect_left(self.bounds, value)] = (request_id, value, unix_s)
+    def exemplar(self, value: float, labels: ConstantLabels, unix_s: float) -> None:
+        """Store an exemplar of the bucket that contains `value`. labels: at most 128 characters, by OpenMetrics"""
+        self.exemplars[bisect_left(self.bounds, value)] = (labels, value, unix_s)
         self.packed = None
         self._text.pop(True, None)
 
@@ -168,8 +168,8 @@ class Histogram:
             total += count
             out.append(f"{self._bucket}{self._ends[index]}{total}.0")
             if exemplars and index in self.exemplars:
-                request_id, value, unix_s = self.exemplars[index]
-                out.append(f' # {{request_id="{request_id}"}} {number(value)} {unix_s:.3f}')
+                labels, value, unix_s = self.exemplars[index]
+                out.append(f" # {label_text((), (), *labels)} {number(value)} {unix_s:.3f}")
             out.append("\n")
         out.append(f"{self._count_line}{total}.0\n{self._sum_line}{number(self.sum)}\n")
         return "".join(out)

@@ -14,7 +14,7 @@ from functools import lru_cache
 from struct import Struct
 
 from prober.exposition.buckets import ZERO_S, Exponential
-from prober.exposition.families import Family, Histogram, Labels, Value
+from prober.exposition.families import ConstantLabels, Family, Histogram, Labels, Value
 
 _TYPES = {"counter": 0, "gauge": 1, "histogram": 4}
 _DOUBLE = Struct("<d").pack
@@ -113,12 +113,12 @@ def _native(native: Exponential) -> bytes:
     return b"".join(out)
 
 
-def _exemplar(request_id: str, value: float, unix_s: float) -> bytes:
+def _exemplar(labels: ConstantLabels, value: float, unix_s: float) -> bytes:
     """Encodes the exemplar of a Bucket. Its timestamp has milliseconds, as in the text format."""
     seconds, ms = divmod(round(unix_s * 1000), 1000)
     moment = b"\x08" + _varint(seconds) + b"\x10" + _varint(ms * 1_000_000)
-    label = _labels(("request_id",), (request_id,))
-    return _message(b"\x1a", label + b"\x11" + _DOUBLE(value) + _message(b"\x1a", moment))
+    names, values = zip(*labels, strict=True)
+    return _message(b"\x1a", _labels(names, values) + b"\x11" + _DOUBLE(value) + _message(b"\x1a", moment))
 
 
 def _labels(names: tuple[str, ...], values: Labels) -> bytes:

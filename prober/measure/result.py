@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.printable import shown_name
+from prober.measure.request import trace_ids
 from prober.measure.timeline import Timeline
 
 RetryKind = Literal["retry", "fallback"]
@@ -35,6 +36,7 @@ class ProbeResult:
     retry_after_s: pause that a failed answer requests, in seconds from its end
     cert_expiry_unix_s: expiry of the server's certificate, Unix time
     adapter: name of the LoRA adapter, or other model, requested instead of the target's `model`; "" for none
+    is_traced: it was sent with a `traceparent` of the prober
     """
 
     target: str
@@ -60,6 +62,7 @@ class ProbeResult:
     has_asked_length: bool = False
     adapter: str = ""
     worker: int = 0
+    is_traced: bool = False
     _latest: ClassVar["tuple[ProbeResult, ProbeResult] | None"] = None  # the last stored result, and its copy
 
     @property
@@ -74,6 +77,17 @@ class ProbeResult:
         if ProbeResult._latest is None or ProbeResult._latest[0] is not self:
             ProbeResult._latest = self, _cut(self)
         return ProbeResult._latest[1]
+
+    @property
+    def trace_id(self) -> str:
+        """The trace id that was sent; "" if none was."""
+        return trace_ids(self.request_id)[0] if self.is_traced else ""
+
+    @property
+    def exemplar(self) -> tuple[tuple[str, str], ...]:
+        """(name, value) of the labels by which an exemplar names the probe: at most 76 characters."""
+        trace = (("trace_id", self.trace_id),) if self.is_traced else ()
+        return (*trace, ("request_id", self.request_id))
 
     @property
     def reason(self) -> str:

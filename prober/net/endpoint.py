@@ -74,7 +74,14 @@ class Endpoint:
         """The header that carries the token or key; empty without one."""
         return dict((self.auth.credential(token),)) if self.auth is not None and token is not None else {}
 
-    def head(self, method: str, path: str, *, length: int, request_id: str, token: str | None) -> bytes:
+    @property
+    def has_own_trace(self) -> bool:
+        """True if the configuration sets `traceparent` itself."""
+        return any(name.lower() == "traceparent" for name, _ in self.headers)
+
+    def head(
+        self, method: str, path: str, *, length: int, request_id: str, token: str | None, traceparent: str = ""
+    ) -> bytes:
         """Request line and headers. Every request uses a new connection, which is closed afterwards."""
         target = path + self.query
         extra = ""
@@ -90,6 +97,7 @@ class Endpoint:
             "Accept-Encoding: identity",
             "Connection: close",
         ]
+        lines += [f"traceparent: {traceparent}"] if traceparent else []
         if method == "POST":
             lines += ["Content-Type: application/json", f"Content-Length: {length}"]
         lines += [f"{name}: {value}" for name, value in (*self.credential(token).items(), *self.headers)]

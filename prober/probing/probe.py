@@ -13,7 +13,7 @@ from prober.measure.chat import OPTIONAL_FIELDS, OTHER_LIMIT
 from prober.measure.outcome import ANSWERED, ExpectedAnswer, Outcome, Trait, Verdict, access_remedy, checked, classify
 from prober.measure.printable import printable
 from prober.measure.recording import Recording
-from prober.measure.request import AssistantMessage, Drawer, Request
+from prober.measure.request import AssistantMessage, Drawer, Request, trace_ids
 from prober.measure.result import ProbeResult, RetryKind
 from prober.measure.target_state import SILENT_STATES
 from prober.measure.timeline import Connection, Timeline
@@ -73,7 +73,7 @@ async def run_probe(target: Target, drawer: Drawer, due_ns: int) -> ProbeResult 
     due_ns = await target.prepare(due_ns)
     if target.state in SILENT_STATES:
         return None
-    result = await LocalRun(target, await in_turn(target, new_request(target, drawer, due_ns))).send()
+    result = await LocalRun(target, await in_turn(target, new_request(target, drawer, due_ns)), has_trace=True).send()
     target.probed(result)
     return result
 
@@ -164,6 +164,11 @@ class ProbeRun(ABC):
                     request.session.end_turn(answer, tokens)
 
     @property
+    def is_traced(self) -> bool:
+        """True if the request was sent with a `traceparent` of the prober."""
+        return False
+
+    @property
     @abstractmethod
     def answer(self) -> AssistantMessage | None: ...
 
@@ -208,6 +213,7 @@ class ProbeRun(ABC):
             has_asked_length=request.has_asked_length,
             adapter=request.adapter,
             worker=target.worker,
+            is_traced=self.is_traced,
         )
 
 
@@ -218,9 +224,16 @@ Launch = Callable[[Target, Request, Callable[[], bool]], ProbeRun]
 class LocalRun(ProbeRun):
     """A probe sent by the current process."""
 
-    def __init__(self, target: Target, request: Request, is_allowed: Callable[[], bool] = always) -> None:
+    def __init__(
+        self, target: Target, request: Request, is_allowed: Callable[[], bool] = always, *, has_trace: bool = False
+    ) -> None:
+        """has_trace: send `traceparent`, as configured. Requests of experiments have none: their receiver decides what it records."""
         super().__init__(target, request, is_allowed)
         self._api = APIS[target.spec.api]
+        flags = {"sampled": "01", "unsampled": "00"}.get(target.spec.tracing.traceparent)
+        self._traceparent = ""
+        if has_trace and flags and not target.endpoint.has_own_trace:
+            self._traceparent = "-".join(("00", *trace_ids(request.request_id), flags))
         self._recording = Recording(
             target.spec.stream,
             self._api,
@@ -233,6 +246,10 @@ class LocalRun(ProbeRun):
         self._sent = b""
         self.is_late = False  # sent by the prober over BUNCHED_S late, so together with others
         self._stopped: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()  # why it is not sent
+
+    @property
+    def is_traced(self) -> bool:
+        return self._traceparent != "" and self._exchange.is_sent
 
     @property
     def answer(self) -> AssistantMessage | None:
@@ -342,7 +359,13 @@ class LocalRun(ProbeRun):
         model = self.request.adapter or identity.model
         body = self._api.request_body(identity.dialect, self.request, model, target.spec.stream)
         path = f"{identity.base_path}/{self._api.path}"
-        head = target.endpoint.head("POST", path, length=len(body), request_id=self.request.request_id, token=token)
+        head = target.endpoint.head(
+            *("POST", path),
+            length=len(body),
+            request_id=self.request.request_id,
+            token=token,
+            traceparent=self._traceparent,
+        )
         lead_ns = round(target.spec.connect_lead * 1e9)
         for attempt in range(1 + MAX_RECONNECTIONS):
             learnt_ns = target.connect_lead.learnt_ns(target.clock.now_ns())

@@ -103,7 +103,7 @@ class TargetProbes(TargetObserver):
             if value is not None:
                 histogram = self._histogram(declared, workload)
                 histogram.observe(value)
-                histogram.exemplar(value, result.request_id, result.unix_s)
+                histogram.exemplar(value, result.exemplar, result.unix_s)
         if series.TTFT_CALL.name in self._bounds[workload]:
             for declared, value in (
                 (series.TTFT_CALL, timeline.ttft_call_s),

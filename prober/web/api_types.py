@@ -128,11 +128,12 @@ class StampsAnswer(Answer):
 
 
 class EndedProbe(Answer):
-    """A probe without its text, chunks and timestamps."""
+    """A probe without its text, chunks and timestamps. trace_id: sent in `traceparent`; empty if none was sent"""
 
     target: str
     workload: str
     request_id: str
+    trace_id: str
     time: Milliseconds = _at("unix_s")
     outcome: str
     detail: str

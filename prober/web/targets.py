@@ -409,6 +409,7 @@ class TargetAnswer(Answer):
     workloads: list[str] = Field(default_factory=list, exclude=True)  # those that probe it
     probes: Annotated[Sequence[ProbeResult], _AS_IT_IS] = Field((), exclude=True)  # the last ones, latest first
     sweeps: Annotated[Sequence[Result], _AS_IT_IS] = Field((), exclude=True)  # the last results, latest first
+    trace_url: str | None = Field(None, exclude=True)
     sweepable: bool = Field(False, exclude=True)  # the configuration allows sweeps
     swept: Annotated[SweptCapacity | None, _AS_IT_IS] = Field(None, exclude=True)
     estimate: Annotated[Estimate | None, _AS_IT_IS] = Field(None, exclude=True)

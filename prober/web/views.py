@@ -242,6 +242,7 @@ class Views:
                 "paused": target.paused_unix_s,
                 "warnings": list(early_warnings(probes, summary.get("page_problem", ""), now_unix_s)),
                 "estimate": estimate_per_day(spec),
+                "trace_url": spec.tracing.url,
                 "probes": probes,
                 "workloads": list(dict.fromkeys(probe.workload.name for probe in spec.probes)),
                 **summary,

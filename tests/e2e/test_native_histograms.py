@@ -25,6 +25,7 @@ from prober.exposition.families import Form, Histogram, Registry
 from prober.features.engines import series as engines_series
 from prober.features.slo.monitor import SloMonitor
 from prober.measure.outcome import Outcome
+from prober.measure.request import trace_ids
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.probing import series as probe_series
@@ -70,7 +71,9 @@ def recorded(samples: list[float], wide: list[float]) -> Registry:
     for i, value in enumerate(samples):
         first = round(value * 1e9)
         timeline = Timeline(0, first_ns=first, first_answer_ns=first, end_ns=2 * first)
-        target.probe_ended(ProbeResult("t", "probe", f"id-{i}", now + i / 1e6, Outcome.OK, "", timeline))
+        request_id = f"slo-probe-{i:016x}"
+        result = ProbeResult("t", "probe", request_id, now + i / 1e6, Outcome.OK, "", timeline, is_traced=True)
+        target.probe_ended(result)
     for gaps in families[probe_series.CHUNK_GAP.name].children.values():
         assert isinstance(gaps, Histogram)
         gaps.observe(*wide)
@@ -172,8 +175,9 @@ def check_native(prometheus: Prometheus, prober: Prober) -> None:
     exemplars = prometheus.exemplars("llmslo_ttft_seconds")
     assert exemplars
     for exemplar in exemplars:
-        number = int(exemplar["labels"]["request_id"].removeprefix("id-"))
-        assert float(exemplar["value"]) == pytest.approx(prober.samples[number])
+        request_id, trace_id = exemplar["labels"]["request_id"], exemplar["labels"]["trace_id"]
+        assert float(exemplar["value"]) == pytest.approx(prober.samples[int(request_id.removeprefix("slo-probe-"), 16)])
+        assert trace_id == trace_ids(request_id)[0]
 
 
 def check_classic(prometheus: Prometheus, prober: Prober) -> None:
@@ -191,7 +195,9 @@ def check_classic(prometheus: Prometheus, prober: Prober) -> None:
         estimated = prometheus.value(f"histogram_quantile({q}, sum by (le) (rate(llmslo_ttft_seconds_bucket[1m])))")
         value = exact(prober.samples, q)
         assert estimated == pytest.approx(value, rel=0.06 if SLO_S / 2 < value < SLO_S * 2 else 0.13)
-    assert prometheus.exemplars("llmslo_ttft_seconds_bucket")
+    assert {len(exemplar["labels"]["trace_id"]) for exemplar in prometheus.exemplars("llmslo_ttft_seconds_bucket")} == {
+        32
+    }
 
 
 @pytest.mark.parametrize(

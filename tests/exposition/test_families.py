@@ -63,9 +63,9 @@ def test_an_exemplar_shows_at_once_and_only_in_openmetrics() -> None:
     histogram = Histogram(Series("y_seconds", "histogram", "y"), (), BOUNDS)
     histogram.observe(0.5)
     before = histogram.text(True), histogram.text(False)
-    histogram.exemplar(0.5, "slo-probe-1", 1000.5)
+    histogram.exemplar(0.5, (("trace_id", "4b"), ("request_id", "slo-probe-1")), 1000.5)
     line = histogram.text(True).splitlines()[1]
-    assert line == 'y_seconds_bucket{le="1.0"} 1.0 # {request_id="slo-probe-1"} 0.5 1000.500'
+    assert line == 'y_seconds_bucket{le="1.0"} 1.0 # {trace_id="4b",request_id="slo-probe-1"} 0.5 1000.500'
     assert histogram.text(False) == before[0] == before[1]
 
 

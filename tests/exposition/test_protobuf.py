@@ -246,12 +246,12 @@ def test_an_exemplar_has_its_label_value_and_time() -> None:
     histogram = family.histogram(BOUNDS)
     histogram.observe(0.5, 7.0)
     assert not any("exemplar" in bucket for bucket in histogram_of([family])["bucket"])
-    histogram.exemplar(0.5, "slo-probe-1", 1_700_000_000.1234)
-    histogram.exemplar(7.0, "slo-probe-2", 1_700_000_001.0)
+    histogram.exemplar(0.5, (("trace_id", "4b"), ("request_id", "slo-probe-1")), 1_700_000_000.1234)
+    histogram.exemplar(7.0, (("request_id", "slo-probe-2"),), 1_700_000_001.0)
     first, second, third = histogram_of([family])["bucket"]
     assert "exemplar" not in first
     assert second["exemplar"] == {
-        "label": [{"name": "request_id", "value": "slo-probe-1"}],
+        "label": [{"name": "trace_id", "value": "4b"}, {"name": "request_id", "value": "slo-probe-1"}],
         "value": 0.5,
         "timestamp": {"seconds": 1_700_000_000, "nanos": 123_000_000},
     }

@@ -163,6 +163,12 @@ def grafana_link(page: PageView, target: str = "") -> str:
     return page.grafana_url and f"{page.grafana_url}/d/{path}"
 
 
+def trace_link(page: PageView, probe: ProbeResult) -> str:
+    """Address of a probe's trace, where the configuration of its target says it; else ""."""
+    url = next((target.trace_url for target in page.targets if target.name == probe.target), None)
+    return (url or "").replace("{trace_id}", probe.trace_id)
+
+
 def anchor(key: str) -> str:
     """An HTML id for a key, which may have any characters."""
     return sha1(key.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()[:10]
@@ -189,7 +195,7 @@ def percentage(ratio: float, digits: int) -> str:
 
 
 _BY_THEIR_NAMES: tuple[Callable[..., Any], ...] = (
-    *(amount, anchor, binding, bound, clock_time, cut, grafana_link, iso_time, overrun_s, page_link),
+    *(amount, anchor, binding, bound, clock_time, cut, grafana_link, iso_time, overrun_s, page_link, trace_link),
     *(percentage, percentile_name, probe_anchor, probe_kind, query_value, share, signal_name, sparkline),
     *(target_link, timeline_drawing, trend),
 )
