@@ -262,7 +262,8 @@ class TargetRunner:
             text = f"{target.state}, was {self._logged_state}: {target.reason}".removesuffix(": ")
             self._logged_state, group = target.state, self.first_answers
             if group is None or not group.include(self.name, target.state):
-                self._record(f"is {text}{_trace_words(result)}", text)
+                trace = "" if target.state is TargetState.READY else _trace_words(result)
+                self._record(f"is {text}{trace}", text)
         is_beside = result is not None and result.outcome not in NEUTRAL
         for known in target.workloads.values():
             before, state = self._logged_workloads.get(known.workload, TargetState.READY), known.state
