@@ -59,7 +59,7 @@ FILES = {
         "targets:\n  - name: a\n    ulr: http://h\n",
         'c:3: targets[0].ulr: unknown key "ulr"; did you mean "url"? known: allow_link_local, api, arrivals, auth, budget, '
         "connect_lead, context, decode_bound, engine, gpus, headers, health, labels, max_in_flight, metrics, model, name, "
-        "probes, proxy_url, ranks, rate, starting_timeout, stream, sweep, timeouts, tls, url, warmup",
+        "probes, proxy_url, ranks, rate, starting_timeout, stream, sweep, timeouts, tls, tracing, url, warmup",
     ),
     "a missing key": ("targets:\n  - url: http://h\n\n  - name: b\n", "c:4: targets[1].url: needed, but not given"),
     "a mapping for a list": ("targets:\n  url: http://h\n", f"c:1: {TARGETS}"),
