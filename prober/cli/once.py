@@ -88,6 +88,8 @@ def draw(result: ProbeResult) -> None:
     rows = [("connect", connect)] if connect else []
     rows += [("network", timeline.network_text)] if timeline.network_text else []
     rows += [("trace id", result.trace_id)] if result.is_traced else []
+    rows += [("time", timeline.parts_text)] if timeline.parts_text else []
+    rows += [("server's id", result.server_request_id)] if result.server_request_id else []
     if timeline.first_ns is not None:
         rows.append(("TTFT", timeline.why_no_ttft or format_duration(timeline.ttft_s)))
     if timeline.first_answer_ns != timeline.first_ns:

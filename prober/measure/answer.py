@@ -12,6 +12,7 @@ from prober.measure.printable import shown_name
 from prober.measure.quality import CHECKED_CHARS_PER_TOKEN, MIN_CHECKED_CHARS
 from prober.measure.reasoning_marks import ReasoningMarks
 from prober.measure.request import AssistantMessage, ToolUse
+from prober.measure.server_timing import NO_PARTS, TimeParts
 from prober.measure.timeline import HiddenTokens
 from prober.measure.tool_calls import ToolCall, ToolCalls
 
@@ -32,6 +33,7 @@ class Answer:
     prose_chunk: number of the first content chunk that is not reasoning; None before it
     streams_reasoning: reasoning was received, in its own fields or between marks
     choices: number of choices; the usage counts the tokens of all of them
+    timing: parts of the request's time that the server has reported
     """
 
     tokens: int
@@ -43,6 +45,7 @@ class Answer:
     prose_chunk: int | None = None
     streams_reasoning: bool = False
     choices: int = 1
+    timing: TimeParts = NO_PARTS
     _choice: int | None = None
     _reported: Usage | None = None
     _marks: ReasoningMarks = field(default_factory=ReasoningMarks)
@@ -80,6 +83,7 @@ class Answer:
             self.finish_reason = chunk.finish_reason
         if chunk.model and not self.model:
             self.model = shown_name(chunk.model)
+        self.timing = chunk.timing or self.timing
         if chunk.begins_reasoning or chunk.hides_reasoning:
             self._note_hidden(begins_block=chunk.begins_reasoning)
         return has_content

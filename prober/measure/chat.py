@@ -14,6 +14,7 @@ from prober.measure.chunk import Chunk, Usage, no_answer, read_usage, reported_c
 from prober.measure.payload import Malformed, error_of, finish_reason, json_object, shortened, text_of
 from prober.measure.printable import shown_name
 from prober.measure.request import AssistantMessage, Message, Request
+from prober.measure.server_timing import reported_parts
 from prober.measure.tool_calls import CallPiece, argument_text
 
 MAX_CHOICES = 128  # read per answer; OpenAI's API allows no more
@@ -131,7 +132,8 @@ def _chunk(document: dict[str, Any]) -> Chunk:
     if choices and (len(choices) > 1 or not isinstance(choices[0], dict)):
         return _chunk_of_several(document, choices)
     if not choices:
-        return Chunk(usage=_usage(document, {}), model=shown_name(document.get("model")))
+        named, timing = shown_name(document.get("model")), reported_parts(document)
+        return Chunk(usage=_usage(document, {}), model=named, timing=timing)
     choice = choices[0]
     message = choice.get("delta")
     is_whole = message is None and isinstance(choice.get("message"), dict)
@@ -156,6 +158,7 @@ def _chunk(document: dict[str, Any]) -> Chunk:
         index if type(index) is int else 0,
         is_whole=is_whole,
         hides_reasoning=_hides_reasoning(message),
+        timing=reported_parts(document) if finish else None,
     )
 
 

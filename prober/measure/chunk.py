@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from prober.measure.payload import Malformed, count, error_of, excerpt
+from prober.measure.server_timing import TimeParts
 from prober.measure.tool_calls import CallPiece
 
 NO_COUNT = -1  # stands for an impossible number of tokens, which makes the usage unusable (`Answer.unusable_usage`)
@@ -40,6 +41,7 @@ class Chunk(NamedTuple):
     is_whole: the event repeats the whole answer, which was streamed in pieces before
     begins_reasoning: begins a block of reasoning, whose text may never be sent
     hides_reasoning: reports reasoning whose full text may not be sent: encrypted, redacted, summarised or signed
+    timing: parts of the request's time, as the server reports them
     """
 
     answer: str = ""
@@ -57,6 +59,7 @@ class Chunk(NamedTuple):
     is_whole: bool = False
     begins_reasoning: bool = False
     hides_reasoning: bool = False
+    timing: TimeParts | None = None
 
     @property
     def text(self) -> str:

@@ -11,6 +11,7 @@ from prober.measure.chunk import Chunk, no_answer, other_event, read_usage, whol
 from prober.measure.payload import Malformed, error_of, event_type, finish_reason, json_object
 from prober.measure.printable import shown_name
 from prober.measure.request import AssistantMessage, Message, Request
+from prober.measure.server_timing import reported_parts
 from prober.measure.tool_calls import CallPiece, argument_text
 
 ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
@@ -124,4 +125,5 @@ def _end(response: dict[str, Any], status: str) -> Chunk:
     reason = details.get("reason") if isinstance(details, dict) else None
     items = response["output"] if isinstance(response.get("output"), list) else []
     chunk = whole(_item(item, number) for number, item in enumerate(items))
-    return chunk._replace(finish_reason=finish_reason(reason or status), usage=usage, model=model, is_end=True)
+    chunk = chunk._replace(usage=usage, model=model, timing=reported_parts(response))
+    return chunk._replace(finish_reason=finish_reason(reason or status), is_end=True)

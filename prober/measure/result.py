@@ -37,6 +37,7 @@ class ProbeResult:
     cert_expiry_unix_s: expiry of the server's certificate, Unix time
     adapter: name of the LoRA adapter, or other model, requested instead of the target's `model`; "" for none
     is_traced: it was sent with a `traceparent` of the prober
+    server_request_id: the server's own id of the request, to find it in the server's logs; "" if it sent none, or returned `request_id`
     """
 
     target: str
@@ -63,14 +64,15 @@ class ProbeResult:
     adapter: str = ""
     worker: int = 0
     is_traced: bool = False
+    server_request_id: str = ""
     _latest: ClassVar["tuple[ProbeResult, ProbeResult] | None"] = None  # the last stored result, and its copy
 
     @property
     def stored(self) -> "ProbeResult":
         """The result as stored in histories: a failure is cut to MAX_STORED_FAILURE_BYTES, whatever the server sent.
 
-        First the detail is cut, then the first chunk stamps, then the start of the answer. The last result is cached, so that all
-        histories share it.
+        First the parts of its time go, if they leave no room for the detail; then the detail is cut, then the first chunk stamps, then
+        the start of the answer. The last result is cached, so that all histories share it.
         """
         if self.outcome in ANSWERED:
             return self
@@ -122,7 +124,11 @@ def _cut(failure: ProbeResult) -> ProbeResult:
     timeline = replace(timeline, read_delay_s=0.0, max_read_delay_s=0.0)  # were used when the probe ended
     failure = replace(failure, timeline=timeline, rate_limit=EMPTY, retries=failure.retries or EMPTY)
     failure = replace(failure, retry_after_s=None, cert_expiry_unix_s=None)  # not shown later
-    left = MAX_STORED_FAILURE_BYTES - _bare_bytes(failure) - failure.request_id.__sizeof__()
+    ids_bytes = failure.request_id.__sizeof__() + failure.server_request_id.__sizeof__()
+    left = MAX_STORED_FAILURE_BYTES - _bare_bytes(failure) - ids_bytes
+    if failure.detail.__sizeof__() > left and timeline.parts is not None:
+        left += _bare_bytes(timeline.parts)
+        timeline = replace(timeline, parts=None)
     reason, model = _fitting(timeline.finish_reason or "", left // 4), _fitting(timeline.answered_model, left // 4)
     left -= sum(name.__sizeof__() for name in (reason, model) if name)
     if timeline.content_tokens is not None and failure.detail.__sizeof__() + 2 * STAMP_BYTES * chunks > left:

@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 
 from prober.measure.chunk import Usage
 from prober.measure.outcome import LENGTH_REASONS, reason_word
+from prober.measure.server_timing import PART_WORDS, Spans, TimeParts
 
 # A prober that reads later than this may read several tokens at once, and cannot tell who held them back. A quiet machine reads within
 # 0.1 ms (`bench/accuracy.py`).
@@ -87,6 +88,7 @@ class Timeline:
     call_ns: arrival of the first piece of the first tool call
     arguments_ns: arrival of the piece that completed its arguments; None unless they are a JSON object
     charged_tokens: (prompt tokens, output tokens) charged to a budget
+    parts: where its time went, by the server's own words; None if it says nothing of it
     """
 
     intended_ns: int
@@ -117,6 +119,7 @@ class Timeline:
     retransmitted: int | None = None
     read_delay_s: float = 0.0
     max_read_delay_s: float = 0.0
+    parts: TimeParts | None = None
     _flush_starts: Sequence[int] | None = field(default=None, init=False, repr=False, compare=False)
     _latest: ClassVar["tuple[Timeline, list[float]] | None"] = None  # the last timeline asked for its ITLs, and these
 
@@ -176,6 +179,27 @@ class Timeline:
         resent = f", {self.retransmitted} segments sent again" if self.retransmitted else ""
         round_trip = f" (round trip {format_duration(self.round_trip_s)}{resent})" if self.round_trip_s else ""
         return f"{format_duration(self.network_s)} until its host, or a proxy, had the request{round_trip}"
+
+    @property
+    def spans(self) -> Spans:
+        """The measured times into which the parts of the probe's time must fit."""
+        headers_s = (
+            None if self.headers_ns is None or self._done_ns is None else (self.headers_ns - self._done_ns) / 1e9
+        )
+        last_ns = self.end_ns or self.cut_ns or (self.content_ns[-1] if self.content_ns else self.headers_ns)
+        end, first = self._bounds_s(last_ns, last_ns), self.bounds_s("ttft")
+        end_s = None if end is None else end[1]
+        return Spans(self.network_s, headers_s, end_s if first is None else first[1], end_s)
+
+    @property
+    def parts_text(self) -> str:
+        """The parts of the probe's time as text, with what is left of its E2E; "" if its server says nothing of it."""
+        if self.parts is None:
+            return ""
+        shown = {PART_WORDS.get(name, name): seconds for name, seconds in self.parts.known().items()}
+        if self.e2e_s is not None and (rest_s := self.e2e_s - sum(shown.values())) > 0:
+            shown["unexplained"] = rest_s
+        return ", ".join(f"{name} {format_duration(seconds)}" for name, seconds in shown.items())
 
     @property
     def ttft_s(self) -> float | None:

@@ -204,6 +204,15 @@ def network() -> list[Panel]:
             width=12,
         ),
         _client_and_engine(),
+        series(
+            "Where the time of probes goes",
+            "Mean time of the probes of all workloads in each part that the server or a gateway tells: queue, prefill, decode and "
+            "others. Bad: one that grows; it is the one to look at. No data: no server tells.",
+            "s",
+            Query(_mean(probe_series.PART, TARGET, "target, part"), "{{part}}"),
+            width=12,
+            empty="no server tells",
+        ),
         states(
             "Streams",
             "Whether tokens arrive one by one. Bad: buffered. Answers arrive all at once, which leaves TPOT and ITL without data, or "
@@ -231,24 +240,22 @@ def network() -> list[Panel]:
     ]
 
 
+def _mean(histogram: Name, select: str, level: str = "target") -> str:
+    """PromQL: the mean by the labels of `level`. Means are exact; quantiles of two histograms differ by their buckets."""
+    total, count = (f"sum by ({level}) (rate({histogram}_{part}{{{select}}}[{STEP}]))" for part in ("sum", "count"))
+    native = f"sum by ({level}) (rate({histogram}{{{select}}}[{STEP}]))"
+    return f"(({total} / ({count} > 0)) or (histogram_sum({native}) / (histogram_count({native}) > 0)))"
+
+
 def _client_and_engine() -> Panel:
-    """Panel that compares the probes' mean TTFT with the engine's.
-
-    Means are exact; quantiles of two histograms differ by their buckets.
-    """
-
-    def mean(histogram: Name, select: str) -> str:
-        total, count = (f"sum by (target) (rate({histogram}_{part}{{{select}}}[{STEP}]))" for part in ("sum", "count"))
-        native = f"sum by (target) (rate({histogram}{{{select}}}[{STEP}]))"
-        return f"(({total} / ({count} > 0)) or (histogram_sum({native}) / (histogram_count({native}) > 0)))"
-
+    """Panel that compares the probes' mean TTFT with the engine's."""
     return series(
         "TTFT by client and by engine",
         "Mean TTFT of the probes beside the engine's own mean TTFT of all its requests. Bad: the client's grows and the engine's does "
         "not: look at the network, proxies or the engine's API server.",
         "s",
-        Query(mean(probe_series.TTFT, PROBES), "client"),
-        Query(mean("llmslo_engine_ttft_seconds", TARGET), "engine"),
+        Query(_mean(probe_series.TTFT, PROBES), "client"),
+        Query(_mean("llmslo_engine_ttft_seconds", TARGET), "engine"),
         width=12,
         overrides=[fixed_color("client", BLUE), fixed_color("engine", ORANGE)],
     )

@@ -28,7 +28,7 @@ STEP_S = 10.0  # resolution of the times of recent values
 FAILURE_FACTOR = 4  # ratio of stored failures to successes, because people look for failures
 MAX_RESULTS = 25_000  # for all targets together
 MAX_BYTES = 48 << 20  # for all targets together; the largest target loses its oldest results
-RESULT_BYTES = 1_600  # of a result, without texts and timestamps
+RESULT_BYTES = 1_850  # of a result, without texts and timestamps
 MIN_SUCCESSES = 4  # per target, however many targets there are
 
 

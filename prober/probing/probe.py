@@ -11,10 +11,11 @@ from random import Random
 from prober.measure.api import APIS, CHAT
 from prober.measure.chat import OPTIONAL_FIELDS, OTHER_LIMIT
 from prober.measure.outcome import ANSWERED, ExpectedAnswer, Outcome, Trait, Verdict, access_remedy, checked, classify
-from prober.measure.printable import printable
+from prober.measure.printable import printable, shown_name
 from prober.measure.recording import Recording
 from prober.measure.request import AssistantMessage, Drawer, Request, trace_ids
 from prober.measure.result import ProbeResult, RetryKind
+from prober.measure.server_timing import time_parts
 from prober.measure.target_state import SILENT_STATES
 from prober.measure.timeline import Connection, Timeline
 from prober.net.connection import Broken, cert_expiry, connect
@@ -36,6 +37,9 @@ NOT_KEPT = AssistantMessage("assistant", "")  # stands for an answer that no lat
 SESSION_OVER = (
     "its session ends: the answer is far longer than asked for, or its tool calls are too many or no JSON objects"
 )
+# Headers with the server's id of a request: of OpenAI, vLLM and others; of Anthropic, also what LiteLLM passes on; of LiteLLM.
+REQUEST_IDS = ("x-request-id", "request-id", "x-litellm-call-id")
+MAX_ID_CHARS = 100  # OpenAI's has 36, a UUID with a prefix; memory of stored failures is limited
 MAX_HEADER_DIGITS = 15  # of a number in a header: a longer one is no count of requests or tokens
 RATE_LIMITS = {  # header → kind of `llmslo_rate_limit_remaining`
     **{f"x-ratelimit-remaining-{kind}": kind for kind in ("requests", "tokens")},
@@ -467,6 +471,7 @@ class LocalRun(ProbeRun):
             finish_reason=None if reason is None else redact(reason),
             answered_model=redact(model),
             charged_tokens=self._charged_tokens(),
+            parts=time_parts(exchange.headers, self._recording.answer.timing, timeline.spans),
         )
 
     def _completed(self, verdict: Verdict) -> ProbeResult:
@@ -505,6 +510,9 @@ class LocalRun(ProbeRun):
             retries=gateway_retries(self._exchange.headers),
             retry_after_s=None if ok else requested_pause_s(self._exchange.headers, target.clock.unix_s()),
             cert_expiry_unix_s=cert_expiry(self._exchange),
+            server_request_id=target.endpoint.redactor.redact(
+                server_request_id(self._exchange.headers, draw.request_id)
+            ),
         )
 
     def _charged_tokens(self) -> tuple[int, int]:
@@ -535,6 +543,12 @@ def gateway_retries(headers: Mapping[str, str]) -> dict[RetryKind, int]:
         if (count := header_number(headers, header)) is not None:
             retries[kind] = retries.get(kind, 0) + max(0, int(count) - counts_first)
     return retries
+
+
+def server_request_id(headers: Mapping[str, str], request_id: str) -> str:
+    """The server's own id of a request, from response headers; "" without one, or if it is `request_id`, as sent."""
+    ids = (shown_name(headers.get(name), MAX_ID_CHARS) for name in REQUEST_IDS)
+    return next((name for name in ids if name not in ("", request_id)), "")
 
 
 def header_number(headers: Mapping[str, str], name: str) -> float | None:

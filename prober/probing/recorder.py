@@ -94,6 +94,8 @@ class TargetProbes(TargetObserver):
         if result.cached:
             self._registry.value(series.CACHED, *key).inc()
             return
+        for part, seconds in timeline.parts.known().items() if timeline.parts is not None else ():
+            self._registry.histogram(series.PART, COARSE, self._name, part).observe(seconds)
         for declared, value in (
             (series.TTFT, timeline.ttft_s),
             (series.TPOT, timeline.tpot_s),

@@ -103,6 +103,11 @@ NETWORK = histogram(
     "Time from the departure of a request until the host of the target, or of its proxy, has acknowledged it, by the kernel.",
     "target",
 )
+PART = histogram(
+    "llmslo_probe_part_seconds",
+    "Parts of the time of probes, where the server or a gateway tells of it: see the method. All workloads of the target together.",
+    *("target", "part"),
+)
 SEND_LAG = histogram("llmslo_send_lag_seconds", "The prober's own lateness in sending. In no latency.", "target")
 TOKENS = counter("llmslo_probe_tokens_total", "Tokens that probing used, as the server counts them.", *_PROBE, "kind")
 COST = counter("llmslo_probe_cost_dollars_total", "What probing cost at the configured price.", "target")

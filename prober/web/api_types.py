@@ -153,6 +153,8 @@ class ProbeAnswer(EndedProbe):
     why_no_tpot: why an answer with content has no TPOT, else empty; content that arrived at once has no ITL either
     why_no_ttft, why_no_ttft_answer: why an answer with content has no TTFT, or no TTFT of its answer, else empty
     network_s: from the departure of the request until the target's host, or its proxy, acknowledged it
+    parts_s: where its time went, in seconds by part, as far as the server and the gateways tell; empty if they do not
+    server_request_id: the server's own id of the request; empty if it sent none
     round_trip_s, retransmitted: round trip of the connection at its end, and number of retransmitted segments
     """
 
@@ -167,6 +169,7 @@ class ProbeAnswer(EndedProbe):
     content_chunks: Annotated[int, BeforeValidator(len)] = _at("timeline", "content_ns")
     ttft_answer_s: float | None = _at("timeline", "ttft_answer_s")
     retries: dict[str, int]
+    server_request_id: str
     calls: int = _at("timeline", "calls")
     ttft_call_s: float | None = _at("timeline", "ttft_call_s")
     arguments_s: float | None = _at("timeline", "arguments_s")
@@ -174,6 +177,9 @@ class ProbeAnswer(EndedProbe):
     why_no_ttft: str = _at("timeline", "why_no_ttft")
     why_no_ttft_answer: str = _at("timeline", "why_no_ttft_answer")
     network_s: float | None = _at("timeline", "network_s")
+    parts_s: Annotated[dict[str, float], BeforeValidator(lambda it: {} if it is None else it.known())] = _at(
+        "timeline", "parts"
+    )
     round_trip_s: float | None = _at("timeline", "round_trip_s")
     retransmitted: int | None = _at("timeline", "retransmitted")
     send_lag_s: float | None = _at("timeline", "send_lag_s")

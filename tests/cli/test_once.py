@@ -9,6 +9,7 @@ import pytest
 from prober.cli.once import draw
 from prober.measure.chunk import Usage
 from prober.measure.outcome import Outcome
+from prober.measure.server_timing import TimeParts
 from prober.measure.timeline import Timeline
 from prober.mock.delays import Constant
 from prober.mock.service import Behaviour, Settings
@@ -41,6 +42,18 @@ def test_a_gateway_that_holds_the_answer_back_is_named(
     draw(replace(probe(0, Random(1)), outcome=outcome, timeline=timeline))
     words = "buffered: the answer arrived all at once or in flushes of 4 chunks or more; something on the way, such as a gateway"
     assert (words in capsys.readouterr().out) is is_named
+
+
+def test_where_the_time_went_is_told_as_far_as_the_server_tells(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the server's own id of the request; a server that says nothing has neither line."""
+    parts = TimeParts(network_s=0.002, gateway_s=0.011, queue_s=0.24)
+    told = replace(probe(0, Random(1)), timeline=replace(STREAMED, parts=parts), server_request_id="req_1")
+    draw(told)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "time network 2 ms, gateway 11 ms, queue 240 ms" in shown
+    assert "server's id req_1" in shown
+    draw(probe(0, Random(1)))
+    assert "server's id" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

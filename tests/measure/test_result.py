@@ -16,6 +16,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.payload import Malformed, error_message, json_object
 from prober.measure.recording import Recording
 from prober.measure.result import MAX_STORED_FAILURE_BYTES, ProbeResult
+from prober.measure.server_timing import TimeParts
 from prober.measure.timeline import Connection, Timeline
 
 BEGIN_NS = 10**15
@@ -28,12 +29,13 @@ def result(outcome: Outcome, detail: str = "", text: str = "", chunks: int = 0, 
     stamps = array("q", range(BEGIN_NS, BEGIN_NS + 10_000_000 * chunks, 10_000_000))
     answer = Timeline(
         BEGIN_NS + 2, connection, BEGIN_NS + 3, BEGIN_NS + 4, BEGIN_NS + 5, BEGIN_NS + 6, BEGIN_NS + 7, stamps,
+        parts=TimeParts(0.1, 0.2, 0.3, 0.4, 0.5, 0.6),
         usage=Usage(1000, 3000, 500, 600), calls=300, call_ns=BEGIN_NS + 8, arguments_ns=BEGIN_NS + 9, charged_tokens=(1000, 3000),
     )  # fmt: skip
     return ProbeResult(
         "one", "probe", f"prober-{BEGIN_NS:032x}", BEGIN_NS / 7, outcome, detail, replace(answer, **timeline), "m", "vllm", 1000, 3000,
         text=text, rate_limit={"requests": 1e9, "tokens": 1e10}, retries={"retry": 1000, "fallback": 1001}, retry_after_s=2.5,
-        cert_expiry_unix_s=BEGIN_NS / 3,
+        cert_expiry_unix_s=BEGIN_NS / 3, server_request_id=f"req-{BEGIN_NS:096x}",
     )  # fmt: skip
 
 
@@ -73,6 +75,8 @@ def test_a_stored_failure_takes_two_kib_whatever_came(
     assert whole.detail.startswith(words.removesuffix("…"))
     assert bool(note) == (len(stored.timeline.content_ns) < chunks)
     assert (stored.request_id, stored.timeline.ttft_s) == (whole.request_id, whole.timeline.ttft_s)
+    assert stored.server_request_id == whole.server_request_id
+    assert stored.timeline.parts in (whole.timeline.parts, None)
     assert stored.timeline.e2e_s == whole.timeline.e2e_s
 
 
@@ -81,9 +85,8 @@ def test_a_usual_failure_is_stored_whole() -> None:
     connection = Connection(0, BEGIN_NS, 0.1, 0.2, 0.3, 0.4)
     refused = ProbeResult("one", "w", "id", 1.0, Outcome.HTTP_5XX, "x" * 309 + "…", Timeline(0, connection, BEGIN_NS))
     assert refused.stored == refused
-    cut = ProbeResult(
-        "one", "w", "id", 1.0, Outcome.RESET, "d" * 80, Timeline(0, connection, content_ns=range(48)), text="t" * 150
-    )
+    timeline = Timeline(0, connection, content_ns=range(48), parts=TimeParts(0.1, 0.2, 0.3))
+    cut = ProbeResult("one", "w", "id", 1.0, Outcome.RESET, "d" * 80, timeline, text="t" * 150)
     assert cut.stored == cut
 
 

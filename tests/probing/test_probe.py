@@ -28,7 +28,7 @@ from prober.mock.service import Behaviour, Settings
 from prober.net.clock import Clock
 from prober.net.endpoint import Endpoint
 from prober.net.exchange import LINGER_S
-from prober.probing.probe import LocalRun, header_number, new_request, run_probe
+from prober.probing.probe import LocalRun, header_number, new_request, run_probe, server_request_id
 from prober.probing.target import Identity, Target
 from prober.workload.budget import Budget
 from prober.workload.prompts import GoldenPrompt
@@ -767,6 +767,36 @@ async def test_retries_of_a_gateway_are_those_that_its_headers_tell(
     result = await told(status, *headers)
     assert result.outcome is (Outcome.OK if status == "200 OK" else Outcome.HTTP_5XX)
     assert result.retries == retries
+
+
+@pytest.mark.parametrize(
+    ("headers", "server_id"),
+    [
+        (["X-Request-Id: req_6f1c"], "req_6f1c"),
+        (["request-id: req_011C"], "req_011C"),
+        (["x-litellm-call-id: 386e", "x-request-id: "], "386e"),
+        ([f"x-request-id: {'x' * 200}"], f"{'x' * 99}…"),
+        (["x-amzn-trace-id: Root=1"], ""),
+    ],
+)
+@pytest.mark.parametrize("status", ["200 OK", "503 Service Unavailable"])
+async def test_the_servers_own_id_of_the_request_is_kept(headers: list[str], server_id: str, status: str) -> None:
+    """Of answers and of failures, shortened; it finds the request in the server's log."""
+    assert (await told(status, *headers)).server_request_id == server_id
+
+
+def test_an_id_that_the_server_returns_is_not_its_own() -> None:
+    """vLLM returns the id that the prober sent."""
+    assert server_request_id({"x-request-id": "slo-probe-1", "request-id": "other"}, "slo-probe-1") == "other"
+    assert server_request_id({"x-request-id": "slo-probe-1"}, "slo-probe-1") == ""
+
+
+async def test_parts_of_its_time_come_from_the_headers_too() -> None:
+    """A gateway's own time is a part of an answer's; a claim that is longer than the probe is none."""
+    result = await told("200 OK", "x-litellm-overhead-duration-ms: 0.25", "x-litellm-timing-llm-api-ms: 70000")
+    assert result.timeline.parts is not None
+    assert (result.timeline.parts.gateway_s, result.timeline.parts.until_headers_s) == (0.00025, None)
+    assert (await told("200 OK")).timeline.parts is None
 
 
 @pytest.mark.parametrize(("asked", "seconds"), [("30", 30.0), ("Tue, 14 Nov 2023 22:13:50 GMT", 30.0)])

@@ -17,6 +17,7 @@ from prober.features.slo.monitor import SloMonitor
 from prober.measure.chunk import Usage
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult, RetryKind
+from prober.measure.server_timing import TimeParts
 from prober.measure.target_state import TargetState
 from prober.measure.timeline import Connection, Timeline
 from prober.probing.observer import ObservedTarget
@@ -178,6 +179,20 @@ def test_the_network_has_a_histogram_where_the_kernel_tells() -> None:
     found = samples(families)
     assert found[("llmslo_network_seconds_count", ("t",))] == 2
     assert found[("llmslo_network_seconds_sum", ("t",))] == pytest.approx(0.05)
+
+
+def test_the_parts_of_the_time_have_a_histogram_each_where_the_server_tells() -> None:
+    """Of probes whose latencies count; a target that says nothing has none, and no part is 0 that nobody knows."""
+    recorder, families = declared()
+    recorder.probe_ended(GOOD)
+    assert not [name for name, _ in samples(families) if "probe_part" in name]
+    told = replace(GOOD, timeline=replace(GOOD.timeline, parts=TimeParts(queue_s=0.24, decode_s=0.53)))
+    for result in (told, told, replace(told, warm_up=True), replace(told, outcome=Outcome.RESET)):
+        recorder.probe_ended(result)
+    found = samples(families)
+    counts = {labels[1]: value for (name, labels), value in found.items() if name == "llmslo_probe_part_seconds_count"}
+    assert counts == {"queue": 2, "decode": 2}
+    assert found[("llmslo_probe_part_seconds_sum", ("t", "queue"))] == pytest.approx(0.48)
 
 
 INVALID = replace(GOOD, outcome=Outcome.INVALID)

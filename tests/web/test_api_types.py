@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from random import Random
 
+from prober.measure.server_timing import TimeParts
 from prober.web.api_types import ProbeAnswer, SweepAnswer, dumped
 from tests.results.samples import sweep
 from tests.web import scenes
@@ -46,6 +47,15 @@ def test_a_ttft_that_is_an_interval_is_null_with_its_bounds() -> None:
     assert "read together with later chunks" in answer["why_no_ttft"]
     answer = json.loads(dumped(ProbeAnswer.model_validate(probe)))
     assert (answer["why_no_ttft"], answer["network_s"], answer["retransmitted"]) == ("", None, None)
+
+
+def test_the_parts_of_a_probes_time_are_those_that_the_server_told() -> None:
+    """By name, in seconds; empty of a server that says nothing, and no part that is unknown."""
+    probe = scenes.probe(5, Random(1))
+    assert json.loads(dumped(ProbeAnswer.model_validate(probe)))["parts_s"] == {}
+    told = replace(probe, timeline=replace(probe.timeline, parts=TimeParts(queue_s=0.24, decode_s=0.53)))
+    answer = json.loads(dumped(ProbeAnswer.model_validate(replace(told, server_request_id="req_1"))))
+    assert (answer["parts_s"], answer["server_request_id"]) == ({"queue": 0.24, "decode": 0.53}, "req_1")
 
 
 def test_a_tpot_that_is_not_measurable_is_null_with_its_reason() -> None:

@@ -20,6 +20,7 @@ from prober.measure.objective import Slo
 from prober.measure.outcome import NEUTRAL, Outcome
 from prober.measure.printable import printable
 from prober.measure.result import ProbeResult
+from prober.measure.server_timing import TimeParts
 from prober.measure.target_state import TargetEvent
 from prober.measure.timeline import Connection, Timeline
 from prober.results.capacity import Capacity, UndecidedEvents
@@ -562,6 +563,20 @@ def test_a_probe_shows_its_way_and_why_it_has_no_ttft() -> None:
     text = Read(rows([replace(one, timeline=replace(merged, acknowledged_ns=None, earliest_ns={}))])).text
     assert "after it left" not in text
     assert "read together" not in text
+
+
+def test_a_probe_shows_where_its_time_went_and_the_servers_id() -> None:
+    """As far as the server tells; without its words there is no such line."""
+    one = probe(1, Random(1))
+    parts = TimeParts(network_s=0.002, queue_s=0.24)
+    ended = Timeline(0, sent_ns=0, end_ns=250_000_000, parts=parts)
+    text = Read(rows([replace(one, timeline=ended, server_request_id="req_6f1c<b>")])).text.replace("\xa0", " ")
+    assert "where its time went" in text
+    assert "network 2 ms, queue 240 ms, unexplained 8 ms" in text
+    assert "req_6f1c<b>" in text
+    text = Read(rows([one])).text
+    assert "where its time went" not in text
+    assert "the server's request id" not in text
 
 
 def test_what_rests_on_too_few_samples_says_so() -> None:
