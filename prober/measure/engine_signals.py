@@ -389,6 +389,7 @@ class JsonFact:
     json_path: keys and indexes of the value
     absent: the fact if the value is null; None: the fact is then unknown
     is_text: a long text; the result stores a digest of it
+    is_setting: a flag, whose change is a change of the engine: every value counts, also `auto`, true and false; null is `none`
     """
 
     name: str
@@ -396,6 +397,7 @@ class JsonFact:
     json_path: tuple[str | int | OfModel, ...]
     absent: str | None = None
     is_text: bool = False
+    is_setting: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,6 @@ STALE_READINGS = 3
 GAP_INTERVALS = 1.5  # between two readings: if longer, one is missing
 MAX_LOGGED_TEXTS = 100  # per reader: a page may have a new mistake at each reading
 MAX_FACTS_BYTES = 64 << 10  # per document
-SETTINGS = ("tensor_parallel", "pipeline_parallel", "data_parallel")  # facts that count as flags
 _SMALLER = "let `metrics.url` name the page of this engine alone, or have it write fewer series"
 log = logging.getLogger(__name__)
 
@@ -141,7 +140,8 @@ class PageReader:
             self._log_once(f"{release} should have {missing.signal}: its page has no {names}")
         redact = self._target.endpoint.redactor.redact
         info = reading.signals.info
-        settings = {name: self._facts[name] for name in SETTINGS if name in self._facts}
+        is_flag = {fact.name for fact in table.facts if fact.is_setting}
+        settings = {name: value for name, value in self._facts.items() if name in is_flag}
         signals = replace(reading.signals, info=replace(info, flags={**settings, **info.flags}).redacted(redact))
         capacity, context, slots = (
             _number(self._facts.get(name)) for name in ("capacity_tokens", "context_tokens", "requests_max")

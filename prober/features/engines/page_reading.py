@@ -151,6 +151,8 @@ def _json_value(fact: JsonFact, answers: Mapping[str, object], model: str) -> st
     if not isinstance(value, dict) or name not in value:
         return None
     value = value[name]
+    if fact.is_setting and isinstance(value, str | int | float | None):
+        return shown_name("none" if value is None else str(value)) or None
     if value is None:
         return fact.absent
     if isinstance(value, bool) or not isinstance(value, str | int | float) or str(value).lower() in _UNDECIDED:

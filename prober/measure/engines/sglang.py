@@ -113,6 +113,14 @@ SIGNALS = signals(
         expected=False,
     ),
 )
+# Of the server's arguments those that decide how it computes. Its keys, ports, addresses and random seed are not read.
+_SETTINGS = (
+    *("dtype", "quantization", "kv_cache_dtype", "mem_fraction_static", "page_size", "attention_backend"),
+    *("chunked_prefill_size", "max_prefill_tokens", "schedule_policy", "schedule_conservativeness", "grammar_backend"),
+    *("disable_radix_cache", "disable_cuda_graph", "disable_overlap_schedule", "enable_mixed_chunk", "ep_size"),
+    *("enable_dp_attention", "enable_hierarchical_cache", "disaggregation_mode", "max_queued_requests"),
+    *("speculative_algorithm", "speculative_num_steps", "speculative_num_draft_tokens"),
+)
 TABLES = (
     EngineTable(
         engine="sglang",
@@ -128,9 +136,10 @@ TABLES = (
             JsonFact("context_tokens", "/v1/models", ("data", 0, "max_model_len")),
             JsonFact("capacity_tokens", "/server_info", ("max_total_num_tokens",)),
             JsonFact("requests_max", "/server_info", ("max_running_requests",)),
-            JsonFact("tensor_parallel", "/server_info", ("tp_size",)),
-            JsonFact("pipeline_parallel", "/server_info", ("pp_size",)),
-            JsonFact("data_parallel", "/server_info", ("dp_size",)),
+            JsonFact("tensor_parallel", "/server_info", ("tp_size",), is_setting=True),
+            JsonFact("pipeline_parallel", "/server_info", ("pp_size",), is_setting=True),
+            JsonFact("data_parallel", "/server_info", ("dp_size",), is_setting=True),
+            *(JsonFact(name, "/server_info", (name,), is_setting=True) for name in _SETTINGS),
         ),
         needs="start the server with --enable-metrics",
     ),

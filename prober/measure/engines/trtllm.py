@@ -28,6 +28,7 @@ DIALECT = Dialect(
 # from its other readers.
 _REASONS = {"stop": ("stop",), "length": ("length",), "abort": ("cancelled", "timeout")}
 _FINISHED = "trtllm_request_success_total"
+_PARALLEL = ("tensor", "pipeline", "context", "expert")
 
 
 def _errors(*codes: str) -> Source:
@@ -77,6 +78,13 @@ TABLES = (
             kv_transfer_seconds=optional("trtllm_kv_transfer_latency_seconds"),
         ),
         paths=("/prometheus/metrics",),
+        flags=(
+            ("trtllm_model_config_info", ("dtype", "quantization", "max_model_len", "gpu_type")),
+            ("trtllm_parallel_config_info", tuple(f"{kind}_parallel_size" for kind in _PARALLEL)),
+            ("trtllm_speculative_config_info", ("spec_method", "spec_num_tokens", "spec_draft_model")),
+            ("trtllm_kv_cache_config_info", ("page_size", "enable_block_reuse", "enable_partial_reuse", "cache_dtype")),
+            ("trtllm_kv_cache_config_info", ("free_gpu_memory_fraction",)),
+        ),
         lazy=True,
         facts=(JsonFact("version", "/version", ("version",)),),
         needs="return_perf_metrics: true, and enable_iter_perf_stats: true for requests and KV cache, in the LLM arguments",

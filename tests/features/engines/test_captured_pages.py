@@ -184,6 +184,49 @@ def test_no_failure_is_only_stated_where_a_page_counts_them(
     assert read_values == (failed, rejected, judged)
 
 
+def test_the_flags_of_tensorrt_llm_are_those_of_its_info_series() -> None:
+    """Names of the model are no flags: a renamed one has its own change."""
+    flags = signals_of((MORE / "trtllm_2026.prom").read_text()).info.flags
+    assert flags.keys() >= {"dtype", "quantization", "tensor_parallel_size", "enable_block_reuse", "cache_dtype"}
+    assert flags["quantization"] == "FP8"
+    assert not flags.keys() & {"model", "served_model_name", "engine_type", "gpu_count"}
+
+
+SERVER_INFO = {  # of SGLang 0.5.23, shortened
+    "model_path": "m", "host": "10.0.0.7", "port": 30000, "nccl_port": 28401, "random_seed": 118834905, "api_key": "sk-secret",
+    "dist_init_addr": "10.0.0.7:28400", "startup_time": 41.7, "launch_command": "sglang serve --api-key sk-secret", "tp_size": 2,
+    "quantization": None, "kv_cache_dtype": "auto", "disable_radix_cache": False, "chunked_prefill_size": 8192,
+}  # fmt: skip
+
+
+def test_a_changed_flag_of_sglang_is_seen_and_what_every_start_changes_is_not() -> None:
+    """`auto`, null and false are values of a flag; ports, seeds, hosts, keys and the time of the start are none."""
+    (sglang,) = tables("sglang")
+
+    def settings(**changed: object) -> dict[str, str]:
+        read_facts = facts(sglang.facts, {"/server_info": SERVER_INFO | changed})
+        return {
+            fact.name: read_facts[fact.name].value
+            for fact in sglang.facts
+            if fact.is_setting and fact.name in read_facts
+        }
+
+    before = settings()
+    assert before["kv_cache_dtype"] == "auto"
+    assert before["quantization"] == "none"
+    assert before["disable_radix_cache"] == "False"
+    assert not any("secret" in value or "10.0.0.7" in value for value in before.values())
+    again = settings(host="10.0.0.9", port=30001, nccl_port=1, random_seed=7, api_key="sk-other", startup_time=39.0)
+    assert again == before
+    for changed in (
+        {"quantization": "fp8"},
+        {"disable_radix_cache": True},
+        {"kv_cache_dtype": "fp8_e5m2"},
+        {"tp_size": 4},
+    ):
+        assert settings(**changed) != before
+
+
 def test_an_older_release_that_counts_no_errors_has_no_failures() -> None:
     """TensorRT-LLM 1.2 counts finished requests, but no errors: 0 would be a statement that it cannot make."""
     old = 'trtllm_request_success_total{finished_reason="length"} 2\ntrtllm_kv_cache_hit_rate 0.5\n'

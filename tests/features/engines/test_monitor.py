@@ -355,8 +355,6 @@ HISTOGRAMS = {
     "prefill_seconds": "llmslo_engine_prefill_seconds",
     "decode_seconds": "llmslo_engine_decode_seconds",
     "tpot_seconds": "llmslo_engine_tpot_seconds",
-    "predicted_ttft_seconds": "llmslo_engine_predicted_ttft_seconds",
-    "predicted_tpot_seconds": "llmslo_engine_predicted_tpot_seconds",
 }
 
 

@@ -180,7 +180,13 @@ async def test_slots_and_parallelism_outside_the_page_are_read_again_after_a_res
         await until(lambda: heard.now is not None)
         assert heard.now is not None
         assert heard.now.requests_max == 256
-        assert heard.now.info.flags == {"tensor_parallel": "2", "pipeline_parallel": "1", "data_parallel": "1"}
+        ranks = {"tensor_parallel": "2", "pipeline_parallel": "1", "data_parallel": "1"}
+        assert heard.now.info.flags == ranks | {
+            "attention_backend": "fa3",
+            "dtype": "auto",
+            "quantization": "none",
+            "schedule_policy": "fcfs",
+        }
         restart()
         await until(lambda: heard.changes)
         await asyncio.sleep(1)
