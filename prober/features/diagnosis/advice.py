@@ -34,6 +34,7 @@ class Advice(NamedTuple):
 LOAD_LIMIT = Advice("raise the limit, or send fewer requests", "load")
 REPLICAS = Advice("add replicas", "cost")
 WAIT = Advice("wait; if it restarts again and again, read its log", "nothing")
+WAKE = Advice("wake it (vLLM: POST /wake_up), or pause its target while it sleeps", "memory of the GPU")
 NEXT_SERVER = Advice("make sure that another server takes over", "nothing")
 REQUEST_IDS = Advice("look up the failed probes by their request id in the logs", "nothing")
 CACHE_MEMORY = Advice("give the KV cache more memory", "less memory for activations", "kv_memory")
