@@ -90,7 +90,7 @@ def check(
     alerts = _alerts(specs) if specs.uses() else []
     if specs.traffic_slos():
         echo(
-            "SLOs of `metrics.slos` use the nearest bound of the engine's histogram; the log of `prober run` says which it is."
+            "latency SLOs of `metrics.slos` use the nearest bound of the engine's histogram; the log of `prober run` says which it is."
         )
     echo()
     if secured:

@@ -165,7 +165,7 @@ class MetricsSpec(Block):
         with Mistakes() as mistakes:
             for index, slo in enumerate(slos):
                 if slo.signal not in TRAFFIC_SIGNALS:
-                    problem = f"no engine has a histogram of `{slo.signal}`; name SLOs on {', '.join(TRAFFIC_SIGNALS)}"
+                    problem = f"no engine's page tells `{slo.signal}`; name SLOs on {', '.join(TRAFFIC_SIGNALS)}"
                     mistakes.add(f"[{index}]", problem)
         return slos
 

@@ -27,7 +27,7 @@ from prober.measure.timeline import BoundedSignal
 Signal = Literal["ttft", "ttft_answer", "tpot", "itl", "e2e", "success", "quality"]
 SIGNALS: tuple[Signal, ...] = get_args(Signal)
 SIGNALS_WITHOUT_THRESHOLD: tuple[Signal, ...] = ("success", "quality")
-TRAFFIC_SIGNALS: tuple[Signal, ...] = ("ttft", "itl", "tpot", "e2e")  # exported by engines as histograms
+TRAFFIC_SIGNALS: tuple[Signal, ...] = ("ttft", "itl", "tpot", "e2e", "success")  # on the pages of engines
 BOUNDED_SIGNALS: tuple[BoundedSignal, ...] = get_args(BoundedSignal)
 SIGNALS_WITHOUT_STREAM: tuple[Signal, ...] = ("e2e", "success", "quality")
 

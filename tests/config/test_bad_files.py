@@ -43,8 +43,8 @@ FILES = {
         "c:3:12: a tag or an alias that is not known; put quotes around what begins with '!' or '*'",
     ),
     "an SLO of all requests that no engine can judge": (
-        "slos:\n  a: {signal: success, objective: 99%}\ntargets:\n  - url: http://h\n    metrics: {slos: [a]}\n",
-        "c:5: targets[0].metrics.slos[0]: no engine has a histogram of `success`; name SLOs on ttft, itl, tpot, e2e",
+        "slos:\n  a: {signal: quality, objective: 99%}\ntargets:\n  - url: http://h\n    metrics: {slos: [a]}\n",
+        "c:5: targets[0].metrics.slos[0]: no engine's page tells `quality`; name SLOs on ttft, itl, tpot, e2e, success",
     ),
     # Keys
     "a misspelt block, and what it would have been": (

@@ -51,7 +51,7 @@ class WindowFeatures:
     headers_s: mean time from sending to the headers. headers_ratio: median of that time ÷ time to the first token.
 
     From the engine's metrics page:
-    running, waiting, sleeping: means of the readings. kv_usage_ratio: their 90th percentile. waiting: for capacity, without deferred ones.
+    running, waiting, sleeping: means of the readings. kv_usage_ratio: their 90th percentile. waiting: without deferred ones.
     kv_cache_tokens, kv_capacity_tokens: mean number of tokens in a rank's KV cache, and its capacity.
     requests_per_s, prompt_tokens_per_request: of all requests.
     preemptions_per_s, generated_tokens_per_s: from increments of the counters.

@@ -278,8 +278,8 @@ def _users() -> Collapsed:
         table(
             "Do probes and users agree?",
             "Whether more events are bad than allowed in the selected window: of the probes, and of all requests by the engine's "
-            "own histogram, the probes among them. Judged up to: its bound next to the threshold. Bad: all requests over. "
-            "No data: no events of one of the two, or no such histogram.",
+            "own histogram or counters. Judged up to: its bound next to the threshold. Bad: all requests over. "
+            "No data: no events of one of the two, or no such histogram or counter.",
             columns,
             sort="Users' budget left",
         ),

@@ -14,7 +14,7 @@ from prober.config.units import counted, duration_text, first_names
 from prober.exposition.families import Registry
 from prober.features.slo import series
 from prober.features.slo.compliance import Burn, Compliance, SloStatus, compliance, silence_s
-from prober.features.slo.traffic import STREAM, bound_text, histogram_of, nearest_bound
+from prober.features.slo.traffic import STREAM, bound_of, carried, gained, judged_text
 from prober.measure.engine_signals import PageReading
 from prober.measure.objective import (
     BOUNDED_SIGNALS,
@@ -152,7 +152,7 @@ class SloMonitor(Monitor):
         is_trusted: Callable[[str], bool] = lambda _target: True,
     ) -> None:
         self.registry, self.now, self.is_trusted = registry, now, is_trusted
-        self._saved, self._events = saved or SavedRows(), events or EventLog()
+        self._saved, self.events = saved or SavedRows(), events or EventLog()
         self.changes: dict[tuple[Slo, Slo], set[str]] = {}  # target names by (old, new) definition
         self._targets: dict[str, TargetSlos] = {}
 
@@ -187,7 +187,7 @@ class SloMonitor(Monitor):
             if len(names) > MAX_TOLD_APART:
                 text += f" ({counted(len(names), 'target')}: {first_names(names, MAX_NAMES)})"
             for name in sorted(names) if len(names) <= MAX_TOLD_APART else [""]:
-                self._events.record(log, TargetEvent(self.now().unix_s, name, "slo", text))
+                self.events.record(log, TargetEvent(self.now().unix_s, name, "slo", text))
         self.changes.clear()
 
     def forget(self, target: "TargetSlos") -> None:
@@ -341,25 +341,27 @@ class TargetSlos(TargetObserver):
                 self._monitor.registry.value(series.SLO_BAD_EVENTS, self.name, workload, slo_name).inc(bad)
 
     def page_read(self, reading: PageReading | None) -> None:
-        """Count what the engine's histograms gained since the last reading, unless another process counted it."""
-        before, self._page = self._page, reading
-        registry = self._monitor.registry
+        """Count what the engine's page gained since the last reading, unless another process counted it."""
+        before = self._page if self._page and reading and self._page.epoch == reading.epoch else None
+        if before and reading:
+            reading = reading._replace(signals=carried(before.signals, reading.signals))
+        self._page, registry = reading, self._monitor.registry
         for slo in self._traffic.values():
-            now = histogram_of(slo, reading.signals) if reading else None
-            index = nearest_bound(slo, now) if now else None
-            bound = now.bounds[index] if now and index is not None else None
-            registry.show(series.TRAFFIC_THRESHOLD, bound, self.name, slo.name, slo.signal)
-            text = f"slo={slo.name}: {bound_text(slo, now)}"
-            if reading and bound != slo.threshold_s and text not in self._bound_texts:
+            bound = bound_of(slo, reading.signals) if reading else None
+            if slo.threshold_s is not None:
+                registry.show(series.TRAFFIC_THRESHOLD, bound, self.name, slo.name, slo.signal)
+            text = judged_text(slo, reading.signals) if reading else ""
+            if text and text not in self._bound_texts:
                 self._bound_texts.add(text)
-                log.info("target=%s %s", self.name, text)
-            last = histogram_of(slo, before.signals) if before and reading and before.epoch == reading.epoch else None
-            if now and last and index is not None and last.bounds == now.bounds:
-                events, good = (now.counts[at] - last.counts[at] for at in (-1, index))
-                registry.value(series.TRAFFIC_EVENTS, self.name, slo.name).inc(events)
-                registry.value(series.TRAFFIC_BAD_EVENTS, self.name, slo.name).inc(max(0.0, events - good))
-                now_ns = self._monitor.now().monotonic_ns
-                self._traffic_windows[slo].add(now_ns, round(events), round(max(0.0, events - good)))
+                log.info("target=%s slo=%s: %s", self.name, slo.name, text)
+                if slo.threshold_s is None:  # it is not judged at all
+                    event = TargetEvent(self._monitor.now().unix_s, self.name, "slo", f"SLO {slo.name}: {text}")
+                    self._monitor.events.append(event)
+            counts = gained(slo, before.signals, reading.signals) if before and reading else None
+            if counts is not None:
+                registry.value(series.TRAFFIC_EVENTS, self.name, slo.name).inc(counts[0])
+                registry.value(series.TRAFFIC_BAD_EVENTS, self.name, slo.name).inc(counts[1])
+                self._traffic_windows[slo].add(self._now_ns(), round(counts[0]), round(counts[1]))
 
     def removed(self) -> None:
         self._monitor.forget(self)

@@ -36,11 +36,13 @@ SLO_OBJECTIVE = gauge("llmslo_slo_objective_ratio", "Declared share of events th
 SLO_THRESHOLD = gauge("llmslo_slo_threshold_seconds", "Declared latency up to which an event is good.", *_SLO, "signal")
 TRAFFIC_EVENTS = counter(
     "llmslo_slo_traffic_events_total",
-    "Observations in the engine's own histogram while it was read: of all requests, those of the probes among them.",
+    "Observations in the engine's own histogram (success: its counted requests) while it was read: also of the probes.",
     *_TRAFFIC,
 )
 TRAFFIC_BAD_EVENTS = counter(
-    "llmslo_slo_traffic_bad_events_total", "Those above llmslo_slo_traffic_threshold_seconds.", *_TRAFFIC
+    "llmslo_slo_traffic_bad_events_total",
+    "Those above llmslo_slo_traffic_threshold_seconds; for success those failed or rejected.",
+    *_TRAFFIC,
 )
 TRAFFIC_OBJECTIVE = gauge(
     "llmslo_slo_traffic_objective_ratio",

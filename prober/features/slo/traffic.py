@@ -1,10 +1,15 @@
-"""Events of an SLO among all requests of an engine, read from the histogram on its metrics page.
+"""Events of an SLO among all requests of an engine, read from the histogram or the counters on its metrics page.
 
 A histogram counts observations up to each bound, and nothing between two bounds. So the nearest bound replaces the threshold:
 the count is exact for that bound, and nothing is interpolated.
+
+Success is judged by counters. A failure may stand in two of them, the engine's own and that of its HTTP server, and nothing tells which
+ones do: between two readings the larger of both counts, so that no failure counts twice.
 """
 
 import math
+from collections.abc import Iterator
+from dataclasses import replace
 
 from prober.config.units import duration_text
 from prober.measure.engine_signals import EngineHistogram, EngineSignals
@@ -13,6 +18,56 @@ from prober.measure.objective import JudgedStream, Slo
 MAX_DISTANCE = 1.6  # between threshold and bound; bounds of engines are up to 2.5 apart
 # The lengths of users' answers are unknown. These are mean and maximum of the built-in workload `chat`; only ITL needs them.
 STREAM = JudgedStream(target="", workload="", rate_per_s=0.0, mean_tokens=274.0, max_tokens=2_000)
+
+
+def _counters(signals: EngineSignals) -> Iterator[str]:
+    names = ("requests_judged_total", "requests_failed_total", "requests_rejected_total", "http_errors_total")
+    return (name for name in names if getattr(signals, name) is not None)
+
+
+def carried(before: EngineSignals, now: EngineSignals) -> EngineSignals:
+    """The reading with the earlier values of counters of success that it lacks: a page may lose a series for a moment."""
+    lost = set(_counters(before)) - set(_counters(now))
+    return replace(now, **{name: getattr(before, name) for name in lost})
+
+
+def counts_failures(signals: EngineSignals) -> bool:
+    """True if the page tells which requests failed, of how many."""
+    known = set(_counters(signals))
+    return "requests_judged_total" in known and not known.isdisjoint(("requests_failed_total", "http_errors_total"))
+
+
+def gained(slo: Slo, before: EngineSignals, now: EngineSignals) -> tuple[float, float] | None:
+    """(events, bad events) between two readings of one epoch; None if the page does not tell."""
+    if slo.threshold_s is None:
+        if not (counts_failures(before) and counts_failures(now)):
+            return None
+        gains = {name: max(0.0, getattr(now, name) - (getattr(before, name) or 0.0)) for name in _counters(now)}
+        own = gains.get("requests_failed_total", 0.0) + gains.get("requests_rejected_total", 0.0)
+        bad = max(own, gains.get("http_errors_total", 0.0))
+        return max(bad, gains["requests_judged_total"] + bad - own), bad
+    last, histogram = histogram_of(slo, before), histogram_of(slo, now)
+    index = nearest_bound(slo, histogram) if histogram else None
+    if histogram is None or last is None or index is None or last.bounds != histogram.bounds:
+        return None
+    events, good = (histogram.counts[at] - last.counts[at] for at in (-1, index))
+    return events, max(0.0, events - good)
+
+
+def judged_text(slo: Slo, signals: EngineSignals) -> str:
+    """Sentence about how all requests are judged; "" if exactly as the SLO says."""
+    if slo.threshold_s is None:
+        why = "all requests are not judged: the engine's page does not tell which of its requests failed"
+        return "" if counts_failures(signals) else why
+    histogram = histogram_of(slo, signals)
+    return "" if bound_of(slo, signals) == slo.threshold_s else bound_text(slo, histogram)
+
+
+def bound_of(slo: Slo, signals: EngineSignals) -> float | None:
+    """The bound of the engine's histogram that stands for the threshold; None if there is none."""
+    histogram = histogram_of(slo, signals) if slo.threshold_s is not None else None
+    index = nearest_bound(slo, histogram) if histogram else None
+    return histogram.bounds[index] if histogram and index is not None else None
 
 
 def histogram_of(slo: Slo, signals: EngineSignals) -> EngineHistogram | None:

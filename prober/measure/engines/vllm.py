@@ -8,6 +8,7 @@ from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (
     FINISH_REASONS,
     Aggregation,
+    Computed,
     EngineTable,
     JsonFact,
     OfModel,
@@ -63,17 +64,18 @@ _EVERY_RELEASE = signals(
 )
 # Names from the wheels 0.4.3 to 0.33.0; 0.32.0 also tested live. All `_perc` are 0 to 1. Disconnected clients are not counted.
 # `iteration_tokens_total` is a histogram and `lora_requests_info` has a time as value: neither is a signal.
+_AWAKE = Source("vllm:engine_sleep_state", Aggregation.MAX, where={"sleep_state": ("awake",)}, expected=False)
+
+
+def _failures(connector: str, *kinds: str) -> Computed:
+    return total(*(Source(f"vllm:{connector}_num_{kind}_total") for kind in kinds))
+
+
 _SIGNALS = signals(
     **_EVERY_RELEASE,
     requests_deferred=counted("vllm:num_requests_waiting_by_reason", "reason", ("deferred",)),
     # 1 for the state that a rank is in; all ranks sleep where none is awake.
-    sleeping=replace(
-        optional("vllm:engine_sleep_state"),
-        where={"sleep_state": ("awake",)},
-        aggregation=Aggregation.MAX,
-        scale=-1.0,
-        offset=1.0,
-    ),
+    sleeping=replace(_AWAKE, scale=-1.0, offset=1.0),
     # Blocks held only by the prefix cache count as free.
     kv_cache_usage_ratio=(
         Source("vllm:kv_cache_usage_perc", since="0.9.2"),
@@ -104,13 +106,8 @@ _SIGNALS = signals(
     kv_transfer_seconds=(optional("vllm:nixl_xfer_time_seconds"), optional("vllm:mooncake_xfer_time_seconds")),
     # A cache expires where it was not fetched in time. A failed notification is on the same transfer's other side: not counted twice.
     kv_transfer_failures_total=(
-        total(Source("vllm:nixl_num_failed_transfers_total"), Source("vllm:nixl_num_kv_expired_reqs_total")),
-        total(
-            *(
-                Source(f"vllm:mooncake_num_{kind}_total")
-                for kind in ("failed_transfers", "failed_recvs", "kv_expired_reqs")
-            )
-        ),
+        _failures("nixl", "failed_transfers", "kv_expired_reqs"),
+        _failures("mooncake", "failed_transfers", "failed_recvs", "kv_expired_reqs"),
     ),
     # Only with offloading. Before the newer names, one counter had both directions.
     **{

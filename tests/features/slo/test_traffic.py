@@ -15,9 +15,10 @@ from prober.features.engines.page_reading import read_signals as read
 from prober.features.engines.page_reading import recognise
 from prober.features.slo import series
 from prober.features.slo.monitor import SloMonitor, TargetSlos
-from prober.features.slo.traffic import bound_text, histogram_of
+from prober.features.slo.traffic import bound_text, histogram_of, judged_text
 from prober.measure.engine_signals import EngineSignals, PageReading
 from prober.measure.engines import TABLES
+from prober.probing.history import EventLog
 from tests.observed import observed, reconfigured
 
 PAGES = Path(__file__).parents[2] / "pages"
@@ -74,7 +75,8 @@ class Prober:
 
     def __init__(self, config: str = CONFIG) -> None:
         self.registry = registry()
-        self.target = observed(specification(config), SloMonitor(self.registry).observe)
+        self.events = EventLog()
+        self.target = observed(specification(config), SloMonitor(self.registry, events=self.events).observe)
         self._continuity = Continuity()
 
     def read(self, engine: Engine | None) -> None:
@@ -248,3 +250,157 @@ def test_what_is_left_of_the_budget_of_all_requests_is_exported() -> None:
     slos.show_standing()
     events, bad = truth(engine.latencies[300:], 0.5)
     assert left.value("t", "ttft").value == pytest.approx(1 - bad / events / 0.01)
+
+
+SUCCESS = CONFIG.replace("slos: [ttft]", "slos: [ok]")
+
+
+class Gateway:
+    """LiteLLM's page, written by the Prometheus client: a series appears with the first request of its status."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        self._page = CollectorRegistry()
+        Gauge("litellm_in_flight_requests", "", registry=self._page).set(1)
+        labels = ("requested_model", "status_code", "user")
+        self._requests = Counter("litellm_proxy_total_requests_metric", "", labels, registry=self._page)
+
+    def answer(self, status: int, count: int = 1, user: str = "a") -> "Gateway":
+        self._requests.labels("m", str(status), user).inc(count)
+        return self
+
+    def lose(self, user: str, status: int) -> None:
+        self._requests.remove("m", str(status), user)
+
+    def signals(self) -> EngineSignals:
+        return signals_of(generate_latest(self._page))
+
+
+class SuccessProber(Prober):
+    """Judges success. It saves and restores the totals of the page, as a daemon does."""
+
+    def __init__(self) -> None:
+        super().__init__(SUCCESS)
+
+    @property
+    def counted(self) -> tuple[float, float]:
+        events, bad = (
+            self.registry.value(counter, "t", "ok").value
+            for counter in (series.TRAFFIC_EVENTS, series.TRAFFIC_BAD_EVENTS)
+        )
+        return events, bad
+
+
+def test_failures_and_rejections_of_users_requests_are_bad_events_and_their_own_errors_are_none() -> None:
+    """5xx and 429 are the server's; 400, 401, 404 and 422 are the users', and a client that went away (499) is nobody's."""
+    gateway, prober = Gateway().answer(200, 50).answer(500, 9), SuccessProber()
+    prober.read(gateway)  # type: ignore[arg-type]
+    assert prober.counted == (0, 0)
+    for status, count in ((200, 90), (500, 3), (503, 2), (429, 5), (400, 7), (401, 7), (404, 7), (422, 7), (499, 7)):
+        gateway.answer(status, count)
+    prober.read(gateway)  # type: ignore[arg-type]
+    assert prober.counted == (100, 10)
+    assert not list(prober.registry.family(series.TRAFFIC_THRESHOLD).of("t"))
+
+
+def test_the_first_failure_counts_once_although_its_series_did_not_exist() -> None:
+    """And a second label set of the same status counts from 0, not from what others had before."""
+    gateway, prober = Gateway().answer(200, 40), SuccessProber()
+    prober.read(gateway)  # type: ignore[arg-type]
+    prober.read(gateway.answer(503))  # type: ignore[arg-type]
+    assert prober.counted == (1, 1)
+    prober.read(gateway.answer(503, 2, user="b").answer(200, 7, user="b"))  # type: ignore[arg-type]
+    assert prober.counted == (10, 3)
+
+
+def test_a_restart_and_lost_series_invent_no_failures() -> None:
+    """Totals of before the restart are no events of after it, also where the failures' series comes back late."""
+    gateway, prober = Gateway().answer(200, 40), SuccessProber()
+    prober.read(gateway)  # type: ignore[arg-type]
+    prober.read(gateway.answer(500, 10).answer(200, 90))  # type: ignore[arg-type]
+    assert prober.counted == (100, 10)
+    gateway.restart()
+    for _ in range(3):
+        prober.read(gateway)  # type: ignore[arg-type]
+    assert prober.counted == (100, 10)
+    for _ in range(3):
+        prober.read(gateway.answer(200, 5))  # type: ignore[arg-type]
+    prober.read(gateway.answer(500))  # type: ignore[arg-type]
+    events, bad = prober.counted
+    assert bad == 11
+    assert 101 <= events <= 116
+    prober.read(None)
+    prober.read(gateway)  # type: ignore[arg-type]
+    assert prober.counted == (events, bad)
+
+
+def test_a_process_of_several_that_leaves_takes_no_failure_back() -> None:
+    """Its label set goes; what it counted stays, and nothing counts again when another one grows."""
+    gateway, prober = Gateway().answer(200, 40).answer(200, 40, user="b").answer(500, 20, user="b"), SuccessProber()
+    prober.read(gateway)  # type: ignore[arg-type]
+    prober.read(gateway.answer(500, 2, user="b").answer(200, 8))  # type: ignore[arg-type]
+    assert prober.counted == (10, 2)
+    gateway.lose("b", 500)
+    prober.read(gateway)  # type: ignore[arg-type]
+    prober.read(gateway.answer(200, 10))  # type: ignore[arg-type]
+    assert prober.counted[1] == 2
+    prober.read(gateway.answer(500, 1))  # type: ignore[arg-type]
+    assert prober.counted[1] == 3
+
+
+def test_a_failure_in_two_counters_of_one_page_counts_once() -> None:
+    """vLLM counts an error of the engine and the status 500 of its answer; an error inside a stream has status 200."""
+    page = (PAGES / "vllm_0.32.0_under_load.prom").read_text()
+    prober = SuccessProber()
+    continuity = Continuity()
+
+    def read_page(text: str) -> None:
+        signals = continuity.take(signals_of(text.encode())).signals
+        prober.target.page_read(PageReading(0, continuity.epoch, signals) if signals else None)
+
+    def after(*, stop: float = 0, error: float = 0, rejected: float = 0, status_5xx: float = 0) -> str:
+        counts = {
+            'request_success_total{engine="0",finished_reason="stop",model_name="tiny"}': stop,
+            'request_success_total{engine="0",finished_reason="error",model_name="tiny"}': error,
+            'admission_rejections_total{model_name="tiny",reason="max_num_queued_reqs"}': rejected,
+        }
+        text = page
+        for name, count in counts.items():
+            assert f"vllm:{name} 0.0" in text
+            text = text.replace(f"vllm:{name} 0.0", f"vllm:{name} {count}")
+        return text + f'http_requests_total{{handler="/v1/completions",method="POST",status="5xx"}} {status_5xx}\n'
+
+    read_page(page)
+    read_page(after(stop=90, error=4, rejected=6, status_5xx=10))
+    assert prober.counted == (100, 10)
+    read_page(after(stop=90, error=9, rejected=6, status_5xx=10))
+    assert prober.counted == (105, 15)
+    read_page(after(stop=90, error=9, rejected=6, status_5xx=13))  # the engine never heard of them
+    assert prober.counted == (108, 18)
+
+
+@pytest.mark.parametrize(
+    ("page", "is_judged"),
+    [
+        ("vllm_0.32.0_under_load", True),
+        ("vllm_0.32.0_dp2_multi_api", True),
+        ("litellm_1.106.2", True),
+        ("lmdeploy_0.18.0", True),
+        ("llamacpp_0c1e570", False),
+        ("vllm_0.7.3_v0", False),
+        ("nim_1.x", False),
+        ("genai_envoy", False),
+    ],
+)
+def test_an_engine_whose_page_counts_no_failures_is_not_judged_and_an_event_says_so(page: str, is_judged: bool) -> None:
+    """It is never 100%: there are no events, and so no compliance and no budget."""
+    prober, signals = SuccessProber(), signals_of((PAGES / f"{page}.prom").read_bytes())
+    (slo,) = specification(SUCCESS).traffic_slos
+    assert ("not judged" in judged_text(slo, signals)) is not is_judged
+    for _ in range(3):
+        prober.target.page_read(PageReading(0, 0, signals))
+    assert len(prober.events.latest("t")) == (0 if is_judged else 1)
+    assert prober.counted == (0, 0)
+    assert not list(prober.registry.family(series.TRAFFIC_BUDGET_LEFT).of("t"))
