@@ -92,7 +92,7 @@ class EngineSignals:
     ttft_seconds … e2e_seconds: the engine's own histograms; itl has one observation per step or token, tpot one per request
     prefill_seconds: from the first step of a request to its first token, without its time in the queue
     decode_seconds: from the first token of a request to its last
-    predicted_*_seconds: TTFT and TPOT that a router predicted for the requests
+    predicted_*_seconds: TTFT and TPOT that a router predicted for requests; outcome_*_seconds: what it then measured of the same ones
     prompt_tokens, output_tokens: histograms of the lengths of finished requests
     kv_transfer_seconds: time to transfer a KV cache from the engine that prefills to the one that decodes; one observation per
     transfer, several per request if there are several ranks
@@ -147,6 +147,8 @@ class EngineSignals:
     decode_seconds: EngineHistogram | None = None
     predicted_ttft_seconds: EngineHistogram | None = None
     predicted_tpot_seconds: EngineHistogram | None = None
+    outcome_ttft_seconds: EngineHistogram | None = None
+    outcome_tpot_seconds: EngineHistogram | None = None
     prompt_tokens: EngineHistogram | None = None
     output_tokens: EngineHistogram | None = None
     kv_transfer_seconds: EngineHistogram | None = None

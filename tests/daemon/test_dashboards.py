@@ -226,6 +226,7 @@ def test_targets_of_one_name_in_two_clusters_are_shown_apart(promtool: Path, tmp
 SPEC = "llmslo_engine_speculation"
 CLOSED = {
     "Finish reasons": "finish_reasons",
+    "Failures, phases, offload, router": "some_engines",
     "Speculative decoding": "speculation",
     "KV transfer": "kv_transfer",
     "Engine pages": "pages",

@@ -105,6 +105,13 @@ REAL: dict[str, dict[str, str]] = {
         "What happens": "nothing is wrong",
         "Requests finished, by reason B": "no errors", "Requests finished, by reason C": "the mock counts every reason",
         "KV transfer, and failed ones": "the mock does not disaggregate",
+        **dict.fromkeys(
+            (
+                *(f"Failed and rejected requests {part}" for part in "BCDEF"), "Prefill and decode A", "Prefill and decode B",
+                "Deferred requests, and sleep B", "KV cache offload", "Predicted against measured latency",
+            ),
+            "the mock has neither a router nor these series",
+        ),
         "Drafted tokens accepted": NO_DRAFT, "Tokens per draft": NO_DRAFT, "Tokens drafted and accepted A": NO_DRAFT,
         "Tokens drafted and accepted B": NO_DRAFT,
     },

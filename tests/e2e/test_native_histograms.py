@@ -79,7 +79,7 @@ def recorded(samples: list[float], wide: list[float]) -> Registry:
         gaps.observe(*wide)
     for phase in probe_series.PHASES:
         families[probe_series.CONNECT.name].histogram(COARSE, "t", phase).observe(0.001)
-    families[engines_series.ENGINE_TTFT.name].histogram((0.1, 1.0), "t").take_over((1, 3, 4), 2.0)
+    families[engines_series.SIGNALS["ttft_seconds"].name].histogram((0.1, 1.0), "t").take_over((1, 3, 4), 2.0)
     return families
 
 

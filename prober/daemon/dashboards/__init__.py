@@ -68,6 +68,7 @@ def _engine() -> Board:
         "Latency of the probes": [probes.latency_of_slowest(), diagnosis.causes()],
         "Engine": engines.panels(),
         "Finish reasons": engines.finish_reasons(),
+        "Failures, phases, offload, router": engines.of_some_engines(),
         "Speculative decoding": engines.speculation(),
         "KV transfer": engines.kv_transfer(),
         "Engine pages": engines.by_prober(),

@@ -255,15 +255,13 @@ class TargetDemand(TargetObserver):
         self._used = UsedShare(capacities, earlier, budgets, self._windows.kept, is_like_users=is_like_users)
 
     @property
-    def _users_slos(self) -> tuple[Slo, ...]:
-        """The SLOs of `metrics.slos` on latencies, which grow with the load."""
-        return tuple(slo for slo in self._observed.target.spec.traffic_slos if slo.threshold_s is not None)
-
-    @property
     def _slos(self) -> tuple[Slo, ...]:
-        """SLOs by which windows are judged: those of sweeps, and of users."""
+        """SLOs by which windows are judged: those of sweeps, and of users' latencies."""
         spec = self._observed.target.spec
-        return (*(spec.sweep.slos if spec.sweep is not None else ()), *self._users_slos)
+        return (
+            *(spec.sweep.slos if spec.sweep is not None else ()),
+            *(slo for slo in spec.traffic_slos if slo.threshold_s),
+        )
 
     def _update(self, unix_s: float) -> None:
         self._show()
@@ -306,7 +304,7 @@ class TargetDemand(TargetObserver):
             overrun = self._overrun()
             self.headroom, self.addable = _free(self._used.of(one), now_per_s, overrun)
             pairs = [(self.headroom, self.addable)]
-            if users_slos := {slo.name for slo in self._users_slos}:
+            if users_slos := {slo.name for slo in self._observed.target.spec.traffic_slos if slo.threshold_s}:
                 pairs.append(_free(self._used.of(one, users_slos), now_per_s, overrun))
                 self.users_headroom = pairs[1][0]
             self.least = min(pairs, key=lambda pair: inf if pair[0].estimate is None else pair[0].estimate)

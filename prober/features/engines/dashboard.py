@@ -18,9 +18,20 @@ from prober.exposition.dashboards.style import (
 )
 from prober.exposition.families import AnySeries
 from prober.features.engines import series as engines_series
+from prober.features.engines.series import SIGNALS
 
 SIZE: dict[str, Any] = {"width": 12, "height": 7}
 THIRD: dict[str, Any] = {"width": 8, "height": 7}
+MIN_PREDICTED = 100  # requests: the mean of latencies that spread by about their mean is then known to about a tenth
+_TRIAL = ("predicted", "outcome")
+_FAILURES = (
+    "requests_failed",
+    "requests_rejected",
+    "http_errors",
+    "grammar_timeouts",
+    "ttft_slo_violations",
+    "tpot_slo_violations",
+)
 READABLE = index_mapping(("unreadable", RED), ("readable", GREEN))
 ANNOTATION = annotation(
     "Engine changed",
@@ -72,22 +83,22 @@ def context_length() -> Panel:
         "Context length",
         "Maximum tokens of prompt and answer together. Bad: less than users send.",
         "short",
-        now(gauge(engines_series.ENGINE_CONTEXT)),
+        now(gauge(SIGNALS["context_tokens"])),
         steps=NEUTRAL,
     )
 
 
 def panels() -> list[Panel]:
     """Panels of requests, queue, KV cache, prefix cache, tokens, and latencies as the engine measures them."""
-    hits = rate(engines_series.ENGINE_PREFIX_HITS)
-    queries = rate(engines_series.ENGINE_PREFIX_QUERIES)
+    hits = rate(SIGNALS["prefix_cache_hits_tokens_total"])
+    queries = rate(SIGNALS["prefix_cache_queries_tokens_total"])
     return [
         series(
             "Requests running and waiting",
             "Requests in the batch and in the queue. Bad: waiting always above 0; queueing then adds to TTFT.",
             "short",
-            Query(gauge(engines_series.ENGINE_RUNNING), "running"),
-            Query(gauge(engines_series.ENGINE_WAITING), "waiting"),
+            Query(gauge(SIGNALS["requests_running"]), "running"),
+            Query(gauge(SIGNALS["requests_waiting"]), "waiting"),
             overrides=[fixed_color("waiting", ORANGE)],
             **SIZE,
         ),
@@ -96,9 +107,9 @@ def panels() -> list[Panel]:
             "Queue time as measured by the engine. Bad: a growing share of TTFT. "
             "No data: this engine does not report it.",
             "s",
-            Query(quantile(0.5, engines_series.ENGINE_QUEUE, "target", TARGET, STEP), "p50"),
-            Query(quantile(0.95, engines_series.ENGINE_QUEUE, "target", TARGET, STEP), "p95"),
-            Query(quantile(0.99, engines_series.ENGINE_QUEUE, "target", TARGET, STEP), "p99"),
+            Query(quantile(0.5, SIGNALS["queue_seconds"], "target", TARGET, STEP), "p50"),
+            Query(quantile(0.95, SIGNALS["queue_seconds"], "target", TARGET, STEP), "p95"),
+            Query(quantile(0.99, SIGNALS["queue_seconds"], "target", TARGET, STEP), "p99"),
             **SIZE,
         ),
         series(
@@ -106,8 +117,8 @@ def panels() -> list[Panel]:
             "Share of the KV cache in use, of the fullest rank, and preemptions per second. "
             "Bad: above 90% with preemptions; preempted requests stall and repeat their prefill.",
             "percentunit",
-            Query(gauge(engines_series.ENGINE_KV_USAGE), "KV cache in use"),
-            Query(rate(engines_series.ENGINE_PREEMPTIONS), "preemptions"),
+            Query(gauge(SIGNALS["kv_cache_usage_ratio_max"]), "KV cache in use"),
+            Query(rate(SIGNALS["preemptions_total"]), "preemptions"),
             high=1,
             steps=((None, GREEN), (0.9, RED)),
             custom={"thresholdsStyle": {"mode": "dashed"}},
@@ -130,9 +141,9 @@ def panels() -> list[Panel]:
             "Prompt and output tokens per second, and requests finished per second. "
             "Bad: output falls while requests wait: the engine got slower.",
             "short",
-            Query(rate(engines_series.ENGINE_PROMPT_TOKENS), "prompt tokens"),
-            Query(rate(engines_series.ENGINE_GENERATION_TOKENS), "output tokens"),
-            Query(rate(engines_series.ENGINE_REQUESTS), "requests"),
+            Query(rate(SIGNALS["prompt_tokens_total"]), "prompt tokens"),
+            Query(rate(SIGNALS["generation_tokens_total"]), "output tokens"),
+            Query(rate(SIGNALS["requests_finished_total"]), "requests"),
             overrides=[on_the_right("requests", "reqps")],
             **SIZE,
         ),
@@ -141,12 +152,77 @@ def panels() -> list[Panel]:
             "p99 of all requests as measured by the engine. If it rises with that of the probes, the cause is in the engine; "
             "if not, look at the network or a proxy. Bad: rising.",
             "s",
-            Query(quantile(0.99, engines_series.ENGINE_TTFT, "target", TARGET, STEP), "TTFT p99"),
-            Query(quantile(0.99, engines_series.ENGINE_ITL, "target", TARGET, STEP), "ITL p99"),
+            Query(quantile(0.99, SIGNALS["ttft_seconds"], "target", TARGET, STEP), "TTFT p99"),
+            Query(quantile(0.99, SIGNALS["itl_seconds"], "target", TARGET, STEP), "ITL p99"),
             overrides=[on_the_right("ITL.*", "s")],
             **SIZE,
         ),
     ]
+
+
+def of_some_engines() -> Collapsed:
+    """Collapsed row with what only some engines and routers tell."""
+    judged = f"({rate(SIGNALS['requests_judged_total'])} > 0)"
+
+    def mean(field: str) -> str:
+        return f"{rate(f'{SIGNALS[field]}_sum')} / ({rate(f'{SIGNALS[field]}_count')} > 0)"
+
+    def optimism(latency: str) -> str:
+        """Predicted ÷ measured mean - 1, where both are of the same requests, and of enough of them."""
+        counts = [
+            f"max by (target) (increase({SIGNALS[f'{kind}_{latency}_seconds']}_count{{{TARGET}}}[{STEP}]))"
+            for kind in _TRIAL
+        ]
+        same = f"{counts[0]} >= {MIN_PREDICTED} and abs({counts[0]} / {counts[1]} - 1) < 0.05"
+        return f"({mean(f'predicted_{latency}_seconds')}) / ({mean(f'outcome_{latency}_seconds')}) - 1 and ({same})"
+
+    figures: tuple[tuple[str, str, Unit, dict[str, str]], ...] = (
+        (
+            "Failed and rejected requests",
+            "Share of the requests that the engine failed, turned away for its load or answered with 5xx, whose grammar was late, "
+            "or that missed the latency that they asked the router for. Bad: any that last.",
+            "percentunit",
+            {kind.replace("_", " "): f"{rate(SIGNALS[f'{kind}_total'])} / {judged}" for kind in _FAILURES},
+        ),
+        (
+            "Prefill and decode",
+            "p95 of the time in each phase, as measured by the engine. Bad: one that rises alone names the phase that got slower.",
+            "s",
+            {
+                phase: quantile(0.95, SIGNALS[f"{phase}_seconds"], "target", TARGET, STEP)
+                for phase in ("prefill", "decode", "tpot")
+            },
+        ),
+        (
+            "Deferred requests, and sleep",
+            "Requests that wait for an adapter or a transfer, not for capacity; 1 while the engine sleeps. Bad: deferred ones that "
+            "stay: more capacity does not help them.",
+            "short",
+            {"deferred": gauge(SIGNALS["requests_deferred"]), "sleeps": gauge(SIGNALS["sleeping"])},
+        ),
+        (
+            "KV cache offload",
+            "Seconds of loading per second, bytes per second, and failed loads. Bad: loading that takes a growing part of the time.",
+            "short",
+            {
+                kind.replace("_", " "): rate(SIGNALS[f"kv_offload_{kind}_total"])
+                for kind in ("load_seconds", "load_bytes", "failures")
+            },
+        ),
+        (
+            "Predicted against measured latency",
+            "Mean latency that the router predicted, against what it measured of the same requests: -40% is 40% too optimistic. Its "
+            "saturation beside it. Bad: far from 0 near saturation, where it routes and refuses by it. Only with 100 requests.",
+            "percentunit",
+            {"TTFT": optimism("ttft"), "TPOT": optimism("tpot"), "saturation": gauge(SIGNALS["pool_saturation_ratio"])},
+        ),
+    )
+    panels = [
+        series(title, text, unit, *(Query(expr, legend) for legend, expr in lines.items()), **SIZE)
+        for title, text, unit, lines in figures
+    ]
+    told = " or ".join(f"{SIGNALS[f'{kind}_total']}{{{TARGET}}}" for kind in _FAILURES)
+    return Collapsed(panels, "some_engines", {"failures are counted": told})
 
 
 def finish_reasons() -> Collapsed:
@@ -155,7 +231,7 @@ def finish_reasons() -> Collapsed:
     def finished(declared: AnySeries, by: str, more: str = "") -> str:
         return f"max by ({by}) (increase({declared}{{{TARGET}{more}}}[{STEP}]))"
 
-    every = finished(engines_series.ENGINE_REQUESTS, "target")
+    every = finished(SIGNALS["requests_finished_total"], "target")
     counter = engines_series.ENGINE_FINISHED
     of_reasons = f"sum by (target) ({finished(counter, 'target, reason')})"
     panel = series(
@@ -177,11 +253,11 @@ def finish_reasons() -> Collapsed:
 
 def speculation() -> Collapsed:
     """Collapsed row about speculative decoding: computed from counters, or reported by the engine."""
-    drafts = rate(engines_series.ENGINE_DRAFTS)
-    counted = (engines_series.ENGINE_DRAFT_TOKENS, engines_series.ENGINE_ACCEPTED_TOKENS)
+    drafts = rate(SIGNALS["speculation_drafts_total"])
+    counted = (SIGNALS["speculation_draft_tokens_total"], SIGNALS["speculation_accepted_tokens_total"])
     drafted, accepted = map(rate, counted)
-    length = f"{gauge(engines_series.ENGINE_SPECULATION_LENGTH)} > 0"  # 0 without speculation
-    known = [f"{declared}{{{TARGET}}}" for declared in (*counted, engines_series.ENGINE_SPECULATION_LENGTH)]
+    length = f"{gauge(SIGNALS['speculation_length_tokens'])} > 0"  # 0 without speculation
+    known = [f"{declared}{{{TARGET}}}" for declared in (*counted, SIGNALS["speculation_length_tokens"])]
     return Collapsed(
         [
             series(
@@ -191,7 +267,7 @@ def speculation() -> Collapsed:
                 "or the engine, as TGI, counts accepted tokens only.",
                 "percentunit",
                 Query(
-                    f"{accepted} / ({drafted} > 0) or {gauge(engines_series.ENGINE_ACCEPTANCE)} and {length}",
+                    f"{accepted} / ({drafted} > 0) or {gauge(SIGNALS['speculation_acceptance_ratio'])} and {length}",
                     "accepted",
                 ),
                 high=1,
@@ -212,7 +288,7 @@ def speculation() -> Collapsed:
                 "short",
                 Query(drafted, "drafted"),
                 Query(accepted, "accepted"),
-                Query(rate(engines_series.ENGINE_GENERATION_TOKENS), "all output tokens"),
+                Query(rate(SIGNALS["generation_tokens_total"]), "all output tokens"),
                 overrides=[fixed_color("all output tokens", GREY)],
                 **THIRD,
             ),
@@ -227,7 +303,7 @@ def speculation() -> Collapsed:
 
 def kv_transfer() -> Collapsed:
     """Collapsed row about KV cache transfers from the engine that prefills to the one that decodes."""
-    times = engines_series.ENGINE_KV_TRANSFER
+    times = SIGNALS["kv_transfer_seconds"]
     panel = series(
         "KV transfer, and failed ones",
         "Time of a KV cache from the engine that prefills to the one that decodes, and failed transfers per second. Bad: it rises "
@@ -237,7 +313,7 @@ def kv_transfer() -> Collapsed:
         Query(quantile(0.5, times, "target", TARGET, STEP), "p50"),
         Query(quantile(0.95, times, "target", TARGET, STEP), "p95"),
         Query(quantile(0.99, times, "target", TARGET, STEP), "p99"),
-        Query(f"{rate(engines_series.ENGINE_KV_TRANSFER_FAILURES)} > 0", "failed"),
+        Query(f"{rate(SIGNALS['kv_transfer_failures_total'])} > 0", "failed"),
         overrides=[on_the_right("failed", "ops"), fixed_color("failed", RED)],
         width=24,
         height=7,
@@ -270,37 +346,37 @@ def by_prober() -> Collapsed:
             "Requests running",
             "Requests in the batch. Bad: one engine far from the others; the load balancer prefers or avoids it.",
             "short",
-            gauge(engines_series.ENGINE_RUNNING, "instance"),
+            gauge(SIGNALS["requests_running"], "instance"),
         ),
         (
             "Requests waiting",
             "Requests in the queue. Bad: one engine has a queue while others have none.",
             "short",
-            gauge(engines_series.ENGINE_WAITING, "instance"),
+            gauge(SIGNALS["requests_waiting"], "instance"),
         ),
         (
             "KV cache in use",
             "Share of the KV cache in use. Bad: one engine near 1 while others have room.",
             "percentunit",
-            gauge(engines_series.ENGINE_KV_USAGE, "instance"),
+            gauge(SIGNALS["kv_cache_usage_ratio_max"], "instance"),
         ),
         (
             "Preemptions",
             "Preemptions per second. Bad: any that last; the KV cache of this engine is too small for its load.",
             "ops",
-            rate(engines_series.ENGINE_PREEMPTIONS, "instance"),
+            rate(SIGNALS["preemptions_total"], "instance"),
         ),
         (
             "Output tokens",
             "Output tokens per second. Bad: one engine makes fewer with as many requests: it is slower than the others.",
             "short",
-            rate(engines_series.ENGINE_GENERATION_TOKENS, "instance"),
+            rate(SIGNALS["generation_tokens_total"], "instance"),
         ),
         (
             "TTFT p95",
             "p95 of all requests as measured by the engine. Bad: one engine above the others.",
             "s",
-            quantile(0.95, engines_series.ENGINE_TTFT, "instance", TARGET, STEP),
+            quantile(0.95, SIGNALS["ttft_seconds"], "instance", TARGET, STEP),
         ),
     )
     lines = [

@@ -48,6 +48,10 @@ _TEXTS: dict[Callable[[str, str, str], Series[str]], dict[str, str]] = {  # by f
         "kv_transfer_seconds": "Time of a KV cache from prefilling to decoding engine, as either measures it, in its own buckets.",
         "prefill_seconds": "Time from a request's first step to its first token, as measured by the engine, in its own buckets.",
         "decode_seconds": "Time from a request's first token to its last, as measured by the engine, in its own buckets.",
+        "predicted_ttft_seconds": "TTFT that the router predicted for its requests, in its own buckets.",
+        "predicted_tpot_seconds": "TPOT that the router predicted for its requests, in its own buckets.",
+        "outcome_ttft_seconds": "TTFT of the requests with a predicted one, as the router measured it, in its own buckets.",
+        "outcome_tpot_seconds": "TPOT of the requests with a predicted one, as the router measured it, in its own buckets.",
         "tpot_seconds": "TPOT as measured by the engine, in its own buckets.",
     },
 }
@@ -60,26 +64,6 @@ _NAMES = {  # where it is not that of the field
 for _kind, _texts in _TEXTS.items():
     for _field, _text in _texts.items():
         SIGNALS[_field] = _kind(f"llmslo_engine_{_NAMES.get(_field, _field)}", _text, "target")
-ENGINE_CONTEXT = SIGNALS["context_tokens"]
-ENGINE_RUNNING = SIGNALS["requests_running"]
-ENGINE_WAITING = SIGNALS["requests_waiting"]
-ENGINE_KV_USAGE = SIGNALS["kv_cache_usage_ratio_max"]
-ENGINE_PREEMPTIONS = SIGNALS["preemptions_total"]
-ENGINE_PREFIX_QUERIES = SIGNALS["prefix_cache_queries_tokens_total"]
-ENGINE_PREFIX_HITS = SIGNALS["prefix_cache_hits_tokens_total"]
-ENGINE_PROMPT_TOKENS = SIGNALS["prompt_tokens_total"]
-ENGINE_GENERATION_TOKENS = SIGNALS["generation_tokens_total"]
-ENGINE_REQUESTS = SIGNALS["requests_finished_total"]
-ENGINE_DRAFTS = SIGNALS["speculation_drafts_total"]
-ENGINE_DRAFT_TOKENS = SIGNALS["speculation_draft_tokens_total"]
-ENGINE_ACCEPTED_TOKENS = SIGNALS["speculation_accepted_tokens_total"]
-ENGINE_ACCEPTANCE = SIGNALS["speculation_acceptance_ratio"]
-ENGINE_SPECULATION_LENGTH = SIGNALS["speculation_length_tokens"]
-ENGINE_TTFT = SIGNALS["ttft_seconds"]
-ENGINE_ITL = SIGNALS["itl_seconds"]
-ENGINE_QUEUE = SIGNALS["queue_seconds"]
-ENGINE_KV_TRANSFER = SIGNALS["kv_transfer_seconds"]
-ENGINE_KV_TRANSFER_FAILURES = SIGNALS["kv_transfer_failures_total"]
 ENGINE_UP = gauge(
     "llmslo_engine_up",
     "1 while the engine's metrics page can be read, else 0; absent for an engine whose page is not configured and was never read.",

@@ -8,33 +8,31 @@ ones do: between two readings the larger of both counts, so that no failure coun
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 from prober.config.units import duration_text
 from prober.measure.engine_signals import EngineHistogram, EngineSignals
 from prober.measure.objective import JudgedStream, Slo
 
+_FAILURES = ("requests_failed_total", "http_errors_total")
 MAX_DISTANCE = 1.6  # between threshold and bound; bounds of engines are up to 2.5 apart
 # The lengths of users' answers are unknown. These are mean and maximum of the built-in workload `chat`; only ITL needs them.
 STREAM = JudgedStream(target="", workload="", rate_per_s=0.0, mean_tokens=274.0, max_tokens=2_000)
 
 
-def _counters(signals: EngineSignals) -> Iterator[str]:
+def _counters(signals: EngineSignals) -> set[str]:
     names = ("requests_judged_total", "requests_failed_total", "requests_rejected_total", "http_errors_total")
-    return (name for name in names if getattr(signals, name) is not None)
+    return {name for name in names if getattr(signals, name) is not None}
 
 
 def carried(before: EngineSignals, now: EngineSignals) -> EngineSignals:
     """The reading with the earlier values of counters of success that it lacks: a page may lose a series for a moment."""
-    lost = set(_counters(before)) - set(_counters(now))
-    return replace(now, **{name: getattr(before, name) for name in lost})
+    return replace(now, **{name: getattr(before, name) for name in _counters(before) - _counters(now)})
 
 
 def counts_failures(signals: EngineSignals) -> bool:
     """True if the page tells which requests failed, of how many."""
-    known = set(_counters(signals))
-    return "requests_judged_total" in known and not known.isdisjoint(("requests_failed_total", "http_errors_total"))
+    return "requests_judged_total" in (known := _counters(signals)) and not known.isdisjoint(_FAILURES)
 
 
 def gained(slo: Slo, before: EngineSignals, now: EngineSignals) -> tuple[float, float] | None:
@@ -42,7 +40,8 @@ def gained(slo: Slo, before: EngineSignals, now: EngineSignals) -> tuple[float, 
     if slo.threshold_s is None:
         if not (counts_failures(before) and counts_failures(now)):
             return None
-        gains = {name: max(0.0, getattr(now, name) - (getattr(before, name) or 0.0)) for name in _counters(now)}
+        # One that both have: after a restart a counter that appears late goes on from its total of before.
+        gains = {name: getattr(now, name) - getattr(before, name) for name in _counters(now) & _counters(before)}
         own = gains.get("requests_failed_total", 0.0) + gains.get("requests_rejected_total", 0.0)
         bad = max(own, gains.get("http_errors_total", 0.0))
         return max(bad, gains["requests_judged_total"] + bad - own), bad
@@ -59,8 +58,7 @@ def judged_text(slo: Slo, signals: EngineSignals) -> str:
     if slo.threshold_s is None:
         why = "all requests are not judged: the engine's page does not tell which of its requests failed"
         return "" if counts_failures(signals) else why
-    histogram = histogram_of(slo, signals)
-    return "" if bound_of(slo, signals) == slo.threshold_s else bound_text(slo, histogram)
+    return "" if bound_of(slo, signals) == slo.threshold_s else bound_text(slo, histogram_of(slo, signals))
 
 
 def bound_of(slo: Slo, signals: EngineSignals) -> float | None:

@@ -71,6 +71,9 @@ TABLES = (
             e2e_seconds=("llm_d_epp_request_duration_seconds", "inference_objective_request_duration_seconds"),
             predicted_ttft_seconds=_either("predicted_ttft_seconds"),
             predicted_tpot_seconds=_either("predicted_tpot_seconds"),
+            # Of the plugin that predicts, under deprecated names: the newer ones count requests without a prediction too.
+            outcome_ttft_seconds=optional("inference_objective_request_ttft_seconds"),
+            outcome_tpot_seconds=optional("inference_objective_request_tpot_seconds"),
             start_time_seconds=optional("process_start_time_seconds"),
         ),
         port=9090,

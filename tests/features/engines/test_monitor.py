@@ -216,8 +216,12 @@ def test_only_reasons_and_speculation_that_the_page_has_are_exported() -> None:
     for observed_target in (target, neighbour):
         observed_target.page_read(PageReading(0, 0, first))
     assert reasons() == {"stop": 5.0, "length": 2.0, "error": 0.0}
-    counted = (series.ENGINE_DRAFTS, series.ENGINE_DRAFT_TOKENS, series.ENGINE_ACCEPTED_TOKENS)
-    computed = (series.ENGINE_ACCEPTANCE, series.ENGINE_SPECULATION_LENGTH)
+    counted = (
+        series.SIGNALS["speculation_drafts_total"],
+        series.SIGNALS["speculation_draft_tokens_total"],
+        series.SIGNALS["speculation_accepted_tokens_total"],
+    )
+    computed = (series.SIGNALS["speculation_acceptance_ratio"], series.SIGNALS["speculation_length_tokens"])
     assert [exported(declared) for declared in (*counted, *computed)] == [10.0, 40.0, 25.0, None, None]
     other = EngineSignals(
         EngineInfo("sglang"), finished_abort_total=1.0, speculation_acceptance_ratio=0.6, speculation_length_tokens=2.5
@@ -355,6 +359,10 @@ HISTOGRAMS = {
     "prefill_seconds": "llmslo_engine_prefill_seconds",
     "decode_seconds": "llmslo_engine_decode_seconds",
     "tpot_seconds": "llmslo_engine_tpot_seconds",
+    "predicted_ttft_seconds": "llmslo_engine_predicted_ttft_seconds",
+    "predicted_tpot_seconds": "llmslo_engine_predicted_tpot_seconds",
+    "outcome_ttft_seconds": "llmslo_engine_outcome_ttft_seconds",
+    "outcome_tpot_seconds": "llmslo_engine_outcome_tpot_seconds",
 }
 
 

@@ -1,6 +1,7 @@
 """Events of an SLO among all requests of an engine, from pages that the Prometheus client writes, and from captured ones."""
 
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -379,6 +380,23 @@ def test_a_failure_in_two_counters_of_one_page_counts_once() -> None:
     assert prober.counted == (105, 15)
     read_page(after(stop=90, error=9, rejected=6, status_5xx=13))  # the engine never heard of them
     assert prober.counted == (108, 18)
+
+
+def test_a_counter_that_comes_back_late_after_a_restart_brings_no_failures_of_before() -> None:
+    """vLLM's count of answers by status appears with the first answer; its total goes on from that of before the restart."""
+    page = (PAGES / "vllm_0.32.0_under_load.prom").read_text()
+    prober, continuity = SuccessProber(), Continuity()
+    failed = 'http_requests_total{handler="/v1/completions",method="POST",status="5xx"} 50\n'
+    fresh = re.sub(r"^(vllm:\w+(?:\{.*\})?) \S+$", r"\1 0.0", page, flags=re.MULTILINE)
+    fresh = re.sub(
+        r"^process_start_time_seconds \S+$", "process_start_time_seconds 1.7999e9", fresh, flags=re.MULTILINE
+    )
+    silent = re.sub(r"^http_requests_total.*\n", "", fresh, flags=re.MULTILINE)
+    for text in (page + failed, page + failed, silent, silent, silent, fresh, fresh):
+        signals = continuity.take(signals_of(text.encode())).signals
+        assert signals is not None
+        prober.target.page_read(PageReading(0, continuity.epoch, signals))
+    assert prober.counted == (0, 0)
 
 
 @pytest.mark.parametrize(
