@@ -48,6 +48,8 @@ class WindowFeatures:
     ttft_cold_s, ttft_warm_s: medians for prompts of similar length without and with a shared prefix; saving_error_s: standard error of
     their difference.
     connect_s: median. network_s: median time until the target's host has acknowledged a request.
+    *_part_s: means of the parts of the time of probes that their server or a gateway tells; step_part_s: told decode time ÷ tokens
+    after the first, median.
     headers_s: mean time from sending to the headers. headers_ratio: median of that time ÷ time to the first token.
 
     From the engine's metrics page:
@@ -84,6 +86,10 @@ class WindowFeatures:
     network_s: float | None = None
     headers_s: float | None = None
     headers_ratio: float | None = None
+    gateway_part_s: float | None = None
+    queue_part_s: float | None = None
+    prefill_part_s: float | None = None
+    step_part_s: float | None = None
     running: float | None = None
     waiting: float | None = None
     sleeping: float | None = None
@@ -142,7 +148,8 @@ class Symptoms:
         so their mean wait is that of all requests (Wolff, Poisson arrivals see time averages, 1982)
     long_added_s: growth of the median TTFT of long prompts; None without growth
     is_ttft_slow: the TTFT is bad, and it grew or its usual value is unknown
-    queue_share: share of the growth in the engine's queue, by the page's queue time or waiting requests
+    queue_share: share of the growth in the engine's queue, by what it tells of the probes, or its page of all requests: queue time, or
+    else waiting requests
     outside_share: share of the growth outside the engine's own mean TTFT
     work_growth: growth of answer tokens/s or computed prompt tokens/s, whichever is larger
     step_growth: growth of the duration of a plain decode step
@@ -170,9 +177,9 @@ class Symptoms:
         has_grown = self.added_s is not None or self.long_added_s is not None
         self.is_about_ttft = not signals or bool(signals & {"ttft", "ttft_answer", "e2e"})
         self.is_ttft_slow = self.is_about_ttft and has_grown if self.has_usual else "ttft" in breached
-        self.queue_share = self.share(lambda w: w.engine_queue_s, self.added_s)
-        if self.queue_share is None:
-            self.queue_share = self.share(_waiting_s, self.added_s)
+        waits: Sequence[Read] = (lambda w: w.queue_part_s, lambda w: w.engine_queue_s, _waiting_s)
+        shares = (self.share(wait, self.added_s) for wait in waits)
+        self.queue_share = next((share for share in shares if share is not None), None)
         self.outside_share = self._outside_share()
         work: Sequence[Read] = (lambda w: w.generated_tokens_per_s, lambda w: w.computed_prompt_tokens_per_s)
         self.work_growth = max((part for read in work if (part := self.growth(read)) is not None), default=None)

@@ -141,7 +141,10 @@ def _unknown(symptoms: Symptoms) -> Diagnosis:
         ("more probes since the trouble began", now.probes >= MIN_SAMPLES_BY_QUANTILE[0.5]),
         (CALM_TIME, symptoms.has_usual),
         ("the engine's metrics page", now.running is not None or now.waiting is not None),
-        ("queue time or waiting requests on its page", now.waiting is not None or now.engine_queue_s is not None),
+        (
+            "queue time or waiting requests on its page",
+            (now.waiting, now.engine_queue_s, now.queue_part_s) != (None,) * 3,
+        ),
         ("KV cache usage on its page", now.kv_usage_ratio is not None),
         ("probes of different prompt lengths", now.ttft_per_prompt_token_s is not None),
     )

@@ -140,10 +140,20 @@ def _slow_decode(s: Symptoms) -> tuple[Finding, ...]:
     # Under much more work every step contains prefill, and no plain step is measured.
     if is_at_least(s.work_growth, LONGER) and (s.now.waiting is None or s.now.waiting >= IDLE):
         return ()
+    # Without a page it is unknown whether more work slows the steps. The queue is known, if the engine tells it of the probes.
+    is_work_unknown = s.work_growth is None and not s.is_about_decode and is_at_least(s.queue_share, MOST)
+    if is_work_unknown or _is_late_on_the_way(s):
+        return ()
     step = s.grown("decode step", lambda w: w.step_s)
     slowest = s.grown("decode step of the slowest fifth of the answers", lambda w: w.slow_step_s)
     work = None if s.work_growth is None else Finding("tokens per second of all requests", s.work_growth, "×")
     return _known(step if is_slow else slowest, work, s.measured("requests running", lambda w: w.running))
+
+
+def _is_late_on_the_way(s: Symptoms) -> bool:
+    """True if the probes' steps are slower, but not those that the engine tells of the same answers."""
+    own = s.growth(lambda w: w.step_part_s)
+    return own is not None and own < GROWN and is_at_least(s.step_growth, GROWN)
 
 
 def _network(s: Symptoms) -> tuple[Finding, ...]:
@@ -151,10 +161,16 @@ def _network(s: Symptoms) -> tuple[Finding, ...]:
     still = (s.now.still_ratio or 0.0) - (s.before.still_ratio or 0.0)
     if s.is_about_decode and s.has_usual and held >= STILL and held > still:
         return _known(s.measured("time in which tokens are held on the way", lambda w: w.held_ratio, "ratio"))
+    if s.is_about_decode and _is_late_on_the_way(s):
+        return _known(
+            s.grown("decode step of the probes", lambda w: w.step_s),
+            s.grown("decode step by the engine", lambda w: w.step_part_s),
+        )
     # Headers are informative only if they do not wait for the first token.
     is_early = s.before.headers_ratio is not None and s.before.headers_ratio < MOST
     parts = (
         ("connecting", s.share(lambda w: w.connect_s, s.added_s), MOST),
+        ("time in the gateway", s.share(lambda w: w.gateway_part_s, s.added_s), MOST),
         ("time until its host has the request", s.share(lambda w: w.network_s, s.added_s), MOST),
         ("time to the headers", s.share(lambda w: w.headers_s, s.added_s) if is_early else None, MOST),
         ("time outside the engine", s.outside_share, OUTSIDE),
@@ -171,6 +187,9 @@ def _slow_prefill(s: Symptoms) -> tuple[Finding, ...]:
     waiting = s.shared("waiting", s.queue_share, s.added_s)
     if s.queue_share is not None and s.queue_share >= MOST:
         return ()
+    own = s.share(lambda w: w.prefill_part_s, s.added_s)
+    if own is not None:
+        return _known(s.shared("prefill, as the engine tells", own, s.added_s), waiting) if own >= MOST else ()
     cost = s.share(cost_s, s.long_added_s)
     if cost is None:
         if s.queue_share is None or s.outside_share is None:
@@ -401,7 +420,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     ),
     Mechanism(
         "slow_prefill",
-        "the first token waits for the computation of its own prompt, not for other requests",
+        "the first token waits for the computation of its prompt, not in the queue",
         _is_ttft_slow,
         _slow_prefill,
         frozenset({"queueing", "stalls"}),

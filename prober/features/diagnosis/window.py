@@ -17,7 +17,7 @@ from statistics import fmean, median, stdev
 from typing import NamedTuple
 
 from prober.config.serving import DecodeBoundSpec
-from prober.features.diagnosis.clues import GROWN, WindowFeatures
+from prober.features.diagnosis.clues import GROWN, MOST, WindowFeatures
 from prober.measure.bandwidth_bound import (
     DecodeModel,
     UnknownFigure,
@@ -28,6 +28,7 @@ from prober.measure.engine_signals import EngineHistogram, EngineSignals
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import ANSWERED, BAD
 from prober.measure.result import ProbeResult
+from prober.measure.server_timing import NO_PARTS, TimeParts
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
 
 Reading = tuple[float, EngineSignals]
@@ -88,6 +89,7 @@ def window_features(
     failed = failures_of(probe for probe in probes if probe.outcome in BAD)
     cold_s, warm_s, saving_error_s = _cold_and_warm(ttfts)
     headers_s, headers_ratio = _headers(good)
+    parts = [probe.timeline.parts or NO_PARTS for probe, _ in ttfts]
     running = _mean(s.requests_running for _, s in readings)
     kv_cache_tokens = _mean(
         s.kv_cache_usage_ratio_mean * s.kv_cache_capacity_tokens / (s.ranks or 1)
@@ -133,6 +135,10 @@ def window_features(
         network_s=_median(probe.timeline.network_s for probe in good),
         headers_s=headers_s,
         headers_ratio=headers_ratio,
+        gateway_part_s=_part_mean(parts, lambda told: told.gateway_s),
+        queue_part_s=_part_mean(parts, lambda told: told.queue_s),
+        prefill_part_s=_part_mean(parts, lambda told: told.prefill_s),
+        step_part_s=_median(map(_step_part_s, good)),
         running=running,
         waiting=_mean(s.requests_queued for _, s in readings),
         sleeping=_mean(s.sleeping for _, s in readings),
@@ -364,6 +370,20 @@ def _headers(probes: Iterable[ProbeResult]) -> tuple[float, float] | tuple[None,
     if len(spans) < MIN_SAMPLES_BY_QUANTILE[0.5]:
         return None, None
     return fmean(headers for headers, _ in spans) / 1e9, median(headers / first for headers, first in spans)
+
+
+def _part_mean(parts: Sequence[TimeParts], of: Callable[[TimeParts], float | None]) -> float | None:
+    """Mean of a part that most of the probes tell; None with too few."""
+    told_s = [part_s for told in parts if (part_s := of(told)) is not None]
+    return fmean(told_s) if len(told_s) >= max(MIN_SAMPLES_BY_QUANTILE[0.5], MOST * len(parts)) else None
+
+
+def _step_part_s(probe: ProbeResult) -> float | None:
+    """Time per token after the first, as the engine tells it."""
+    parts, usage = probe.timeline.parts, probe.timeline.usage
+    if parts is None or parts.decode_s is None or usage is None or (usage.completion_tokens or 0) < 2:
+        return None
+    return parts.decode_s / ((usage.completion_tokens or 0) - 1)
 
 
 def typical(windows: Iterable[WindowFeatures]) -> WindowFeatures:

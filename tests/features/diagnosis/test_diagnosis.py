@@ -272,6 +272,55 @@ def test_the_evidence_decides(requirement: str) -> None:
         assert diagnosis.regimes == names, diagnosis.text()
 
 
+# Parts that the server tells of the probes: of 80 ms to the first token, 5 are the gateway's and 60 the prompt's.
+TELLS: dict[str, Any] = {"gateway_part_s": 0.005, "queue_part_s": 0.001, "prefill_part_s": 0.060, "step_part_s": 0.0095}
+WAITS = {**SLOWER, "queue_part_s": 0.240}
+
+
+@pytest.mark.parametrize(
+    ("names", "changes", "signals"),
+    [
+        # The victim, and a time when nothing is told.
+        (("queueing",), WAITS, ("ttft",)),
+        (("unknown",), {**SLOWER, **dict.fromkeys(TELLS)}, ("ttft",)),
+        # Neighbours: as slow, but because of something else, or of nothing that is told.
+        (("slow_prefill",), {**SLOWER, "prefill_part_s": 0.290}, ("ttft",)),
+        (("network",), {**SLOWER, "gateway_part_s": 0.230}, ("ttft",)),
+        (("network",), {**SLOWER, "network_s": 0.251}, ("ttft",)),
+        (("unknown",), SLOWER, ("ttft",)),
+        (("unknown",), {**SLOWER, "queue_part_s": 0.101, "prefill_part_s": 0.160}, ("ttft",)),
+        # More work in each step beside a queue: without a page the queue is what the engine tells of the first token.
+        (("queueing",), {**WAITS, **STEPS, "step_part_s": 0.0155}, ("ttft",)),
+        (("slow_decode",), {**WAITS, **STEPS, "step_part_s": 0.0155}, ("ttft", "tpot")),
+        (("slow_decode",), {**STEPS, "step_part_s": 0.0155}, ("tpot",)),
+        # Tokens that come late from an engine that makes them as ever.
+        (("network",), STEPS, ("tpot",)),
+        (("unknown",), {"step_s": 0.0118}, ("tpot",)),
+    ],
+)
+def test_the_parts_that_a_server_tells_name_the_cause_without_its_page(
+    names: tuple[Name, ...], changes: dict[str, Any], signals: tuple[str, ...]
+) -> None:
+    """As of a managed API: queue, prefill, decode, gateway and network are told apart; none is called another."""
+    diagnosis = diagnosed({**TELLS, **changes}, *signals, without=PAGE, before=replace(HEALTHY, **TELLS))
+    assert diagnosis.regimes == names, diagnosis.text()
+
+
+def test_what_the_engine_tells_of_the_probes_goes_before_its_page_of_all_requests() -> None:
+    """A page whose other requests wait, for their long prompts or in another queue, does not make the probes wait."""
+    usual, others = replace(HEALTHY, **TELLS), {**IN_ENGINE, **TELLS, "engine_queue_s": 0.240, "waiting": 6.0}
+    assert diagnosed(others, "ttft", before=usual).regimes == ("unknown",)
+    assert diagnosed({**others, "prefill_part_s": 0.290}, "ttft", before=usual).regimes == ("slow_prefill",)
+    assert diagnosed({**others, "queue_part_s": 0.240}, "ttft", before=usual).regimes == ("queueing",)
+
+
+def test_without_a_usual_time_a_part_above_the_threshold_is_named() -> None:
+    """As in `prober diagnose`."""
+    alone = diagnosed({**TELLS, **WAITS}, "ttft", without=PAGE, before=WindowFeatures())
+    assert alone.regimes == ("queueing",)
+    assert "queue time" not in alone.text()
+
+
 def test_a_cache_that_was_as_full_before_is_no_cause() -> None:
     """Some pages count blocks that only the prefix cache holds."""
     diagnosis = diagnosed(NO_SPACE, "ttft", before=replace(HEALTHY, kv_usage_ratio=0.95))

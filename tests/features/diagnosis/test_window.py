@@ -13,6 +13,7 @@ from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSig
 from prober.measure.gpu_reading import GpuReading, ThrottleReason
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.server_timing import TimeParts
 from prober.measure.timeline import Connection, Timeline
 
 MS = 10**6
@@ -53,6 +54,24 @@ def test_signals_that_a_page_lacks_are_absent() -> None:
     assert window_features([], [(0.0, PAGE), (5.0, PAGE)]) == WindowFeatures()
     once = window_features([], [(0.0, replace(PAGE, preemptions_total=3.0, requests_waiting=0.0))])
     assert (once.preemptions_per_s, once.waiting) == (None, 0.0)
+
+
+def telling(parts: TimeParts, count: int = 20) -> list[ProbeResult]:
+    one = probe()
+    return [replace(one, timeline=replace(one.timeline, parts=parts))] * count
+
+
+def test_parts_of_the_time_are_means_of_the_probes_that_tell_them() -> None:
+    """Of most of them, and enough: of a few they stand for nobody else."""
+    features = window_features(telling(TimeParts(0.001, 0.004, None, 0.030, 0.010, 0.120)))
+    told = (features.gateway_part_s, features.queue_part_s, features.prefill_part_s, features.step_part_s)
+    assert told == pytest.approx((0.004, 0.030, 0.010, 0.012))
+    mixed = window_features([*telling(TimeParts(queue_s=0.030)), *(probe() for _ in range(21))])
+    assert (mixed.queue_part_s, mixed.prefill_part_s, mixed.step_part_s) == (None, None, None)
+    assert window_features(telling(TimeParts(queue_s=0.030), 19)).queue_part_s is None
+    one = telling(TimeParts(decode_s=0.120), 1)[0]
+    single = replace(one, timeline=replace(one.timeline, usage=Usage(100, 1)))
+    assert window_features([single] * 20).step_part_s is None, "a single token has no step"
 
 
 def test_latencies_are_of_answered_probes() -> None:
