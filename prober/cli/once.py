@@ -87,6 +87,7 @@ def draw(result: ProbeResult) -> None:
     connect = ", ".join(f"{phase} {format_duration(seconds)}" for phase, seconds in phases if seconds is not None)
     rows = [("connect", connect)] if connect else []
     rows += [("network", timeline.network_text)] if timeline.network_text else []
+    rows += [("service tier", timeline.service_tier)] if timeline.service_tier else []
     rows += [("trace id", result.trace_id)] if result.is_traced else []
     rows += [("time", timeline.parts_text)] if timeline.parts_text else []
     rows += [("server's id", result.server_request_id)] if result.server_request_id else []

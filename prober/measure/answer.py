@@ -41,6 +41,7 @@ class Answer:
     request_bytes: int = 0
     finish_reason: str | None = None
     model: str = ""
+    tier: str = ""
     chunks: int = 0
     prose_chunk: int | None = None
     streams_reasoning: bool = False
@@ -84,6 +85,7 @@ class Answer:
         if chunk.model and not self.model:
             self.model = shown_name(chunk.model)
         self.timing = chunk.timing or self.timing
+        self.tier = chunk.tier or self.tier
         if chunk.begins_reasoning or chunk.hides_reasoning:
             self._note_hidden(begins_block=chunk.begins_reasoning)
         return has_content

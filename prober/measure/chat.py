@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from prober.measure.chunk import Chunk, Usage, no_answer, read_usage, reported_count, total
-from prober.measure.payload import Malformed, error_of, finish_reason, json_object, shortened, text_of
+from prober.measure.payload import Malformed, error_of, finish_reason, json_object, service_tier, shortened, text_of
 from prober.measure.printable import shown_name
 from prober.measure.request import AssistantMessage, Message, Request
 from prober.measure.server_timing import reported_parts
@@ -133,7 +133,8 @@ def _chunk(document: dict[str, Any]) -> Chunk:
         return _chunk_of_several(document, choices)
     if not choices:
         named, timing = shown_name(document.get("model")), reported_parts(document)
-        return Chunk(usage=_usage(document, {}), model=named, timing=timing)
+        tier = service_tier(document.get("service_tier"))
+        return Chunk(usage=_usage(document, {}), model=named, timing=timing, tier=tier)
     choice = choices[0]
     message = choice.get("delta")
     is_whole = message is None and isinstance(choice.get("message"), dict)
@@ -159,6 +160,7 @@ def _chunk(document: dict[str, Any]) -> Chunk:
         is_whole=is_whole,
         hides_reasoning=_hides_reasoning(message),
         timing=reported_parts(document) if finish else None,
+        tier=service_tier(document.get("service_tier")),
     )
 
 

@@ -42,6 +42,7 @@ class Chunk(NamedTuple):
     begins_reasoning: begins a block of reasoning, whose text may never be sent
     hides_reasoning: reports reasoning whose full text may not be sent: encrypted, redacted, summarised or signed
     timing: parts of the request's time, as the server reports them
+    tier: service tier that answers, as of `payload.service_tier`; "" if not reported
     """
 
     answer: str = ""
@@ -60,6 +61,7 @@ class Chunk(NamedTuple):
     begins_reasoning: bool = False
     hides_reasoning: bool = False
     timing: TimeParts | None = None
+    tier: str = ""
 
     @property
     def text(self) -> str:

@@ -10,7 +10,7 @@ import orjson
 
 from prober.measure.chat import USER, Dialect, encoded
 from prober.measure.chunk import Chunk, Usage, no_answer, other_event, read_usage, reported_count, total, whole
-from prober.measure.payload import Malformed, event_type, finish_reason, json_object, text_of
+from prober.measure.payload import Malformed, event_type, finish_reason, json_object, service_tier, text_of
 from prober.measure.printable import shown_name
 from prober.measure.request import AssistantMessage, Message, Request
 from prober.measure.tool_calls import CallPiece
@@ -78,11 +78,13 @@ def parse_answer(payload: bytes) -> Chunk:
 
 def _message(message: dict[str, Any]) -> Chunk:
     """Convert a message with all its blocks to a chunk. The message that begins a stream has no blocks yet."""
+    usage = message.get("usage")
     blocks = message["content"] if isinstance(message.get("content"), list) else []
     return whole(_content(block, number, is_complete=True) for number, block in enumerate(blocks))._replace(
         finish_reason=finish_reason(message.get("stop_reason")),
         usage=_usage(message, is_start=not blocks),
         model=shown_name(message.get("model")),
+        tier=service_tier(usage.get("service_tier")) if isinstance(usage, dict) else "",
     )
 
 

@@ -197,7 +197,7 @@ def access_remedy(detail: str, setting: str) -> str:
         return f"the account of {f'the key in {setting}' if setting else 'this target'} needs money or a higher limit"
     if kind == "access" and not setting:
         return "the target has no `auth`: set bearer_token_file, or header and key_file"
-    valid = f"give a key in {setting} that is valid and has access"
+    valid = f"give a valid key with access in {setting}"
     return "" if kind == "request" else valid if "HTTP 401" in detail else f"{valid}, or let a firewall pass the prober"
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
@@ -42,6 +43,12 @@ _NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")  # control characters t
 _GOES_ON = frozenset({"null", "none", "not_finished"})  # "finish reasons" of DashScope and watsonx before the end
 _FAILED = frozenset({"error", "fail", "failed", "failure"})
 _REQUEST_IDS = frozenset({"requestId", "request_id", "RequestId", "id", "trace_id"})
+
+# Service tiers in answers. Sources: the types of OpenAI's SDK 3.57 (`default` to `ultrafast`), Anthropic's 2.14 and Groq's 1.7.
+SERVICE_TIERS = frozenset(
+    {"default", "flex", "scale", "priority", "fast", "ultrafast", "standard", "batch", "on_demand", "performance"}
+)
+OTHER_TIER = "other"
 
 
 class Malformed(ValueError):
@@ -132,6 +139,16 @@ def finish_reason(value: object) -> str | None:
         value = value.get("type") or value
     reason = shortened(text_of(value)) if value else ""
     return None if not reason or reason.lower() in _GOES_ON else reason
+
+
+def service_tier(value: object) -> str:
+    """The service tier that an answer names: one of SERVICE_TIERS, or OTHER_TIER; "" for none.
+
+    `auto` is none: it is what was asked, which vLLM repeats in every answer.
+    """
+    if value in (None, "", "auto"):
+        return ""
+    return sys.intern(value) if isinstance(value, str) and value in SERVICE_TIERS else OTHER_TIER  # shared by results
 
 
 def event_type(document: Mapping[str, Any], event_name: bytes) -> str:

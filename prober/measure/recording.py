@@ -186,6 +186,7 @@ class Recording:
             unusable_usage=answer.unusable_usage,
             finish_reason=answer.finish_reason,
             answered_model=answer.model,
+            service_tier=answer.tier,
             streams_reasoning=answer.streams_reasoning,
             hidden_tokens=answer.hidden_tokens,
             calls=answer.call_count,

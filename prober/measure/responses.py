@@ -8,7 +8,7 @@ from typing import Any
 
 from prober.measure.chat import USER, Dialect, encoded
 from prober.measure.chunk import Chunk, no_answer, other_event, read_usage, whole
-from prober.measure.payload import Malformed, error_of, event_type, finish_reason, json_object
+from prober.measure.payload import Malformed, error_of, event_type, finish_reason, json_object, service_tier
 from prober.measure.printable import shown_name
 from prober.measure.request import AssistantMessage, Message, Request
 from prober.measure.server_timing import reported_parts
@@ -125,5 +125,6 @@ def _end(response: dict[str, Any], status: str) -> Chunk:
     reason = details.get("reason") if isinstance(details, dict) else None
     items = response["output"] if isinstance(response.get("output"), list) else []
     chunk = whole(_item(item, number) for number, item in enumerate(items))
-    chunk = chunk._replace(usage=usage, model=model, timing=reported_parts(response))
+    tier = service_tier(response.get("service_tier"))  # earlier events repeat what was asked
+    chunk = chunk._replace(usage=usage, model=model, timing=reported_parts(response), tier=tier)
     return chunk._replace(finish_reason=finish_reason(reason or status), is_end=True)

@@ -79,6 +79,7 @@ class Timeline:
     cut_ns: when the prober cancelled the request in flight
     content_tokens: tokens of these chunks, shape (chunks,); None unless every chunk reported usage
     answered_model: id of the model that the answer names; "" if it names none
+    service_tier: tier that the answer names, one of `payload.SERVICE_TIERS` or `other`; "" if it names none
     streams_reasoning: reasoning was streamed, in its own fields or between marks
     hidden_tokens: place of tokens that the server counted but did not stream. Reasoning (encrypted, redacted, summarised, or only in
     the usage): `before` the answer or `within` it; `some`: more tokens than the text has bytes; `choices`: in other choices than the
@@ -104,6 +105,7 @@ class Timeline:
     unusable_usage: str = ""
     finish_reason: str | None = None
     answered_model: str = ""
+    service_tier: str = ""
     streams_reasoning: bool = False
     hidden_tokens: HiddenTokens = ""
     cut_ns: int | None = None

@@ -185,7 +185,7 @@ SLOT_NS = 10 * 10**9  # probes are counted in slots, so that a high rate needs n
 FAILURE_WINDOW_NS, TRUST_WINDOW_NS = 300 * 10**9, 600 * 10**9
 REFUSAL_WINDOW_NS = 1500 * 10**9  # the 15 minutes of LLMProbeRejected, and the ten that it waits
 MAX_FAILURE_CHARS = 200
-MAX_REFUSAL_CHARS = 500  # the server's words (`payload.MAX_SERVER_TEXT_CHARS`), and the setting to change
+MAX_REMEDY_CHARS = 98  # the longest of `outcome.access_remedy` for a key in a file
 # Request identifiers in a text, each of which would create a series: a UUID, or 16 hexadecimal digits or more.
 _REQUEST_IDS = re.compile(
     r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b(?=[a-f]*[0-9])[0-9a-f]{16,}\b", re.IGNORECASE
@@ -228,7 +228,7 @@ class RecentCounts:
 class TargetFailures(TargetObserver):
     """Exports the most frequent reason of a target's failures in the last five minutes, with its latest text."""
 
-    info, window_ns, max_chars = series.FAILURE_INFO, FAILURE_WINDOW_NS, MAX_FAILURE_CHARS
+    info, window_ns = series.FAILURE_INFO, FAILURE_WINDOW_NS
 
     def __init__(self, registry: Registry, observed: ObservedTarget) -> None:
         self._registry, self._observed = registry, observed
@@ -240,11 +240,15 @@ class TargetFailures(TargetObserver):
         """The reason as which a probe is counted; "" for none."""
         return result.outcome.value if result.outcome in BAD else ""
 
+    def shown(self, text: str) -> str:
+        """The text as the value of a label."""
+        return shown_name(text, MAX_FAILURE_CHARS)
+
     def probe_ended(self, result: ProbeResult) -> None:
         if reason := self.reason(result):
             text = result.detail.replace(result.request_id or "\0", "…")
             self._texts.pop(reason, None)
-            self._texts[reason] = shown_name(_REQUEST_IDS.sub("…", text), self.max_chars)
+            self._texts[reason] = self.shown(_REQUEST_IDS.sub("…", text))
             self._recent.add(self._observed.target.clock.now_ns(), reason)
             self._show()
 
@@ -270,10 +274,15 @@ class TargetFailures(TargetObserver):
 class TargetRefusals(TargetFailures):
     """The same of refused probes, by what the refusal is about."""
 
-    info, window_ns, max_chars = series.REFUSAL_INFO, REFUSAL_WINDOW_NS, MAX_REFUSAL_CHARS
+    info, window_ns = series.REFUSAL_INFO, REFUSAL_WINDOW_NS
 
     def reason(self, result: ProbeResult) -> str:
         return refusal_kind(result.detail) if result.outcome is Outcome.REJECTED else ""
+
+    def shown(self, text: str) -> str:
+        """The server's words are cut, and what to change stays."""
+        words, _, remedy = text.rpartition("; ")
+        return "; ".join(filter(None, (super().shown(words), shown_name(remedy, MAX_REMEDY_CHARS))))
 
 
 class TargetTrust(TargetObserver):

@@ -149,6 +149,7 @@ class ProbeAnswer(EndedProbe):
     """A probe. on_request: it was sent on request, and counts in no SLI.
 
     answered_model: the model that the answer names; empty if it names none
+    service_tier: the service tier that the answer names, `other` for an unknown one; empty if it names none
     retries: retries and fallbacks of a gateway by kind, from the headers of the response
     why_no_tpot: why an answer with content has no TPOT, else empty; content that arrived at once has no ITL either
     why_no_ttft, why_no_ttft_answer: why an answer with content has no TTFT, or no TTFT of its answer, else empty
@@ -160,6 +161,7 @@ class ProbeAnswer(EndedProbe):
 
     model: str
     answered_model: str = _at("timeline", "answered_model")
+    service_tier: str = _at("timeline", "service_tier")
     engine: str
     asked: Annotated[
         AskedAnswer, BeforeValidator(lambda it: dict(zip(("prompt_tokens", "output_tokens"), it, strict=True)))

@@ -355,6 +355,7 @@ class ConcernAnswer(Answer):
 class TargetAnswer(Answer):
     """A target. other_model: the model named by its answers, several joined by `|`; empty if it is `model`.
 
+    service_tier: named by its answers, several joined by `|`; empty if they name none
     answered: due time of the last answered probe; null if none was answered yet
     paused: when it was paused; capacity: result of the last sweep with a capacity, as text
     last_sweep: the last ended sweep, with or without a capacity
@@ -376,6 +377,7 @@ class TargetAnswer(Answer):
     labels: dict[str, str] = Field(default_factory=dict)
     model: str
     other_model: str = ""
+    service_tier: str = ""
     engine: str
     state: str
     reason: str

@@ -221,27 +221,26 @@ async def test_faults_arrive_and_resolve_and_quiet_stays_quiet(
     rates = dict.fromkeys(("burning", "gone", "unpaid", "quiet"), USUAL)
     async with staged(tmp_path, prometheus_binary, alertmanager_binary, rates) as (stage, inbox):
         assert set(inbox.about()) <= {"LLMProberUntrusted"}, "nothing was wrong yet"
-        stage.fault("burning", ["latency:400"])
         stage.fault("unpaid", ["http:402"])
+        unpaid = await arrives(inbox, "firing", "LLMProbeRejected", target="unpaid")
+        said = "Nothing is measured. payment: HTTP 402: mock fault http:402"
+        assert said in unpaid["annotations"]["description"]
+        health = get(f"http://127.0.0.1:{stage.probers['main']}/health/unpaid")
+        assert health.startswith("unknown: rejected: HTTP 402"), "other keys may get answers"
+        stage.fault("unpaid", [])
+        stage.fault("burning", ["latency:400"])
         stage.running["gone"].kill()
         stage.running["doomed"].kill()
         stories: tuple[tuple[str, dict[str, str]], ...] = (
             ("LLMErrorBudgetBurn", {"target": "burning", "severity": "critical", "slo": "ttft"}),
             ("LLMTargetFailing", {"target": "gone"}),
-            ("LLMProbeRejected", {"target": "unpaid"}),
             ("LLMProberDown", {"instance": f"127.0.0.1:{stage.probers['doomed']}"}),
         )
         for name, labels in stories:
             await arrives(inbox, "firing", name, **labels)
         burn = await arrives(inbox, "firing", "LLMErrorBudgetBurn", target="burning")
         assert re.search(r"^Last 5 min: \d+ of \d+ events bad\.", burn["annotations"]["description"])
-        unpaid = await arrives(inbox, "firing", "LLMProbeRejected", target="unpaid")
-        said = "Nothing is measured. payment: HTTP 402: mock fault http:402"
-        assert said in unpaid["annotations"]["description"]
-        health = get(f"http://127.0.0.1:{stage.probers['main']}/health/unpaid")
-        assert health.startswith("unknown: rejected: HTTP 402"), "other keys may get answers"
         stage.fault("burning", [])
-        stage.fault("unpaid", [])
         stage.running["gone"] = stage.mock("gone")
         stage.running["doomed"] = stage.prober("doomed", {"other": USUAL})
         for name, labels in stories:

@@ -102,9 +102,9 @@ def test_every_end_has_its_outcome(observed: ObservedEnd, expected: ExpectedAnsw
     ("detail", "setting", "remedy"),
     [
         ("HTTP 401: no", "", "the target has no `auth`: set bearer_token_file, or header and key_file"),
-        ("HTTP 401: no", "headers.Api-Key", "give a key in headers.Api-Key that is valid and has access"),
-        ("HTTP 403", "auth.key_file", "give a key in auth.key_file that is valid and has access, or let a firewall pass the prober"),
-        ("GET h/v1/models: HTTP 401: no", "auth.key_file", "give a key in auth.key_file that is valid and has access"),
+        ("HTTP 401: no", "headers.Api-Key", "give a valid key with access in headers.Api-Key"),
+        ("HTTP 403", "auth.key_file", "give a valid key with access in auth.key_file, or let a firewall pass the prober"),
+        ("GET h/v1/models: HTTP 401: no", "auth.key_file", "give a valid key with access in auth.key_file"),
         ("HTTP 402: pay", "auth.bearer_token_file", "the account of the key in auth.bearer_token_file needs money or a higher limit"),
         ("HTTP 400: a prompt of 403 tokens is too long", "auth.key_file", ""),
         ("HTTP 422: quota is no field", "auth.key_file", ""),

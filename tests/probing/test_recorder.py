@@ -15,7 +15,7 @@ from prober.daemon.registry import registry
 from prober.exposition.families import Histogram, Registry, Series, page
 from prober.features.slo.monitor import SloMonitor
 from prober.measure.chunk import Usage
-from prober.measure.outcome import BAD, NEUTRAL, Outcome
+from prober.measure.outcome import BAD, NEUTRAL, Outcome, access_remedy
 from prober.measure.result import ProbeResult, RetryKind
 from prober.measure.server_timing import TimeParts
 from prober.measure.target_state import TargetState
@@ -23,7 +23,6 @@ from prober.measure.timeline import Connection, Timeline
 from prober.probing.observer import ObservedTarget
 from prober.probing.recorder import (
     MAX_FAILURE_CHARS,
-    MAX_REFUSAL_CHARS,
     TRUST_WINDOW_NS,
     TargetFailures,
     TargetProbes,
@@ -401,12 +400,15 @@ async def test_refusals_are_a_series_of_their_own_for_25_minutes() -> None:
     shown = partial(families.family(REFUSAL_INFO).of, "t")
     target.probe_ended(failed(Outcome.HTTP_429, "HTTP 429: slow down"))
     assert shown() == []
-    unpaid = f"HTTP 402: {'x' * 300}; the account of the key in auth.key_file needs money or a higher limit"
+    remedy = access_remedy("HTTP 403", "auth.bearer_token_file")
+    unpaid = f"HTTP 402: {'x' * 300}; {remedy}"
     for detail in ("HTTP 400: too long", unpaid, unpaid, "HTTP 403: no"):
         target.probe_ended(failed(Outcome.REJECTED, detail))
-    assert shown() == [("t", "payment", unpaid)]
-    target.probe_ended(failed(Outcome.REJECTED, "HTTP 402: " + "x" * 900))
-    assert len(shown()[0][2]) == MAX_REFUSAL_CHARS
+    assert shown() == [("t", "payment", f"HTTP 402: {'x' * (MAX_FAILURE_CHARS - 11)}…; {remedy}")], (
+        "the remedy is whole"
+    )
+    target.probe_ended(failed(Outcome.REJECTED, "HTTP 402: " + "x; " * 900))
+    assert len(shown()[0][2]) <= 300
     await asyncio.sleep(1499)
     assert shown()
     await asyncio.sleep(2)

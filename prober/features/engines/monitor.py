@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class AnsweringModel:
-    """Detects changes of the model named by successive answers: at most `MAX_CHANGES` + 2 within `ALONE_S`.
+    """Detects changes of the model, or the service tier, named by successive answers: at most `MAX_CHANGES` + 2 within `ALONE_S`.
 
     Three answers in a row by another model are a change of the model. If the previous one answers again sooner, or the model changes
     too often, as behind a gateway that falls back or balances, several models answer in turn. That is one change; the next one comes
@@ -56,6 +56,11 @@ class AnsweringModel:
         self._last, self._run, self._since_s = "", 0, 0.0  # answers in a row by one model
         self._sent_s = 0.0
         self._changed_s: deque[float] = deque(maxlen=MAX_CHANGES)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the models that answer, at most `MAX_NAMES` + 1; none before the first answer."""
+        return self._in_turn or (self.model,)[: bool(self.model)]
 
     @property
     def text(self) -> str:
@@ -121,8 +126,8 @@ class EngineMonitor(Monitor):
         name = observed.name
         consequence = f"target={name}: the saved facts of its engine cannot be read"
         saved = self._saved.pop(name, partial(_restored, observed.spec), consequence)
-        continuity, answering = saved or (Continuity().of_other_page(), AnsweringModel())
-        observer = self._targets[name] = TargetEngine(self, observed, continuity, answering)
+        facts = saved or (Continuity().of_other_page(), AnsweringModel(), AnsweringModel())
+        observer = self._targets[name] = TargetEngine(self, observed, *facts)
         return observer
 
     def forget(self, target: "TargetEngine") -> None:
@@ -139,7 +144,7 @@ class EngineMonitor(Monitor):
 class _SavedEngine(BaseModel):
     """Saved state of an engine.
 
-    asked: digest of the URL and the model to which `answered_model` belongs; page: digest of the page's address
+    asked: digest of the URL and the model to which `answered_model` and `tier` belong; page: digest of the page's address
     """
 
     model_config = ConfigDict(allow_inf_nan=False)
@@ -147,19 +152,21 @@ class _SavedEngine(BaseModel):
     size: dict[str, float] = {}
     asked: str
     answered_model: str
+    tier: str | None = None
     page: str
     counters: CounterState | None = None
 
 
-def _restored(spec: TargetSpec, data: bytes) -> tuple[Continuity, AnsweringModel]:
-    """Read the part of a saved engine state that fits the target's present configuration. Raises ValueError."""
+def _restored(spec: TargetSpec, data: bytes) -> tuple[Continuity, AnsweringModel, AnsweringModel]:
+    """Read (facts, model, service tier) of a saved engine state, if they fit the target's configuration. Raises ValueError."""
     try:
         saved = _SavedEngine.model_validate_json(data)
     except ValidationError:
         raise ValueError("this is no state of an engine") from None
     continuity = Continuity(EngineIdentity(saved.facts, saved.size), before=saved.counters)
-    model = saved.answered_model if saved.asked == _asked(spec) else ""
-    return continuity if _page(spec) == saved.page else continuity.of_other_page(), AnsweringModel(model)
+    model, tier = (saved.answered_model, saved.tier or "") if saved.asked == _asked(spec) else ("", "")
+    continuity = continuity if _page(spec) == saved.page else continuity.of_other_page()
+    return continuity, AnsweringModel(model), AnsweringModel(tier)
 
 
 class TargetEngine(TargetObserver):
@@ -171,9 +178,14 @@ class TargetEngine(TargetObserver):
     page_problem = ""
 
     def __init__(
-        self, monitor: EngineMonitor, observed: ObservedTarget, continuity: Continuity, answering: AnsweringModel
+        self,
+        monitor: EngineMonitor,
+        observed: ObservedTarget,
+        continuity: Continuity,
+        answering: AnsweringModel,
+        tier: AnsweringModel,
     ) -> None:
-        self.name, self.continuity, self.answering = observed.name, continuity, answering
+        self.name, self.continuity, self.answering, self.tier = observed.name, continuity, answering, tier
         self._monitor, self._registry = monitor, monitor.registry
         self._observed, self._spec = observed, observed.spec
         self._reader: PageReader | None = None
@@ -195,20 +207,21 @@ class TargetEngine(TargetObserver):
         return answered if self._requested_model not in ("", answered) else ""
 
     def summary(self) -> dict[str, Any]:
-        return {"other_model": self.other_model, "page_problem": self.page_problem}
+        return {"other_model": self.other_model, "page_problem": self.page_problem, "service_tier": self.tier.text}
 
     def state(self) -> Iterator[tuple[str, bytes]]:
         """(target name, engine state) to save; nothing before the first fact."""
         identity, model = self.continuity.identity, self.answering.model
         facts = identity.facts
         counters = self.continuity.state(series.SIGNALS)
-        if facts or model or counters:
+        if facts or model or self.tier.model or counters:
             page = _page(self._spec) if counters else ""
             saved = _SavedEngine(
                 facts=facts,
                 size=identity.size.size,
                 asked=_asked(self._spec),
                 answered_model=model,
+                tier=self.tier.model or None,
                 page=page,
                 counters=counters,
             )
@@ -266,6 +279,8 @@ class TargetEngine(TargetObserver):
 
     def probe_ended(self, result: ProbeResult) -> None:
         answered, sent_ns = result.timeline.answered_model, result.timeline.sent_ns
+        if result.timeline.service_tier and sent_ns is not None:
+            self._take_tier(result.timeline.service_tier, sent_ns / 1e9)
         if not answered or sent_ns is None:
             return
         if result.adapter:
@@ -284,6 +299,18 @@ class TargetEngine(TargetObserver):
             self._record(f"answers name the model {answered}, requested is {result.model}")
         if before != (self._requested_model, self._engine, self.answering.text):
             self._show_info()
+
+    def _take_tier(self, tier: str, sent_s: float) -> None:
+        """Process the service tier that an answer names; an answer that names none is no change."""
+        change = self.tier.take(tier, sent_s)
+        if change is not None:
+            now, before = (name.replace("|", " and ") for name in (change.new, change.old))
+            turn = " in turn" if now != change.new else ""
+            self._record(f"answers name the service tier {now}{turn}, before it was {before}")
+        shown = {(self.name, name) for name in self.tier.names}
+        self._registry.keep(series.SERVICE_TIER_INFO, shown, self.name)
+        for labels in shown:
+            self._registry.show(series.SERVICE_TIER_INFO, 1.0, *labels)
 
     def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         if devices and driver:

@@ -77,6 +77,12 @@ ENGINE_INFO = gauge(
     "version",
     "model",
 )
+SERVICE_TIER_INFO = gauge(
+    "llmslo_service_tier_info",
+    "1 for the service tier that the answers name, for each if several answer in turn; `other` for an unknown one.",
+    "target",
+    "service_tier",
+)
 ENGINE_FINISHED = counter(
     "llmslo_engine_requests_finished_total",
     "Requests finished, by the reason that the engine counts: stop, length, abort, error, repetition.",

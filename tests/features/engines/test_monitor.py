@@ -63,6 +63,15 @@ def answer(target: ObservedTarget, *models: str, requested: str = "large", adapt
         )
 
 
+def served(target: ObservedTarget, *tiers: str) -> None:
+    """Probes that end with answers of these service tiers."""
+    for tier in tiers:
+        clock = target.target.clock
+        clock.ns += 5 * 10**9  # type: ignore[attr-defined]
+        timeline = Timeline(clock.now_ns(), sent_ns=clock.now_ns(), service_tier=tier)
+        target.probe_ended(ProbeResult(target.name, "probe", "id", 0.0, Outcome.OK, "", timeline))
+
+
 def page(model: str) -> PageReading:
     return PageReading(0, 0, EngineSignals(EngineInfo("vllm", "0.9", model)))
 
@@ -383,3 +392,45 @@ def test_each_value_of_an_engine_is_exported_under_its_name() -> None:
         assert f'\n{HISTOGRAMS[field]}_bucket{{target="t",le="0.1"}} {float(engines_own.counts[0])}\n' in text
         assert f'\n{HISTOGRAMS[field]}_count{{target="t"}} 9.0\n' in text
         assert f'\n{HISTOGRAMS[field]}_sum{{target="t"}} 4.0\n' in text
+
+
+# Tiers that the answers name; the events, and the tiers shown.
+SERVED: dict[str, tuple[list[str], list[str], list[str]]] = {
+    "no name is no tier": ([""] * 9, [], []),
+    "the first is no change, nor is an answer without a name": (["default", "", "default", "", ""], [], ["default"]),
+    "a single other one is no change": (["default"] * 9 + ["priority"], [], ["default"]),
+    "another one": (["default"] * 5 + ["flex"] * 5, ["answers name the service tier flex, before it was default"], ["flex"]),
+    "in turn is one event, however often": (
+        ["default", "priority"] * 500,
+        ["answers name the service tier default and priority in turn, before it was default"],
+        ["default", "priority"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_a_service_tier_that_changes_is_one_event_and_no_change_of_the_engine(name: str) -> None:
+    """An engine change would withdraw the headroom and begin a baseline. A neighbour is unaffected."""
+    tiers, texts, shown = SERVED[name]
+    gateway = Gateway()
+    target, neighbour = gateway.target(), gateway.target("n", NO_PAGE.model_copy(update={"name": "n"}))
+    served(target, *tiers)
+    served(neighbour, *["standard"] * 5)
+    assert gateway.texts() == texts
+    family = gateway.registry.family(series.SERVICE_TIER_INFO)
+    assert sorted(family.of("t")) == [("t", tier) for tier in shown]
+    assert family.of("n") == [("n", "standard")]
+    assert gateway.model_changes() == 0
+    assert target.summary()["service_tier"] == "|".join(shown)
+
+
+def test_the_service_tier_survives_a_restart_of_the_prober() -> None:
+    """A change meanwhile is told; a tier of another model or address is not compared."""
+    gateway = Gateway()
+    served(gateway.target(), "priority")
+    saved = dict(gateway.monitor.states())
+    later, other = Gateway(saved), Gateway(saved)
+    served(later.target(), *["default"] * 3)
+    assert later.texts() == ["answers name the service tier default, before it was priority"]
+    served(other.target(spec=NO_PAGE.model_copy(update={"model": "small"})), *["default"] * 3)
+    assert other.texts() == []
