@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
@@ -44,10 +43,15 @@ _GOES_ON = frozenset({"null", "none", "not_finished"})  # "finish reasons" of Da
 _FAILED = frozenset({"error", "fail", "failed", "failure"})
 _REQUEST_IDS = frozenset({"requestId", "request_id", "RequestId", "id", "trace_id"})
 
-# Service tiers in answers. Sources: the types of OpenAI's SDK 3.57 (`default` to `ultrafast`), Anthropic's 2.14 and Groq's 1.7.
-SERVICE_TIERS = frozenset(
-    {"default", "flex", "scale", "priority", "fast", "ultrafast", "standard", "batch", "on_demand", "performance"}
-)
+# Service tiers in answers, each for itself, so that results share the text. Sources: the types of OpenAI's SDK 3.57 (`default` to
+# `ultrafast`), Anthropic's 2.14 (`standard`, `priority`, `batch`) and Groq's 1.7.
+SERVICE_TIERS = {
+    tier: tier
+    for tier in (
+        *("default", "flex", "scale", "priority", "fast", "ultrafast"),
+        *("standard", "batch", "on_demand", "performance"),
+    )
+}
 OTHER_TIER = "other"
 
 
@@ -148,7 +152,7 @@ def service_tier(value: object) -> str:
     """
     if value in (None, "", "auto"):
         return ""
-    return sys.intern(value) if isinstance(value, str) and value in SERVICE_TIERS else OTHER_TIER  # shared by results
+    return SERVICE_TIERS.get(value, OTHER_TIER) if isinstance(value, str) else OTHER_TIER
 
 
 def event_type(document: Mapping[str, Any], event_name: bytes) -> str:

@@ -33,7 +33,7 @@ NOT_SHOWN = {
     "llmslo_shards": "for an alert",
     "llmslo_answers_engine_change_timestamp_seconds": "changes of the engine are annotations",
     "llmslo_drift_load": "the status page says what the load tells of a drift",
-    "llmslo_service_tier_info": "a label for own queries; the status page names the tier, and a change is an annotation",
+    "llmslo_service_tier_info": "a label for own queries; the status page names the tier, and a change is an event",
 }
 
 
