@@ -151,7 +151,7 @@ def _cut(failure: ProbeResult) -> ProbeResult:
 
 def _bare_bytes(value: Any) -> int:
     """Memory of a result, or of a part of it, without texts and chunk stamps."""
-    if not value or isinstance(value, str):  # all empty values are shared
+    if not value or isinstance(value, str | bool):  # all empty values and truths are shared
         return 0
     if isinstance(value, array):
         return EMPTY_ARRAY_BYTES
