@@ -50,10 +50,10 @@ SPAN_VALUES = 8  # of a span, without begun_s
 
 @dataclass(slots=True)
 class Blocks:
-    """`BLOCK_COUNT` blocks of `BLOCK_SAMPLES` consecutive samples, begun at least `every_s` seconds apart.
+    """`block_count` blocks of `block_samples` consecutive samples, begun at least `every_s` seconds apart.
 
-    Time and smoothed load are stored only for a block's first and last sample and interpolated linearly: both change little in 50
-    samples, and a value per sample would double the state. Samples between blocks, ten times as many, are stored as means: they
+    Time and smoothed load are stored only for a block's first and last sample and interpolated linearly: both change little in a
+    block, and a value per sample would double the state. Samples between blocks, ten times as many, are stored as means: they
     make the model more stable, and show the wander of the level far better than the blocks alone.
 
     rest: values of each span without begun_s, span after span
@@ -66,15 +66,22 @@ class Blocks:
     rest: "array[float]" = field(default_factory=lambda: array("f"))
     slot_counts: "array[float]" = field(default_factory=lambda: array("f"))
     slot_logs: "array[float]" = field(default_factory=lambda: array("f"))
+    block_samples: int = BLOCK_SAMPLES
+    block_count: int = BLOCK_COUNT
+
+    @property
+    def needed(self) -> int:
+        """Number of samples of all blocks."""
+        return self.block_samples * self.block_count
 
     @property
     def full(self) -> bool:
         """True if all blocks are complete."""
-        return len(self.logs) == BLOCK_SAMPLES * BLOCK_COUNT
+        return len(self.logs) == self.needed
 
     def block(self, index: int) -> "array[float]":
-        """Logs of the samples of a block, shape (BLOCK_SAMPLES,)."""
-        return self.logs[index * BLOCK_SAMPLES : (index + 1) * BLOCK_SAMPLES]
+        """Logs of the samples of a block, shape (block_samples,)."""
+        return self.logs[index * self.block_samples : (index + 1) * self.block_samples]
 
     def span(self, index: int) -> Span:
         """The block with this index, with its interval."""
@@ -93,7 +100,7 @@ class Blocks:
         if not linked:
             self.cut()
         rest, known = self.rest, math.nan if load is None else load
-        if len(self.logs) % BLOCK_SAMPLES:
+        if len(self.logs) % self.block_samples:
             rest[-8], rest[-6] = unix_s - self.begun[-1], known
             self.logs.append(log)
         elif not self.begun or unix_s >= self.begun[-1] + self.every_s:
@@ -117,7 +124,7 @@ class Blocks:
         if not self.begun or self.full:
             return load
         if math.isnan(self.rest[1]):
-            if load is None or len(self.begun) > BLOCK_COUNT // 10:
+            if load is None or len(self.begun) > self.block_count // 10:
                 return None
         elif load is not None:
             return load
@@ -131,7 +138,7 @@ class Blocks:
 
     def cut(self) -> None:
         """Drop the incomplete block."""
-        if partial := len(self.logs) % BLOCK_SAMPLES:
+        if partial := len(self.logs) % self.block_samples:
             del self.logs[-partial:]
             del self.rest[-SPAN_VALUES:]
             self.begun.pop()

@@ -29,6 +29,7 @@ from prober.features.drift.fitting import learn_baseline
 from prober.features.drift.state import (
     DOUBT_ERRORS,
     LOAD_SAMPLES,
+    PATIENCE,
     RING_SAMPLES,
     Alarm,
     Cause,
@@ -44,8 +45,6 @@ from prober.features.drift.state import (
 
 # For a provisional baseline, in addition to a material change of its level: it covers only a part of a day.
 PROVISIONAL_DOUBT_ERRORS = 4.0
-# An alarm ends if half of the evidence does not recur for three times as long as it took, at least 240 independent samples.
-PATIENCE, MIN_PATIENCE_SAMPLES = 3.0, 240
 # Every tenth reference value is stored, because the samples of the next baseline are in memory too.
 PROVISIONAL_THINNING = 10
 UNSEEN_CHANGES = 6.0  # material changes by which an unseen half hour may be slower than all others
@@ -349,7 +348,8 @@ def _new_alarm(state: Drift, mix: Mixture, unix_s: float, dependence: float) -> 
         total += mix.log(won, score) / baseline.inflations[fifth]
         if total > best:
             best, since = total, ring.times[at]
-    patience_s = max(dependence * MIN_PATIENCE_SAMPLES / state.settings.rate_per_s, PATIENCE * (unix_s - since))
+    settings = state.settings
+    patience_s = max(dependence * settings.patience / settings.rate_per_s, PATIENCE * (unix_s - since))
     return Alarm(since, unix_s, min(DAY_S, patience_s))
 
 

@@ -33,13 +33,13 @@ def learn_baseline(blocks: Blocks, *, correlation: float | None = None, thin: in
     if model.factor == "load":
         model = _regress(blocks, model)
     model = _residual_spread(model, blocks)
-    ordered = _sorted(_residuals(model, blocks, block)[0] for block in range(BLOCK_COUNT))
+    ordered = _sorted(_residuals(model, blocks, block)[0] for block in range(blocks.block_count))
     levels = array("d", (ordered[math.ceil(q * len(ordered)) - 1] for q in QUANTILES))
     if correlation is None:
         correlation = _correlation(model, blocks, ordered)
     model = replace(model, correlation=correlation, quantiles=(levels,))
     model = _with_errors(model, blocks, min_visits=1 if thin > 1 else MIN_VISITS)
-    ordered = _sorted(_whitened(model, blocks, block) for block in range(BLOCK_COUNT))
+    ordered = _sorted(_whitened(model, blocks, block) for block in range(blocks.block_count))
     model = replace(model, references=(ordered,))
     if thin > 1:
         model = _with_inflations(replace(model, cuts=()), blocks)
@@ -56,7 +56,7 @@ def _sorted(values: Iterable[list[float]]) -> "array[float]":
 
 def _unfitted(blocks: Blocks) -> Baseline:
     """Choose the factor of a baseline, without fitting: the load if all blocks have one and it varies, else the hour, or none."""
-    spans = [blocks.span(block) for block in range(BLOCK_COUNT)]
+    spans = [blocks.span(block) for block in range(blocks.block_count)]
     loads = [load for span in spans for load in (span.first_load, span.last_load)]
     centre = sum(loads) / len(loads)
     scale = math.sqrt(sum((load - centre) ** 2 for load in loads) / len(loads))
@@ -74,7 +74,7 @@ def _unfitted(blocks: Blocks) -> Baseline:
 
 def _level(blocks: Blocks) -> float:
     """Mean log of all samples."""
-    spans = [blocks.span(block) for block in range(BLOCK_COUNT)]
+    spans = [blocks.span(block) for block in range(blocks.block_count)]
     return sum(span.samples * span.mean_log for span in spans) / sum(span.samples for span in spans)
 
 
@@ -97,14 +97,14 @@ def _regress(blocks: Blocks, model: Baseline) -> Baseline:
     size = 4
     moments = [[0.0] * size for _ in range(size)]
     products = [0.0] * size
-    for block in range(BLOCK_COUNT):
+    for block in range(blocks.block_count):
         for weight, x, y in _evidence(model, blocks, block):
             for i, xi in enumerate(x):
                 products[i] += weight * xi * y
                 line = moments[i]
                 for j in range(i + 1):
                     line[j] += weight * xi * x[j]
-    root = _inverse_root(moments, ridge=1e-9 * BLOCK_COUNT * BLOCK_SAMPLES)
+    root = _inverse_root(moments, ridge=1e-9 * blocks.needed)
     half = [sum(map(mul, row, products)) for row in root]
     coefficients = tuple(sum(row[i] * h for row, h in zip(root, half, strict=True)) for i in range(size))
     terms = [0.0] * (2 * size - 1)
@@ -118,14 +118,14 @@ def _regress(blocks: Blocks, model: Baseline) -> Baseline:
 def _evidence(model: Baseline, blocks: Blocks, block: int) -> Iterator[tuple[float, tuple[float, ...], float]]:
     """Rows (weight, columns, log) for the regression: each sample of a block, and the mean of the others in its interval."""
     span = blocks.span(block)
-    yield from zip(repeat(1.0), (_columns(model, load) for load in _loads(span)), blocks.block(block))
-    if span.samples > BLOCK_SAMPLES:
-        yield span.samples - BLOCK_SAMPLES, _mean_columns(model, span), span.mean_log
+    yield from zip(repeat(1.0), (_columns(model, load) for load in _loads(blocks, span)), blocks.block(block))
+    if span.samples > blocks.block_samples:
+        yield span.samples - blocks.block_samples, _mean_columns(model, span), span.mean_log
 
 
-def _loads(span: Span) -> list[float]:
+def _loads(blocks: Blocks, span: Span) -> list[float]:
     more = span.last_load - span.first_load
-    return [span.first_load + more * j / (BLOCK_SAMPLES - 1) for j in range(BLOCK_SAMPLES)]
+    return [span.first_load + more * j / (blocks.block_samples - 1) for j in range(blocks.block_samples)]
 
 
 def _columns(model: Baseline, load: float) -> tuple[float, ...]:
@@ -145,8 +145,8 @@ def _mean_columns(model: Baseline, span: Span) -> tuple[float, ...]:
 def _points(blocks: Blocks, block: int) -> list[tuple[float, float]]:
     """(Unix seconds, smoothed load) of a block's samples."""
     span = blocks.span(block)
-    step_s = span.lasted_s / (BLOCK_SAMPLES - 1)
-    return [(span.begun_s + step_s * j, load) for j, load in enumerate(_loads(span))]
+    step_s = span.lasted_s / (blocks.block_samples - 1)
+    return [(span.begun_s + step_s * j, load) for j, load in enumerate(_loads(blocks, span))]
 
 
 def _residuals(model: Baseline, blocks: Blocks, block: int) -> tuple[list[float], list[float]]:
@@ -154,7 +154,7 @@ def _residuals(model: Baseline, blocks: Blocks, block: int) -> tuple[list[float]
     expected = [model.expected(unix_s, load)[0] for unix_s, load in _points(blocks, block)]
     logs = blocks.block(block)
     if any(map(math.isnan, expected)):
-        expected = [sum(logs) / BLOCK_SAMPLES] * BLOCK_SAMPLES
+        expected = [sum(logs) / blocks.block_samples] * blocks.block_samples
     return list(map(sub, logs, expected)), expected
 
 
@@ -166,7 +166,7 @@ def _whitened(model: Baseline, blocks: Blocks, block: int) -> list[float]:
 def _residual_spread(model: Baseline, blocks: Blocks) -> Baseline:
     """Add the residuals' standard deviation, the slowest expected log and the cuts between fifths to the model."""
     squares, slowest, keys = 0.0, -math.inf, []
-    for block in range(BLOCK_COUNT):
+    for block in range(blocks.block_count):
         residuals, expected = _residuals(model, blocks, block)
         squares += sum(map(mul, residuals, residuals))
         slowest = max(slowest, *expected)
@@ -174,7 +174,7 @@ def _residual_spread(model: Baseline, blocks: Blocks) -> Baseline:
         keys += [span.first_load, span.last_load] if model.factor == "load" else [expected[0], expected[-1]]
     keys.sort()
     cuts = tuple(keys[len(keys) * k // FIFTHS] for k in range(1, FIFTHS))
-    sd = math.sqrt(squares / (BLOCK_COUNT * BLOCK_SAMPLES)) or 1e-6  # for a constant signal
+    sd = math.sqrt(squares / blocks.needed) or 1e-6  # for a constant signal
     return replace(model, sd=sd, slowest=slowest, cuts=cuts)
 
 
@@ -187,7 +187,7 @@ def _with_errors(model: Baseline, blocks: Blocks, min_visits: int) -> Baseline:
         own = model.sd**2 * (1 - model.correlation**2)
         return replace(model, variance=tuple(own * leverage for leverage in model.variance))
     if model.factor == "none":
-        return replace(model, variance=(model.level_error(BLOCK_COUNT * BLOCK_SAMPLES) ** 2,))
+        return replace(model, variance=(model.level_error(blocks.needed) ** 2,))
     if _is_flat(model, blocks):
         level, error = _level(blocks), model.level_error(sum(blocks.slot_counts))
         return replace(
@@ -254,7 +254,7 @@ def _correlation(model: Baseline, blocks: Blocks, ordered: "array[float]") -> fl
     """Correlation of the normal scores of neighbouring residuals in blocks; 0 if it could be chance."""
     together = alone = 0.0
     table = scores(len(ordered))
-    for block in range(BLOCK_COUNT):
+    for block in range(blocks.block_count):
         z = [table[bisect_right(ordered, r)] for r in _residuals(model, blocks, block)[0]]
         together += sum(map(mul, z, z[1:]))
         alone += sum(map(mul, z[1:], z[1:]))
@@ -285,7 +285,7 @@ def _sorted_by_fifth(
 ) -> tuple["array[float]", ...]:
     """Sort the values of all blocks within each fifth."""
     of_fifth: list[list[float]] = [[] for _ in range(FIFTHS)]
-    for block in range(BLOCK_COUNT):
+    for block in range(blocks.block_count):
         for fifth, value in zip(_fifths(model, blocks, block), values(block), strict=True):
             of_fifth[fifth].append(value)
     return tuple(array("f", sorted(of)) for of in of_fifth)
@@ -294,7 +294,7 @@ def _sorted_by_fifth(
 def _scored(model: Baseline, blocks: Blocks) -> list[tuple[list[int], list[float]]]:
     """(fifths, normal scores) of the samples, per block."""
     scored = []
-    for block in range(BLOCK_COUNT):
+    for block in range(blocks.block_count):
         fifths, z = _fifths(model, blocks, block), []
         for fifth, r in zip(fifths, _whitened(model, blocks, block), strict=True):
             reference = model.references[fifth if len(model.references) > 1 else 0]
@@ -307,22 +307,24 @@ def _block_means(scored: Iterable[tuple[list[int], list[float]]]) -> tuple["arra
     """Mean score of each block, by the fifth of its middle."""
     means = tuple(array("f") for _ in range(FIFTHS))
     for fifths, z in scored:
-        means[fifths[BLOCK_SAMPLES // 2]].append(sum(z) / BLOCK_SAMPLES)
+        means[fifths[len(fifths) // 2]].append(sum(z) / len(z))
     return means
 
 
-def _inflation(means: Sequence[float]) -> float:
+def _inflation(means: Sequence[float], samples: int) -> float:
     """Variance of a block's mean score ÷ that of independent scores; 1 without blocks."""
-    return BLOCK_SAMPLES * sum(map(mul, means, means)) / len(means) if means else 1.0
+    return samples * sum(map(mul, means, means)) / len(means) if means else 1.0
 
 
 def _with_inflations(model: Baseline, blocks: Blocks) -> Baseline:
     """Add each reference's inflation to the model. An excess within two errors of the estimate counts as none."""
     means = _block_means(_scored(model, blocks))
-    pooled = _inflation([mean for of in means for mean in of])
-    if pooled < 1 + 2 * math.sqrt(2 / BLOCK_COUNT):
+    pooled = _inflation([mean for of in means for mean in of], blocks.block_samples)
+    if pooled < 1 + 2 * math.sqrt(2 / blocks.block_count):
         pooled = 1.0
-    own = [(_inflation(of), math.sqrt(2 / max(1, len(of)))) for of in means[: len(model.references)]]
+    own = [
+        (_inflation(of, blocks.block_samples), math.sqrt(2 / max(1, len(of)))) for of in means[: len(model.references)]
+    ]
     inflations = (value * (1 + error) if value > pooled * (1 + 1.5 * error) else pooled for value, error in own)
     return replace(model, inflations=tuple(inflations))
 
@@ -336,19 +338,25 @@ def _with_floors(model: Baseline, blocks: Blocks) -> Baseline:
     ]
     fast = [of[int(FLOOR_SHARE * len(of))] for of in ordered]
     counts: list[list[int]] = [[] for _ in ordered]
-    for block in range(BLOCK_COUNT):
+    for block in range(blocks.block_count):
         fifths, residuals = _fifths(model, blocks, block), _residuals(model, blocks, block)[0]
-        counts[fifths[BLOCK_SAMPLES // 2]].append(sum(r < fast[k] for k, r in zip(fifths, residuals, strict=True)))
-    pooled = _dispersion([count for of in counts for count in of])
+        counts[fifths[blocks.block_samples // 2]].append(
+            sum(r < fast[k] for k, r in zip(fifths, residuals, strict=True))
+        )
+    pooled = _dispersion([count for of in counts for count in of], blocks.block_samples)
     floors = tuple(array("f", (of[i * len(of) // FLOOR_QUANTILES] for i in range(FLOOR_QUANTILES))) for of in ordered)
-    return replace(model, floors=floors, floor_inflations=tuple(max(pooled, _dispersion(of)) for of in counts))
+    return replace(
+        model,
+        floors=floors,
+        floor_inflations=tuple(max(pooled, _dispersion(of, blocks.block_samples)) for of in counts),
+    )
 
 
-def _dispersion(counts: Sequence[int]) -> float:
+def _dispersion(counts: Sequence[int], samples: int) -> float:
     """Variance of numbers of samples per block ÷ that of independent samples, at least 1."""
-    share = sum(counts) / (BLOCK_SAMPLES * max(1, len(counts)))
+    share = sum(counts) / (samples * max(1, len(counts)))
     scale = math.sqrt(share * (1 - share)) or 1.0
-    return max(1.0, _inflation([(count / BLOCK_SAMPLES - share) / scale for count in counts]))
+    return max(1.0, _inflation([(count / samples - share) / scale for count in counts], samples))
 
 
 def _wander(model: Baseline, blocks: Blocks) -> float:
@@ -359,7 +367,7 @@ def _wander(model: Baseline, blocks: Blocks) -> float:
     own = model.sd**2 * (1 + model.correlation) / (1 - model.correlation)
     own *= sum(model.inflations) / len(model.inflations)
     if model.factor != "hour":
-        spans = [blocks.span(block) for block in range(BLOCK_COUNT)]
+        spans = [blocks.span(block) for block in range(blocks.block_count)]
         means = [(s.samples, s.mean_log - sum(map(mul, model.coefficients, _mean_columns(model, s)))) for s in spans]
         return _excess(means, 1, own)
     slots = zip(model.levels, blocks.slot_counts, blocks.slot_logs, strict=True)

@@ -18,7 +18,7 @@ from prober.features.drift.detector import derive
 from prober.features.drift.state import Alarm, Drift, Improvement, Ring, Settings, Visit, new_state
 
 FORMAT = "llmslo-drift-6"
-DERIVED = {"settings", "gap_s", "mixture", "tables", "doubt", "allowance"}
+DERIVED = {"settings", "gap_s", "mixture", "tables", "doubt", "allowance", "block_samples", "block_count"}
 PARTS = {
     "baseline": Baseline,
     "stretch": Blocks,

@@ -35,15 +35,22 @@ MAX_GAP_INTERVALS = 20  # mean intervals between samples; after a longer gap the
 DOUBT_ERRORS = 1.0  # standard errors of the model subtracted from each sample: a rare load is weak evidence
 LOAD_SAMPLES = 60  # samples over which the load is smoothed: noise in a regressor hides its effect
 CHANCE_SDS = 2.0  # of independent arrivals: allowed excess of the smoothed load over the learned loads
+# An alarm ends if half of the evidence does not recur for three times as long as it took, at least 240 independent samples.
+PATIENCE, MIN_PATIENCE_SAMPLES = 3.0, 240
 RING_SAMPLES = MIN_SAMPLES_BY_QUANTILE[0.99]  # enough for every reported quantile
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of one signal. rate_per_s: mean rate of samples. Slowdowns below half of `spec.material` raise no alarm."""
+    """Settings of one signal. Slowdowns below half of `spec.material` raise no alarm.
+
+    rate_per_s: mean rate of samples
+    patience: independent samples without half of the evidence that end an alarm, or more if it took longer
+    """
 
     rate_per_s: float
     spec: DriftSpec = DriftSpec()
+    patience: int = MIN_PATIENCE_SAMPLES
 
     @property
     def threshold(self) -> float:
@@ -122,7 +129,7 @@ class Ring:
 
     def add(self, unix_s: float, residual: float, fifth: int) -> None:
         """Store a sample."""
-        at = self.count % RING_SAMPLES
+        at = self.count % len(self.times)
         self.times[at], self.residuals[at] = unix_s, residual
         if self.fifths:
             self.fifths[at] = fifth
@@ -130,7 +137,8 @@ class Ring:
 
     def latest(self, count: int) -> Iterable[int]:
         """Indices of at most `count` latest stored samples, newest first."""
-        return ((self.count - 1 - i) % RING_SAMPLES for i in range(min(count, self.count, RING_SAMPLES)))
+        size = len(self.times)
+        return ((self.count - 1 - i) % size for i in range(min(count, self.count, size)))
 
 
 @dataclass(slots=True)
