@@ -30,7 +30,7 @@ PURE_MODULES = {
     "probing": "dashboard replicas series stop_conditions",
     "features.slo": "compliance dashboard firing rules series",
     "features.answers": "change series",
-    "features.drift": "baseline blocks dashboard detector evidence fitting serialization",
+    "features.drift": "baseline blocks dashboard detector efficiency efficiency_series evidence fitting serialization",
     "features.engines": "continuity dashboard page_reading series",
     "features.gpu": "dashboard series",
     "features.diagnosis": "advice clues diagnosis mechanisms trouble window",

@@ -20,12 +20,10 @@ from prober.probing import declaration as probing
 from prober.probing.feature import Feature, declared
 
 # Order in which their observers are called. A new feature is one name here.
-FEATURES: tuple[Feature, ...] = tuple(
-    declaration.FEATURE
-    for declaration in (
-        *(probing, slo, health, budget, engines, gpu, diagnosis, capacity, drift, answers),
-        *(discovery, replicas, grafana),
-    )
+FEATURES: tuple[Feature, ...] = (
+    *(each.FEATURE for each in (probing, slo, health, budget, engines, gpu, diagnosis, capacity, drift)),
+    drift.EFFICIENCY,
+    *(each.FEATURE for each in (answers, discovery, replicas, grafana)),
 )
 ALL: tuple[AnySeries, ...] = (*(each for feature in FEATURES for each in feature.series), *declared(own_series))
 VANTAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")

@@ -240,7 +240,10 @@ class Views:
                 "no_data": [workload for workload in target.workloads.values() if workload.state in NO_DATA_STATES],
                 "starting": starting,
                 "paused": target.paused_unix_s,
-                "warnings": list(early_warnings(probes, summary.get("page_problem", ""), now_unix_s)),
+                "warnings": [
+                    *early_warnings(probes, summary.get("page_problem", ""), now_unix_s),
+                    *summary.get("efficiency", ()),
+                ],
                 "estimate": estimate_per_day(spec),
                 "trace_url": spec.tracing.url,
                 "probes": probes,

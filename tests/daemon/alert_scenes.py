@@ -136,6 +136,15 @@ def answers(changed: str, check: str = "text", cause: str = "engine_change") -> 
     return found
 
 
+def efficiency(dropped: str, measure: str = "prefix_hit_ratio", cause: str = "engine_change") -> Series:
+    """A measure of the engine's efficiency. dropped: 1 while it is worse than usual"""
+    found = series_of("efficiency_dropped", dropped, measure=measure, cause=cause)
+    found |= series_of("efficiency_since_timestamp_seconds", "60+0x60", measure=measure)
+    for period, value in (("usual", "0.62"), ("present", "0.0301")):
+        found |= series_of("efficiency", f"{value}+0x60", measure=measure, period=period)
+    return found
+
+
 def at(vantage: str, series: Series) -> Series:
     """The series as the prober of a vantage, itself an instance, exports them."""
     place = f'instance="{vantage}",vantage="{vantage}"'
@@ -569,6 +578,12 @@ SCENES: dict[str, list[Scene]] = {
     "LLMITLP99Drift": [
         fires("ITL drifts", 20, drift("itl", "0+0x9 1+0x40"), signal="itl"),
         silent("TTFT drifts, ITL does not", 20, drift("ttft", "0+0x9 1+0x40")),
+    ],
+    "LLMEfficiencyDropped": [
+        fires("hits fell", 20, efficiency("0+0x9 1+0x40"), measure="prefix_hit_ratio"),
+        fires("for no known cause", 20, efficiency("0+0x9 1+0x40", cause="unknown"), measure="prefix_hit_ratio"),
+        silent("usual again", 30, efficiency("0+0x9 1+0x10 0+0x40")),
+        silent("another measure fell", 20, efficiency("1+0x60") | efficiency("0+0x60", "step_seconds"), measure="step_seconds"),
     ],
     "LLMAnswersChanged": [
         fires("answers changed", 20, answers("0+0x9 1+0x40"), workload="golden", check="text"),

@@ -35,6 +35,7 @@ from tests.daemon.alert_scenes import (
     burn,
     discovery,
     drift,
+    efficiency,
     failing,
     fires,
     no_data,
@@ -318,7 +319,7 @@ BOARDS = {
     "slo": (BURN, BURN_OF_TRAFFIC, "LLMSLONoData"),
     "capacity": ("LLMHeadroomLow", "LLMCapacityExhaustionForecast", "LLMSweepStale"),
     "engine": ("LLMKVCachePressure", "LLMGPUThrottling", "LLMEnginePageUnreadable"),
-    "drift": ("LLMTTFTP99Drift", "LLMITLP99Drift", "LLMAnswersChanged", "LLMProberUntrusted"),
+    "drift": ("LLMTTFTP99Drift", "LLMITLP99Drift", "LLMEfficiencyDropped", "LLMAnswersChanged", "LLMProberUntrusted"),
 }
 
 
@@ -562,6 +563,18 @@ def test_an_alert_about_refusals_says_what_is_not_measured_and_what_to_change(
     labels = {"severity": "warning", "target": "llama", "workload": "probe"}
     notes = of_llama(rule["annotations"]) | {"description": begin + text}
     check_one(promtool, tmp_path, rule, series, alerts(rule["alert"], "12m", labels, notes))
+
+
+def test_an_alert_about_efficiency_has_both_values(promtool: Path, tmp_path: Path) -> None:
+    """Of two probers too, and of one measure while another is usual; with a word on the engine's change only if there was one."""
+    (rule,) = (rule for rule in ALERTS if rule["alert"] == "LLMEfficiencyDropped")
+    for cause, more in (("engine_change", ", about when the engine changed"), ("unknown", "")):
+        series = efficiency("1+0x60", cause=cause) | efficiency("0+0x60", "step_seconds")
+        series |= other_instance(series)
+        text = f"prefix_hit_ratio, present 0.0301, usual 0.62, since 1970-01-01 00:01:00 +0000 UTC{more}."
+        labels = {"severity": "warning", "target": "llama", "measure": "prefix_hit_ratio", "cause": cause}
+        notes = of_llama(rule["annotations"]) | {"description": text}
+        check_one(promtool, tmp_path, rule, series, alerts(rule["alert"], "10m", labels, notes))
 
 
 def test_runbook_queries_are_valid_promql(promtool: Path, tmp_path: Path) -> None:

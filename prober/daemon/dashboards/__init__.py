@@ -91,10 +91,11 @@ def _drift() -> Board:
     rows = {
         "": [drift.baselines()],
         "Evidence": drift.evidence(),
+        "Efficiency": [drift.efficiency()],
         "Answers": [answers.right_answers()],
         "The prober": [*prober.health(), *grafana.panels()],
         "Its probes": [*probes.schedule(), budgets, probes.rate_limits(), prober.storage()],
         "Discovery, shards and lease": [*discovery.panels(), *replicas.panels()],
     }
-    text = "Latencies against their own baselines, and the health of the prober itself."
+    text = "Latencies and efficiency against their own baselines, and the health of the prober itself."
     return Board("drift", text, rows, variables=("target", "workload", "window", "instance"))

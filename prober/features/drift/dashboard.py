@@ -2,8 +2,9 @@
 
 from prober.exposition.dashboards.board import annotation, target_column
 from prober.exposition.dashboards.panels import Column, Panel, Query, counts, now, series, states, table
-from prober.exposition.dashboards.queries import PROBES, increase, judged
+from prober.exposition.dashboards.queries import PROBES, TARGET, increase, judged
 from prober.exposition.dashboards.style import GREEN, GREY, RED, YELLOW, Json, index_mapping, named, text_mapping
+from prober.features.drift import efficiency_series
 from prober.features.drift import series as drift_series
 
 SIGNAL = "target, workload, signal"
@@ -93,6 +94,26 @@ def baselines() -> Panel:
         f"{OF_ANSWERS}. Bad: red evidence. A dash: no active drift.",
         columns,
         sort="-Evidence",
+    )
+
+
+def efficiency() -> Panel:
+    """Panel of the engine's efficiency over what is usual."""
+    present, usual = (
+        f'max by (target, measure) ({efficiency_series.EFFICIENCY}{{{TARGET},period="{period}"}})'
+        for period in ("present", "usual")
+    )
+    fallen = f"max by (target, measure) ({efficiency_series.EFFICIENCY_DROPPED}{{{TARGET}}}) == 1"
+    return series(
+        "Efficiency of the engine",
+        "Each hour's value over what is usual for such requests at such an hour; thick: during an alarm. Bad: hits and acceptance far "
+        "below 1, the others far above. No data: the page has no such counters, or the first week is being learned.",
+        "none",
+        Query(f"{present} / ({usual} > 0)", "{{target}} {{measure}}"),
+        Query(f"{present} / ({usual} > 0) and {fallen}", "{{target}} {{measure}}, alarm"),
+        width=24,
+        overrides=[named(".*, alarm", ("custom.lineWidth", 3))],
+        empty="nothing is judged",
     )
 
 

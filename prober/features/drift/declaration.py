@@ -1,8 +1,8 @@
-"""Registers drift detection with the daemon, the rule files and the store."""
+"""Registers drift of latencies and of the engine's efficiency with the daemon, the rule files and the store."""
 
 from collections.abc import Iterator
 
-from prober.features.drift import series
+from prober.features.drift import efficiency_series, series
 from prober.probing.feature import Feature, Monitor, Shared, declared
 
 
@@ -19,3 +19,12 @@ def _monitors(shared: Shared) -> Iterator[Monitor]:
 
 
 FEATURE = Feature(declared(series), _monitors, series.alerts, saved="drift")
+
+
+def _efficiency(shared: Shared) -> Iterator[Monitor]:
+    from prober.features.drift.efficiency_monitor import EfficiencyMonitor
+
+    yield EfficiencyMonitor(shared.registry, shared.events, shared.configuration.drift, shared.saved["efficiency"])
+
+
+EFFICIENCY = Feature(declared(efficiency_series), _efficiency, efficiency_series.alerts, saved="efficiency")

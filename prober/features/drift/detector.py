@@ -92,7 +92,7 @@ def derive(state: Drift) -> None:
     """Compute the fields that follow from the baseline and the settings."""
     baseline, material = state.baseline, state.settings.spec.material
     assert baseline is not None
-    state.mixture = mixture(baseline, material, state.settings.threshold)
+    state.mixture = mixture(baseline, material, state.settings.threshold, state.settings.multiples)
     state.ring.fifths = (state.ring.fifths or array("B", [0]) * RING_SAMPLES) if baseline.cuts else array("B")
     state.tables = tuple(scores(len(reference)) for reference in baseline.references)
     state.doubt, state.allowance = DOUBT_ERRORS, 0.0

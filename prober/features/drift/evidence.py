@@ -20,7 +20,8 @@ from prober.features.drift.baseline import FLOOR_SHARE, Baseline, scores
 # Shifts as multiples of the material change, with weights. A shift counts from half of the smallest one.
 # Multiples, weights and guards were chosen by simulation (`bench/drift.py`) for delay at a measured false alarm rate.
 # As a slowdown must last three minutes, a bet on a larger shift would find none earlier.
-SHIFT_MULTIPLES = ((0.5, 0.15), (1.0, 0.25), (2.0, 0.15))
+Multiples = tuple[tuple[float, float], ...]
+SHIFT_MULTIPLES: Multiples = ((0.5, 0.15), (1.0, 0.25), (2.0, 0.15))
 MIN_SHIFT_SDS, MAX_SHIFT_SDS = 0.2, 2.5  # a learned level is no more precise; ranks are bounded
 TAILS = ((0.99, 0.04, 0.08), (0.998, 0.03, 0.17))  # (quantile, share above it with a heavier tail, weight)
 FLOOR_WEIGHT = 0.2
@@ -93,8 +94,10 @@ def gain(baseline: Baseline, log_shift: float) -> float:
     return sum(gains) / len(gains)
 
 
-def mixture(baseline: Baseline, material: float, threshold: float) -> Mixture:
-    """Bets that detect a slowdown by `material` (0.2: 20%) against a baseline. threshold: evidence that raises an alarm
+def mixture(baseline: Baseline, material: float, threshold: float, multiples: Multiples = SHIFT_MULTIPLES) -> Mixture:
+    """Bets that detect a slowdown by `material` (0.2: 20%) against a baseline.
+
+    threshold: evidence that raises an alarm; multiples: of the shift by `material`, with their weights
 
     A level that wanders by w standard deviations multiplies the alarm rate of a bet on d by
     exp(2·(w·ln A/d)² − 2·ε·ln A/d), which is 1 for ε = w²·ln A/d.
@@ -105,7 +108,7 @@ def mixture(baseline: Baseline, material: float, threshold: float) -> Mixture:
     smallest = min(max(score_shift, MIN_SHIFT_SDS), MAX_SHIFT_SDS)
     samples = min(map(len, baseline.references))
     shifts: list[tuple[float, float, float]] = []
-    for multiple, weight in SHIFT_MULTIPLES:
+    for multiple, weight in multiples:
         d = min(multiple * smallest, MAX_SHIFT_SDS)
         epsilon = EPSILON_SDS + min(wander * wander * math.log(threshold) / d, MAX_WANDER_SDS * wander)
         shifts.append((weight, d, -d * epsilon - d * d / 2))

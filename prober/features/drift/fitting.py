@@ -104,7 +104,7 @@ def _regress(blocks: Blocks, model: Baseline) -> Baseline:
                 line = moments[i]
                 for j in range(i + 1):
                     line[j] += weight * xi * x[j]
-    root = _inverse_root(moments, ridge=1e-9 * blocks.needed)
+    root = inverse_root(moments, ridge=1e-9 * blocks.needed)
     half = [sum(map(mul, row, products)) for row in root]
     coefficients = tuple(sum(row[i] * h for row, h in zip(root, half, strict=True)) for i in range(size))
     terms = [0.0] * (2 * size - 1)
@@ -388,7 +388,7 @@ def _excess(means: Sequence[tuple[float, float]], fitted: int, own: float) -> fl
     return math.sqrt(max(0.0, squares - own * (free + math.sqrt(2 * free))) / samples)
 
 
-def _inverse_root(moments: Sequence[Sequence[float]], ridge: float) -> tuple[tuple[float, ...], ...]:
+def inverse_root(moments: Sequence[Sequence[float]], ridge: float) -> tuple[tuple[float, ...], ...]:
     """Rows of inv(C) for the Cholesky factor C of a symmetric matrix, given by its lower triangle; `ridge` is added to its diagonal."""
     size = len(moments)
     factor = [[0.0] * size for _ in range(size)]

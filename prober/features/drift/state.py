@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from prober.config.configuration import DriftSpec
 from prober.features.drift.baseline import QUANTILES, Baseline
 from prober.features.drift.blocks import BLOCK_COUNT, BLOCK_SAMPLES, SPREAD_EVERY_S, Blocks
-from prober.features.drift.evidence import Mixture
+from prober.features.drift.evidence import SHIFT_MULTIPLES, Mixture, Multiples
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
 
 Phase = Literal["learning", "provisional", "settled"]
@@ -46,11 +46,13 @@ class Settings:
 
     rate_per_s: mean rate of samples
     patience: independent samples without half of the evidence that end an alarm, or more if it took longer
+    multiples: shifts to bet on
     """
 
     rate_per_s: float
     spec: DriftSpec = DriftSpec()
     patience: int = MIN_PATIENCE_SAMPLES
+    multiples: Multiples = SHIFT_MULTIPLES
 
     @property
     def threshold(self) -> float:
