@@ -19,12 +19,15 @@ class TargetState(StrEnum):
     PENDING = "pending"  # nothing is known yet
     STARTING = "starting"  # its engine loads, or it refuses connections and has never answered
     DRAINING = "draining"  # its engine shuts down
+    ASLEEP = "asleep"  # its engine has released its GPU memory on request, by its page
     OVER_BUDGET = "over_budget"  # no data: its budget is used up, so no probe is sent
     REJECTED = "rejected"  # no data: it refuses every probe
     FAILING = "failing"  # all probes within some seconds failed
 
 
-SILENT_STATES = frozenset({TargetState.STARTING, TargetState.DRAINING})  # nothing is sent but health checks
+SILENT_STATES = frozenset(
+    {TargetState.STARTING, TargetState.DRAINING, TargetState.ASLEEP}
+)  # nothing is sent but health checks
 NO_DATA_STATES = frozenset({TargetState.OVER_BUDGET, TargetState.REJECTED})
 UNANSWERED_STATES = NO_DATA_STATES | {TargetState.FAILING}  # measurements describe the past
 IN_A_ROW = 3  # probes needed for a state, at least

@@ -158,6 +158,15 @@ class Target:
         if is_ending:
             self.state, self.reason = TargetState.DRAINING, "its server is being ended"
 
+    def sleeps(self, is_asleep: bool) -> None:
+        """Set whether the engine's page says that it sleeps."""
+        if is_asleep and not self.is_ending:
+            self._answers = WorkloadState("")
+            self.state, self.reason = TargetState.ASLEEP, "its metrics page says so"
+        elif self.state is TargetState.ASLEEP:
+            self.state, self.reason = TargetState.PENDING, ""
+            self.warm_up.restarted()
+
     def follow(self, former: "Target") -> None:
         """Take over from the target before a reload: its pause, and what is known of the server at this address."""
         self.paused_unix_s = former.paused_unix_s
@@ -249,7 +258,7 @@ class Target:
         `pending`.
         """
         outcome, end = result.outcome, STATE_OF_OUTCOME.get(result.outcome)
-        if self.is_ending or end is None:
+        if self.is_ending or end is None or self.state is TargetState.ASLEEP:
             return
         reason = result.detail if end in NO_DATA_STATES else f"{outcome}: {result.detail}"
         if outcome is Outcome.CONNECT_REFUSED and self.has_answered:
@@ -429,7 +438,7 @@ class Target:
             "loading" in body or "starting" in body or (self._dialect.listens_while_loading and not self._was_ready)
         ):
             self.state, self.reason = TargetState.STARTING, "its health page says so"
-        elif self.state in SILENT_STATES:
+        elif self.state in SILENT_STATES - {TargetState.ASLEEP}:
             self.state, self.reason = TargetState.PENDING, ""
             self.warm_up.restarted()
         if self.state in SILENT_STATES:

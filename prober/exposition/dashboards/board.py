@@ -346,7 +346,7 @@ def _query_result(name: str, title: str, expr: str, label: str, *, is_single: bo
 
 
 # States, thresholds and columns shared by several dashboards, in the order of queries.target_state and queries.slo_state.
-TARGET_STATES = index_mapping(*zip(STATES, (GREEN, GREY, YELLOW, YELLOW, ORANGE, RED, RED), strict=True))
+TARGET_STATES = index_mapping(*zip(STATES, (GREEN, GREY, YELLOW, YELLOW, YELLOW, ORANGE, RED, RED), strict=True))
 SLO_STATES = index_mapping(("met", GREEN), ("no data", GREY), ("missed", RED))
 YES_NO = index_mapping(("no", RED), ("yes", GREEN))
 SEVERITIES = {"critical": RED, "warning": ORANGE, "info": GREY}

@@ -25,7 +25,7 @@ BUDGET_LEFT = "llmslo_slo_error_budget_remaining_ratio"
 SLO_STATE = "llmslo_slo_state"
 TRAFFIC = "slo:llmslo_traffic"  # labels: target, slo
 # States of targets, in order of severity.
-STATES = ("ready", "pending", "starting", "draining", "over_budget", "rejected", "failing")
+STATES = ("ready", "pending", "starting", "draining", "asleep", "over_budget", "rejected", "failing")
 MIN_P99_SAMPLES = 1000
 # A partition is listed next to its GPU.
 WHOLE_GPUS = f'group by (target, gpu) (llmslo_gpu_info{{{TARGET},gpu!~".+:.+"}})'

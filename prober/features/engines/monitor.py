@@ -265,6 +265,7 @@ class TargetEngine(TargetObserver):
         for reason in FINISH_REASONS:
             finished = getattr(signals, f"finished_{reason}_total", None)
             registry.show(series.ENGINE_FINISHED, finished, name, reason)
+        self._observed.target.sleeps(signals is not None and signals.sleeping == 1.0)
         self._page_info = signals.info if signals else None
         self._show_info()
 

@@ -394,6 +394,7 @@ def test_each_value_of_an_engine_is_exported_under_its_name() -> None:
         assert f'\n{HISTOGRAMS[field]}_sum{{target="t"}} 4.0\n' in text
 
 
+<<<<<<< HEAD
 # Tiers that the answers name; the events, and the tiers shown.
 SERVED: dict[str, tuple[list[str], list[str], list[str]]] = {
     "no name is no tier": ([""] * 9, [], []),
@@ -434,3 +435,43 @@ def test_the_service_tier_survives_a_restart_of_the_prober() -> None:
     assert later.texts() == ["answers name the service tier default, before it was priority"]
     served(other.target(spec=NO_PAGE.model_copy(update={"model": "small"})), *["default"] * 3)
     assert other.texts() == []
+=======
+async def test_an_engine_that_sleeps_is_asleep_until_it_wakes_or_its_page_is_lost() -> None:
+    """Probes that it leaves unanswered meanwhile are no failures of it; a neighbour that answers nobody is failing."""
+    gateway = Gateway()
+    sleeper, neighbour = (gateway.target(name, NO_PAGE.model_copy(update={"name": name})) for name in ("s", "n"))
+
+    def read(sleeping: float | None) -> None:
+        info = EngineInfo("vllm", "0.32.0", "large")
+        sleeper.page_read(None if sleeping is None else PageReading(0, 0, EngineSignals(info, sleeping=sleeping)))
+
+    def unanswered(target: ObservedTarget) -> None:
+        for _ in range(3):
+            clock = target.target.clock
+            clock.ns += 5 * 10**9  # type: ignore[attr-defined]
+            timeline = Timeline(clock.now_ns(), sent_ns=clock.now_ns())
+            target.target.probed(
+                ProbeResult(target.name, "probe", "id", 0.0, Outcome.TIMEOUT_FIRST_TOKEN, "silent", timeline)
+            )
+
+    def state() -> str:
+        return sleeper.target.state.value
+
+    read(0.0)
+    assert state() == "pending"
+    read(1.0)
+    assert (state(), sleeper.target.reason) == ("asleep", "its metrics page says so")
+    unanswered(sleeper)
+    unanswered(neighbour)
+    assert (state(), neighbour.target.state.value) == ("asleep", "failing")
+    read(0.0)
+    assert (state(), sleeper.target.reason) == ("pending", "")
+    unanswered(sleeper)
+    assert state() == "failing", "it is awake, and answers nobody"
+    read(1.0)
+    read(None)
+    assert state() == "pending", "nothing is known of it"
+    sleeper.target.end(True)
+    read(1.0)
+    assert state() == "draining", "its server ends"
+>>>>>>> 26ffff1f (Call an engine asleep that says so, instead of failing)
