@@ -394,7 +394,6 @@ def test_each_value_of_an_engine_is_exported_under_its_name() -> None:
         assert f'\n{HISTOGRAMS[field]}_sum{{target="t"}} 4.0\n' in text
 
 
-<<<<<<< HEAD
 # Tiers that the answers name; the events, and the tiers shown.
 SERVED: dict[str, tuple[list[str], list[str], list[str]]] = {
     "no name is no tier": ([""] * 9, [], []),
@@ -435,7 +434,8 @@ def test_the_service_tier_survives_a_restart_of_the_prober() -> None:
     assert later.texts() == ["answers name the service tier default, before it was priority"]
     served(other.target(spec=NO_PAGE.model_copy(update={"model": "small"})), *["default"] * 3)
     assert other.texts() == []
-=======
+
+
 async def test_an_engine_that_sleeps_is_asleep_until_it_wakes_or_its_page_is_lost() -> None:
     """Probes that it leaves unanswered meanwhile are no failures of it; a neighbour that answers nobody is failing."""
     gateway = Gateway()
@@ -474,4 +474,3 @@ async def test_an_engine_that_sleeps_is_asleep_until_it_wakes_or_its_page_is_los
     sleeper.target.end(True)
     read(1.0)
     assert state() == "draining", "its server ends"
->>>>>>> 26ffff1f (Call an engine asleep that says so, instead of failing)
