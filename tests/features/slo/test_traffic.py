@@ -382,6 +382,25 @@ def test_a_failure_in_two_counters_of_one_page_counts_once() -> None:
     assert prober.counted == (108, 18)
 
 
+@pytest.mark.parametrize(
+    ("server", "good", "bad"),
+    [("vllm_0.32.0", 30, 170), ("litellm_1.108.7", 15, 21)],
+)
+def test_pages_of_real_servers_give_what_their_clients_got(server: str, good: int, bad: int) -> None:
+    """Captured before and after a load whose answers were noted.
+
+    vLLM with a full queue answers a stream with status 200 and the refusal inside it. Of LiteLLM's two servers one was down (500), and
+    four requests were wrong (400).
+    """
+    prober, continuity = SuccessProber(), Continuity()
+    for moment in ("before", "after"):
+        page = (Path(__file__).parent / "pages" / f"{server}_{moment}.prom").read_bytes()
+        signals = continuity.take(signals_of(page)).signals
+        assert signals is not None
+        prober.target.page_read(PageReading(0, continuity.epoch, signals))
+    assert prober.counted == (good + bad, bad)
+
+
 def test_a_counter_that_comes_back_late_after_a_restart_brings_no_failures_of_before() -> None:
     """vLLM's count of answers by status appears with the first answer; its total goes on from that of before the restart."""
     page = (PAGES / "vllm_0.32.0_under_load.prom").read_text()
