@@ -139,6 +139,7 @@ SHOWN = (
     ("ITL", "itl_seconds"),
     ("queue", "queue_seconds"),
     ("KV transfer", "kv_transfer_seconds"),
+    ("failures", "requests_failed_total"),
     ("start", "start_time_seconds"),
 )
 
