@@ -29,7 +29,7 @@ COLUMNS = {  # of a course, by total of the product
     "accepted": "accepted_tokens",
     "preemptions": "preemptions",
     "load_s": "offload_load_seconds",
-    "loaded_gb": "offload_loads",  # blocks of one size
+    "load_gb": "offload_loads",  # blocks of one size
     "joules": "energy_joules",
     "joule_tokens": "generated_tokens",
     "step_s": "step_seconds",

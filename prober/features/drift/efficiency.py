@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from operator import mul
+from statistics import fmean, pstdev
 from typing import Any, Literal, NamedTuple
 
 from prober.config.configuration import DriftSpec
@@ -22,24 +23,23 @@ from prober.measure.engine_signals import EngineSignals
 
 # The constants were chosen on the development half of bench/independent/efficiency_courses.py, by bench/efficiency.py.
 HOUR_S, WEEK_S = 3_600.0, 7 * DAY_S
-MAX_ROW_S = DAY_S  # with little traffic, hours are joined up to this
-MIN_REQUESTS = 30  # of a row: a share of so many has an error of a tenth
-MAX_ROWS = 14 * 24  # each weekday twice
-BLOCK_ROWS = 12  # half a day
-MIN_ROWS, MIN_LEARNT_S, REFIT_S = 48, WEEK_S, 3 * DAY_S  # the first weekend is no news
-LAG_S = 12 * HOUR_S  # a row is learned if nothing is suspected so long after it
+# Of a row, for which hours with little traffic are joined: a share of 30 requests has an error of a tenth.
+MIN_REQUESTS, MAX_ROW_S = 30, DAY_S
+MAX_ROWS, BLOCK_ROWS, MIN_ROWS = 14 * 24, 12, 48  # stored: each weekday twice
+LAG_S, REFIT_S = 12 * HOUR_S, 3 * DAY_S  # a row is learned if nothing is suspected so long after it
 APART_S = 20 * HOUR_S  # rows nearer than this do not show how well an hour is foreseen
 SAME_S = 2 * HOUR_S  # between the same hours of two weeks
-BANDWIDTH, MAX_SQUARES = 0.5, 4.0  # of the likeness of mixes, in standard deviations of the rows, and squares of them
+# Of the likeness of mixes: in standard deviations of the rows, squares of them, and least sum of weights.
+BANDWIDTH, MAX_SQUARES, MIN_ALIKE = 0.5, 4.0, 1.0
 MIN_SPREAD = 0.1  # of the log of a rate or length: smaller differences are none
-MIN_ALIKE = 1.0  # sum of the weights of earlier rows
 NEAR_S = 2 * HOUR_S  # between a fall and a change of the engine named beside it
-TIE, GOLDEN = 1e-3, 0.618034  # a thousandth of a cost is nothing
-RING_ROWS = 72  # in which the start of a fall is looked for
-PATIENCE_ROWS = 3
+# Ranks need different values, and an engine may never preempt: a thousandth of a cost is nothing.
+TIE, GOLDEN, DIGITS = 1e-3, 0.618034, 5  # and digits that are stored of a logarithm
+RING_ROWS, PATIENCE_ROWS = 72, 3  # in which the start of a fall is looked for; that end one
 MULTIPLES = ((1.0, 0.25), (2.0, 0.25), (10.0, 0.25))  # of the smallest shift, with weights: most falls are large
 
 Event = Literal["dropped", "recovered", "accepted"]
+Point = tuple[float, float, float]
 
 
 class Measure(NamedTuple):
@@ -57,20 +57,18 @@ class Measure(NamedTuple):
 
     def log_cost(self, value: float) -> float:
         """Log of the cost."""
-        return math.log(max(abs(value - self.best), 1e-9))
+        return math.log(max(abs((min(value, 1.0) if self.best > 0 else value) - self.best), 1e-9))
 
     def value(self, log_cost: float) -> float:
         """Inverse of `log_cost`."""
-        return max(0.0, self.best + math.copysign(math.exp(log_cost), -self.best))
+        return max(0.0, round(self.best + math.copysign(math.exp(log_cost), -self.best), DIGITS))
 
 
 BEST_SHARE = 1.05  # a twentieth is lost at best
 MEASURES = (
     Measure("prefix_hit_ratio", "hits", "queries", BEST_SHARE, "prompt tokens found in the prefix cache", "{:.0%}"),
     Measure("acceptance_ratio", "accepted", "drafted", BEST_SHARE, "draft tokens accepted", "{:.0%}"),
-    Measure(
-        "kv_load_seconds_per_gigabyte", "load_s", "loaded_gb", -0.0, "loading of offloaded KV cache", "{:.3g} s/GB"
-    ),
+    Measure("kv_load_seconds_per_gigabyte", "load_s", "load_gb", -0.0, "loading of offloaded KV cache", "{:.3g} s/GB"),
     Measure(
         "preemptions_per_request", "preemptions", "requests", -1.0, "preemptions per request", "{:.2g}"
     ),  # each repeats work
@@ -79,23 +77,26 @@ MEASURES = (
 )
 
 
+TOTALS = {  # of a page, by their names in rows
+    "requests": "requests_finished_total",
+    "prompt": "prompt_tokens_total",
+    "generated": "generation_tokens_total",
+    "queries": "prefix_cache_queries_tokens_total",
+    "hits": "prefix_cache_hits_tokens_total",
+    "drafted": "speculation_draft_tokens_total",
+    "accepted": "speculation_accepted_tokens_total",
+    "preemptions": "preemptions_total",
+    "load_s": "kv_offload_load_seconds_total",
+}
+
+
 def totals_of(signals: EngineSignals) -> dict[str, float]:
     """The totals that a page has of those that mix and measures need."""
-    itl, loaded = signals.itl_seconds, signals.kv_offload_load_bytes_total
-    totals = {
-        "requests": signals.requests_finished_total,
-        "prompt": signals.prompt_tokens_total,
-        "generated": signals.generation_tokens_total,
-        "queries": signals.prefix_cache_queries_tokens_total,
-        "hits": signals.prefix_cache_hits_tokens_total,
-        "drafted": signals.speculation_draft_tokens_total,
-        "accepted": signals.speculation_accepted_tokens_total,
-        "preemptions": signals.preemptions_total,
-        "load_s": signals.kv_offload_load_seconds_total,
-        "loaded_gb": loaded / 1e9 if loaded is not None else None,
-        "step_s": itl.sum if itl else None,
-        "steps": itl.counts[-1] if itl else None,
-    }
+    totals = {name: getattr(signals, field) for name, field in TOTALS.items()}
+    if (loaded := signals.kv_offload_load_bytes_total) is not None:
+        totals["load_gb"] = loaded / 1e9
+    if (itl := signals.itl_seconds) is not None:
+        totals |= {"step_s": itl.sum, "steps": itl.counts[-1]}
     return {name: value for name, value in totals.items() if value is not None}
 
 
@@ -110,7 +111,7 @@ class Row:
     unix_s: float
     observed_s: float = 0.0
     sums: dict[str, float] = field(default_factory=dict)
-    mix: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    mix: Point = (0.0, 0.0, 0.0)
     costs: dict[str, float] = field(default_factory=dict)
 
     def add(self, grown: Mapping[str, float], seconds: float) -> None:
@@ -125,11 +126,12 @@ class Row:
         if requests < MIN_REQUESTS:
             return False
         prompt, generated = (math.log(max(1.0, sums.get(name, 0.0) / requests)) for name in ("prompt", "generated"))
-        self.mix = (math.log(requests / self.observed_s), prompt, generated)
+        rate = math.log(requests / max(1.0, self.observed_s))
+        self.mix = (round(rate, DIGITS), round(prompt, DIGITS), round(generated, DIGITS))
         for measure in MEASURES:
             above, below = sums.get(measure.above), sums.get(measure.below)
             if above is not None and below and (above or measure.best):
-                self.costs[measure.name] = measure.log_cost(above / below)
+                self.costs[measure.name] = round(measure.log_cost(above / below), DIGITS)
         self.sums = {"requests": requests}
         return True
 
@@ -139,23 +141,18 @@ class UsualCost:
 
     def __init__(self, measure: str, rows: Sequence[Row]) -> None:
         columns = list(zip(*(row.mix for row in rows), strict=True))
-        self._means = [sum(column) / len(rows) for column in columns]
-        squares = [sum((x - mean) ** 2 for x in column) for column, mean in zip(columns, self._means, strict=True)]
-        self._scales = [max(MIN_SPREAD, math.sqrt(square / len(rows))) for square in squares]
+        self._means = [fmean(column) for column in columns]
+        self._scales = [max(MIN_SPREAD, pstdev(column)) for column in columns]
         points = [self._point(row) for row in rows]
         self._curve = _regression(list(map(_columns, points)), [row.costs[measure] for row in rows])
-        self._known = [
-            (row.unix_s, *point, row.costs[measure] - self._on_curve(point))
-            for row, point in zip(rows, points, strict=True)
-        ]
+        off = (row.costs[measure] - self._on_curve(point) for row, point in zip(rows, points, strict=True))
+        self._known = [(row.unix_s, *point, more) for row, point, more in zip(rows, points, off, strict=True)]
 
-    def _point(self, row: Row) -> tuple[float, float, float]:
-        x, y, z = (
-            (value - mean) / scale for value, mean, scale in zip(row.mix, self._means, self._scales, strict=True)
-        )
+    def _point(self, row: Row) -> Point:
+        x, y, z = ((x - mean) / scale for x, mean, scale in zip(row.mix, self._means, self._scales, strict=True))
         return x, y, z
 
-    def _on_curve(self, point: tuple[float, float, float]) -> float:
+    def _on_curve(self, point: Point) -> float:
         return math.fsum(map(mul, self._curve, _columns(point)))
 
     def of(self, row: Row, apart_s: float = 0.0) -> float | None:
@@ -181,7 +178,7 @@ class UsualCost:
         return self._on_curve(point) + max(total / weights, sum(same) / len(same) if same else -math.inf)
 
 
-def _columns(point: tuple[float, float, float]) -> tuple[float, ...]:
+def _columns(point: Point) -> tuple[float, ...]:
     """Of the regression. An idle machine's power makes the energy of a token a curve in the rate."""
     rate, prompt, generated = point
     return (1.0, rate, rate * rate, prompt, generated)
@@ -237,7 +234,7 @@ class Held:
     def fit(self, rows: Sequence[Row]) -> None:
         """Learn how well the usual cost foretells a row's, if there are rows of a week."""
         known = self.known(rows)
-        if not known or known[-1].unix_s - known[0].unix_s < MIN_LEARNT_S:
+        if not known or known[-1].unix_s - known[0].unix_s < WEEK_S:
             return
         usual, name = UsualCost(self.measure.name, known), self.measure.name
         off = [(row, row.costs[name] - cost) for row in known if (cost := usual.of(row, APART_S)) is not None]
@@ -289,9 +286,7 @@ class Efficiency:
         self.held = {measure.name: Held(measure, _new_drift(spec)) for measure in MEASURES}
         self.changes: list[tuple[float, str]] = []
 
-    def add(
-        self, unix_s: float, grown: Mapping[str, float], seconds: float
-    ) -> list[tuple[Event, Measure, Fall]] | None:
+    def add(self, unix_s: float, grown: Mapping[str, float], seconds: float) -> list[Finding] | None:
         """Add the growth of totals up to a reading. Returns what the row shows that this completes; None if it completes none."""
         found = None
         begun_s, row = unix_s - unix_s % HOUR_S, self.row
@@ -309,16 +304,13 @@ class Efficiency:
     def judge(self, held: Held, row: Row) -> Iterator[Finding]:
         """Judge a measure in a completed row, and learn what is usual once a day."""
         name, fall, event = held.measure.name, held.fall, None
-        if name not in row.costs:
-            return
-        known = held.known(self.rows) if held.drift.baseline is not None else []
-        usual = UsualCost(name, known).of(row) if len(known) >= MIN_ROWS else None
-        if usual is not None:
-            held.latest = usual, row.costs[name]
-            off = held.weight(row) * (row.costs[name] - usual)
-            event = step(held.drift, Observation(row.unix_s, math.exp(off)))[1].event
-        elif fall is not None and row.unix_s - held.drift.last_s >= DAY_S:
-            event = "accepted"  # nothing is left to compare with
+        cost, known = row.costs.get(name), held.known(self.rows) if held.drift.baseline is not None else []
+        usual = UsualCost(name, known).of(row) if cost is not None and len(known) >= MIN_ROWS else None
+        if cost is not None and usual is not None:
+            held.latest = usual, cost
+            event = step(held.drift, Observation(row.unix_s, math.exp(held.weight(row) * (cost - usual))))[1].event
+        elif row.unix_s - held.drift.last_s >= DAY_S:  # the page lacks it, or no mix is alike
+            held.latest, event = None, "accepted" if fall is not None else None
         if event == "alarm" and (alarm := held.drift.alarm) is not None and held.latest is not None:
             near = [change for change in self.changes if abs(change[0] - alarm.since_s) <= NEAR_S]
             held.fall = Fall(alarm.since_s, *held.latest, near[-1] if near else None)
@@ -331,6 +323,7 @@ class Efficiency:
             yield "recovered" if event == "recovered" else "accepted", held.measure, fall
         if event in ("accepted", "improved"):
             held.drift = _new_drift(self.spec)
+        held.known_s = min(held.known_s, row.unix_s)  # the clock may have been set back
         if held.fall is None and held.drift.suspected_s is None and row.unix_s - held.known_s >= DAY_S + LAG_S:
             held.known_s = row.unix_s - LAG_S
             if held.drift.baseline is None or held.known_s - held.fitted_s >= REFIT_S:
@@ -338,7 +331,7 @@ class Efficiency:
 
 
 def dump(state: Efficiency) -> bytes:
-    """Write a state: at most about 60 kB."""
+    """Write a state: at most about 90 kB, in about 2 ms."""
     rows = [(row.unix_s, row.sums["requests"], row.mix, row.costs) for row in state.rows]
     held = {
         name: asdict(replace(of, measure=None, drift=None)) | {"drift": serialization.dump(of.drift).decode()}  # type: ignore[arg-type]

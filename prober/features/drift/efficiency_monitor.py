@@ -109,8 +109,10 @@ class TargetEfficiency(TargetObserver):
         for name, held in self.state.held.items():
             fall, labels = held.fall, (self.name, name)
             cause = None if fall is None else "engine_change" if fall.change else "unknown"
-            if held.latest is not None:
-                registry.show_one(series.EFFICIENCY_DROPPED, cause, series.EFFICIENCY_CAUSES, *labels)
+            for each in series.EFFICIENCY_CAUSES:
+                registry.show(
+                    series.EFFICIENCY_DROPPED, None if held.latest is None else float(each == cause), *labels, each
+                )
             registry.show(series.EFFICIENCY_SINCE, fall.since_unix_s if fall else None, *labels)
             for period, log_cost in zip(series.EFFICIENCY_PERIODS, held.latest or (None, None), strict=True):
                 value = None if log_cost is None else held.measure.value(log_cost)
@@ -124,7 +126,7 @@ def words(event: Event, measure: Measure, fall: Fall, until_unix_s: float = 0.0)
     begun = _clock(fall.since_unix_s)
     if event == "dropped":
         return f"{measure.subject}: {present} since {begun}, {usual} is usual for such requests{change}"
-    ended = "usual again" if event == "recovered" else "this is the baseline now"
+    ended = "usual again" if event == "recovered" else "no longer compared, what is usual is learned again"
     return (
         f"{measure.subject}: was {present} from {begun} to {_clock(until_unix_s)}, {usual} was usual{change}; {ended}"
     )

@@ -29,7 +29,7 @@ class Service:
     """Users whose rate follows the day, and an engine. hits, accepted: shares; preempted: per request; step_s: of a token"""
 
     def __init__(self) -> None:
-        self.rng, self.hour = Random(7), 0
+        self.rng, self.hour, self.has_drafts = Random(7), 0, True
         self.hits, self.accepted, self.preempted, self.step_s, self.prompt, self.volume = (
             0.6,
             0.7,
@@ -51,7 +51,7 @@ class Service:
             "generated": generated,
             "queries": prompt,
             "hits": prompt * self.hits * rng.uniform(0.95, 1.05),
-            "drafted": generated,
+            **({"drafted": generated} if self.has_drafts else {}),
             "accepted": generated * self.accepted * rng.uniform(0.97, 1.03),
             "preemptions": round(requests * self.preempted),
             "step_s": generated * (self.step_s + 0.005 * busy) * rng.uniform(0.97, 1.03),
@@ -251,7 +251,7 @@ def test_a_target_tells_what_fell_beside_the_engines_change() -> None:
     assert abs(since_s - stage.clock.unix_s() + 8 * HOUR_S) <= HOUR_S
     energy = stage.shown("joules_per_token")
     assert (energy["engine_change"], energy["unknown"]) == (0, 0)
-    assert energy["present"] == pytest.approx(0.5)
+    assert energy["present"] == pytest.approx(0.5, abs=1e-5)
     assert stage.registry.family(series.EFFICIENCY_DROPPED).of("t") == [
         ("t", measure, cause)
         for measure in ("prefix_hit_ratio", "joules_per_token")
@@ -265,15 +265,35 @@ def test_a_target_tells_what_fell_beside_the_engines_change() -> None:
     assert event.text.endswith("; usual again")
 
 
+def test_a_measure_that_the_page_no_longer_has_is_not_shown_for_ever(learnt: bytes) -> None:
+    """Speculation is turned off during a fall of its acceptance: after a day neither alarm nor value is left."""
+    state, service = scene(learnt)
+    service.accepted = 0.0
+    assert play(state, service, 6) == [("dropped", "acceptance_ratio")]
+    service.has_drafts = False
+    assert play(state, service, 30) == [("accepted", "acceptance_ratio")]
+    assert state.held["acceptance_ratio"].latest is None
+    service.has_drafts, service.accepted = True, 0.3
+    assert play(state, service, 24) == []
+
+
+def test_a_clock_that_is_set_back_stops_no_learning(learnt: bytes) -> None:
+    state, service = scene(learnt)
+    service.hour -= 24 * 365
+    assert play(state, service, 48) == []
+    held = state.held["step_seconds"]
+    assert held.known_s <= MONDAY_S + service.hour * HOUR_S
+
+
 def test_energy_is_paired_with_tokens_of_the_same_time() -> None:
     """A device without energy, or another one, breaks the pair; so does a page that is not read."""
     stage = Stage({}, Service())
     stage.hours(6)
     row = stage.monitor.targets["t"].state.rows[-1]
-    assert row.costs["joules_per_token"] == pytest.approx(math.log(0.5))
+    assert row.costs["joules_per_token"] == pytest.approx(math.log(0.5), abs=1e-5)
     stage.target.gpus_read([GpuReading(0, "a", "gpu", energy_joules=1.0), GpuReading(1, "b", "gpu")], "1.0")
     stage.target.gpus_read([GpuReading(0, "b", "gpu", energy_joules=1e9)], "1.0")
     stage.target.page_read(None)
     stage.hours(6)
     row = stage.monitor.targets["t"].state.rows[-1]
-    assert row.costs["joules_per_token"] == pytest.approx(math.log(0.5))
+    assert row.costs["joules_per_token"] == pytest.approx(math.log(0.5), abs=1e-5)
