@@ -130,7 +130,7 @@ LABELS: dict[str, tuple[str, ...]] = {
     "point": ("00", "01", "02", "03"),
     "gpu": ("0", "1"), "state": ("failing", "ready", "met"), "reason": ("shed", "thermal", "power_cap", "rejected", "error"),
     "cause": ("regression",), "event": ("alarm",), "check": ("regex",), "kind": ("prompt", "completion"),
-    "unit": ("requests", "tokens"), "period": ("baseline", "since"), "budget": ("tokens",),
+    "unit": ("requests", "tokens"), "period": ("baseline", "since", "present", "usual"), "budget": ("tokens",),
     "verdict": ("found",), "what": ("version",), "direction": ("sent", "received"), "source": ("process",),
 }  # fmt: skip
 VALUES = {"lower": 0.9, "estimate": 1.0, "upper": 1.1, "00": 1.0, "01": 2.0, "02": 3.0, "03": 4.0}
