@@ -106,6 +106,7 @@ class TargetEvent:
     """An event, shown in the history of `target` and as an annotation in its graphs. target: "" if it concerns several targets
 
     times: number of occurrences since `since_unix_s`, which is None for a single one
+    trace_id: trace of a probe that shows it; "" for none
     """
 
     unix_s: float
@@ -114,6 +115,7 @@ class TargetEvent:
     text: str
     times: int = 1
     since_unix_s: float | None = None
+    trace_id: str = ""
 
 
 HOUR_NS = 3600 * 10**9

@@ -207,7 +207,8 @@ class EventLog(Stateful):
 
     def record(self, log: logging.Logger, event: TargetEvent, line: str = "") -> None:
         """Log an event and append it. line: text for the log, if it differs from the event's"""
-        log.info("%s%s", f"target={event.target} " if event.target else "", line or event.text)
+        trace = f" (trace_id={event.trace_id})" if event.trace_id else ""
+        log.info("%s%s%s", f"target={event.target} " if event.target else "", line or event.text, trace)
         self.append(event)
 
     def append(self, event: TargetEvent) -> None:

@@ -155,8 +155,8 @@ class TargetRunner:
         self._observed.probe_ended(result)
         self._show_state()
         if result.outcome in BAD or result.outcome in NEUTRAL:
-            text = "target=%s workload=%s outcome=%s %s%s"
-            log.debug(text, self.name, result.workload, result.outcome, result.detail, _trace_words(result))
+            text = "target=%s workload=%s outcome=%s trace_id=%s %s"
+            log.debug(text, self.name, result.workload, result.outcome, result.trace_id, result.detail)
 
     def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         """Pass a reading of the GPUs that serve the target to its observers."""
@@ -262,8 +262,8 @@ class TargetRunner:
             text = f"{target.state}, was {self._logged_state}: {target.reason}".removesuffix(": ")
             self._logged_state, group = target.state, self.first_answers
             if group is None or not group.include(self.name, target.state):
-                trace = "" if target.state is TargetState.READY else _trace_words(result)
-                self._record(f"is {text}{trace}", text)
+                example = result if target.state is not TargetState.READY else None
+                self._record(f"is {text}", text, example.trace_id if example is not None else "")
         is_beside = result is not None and result.outcome not in NEUTRAL
         for known in target.workloads.values():
             before, state = self._logged_workloads.get(known.workload, TargetState.READY), known.state
@@ -286,11 +286,7 @@ class TargetRunner:
         lines.append(now_ns)
         return True
 
-    def _record(self, line: str, text: str) -> None:
-        """Record an event of the target. line: its text in the log"""
-        self._context.events.record(log, TargetEvent(self._context.clock.unix_s(), self.name, "state", text), line)
-
-
-def _trace_words(result: ProbeResult | None) -> str:
-    """Words that name the trace of a probe in the log; "" if none was sent."""
-    return f" (trace_id={result.trace_id})" if result is not None and result.is_traced else ""
+    def _record(self, line: str, text: str, trace_id: str = "") -> None:
+        """Record an event of the target. line: its text in the log; trace_id: that of a probe which shows it"""
+        event = TargetEvent(self._context.clock.unix_s(), self.name, "state", text, trace_id=trace_id)
+        self._context.events.record(log, event, line)

@@ -196,6 +196,7 @@ class EventAnswer(Answer):
     """An event. target: empty if it concerns several. kind: state, engine, drift, answers, diagnosis, slo or sweep.
 
     times: how often it has repeated since `since_unix_s`, each time within ten minutes
+    trace_id: trace of a probe that shows it; empty for none
     """
 
     unix_s: float
@@ -204,6 +205,7 @@ class EventAnswer(Answer):
     text: str
     times: int = 1
     since_unix_s: float | None = None
+    trace_id: str = ""
 
 
 class BegunAnswer(Answer):

@@ -18,6 +18,7 @@ from prober.config.target import TargetSpec
 from prober.measure.outcome import Outcome
 from prober.measure.target_state import MIN_NS, NO_DATA_STATES, TargetState
 from prober.net.clock import Clock
+from prober.probing.history import TargetHistory
 from prober.probing.target import Target
 from prober.web.api_types import dumped
 from prober.web.targets import Snapshot
@@ -251,6 +252,13 @@ async def test_a_key_that_stops_working_is_one_state_with_its_reason_until_a_pro
         begin = f"rejected, was ready: {KEY}"
         assert at["events"][len(before) :] == [begin]
         assert re.fullmatch(rf"target=t is {re.escape(begin)} \(trace_id=[0-9a-f]{{32}}\)", at["log"][-1])
+        history = seen.fleet.runners["t"].find(TargetHistory)
+        refused = (
+            {probe.trace_id for probe in history.recent() if probe.outcome is Outcome.REJECTED} if history else set()
+        )
+        assert [event.trace_id in refused for event in seen.events.latest("t")] == [True, False], (
+            "none where it is well"
+        )
         assert at["state"] == {"rejected"}
         assert at["reason"] == {KEY}
         assert at["no data"] == {"a": ("rejected", KEY), "b": ("rejected", KEY)}
