@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from math import exp, log
@@ -40,9 +40,9 @@ ENGINE_CORE, CLIENT_CORE = "0", "1"
 
 
 class Engine:
-    """vLLM on one core of this machine."""
+    """vLLM on one core of this machine. options: further arguments; pid: of its session"""
 
-    def __init__(self, folder: Path, model: Path, port: int, scratch: Path) -> None:
+    def __init__(self, folder: Path, model: Path, port: int, scratch: Path, options: Sequence[str] = ()) -> None:
         self.folder, self.model, self.scratch = folder, model, scratch
         self.url = f"http://127.0.0.1:{port}"
         self.environment = os.environ | {
@@ -63,11 +63,12 @@ class Engine:
             "tiny",
         ]
         command += ["--dtype", "float32", "--max-model-len", "2048", "--enforce-eager", "--block-size", "32"]
-        command += ["--kv-cache-memory-bytes", "256M", "--max-num-seqs", "8", "--port", str(port)]
+        command += ["--kv-cache-memory-bytes", "256M", "--max-num-seqs", "8", "--port", str(port), *options]
         with (scratch / "engine.log").open("wb") as output:
             self._process = subprocess.Popen(
                 command, stdout=output, stderr=output, env=self.environment, start_new_session=True
             )
+        self.pid = self._process.pid
         until_s = time.monotonic() + START_S
         while not self._answers():
             if time.monotonic() > until_s or self._process.poll() is not None:

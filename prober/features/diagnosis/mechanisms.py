@@ -141,8 +141,9 @@ def _slow_decode(s: Symptoms) -> tuple[Finding, ...]:
     if is_at_least(s.work_growth, LONGER) and (s.now.waiting is None or s.now.waiting >= IDLE):
         return ()
     # Without a page it is unknown whether more work slows the steps. The queue is known, if the engine tells it of the probes.
-    is_work_unknown = s.work_growth is None and not s.is_about_decode and is_at_least(s.queue_share, MOST)
-    if is_work_unknown or _is_late_on_the_way(s):
+    is_unknown_work = s.work_growth is None and not s.is_about_decode
+    is_told_queue = s.now.queue_part_s is not None and is_at_least(s.queue_share, MOST)
+    if (is_unknown_work and is_told_queue) or _is_late_on_the_way(s):
         return ()
     step = s.grown("decode step", lambda w: w.step_s)
     slowest = s.grown("decode step of the slowest fifth of the answers", lambda w: w.slow_step_s)
