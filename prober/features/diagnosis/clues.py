@@ -177,9 +177,10 @@ class Symptoms:
         has_grown = self.added_s is not None or self.long_added_s is not None
         self.is_about_ttft = not signals or bool(signals & {"ttft", "ttft_answer", "e2e"})
         self.is_ttft_slow = self.is_about_ttft and has_grown if self.has_usual else "ttft" in breached
-        waits: Sequence[Read] = (lambda w: w.queue_part_s, lambda w: w.engine_queue_s, _waiting_s)
-        shares = (self.share(wait, self.added_s) for wait in waits)
-        self.queue_share = next((share for share in shares if share is not None), None)
+        self.queue_share = self.told_share(lambda w: w.queue_part_s)
+        for wait in (lambda w: w.engine_queue_s, _waiting_s):
+            if self.queue_share is None:
+                self.queue_share = self.share(wait, self.added_s)
         self.outside_share = self._outside_share()
         work: Sequence[Read] = (lambda w: w.generated_tokens_per_s, lambda w: w.computed_prompt_tokens_per_s)
         self.work_growth = max((part for read in work if (part := self.growth(read)) is not None), default=None)
@@ -203,6 +204,13 @@ class Symptoms:
             return MOST * now / limit_s if limit_s else None
         return (now - before) / of_s if now is not None and before is not None and of_s is not None else None
 
+    def told_share(self, read: Read) -> float | None:
+        """Share of a part, as the server tells it of the probes, in the growth; without a usual value, in the mean TTFT itself."""
+        now, mean_s = read(self.now), self.now.ttft_mean_s
+        if self.has_usual:
+            return self.share(read, self.added_s)
+        return now / mean_s if now is not None and mean_s else None
+
     def _outside_share(self) -> float | None:
         inside = self.share(lambda w: w.engine_ttft_s, self.added_s)
         if inside is None or self.before.ttft_mean_s is None or not self.before.engine_ttft_s:
@@ -225,10 +233,12 @@ class Symptoms:
             return Finding(name, now * 1e3, "ms")
         return Finding(name, now / before, "×", f"{format_duration(now)}, usually {format_duration(before)}")
 
-    def shared(self, name: str, share: float | None, of_s: float | None) -> Finding | None:
-        """Finding with a part's share in the growth of the TTFT."""
+    def shared(self, name: str, share: float | None, of_s: float | None, *, is_told: bool = False) -> Finding | None:
+        """Finding with a part's share in the growth of the TTFT. is_told: the share is that of `told_share`"""
         if share is None:
             return None
+        if is_told and not self.has_usual:
+            return Finding(f"{name}, share of the TTFT", share, "ratio", f"of {format_duration(self.now.ttft_mean_s)}")
         if of_s is None:
             return Finding(f"{name}, relative to the SLO's threshold", share / MOST, "ratio")
         return Finding(f"{name}, share of the growth of the TTFT", share, "ratio", f"of {format_duration(of_s)}")

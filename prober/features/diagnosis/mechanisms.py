@@ -65,6 +65,10 @@ def _is_other_failure(text: str) -> bool:
     return not text.startswith((*REFUSALS, "timeout")) and not _is_loading(text)
 
 
+def _waiting(s: Symptoms) -> Finding | None:
+    return s.shared("waiting", s.queue_share, s.added_s, is_told=s.now.queue_part_s is not None)
+
+
 def _cache_pressure(s: Symptoms) -> tuple[Finding, ...]:
     def preemptions(window: WindowFeatures) -> float | None:
         per_s = window.preemptions_per_s
@@ -117,7 +121,7 @@ def _long_prompts(s: Symptoms) -> tuple[Finding, ...]:
         return ()
     return _known(
         s.measured("mean prompt of all requests", lambda w: w.prompt_tokens_per_request, "tokens"),
-        s.shared("waiting", s.queue_share, s.added_s),
+        _waiting(s),
     )
 
 
@@ -171,12 +175,13 @@ def _network(s: Symptoms) -> tuple[Finding, ...]:
     is_early = s.before.headers_ratio is not None and s.before.headers_ratio < MOST
     parts = (
         ("connecting", s.share(lambda w: w.connect_s, s.added_s), MOST),
-        ("time in the gateway", s.share(lambda w: w.gateway_part_s, s.added_s), MOST),
         ("time until its host has the request", s.share(lambda w: w.network_s, s.added_s), MOST),
         ("time to the headers", s.share(lambda w: w.headers_s, s.added_s) if is_early else None, MOST),
         ("time outside the engine", s.outside_share, OUTSIDE),
     )
     deciding = [s.shared(name, share, s.added_s) for name, share, least in parts if is_at_least(share, least)]
+    if is_at_least(gateway := s.told_share(lambda w: w.gateway_part_s), MOST):
+        deciding.insert(0, s.shared("time in the gateway", gateway, s.added_s, is_told=True))
     return _known(*deciding) if s.is_ttft_slow else ()
 
 
@@ -185,12 +190,16 @@ def _slow_prefill(s: Symptoms) -> tuple[Finding, ...]:
         slope, tokens = window.ttft_per_prompt_token_s, window.long_prompt_tokens
         return slope * tokens if slope is not None and tokens is not None else None
 
-    waiting = s.shared("waiting", s.queue_share, s.added_s)
+    waiting = _waiting(s)
     if s.queue_share is not None and s.queue_share >= MOST:
         return ()
-    own = s.share(lambda w: w.prefill_part_s, s.added_s)
+    own = s.told_share(lambda w: w.prefill_part_s)
     if own is not None:
-        return _known(s.shared("prefill, as the engine tells", own, s.added_s), waiting) if own >= MOST else ()
+        return (
+            _known(s.shared("prefill, as the engine tells", own, s.added_s, is_told=True), waiting)
+            if own >= MOST
+            else ()
+        )
     cost = s.share(cost_s, s.long_added_s)
     if cost is None:
         if s.queue_share is None or s.outside_share is None:
@@ -230,7 +239,7 @@ def _queueing(s: Symptoms) -> tuple[Finding, ...]:
     if not is_at_least(s.queue_share, MOST) or _stands_still_more(s):
         return ()
     return _known(
-        s.shared("waiting", s.queue_share, s.added_s),
+        _waiting(s),
         s.measured("requests waiting", lambda w: w.waiting),
         s.measured("requests per second", lambda w: w.requests_per_s),
     )

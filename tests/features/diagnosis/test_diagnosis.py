@@ -314,11 +314,17 @@ def test_what_the_engine_tells_of_the_probes_goes_before_its_page_of_all_request
     assert diagnosed({**others, "queue_part_s": 0.240}, "ttft", before=usual).regimes == ("queueing",)
 
 
-def test_without_a_usual_time_a_part_above_the_threshold_is_named() -> None:
-    """As in `prober diagnose`."""
-    alone = diagnosed({**TELLS, **WAITS}, "ttft", without=PAGE, before=WindowFeatures())
-    assert alone.regimes == ("queueing",)
-    assert "queue time" not in alone.text()
+def test_without_a_usual_time_a_part_that_is_most_of_the_ttft_is_named() -> None:
+    """As in `prober diagnose`: half of the TTFT, however far the threshold is; nothing is said of a growth."""
+    for changes, headline in (
+        (WAITS, "queueing (waiting, share of the TTFT: 72.7%)"),
+        ({**SLOWER, "prefill_part_s": 0.290}, "slow prefill (prefill, as the engine tells, share of the TTFT: 87.9%)"),
+        ({**SLOWER, "gateway_part_s": 0.230}, "network (time in the gateway, share of the TTFT: 69.7%)"),
+        ({**SLOWER, "queue_part_s": 0.160}, "cause unknown"),
+    ):
+        alone = diagnosed({**TELLS, **changes}, "ttft", without=PAGE, before=WindowFeatures())
+        assert alone.headline == headline
+        assert "growth" not in alone.text()
 
 
 def test_a_cache_that_was_as_full_before_is_no_cause() -> None:
