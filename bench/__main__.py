@@ -1,7 +1,7 @@
 """Run every benchmark with goals, one after another; exit 1 if one could not run. A goal missed is reported, not an error.
 
-Ten of them run only when they are named: `gpu` needs a GPU and PyTorch, `ray` an environment with Ray, `image` needs root and builds
-for minutes, `real_sweeps` needs a vLLM and a quiet machine, `rivals` installs load clients and probers of others (4 GB),
+Eleven of them run only when they are named: `gpu` needs a GPU and PyTorch, `ray` an environment with Ray, `image` needs root and builds
+for minutes, `real_sweeps` and `parts` need a vLLM and a quiet machine, `rivals` installs load clients and probers of others (4 GB),
 `rule_cost`, `query_cost`, `states` and `alert_count` need Prometheus, `soak` takes its hour. Two programs here have no goals and are
 not among them: `floor`, which `accuracy` runs beside the daemon, and the truths that others measure against: `independent.worlds` for
 `knee_independent`, `independent.production` and `independent.headroom_scenes` for `headroom_independent`.

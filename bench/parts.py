@@ -167,8 +167,9 @@ def figures(scene: Scene, results: Sequence[ProbeResult], usual: Sequence[ProbeR
             rests_ms.append(1e3 * (line.ttft_s - before_s))
         decodes_ms.append(abs(1e3 * known["decode"] - (line.content_ns[-1] - line.content_ns[0]) / 1e6))
     names = Counter[str]()
-    for start in range(0, len(answered) - WINDOW + 1, WINDOW):
-        now, before = window_features(answered[start : start + WINDOW]), window_features(usual)
+    timed = [result for result in answered if result.timeline.ttft_s is not None]  # a busy machine reads some late
+    for start in range(0, len(timed) - WINDOW + 1, WINDOW):
+        now, before = window_features(timed[start : start + WINDOW]), window_features(usual)
         names["+".join(diagnose(Symptoms(now, before, {"ttft": THRESHOLD_S}, "vllm")).regimes)] += 1
     ttfts_ms = [1e3 * line.ttft_s for line, _ in told if line.ttft_s is not None]
     return {
@@ -182,6 +183,7 @@ def figures(scene: Scene, results: Sequence[ProbeResult], usual: Sequence[ProbeR
         "ttft_ms": spread(ttfts_ms),
         "before_first_token_not_told_ms": spread(rests_ms),
         "decode_off_ms": spread(decodes_ms),
+        "timed": len(timed),
         "names": dict(names),
     }
 
