@@ -91,9 +91,9 @@ def time_parts(headers: Mapping[str, str], reported: TimeParts, spans: Spans) ->
     acknowledge late, with the first bytes of its answer.
     """
     gateway_s, upstream_s = _header_s(headers, OVERHEAD), _header_s(headers, UPSTREAM)
-    if upstream_s is not None and spans.headers_s is not None and spans.network_s is not None:
-        before_s = spans.headers_s - spans.network_s - upstream_s
-        gateway_s = (gateway_s or 0.0) + before_s if before_s >= 0 else None
+    if upstream_s is not None and spans.network_s is not None:
+        before_s = _left_s(spans.headers_s, (spans.network_s, upstream_s))
+        gateway_s = gateway_s if before_s is None or before_s < 0 else (gateway_s or 0.0) + before_s
     until_headers_s = None
     if reported.queue_s is None and reported.prefill_s is None:  # the innermost server's: the others' contain it
         times_s = (_header_s(headers, name) for name in _UNTIL_HEADERS)

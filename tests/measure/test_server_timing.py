@@ -118,6 +118,11 @@ def test_the_parts_of_a_whole_way() -> None:
             NO_PARTS,
             TimeParts(0.002, 0.0135, 0.025),
         ),
+        (
+            {"x-envoy-upstream-service-time": "49", "x-litellm-overhead-duration-ms": "1"},
+            NO_PARTS,
+            TimeParts(None, 0.001, 0.049),
+        ),
         ({"openai-processing-ms": "45"}, NO_PARTS, TimeParts(0.002, None, 0.045)),
     ],
 )
