@@ -10,7 +10,7 @@ import pytest
 from bench.independent import wedges
 from bench.independent.wedges import SCENES, VERDICTS, WedgeServer
 
-pytestmark = pytest.mark.usefixtures("quick")
+pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("quick")]
 WEDGES = [name for name, verdict in VERDICTS.items() if verdict.pages]
 WHOLE = [name for name in WEDGES if SCENES[name].kind == "wedge"]
 RANKS = [name for name in WEDGES if SCENES[name].kind == "dead_rank"]
