@@ -22,28 +22,12 @@ MAX_LABELS = 10
 MAX_VALUE_CHARS = 128
 LABEL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 # Labels of the prober's series and rules, and of every alert.
-OWN_LABELS = frozenset(
-    (
-        *("alertname", "alertstate", "bound", "budget", "cause", "check", "direction", "discovery", "engine", "event"),
-        *("gpu", "kind", "le", "load", "long", "model", "name", "percentile", "period", "phase", "pid", "point"),
-        *(
-            "quantile",
-            "rank",
-            "reason",
-            "severity",
-            "shard",
-            "shards",
-            "short",
-            "signal",
-            "since",
-            "slo",
-            "source",
-            "stage",
-        ),
-        *("state", "target", "task", "text", "unit", "uuid", "vantage", "verdict", "version", "what", "window"),
-        "workload",
-    )
+_OWN_LABELS = (
+    "alertname alertstate bound budget cause check direction discovery engine event gpu kind le load long measure model name part "
+    "percentile period phase pid point quantile rank reason service_tier severity shard shards short signal since slo source "
+    "stage state target task text unit uuid vantage verdict version what window workload"
 )
+OWN_LABELS = frozenset(_OWN_LABELS.split())
 # Prometheus and its operator set these to the prober's own values, and rename equal names to exported_….
 SCRAPE_LABELS = frozenset(("container", "endpoint", "instance", "job", "namespace", "pod", "prometheus", "service"))
 
