@@ -571,7 +571,7 @@ def test_an_alert_about_efficiency_has_both_values(promtool: Path, tmp_path: Pat
     for cause, more in (("engine_change", ", about when the engine changed"), ("unknown", "")):
         series = efficiency("1+0x60", cause=cause) | efficiency("0+0x60", "step_seconds")
         series |= other_instance(series)
-        text = f"prefix_hit_ratio, present 0.0301, usual 0.62, since 1970-01-01 00:01:00 +0000 UTC{more}."
+        text = f"prefix_hit_ratio since 1970-01-01 00:01:00 +0000 UTC{more}, present 0.0301, usual 0.62."
         labels = {"severity": "warning", "target": "llama", "measure": "prefix_hit_ratio", "cause": cause}
         notes = of_llama(rule["annotations"]) | {"description": text}
         check_one(promtool, tmp_path, rule, series, alerts(rule["alert"], "10m", labels, notes))

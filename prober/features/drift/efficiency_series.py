@@ -37,9 +37,10 @@ def alerts() -> tuple[Alert, ...]:
             "max by (target, measure, cause) (llmslo_efficiency_dropped) == 1\n",
             "",
             "{{ $labels.target }} works less efficiently than before",
-            f"{{{{ $labels.measure }}}}{{{{ range {facts} }}}}{{{{ if .Labels.period }}}}, {{{{ .Labels.period }}}} "
-            "{{ .Value | printf `%.3g` }}{{ else }}, since {{ .Value | humanizeTimestamp }}{{ end }}{{ end }}"
-            '{{ if eq $labels.cause "engine_change" }}, about when the engine changed{{ end }}.',
+            f"{{{{ $labels.measure }}}}{{{{ range {facts} | sortByLabel `period` }}}}"
+            "{{ if .Labels.period }}, {{ .Labels.period }} {{ .Value | printf `%.3g` }}"
+            '{{ else }} since {{ .Value | humanizeTimestamp }}{{ if eq $labels.cause "engine_change" }}, about when the engine changed'
+            "{{ end }}{{ end }}{{ end }}.",
             link=Link("drift", ("target",), "7d"),
         ),
     )
