@@ -224,6 +224,37 @@ def test_targets_of_one_name_in_two_clusters_are_shown_apart(promtool: Path, tmp
     run_cases(promtool, tmp_path, [], [case(series, promql_expr_test=tests)])
 
 
+def test_a_prediction_is_shown_against_what_came_of_it(promtool: Path, tmp_path: Path) -> None:
+    """60 ms instead of 100 ms are 40% too optimistic. Nothing is shown of a handful of requests, of predictions alone, or where the two
+    histograms count different requests."""
+
+    def counted(
+        target: str, predicted: tuple[float, float] | None, outcome: tuple[float, float] | None
+    ) -> dict[str, str]:
+        """(requests each minute, mean) of both histograms."""
+        series: dict[str, str] = {}
+        for kind, figures in (("predicted", predicted), ("outcome", outcome)):
+            if figures is not None:
+                name, (count, mean) = f"llmslo_engine_{kind}_ttft_seconds", figures
+                for part, step in (("count", count), ("sum", count * mean)):
+                    series[f'{name}_{part}{{job="llm-slo-prober",instance="a",target="{target}"}}'] = f"0+{step}x60"
+        return series
+
+    row = next(row for row in board("engine")["panels"] if row["title"].startswith("Failures, phases"))
+    panel = next(panel for panel in row["panels"] if panel["title"] == "Predicted against measured latency")
+    expr = next(target["expr"] for target in panel["targets"] if target["legendFormat"] == "TTFT")
+    series = (
+        counted("optimistic", (60, 0.06), (60, 0.1))
+        | counted("right", (60, 0.1), (60, 0.1))
+        | counted("few", (2, 0.06), (2, 0.1))
+        | counted("alone", (60, 0.06), None)
+        | counted("others", (60, 0.06), (90, 0.1))
+    )
+    rounded = f"round({without_variables(expr)}, 0.001)"
+    shown = expects(rounded, "30m", {'target="optimistic"': -0.4, 'target="right"': 0.0})
+    run_cases(promtool, tmp_path, [], [case(series, promql_expr_test=[shown])])
+
+
 SPEC = "llmslo_engine_speculation"
 CLOSED = {
     "Finish reasons": "finish_reasons",

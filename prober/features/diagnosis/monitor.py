@@ -220,6 +220,8 @@ class TargetDiagnosis(TargetObserver):
         silent: Name | None = None
         if self._state is TargetState.DRAINING:
             silent = "draining"
+        elif self._state is TargetState.ASLEEP:
+            silent = "sleeping"
         elif self._state is TargetState.STARTING and self._was_ready:
             silent = "loading"
         if silent is not None:

@@ -296,6 +296,16 @@ def test_an_engine_that_shuts_down_is_draining() -> None:
     assert scene.causes() == set()
 
 
+def test_an_engine_that_says_so_is_sleeping() -> None:
+    """Also where its requests failed before its page was read: it is not broken."""
+    scene = Scene()
+    scene.run_for(CALM_S)
+    scene.run_for(TROUBLE_S, outcome=Outcome.HTTP_5XX, detail="HTTP 500: no")
+    assert scene.causes() == {"failing"}
+    scene.target.state_seen(TargetState.ASLEEP, None, ())
+    assert scene.causes() == {"sleeping"}
+
+
 def test_a_name_is_probable_until_three_evaluations_and_most_have_it() -> None:
     """Until then the state of the series is `probable`; it is no event."""
     scene = Scene()
