@@ -112,19 +112,16 @@ def bad_request(message: str, param: str | None = None) -> RequestRefused:
     return RequestRefused(400, error_body(message, "BadRequestError", 400, param))
 
 
-def parse_completion_request(
-    body: bytes, *, chat: bool, models: tuple[str, ...], tokenizer: Tokenizer
-) -> CompletionRequest:
-    """Parse the request in `body` to a server of `models`, the first one being the default. Raises RequestRefused."""
+def parse_completion_request(body: bytes, *, chat: bool, model: str, tokenizer: Tokenizer) -> CompletionRequest:
+    """Parse the request in `body` to a server of `model`. Raises RequestRefused."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as problem:
         raise bad_request(f"JSON decode error: {problem}") from None
     if not isinstance(document, dict):
         raise bad_request("Input should be a valid dictionary")
-    model = models[0] if document.get("model") is None else document["model"]
-    if model not in models:
-        message = f"The model `{model}` does not exist. Valid aliases: {', '.join(models)}."
+    if document.get("model") not in (None, model):
+        message = f"The model `{document['model']}` does not exist. Valid aliases: {model}."
         raise RequestRefused(404, error_body(message, "NotFoundError", 404, "model"))
     prompt = tokenizer.tokens(_prompt(document, chat), is_chat=chat)
     tokens = _tokens(document, len(prompt))

@@ -6,7 +6,6 @@ from collections.abc import Coroutine
 from random import Random
 from typing import Any
 
-from prober.mock.adapters import AdapterPool, AdapterSettings, Lease
 from prober.mock.completion_request import BLOCK_TOKENS, CompletionRequest, block_ids
 from prober.mock.delays import Delay
 from prober.mock.faults import Schedule
@@ -31,8 +30,6 @@ class DrawnPlace(Place):
     def __init__(self, behaviour: Behaviour, record: Record, seeds: Random, factor: float) -> None:
         super().__init__(behaviour, record)
         self.entered_ns = 0  # when it entered the queue
-        self.lease: Lease | None = None
-        self.loaded: asyncio.TimerHandle | None = None  # fires when the adapter is loaded
         self._rng, self._factor = seeds, factor
         self._due_ns: int | None = None
 
@@ -53,14 +50,11 @@ class DrawnPlace(Place):
 class DrawnService(Service):
     """The drawn engine: requests queue, first come, first served, for the slots of `behaviour`; 0 slots: no limit."""
 
-    def __init__(
-        self, behaviour: Behaviour, model: str, seed: int | None, clock: Clock, adapters: AdapterSettings
-    ) -> None:
+    def __init__(self, behaviour: Behaviour, model: str, seed: int | None, clock: Clock) -> None:
         super().__init__(behaviour, model, seed, clock)
         self._serving = 0
         self._waiting: deque[DrawnPlace] = deque()
         self._prefixes = Blocks(CACHED_BLOCKS, 1)
-        self._adapters = AdapterPool(adapters, Random(self.rng.getrandbits(64)))
         self._background: set[asyncio.Task[None]] = set()
         if behaviour.background_per_s:
             self._spawn(self._arrivals(Random(self.rng.getrandbits(64)), behaviour.background_per_s))
@@ -90,8 +84,6 @@ class DrawnService(Service):
 
     def leave(self, place: Place, reason: str | None, at_ns: int) -> None:
         assert isinstance(place, DrawnPlace)
-        if place.loaded is not None:
-            place.loaded.cancel()
         if place in self._waiting:
             self._waiting.remove(place)
         elif place.record.started_ns is not None:
@@ -99,9 +91,6 @@ class DrawnService(Service):
             if self._waiting:
                 following = self._waiting.popleft()
                 self._serve(following, max(following.entered_ns, at_ns))
-        if place.lease is not None:
-            place.record.load_ns = place.lease.load_ns
-            self._adapters.release(place.lease, at_ns)
         self.page.finish(place.record, reason, at_ns)
 
     def render(self, now_ns: int) -> str:
@@ -111,26 +100,12 @@ class DrawnService(Service):
     def _enter(self, record: Record, at_ns: int, factor: float) -> DrawnPlace:
         self.page.begin(record)
         place = DrawnPlace(self.behaviour, record, self.rng, factor)
-
-        def ready(ready_ns: int) -> None:
-            """Join the queue once the adapter is loaded."""
-            if ready_ns <= self.pacer.now_ns():
-                self._queue(place, ready_ns)
-            else:
-                place.loaded = self.pacer.call_at(ready_ns, lambda: self._queue(place, ready_ns))
-
-        if record.adapter:
-            place.lease = self._adapters.acquire(record.adapter, at_ns, ready)
-        else:
-            self._queue(place, at_ns)
-        return place
-
-    def _queue(self, place: DrawnPlace, at_ns: int) -> None:
         if self.behaviour.slots and self._serving >= self.behaviour.slots:
             place.entered_ns = at_ns
             self._waiting.append(place)
         else:
             self._serve(place, at_ns)
+        return place
 
     def _serve(self, place: DrawnPlace, at_ns: int) -> None:
         self._serving += 1

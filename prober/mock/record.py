@@ -19,8 +19,6 @@ class Record:
     end_ns: end of the answer
     late_ns: largest delay of a write after its due time
     ended: `complete`, `cut` (by a fault) or `client_left`
-    adapter: name of the adapter; "" without one
-    load_ns: duration of the adapter load that the request caused; 0 if none
     """
 
     id: str
@@ -37,8 +35,6 @@ class Record:
     fault: str | None = None
     ended: str = "client_left"
     received_bytes: int = 0
-    adapter: str = ""
-    load_ns: int = 0
 
 
 class TruthFile:

@@ -42,9 +42,7 @@ class Mock:
         self._truth = TruthFile(settings.truth) if settings.truth else None
         engine = settings.behaviour, settings.model, settings.seed, clock
         self._service: Service = (
-            SimulatedService(*engine, settings.simulation)
-            if settings.simulation
-            else DrawnService(*engine, settings.adapters)
+            SimulatedService(*engine, settings.simulation) if settings.simulation else DrawnService(*engine)
         )
         self._service.schedule(self._schedule)
 
@@ -61,8 +59,7 @@ class Mock:
         name = self._settings.model
         model = {"id": name, "object": "model", "created": int(self._service.page.started_unix_s), "owned_by": "vllm"}
         model |= {"root": name, "parent": None, "max_model_len": MAX_MODEL_LEN}
-        adapters = [model | {"id": adapter, "parent": name} for adapter in self._settings.adapters.names]
-        return _json(200, orjson.dumps({"object": "list", "data": [model, *adapters]}))
+        return _json(200, orjson.dumps({"object": "list", "data": [model]}))
 
     async def health(self, request: web.Request) -> web.Response:
         """Answer 200, or 503 while starting or draining."""
@@ -127,10 +124,9 @@ class Mock:
         completion = parse_completion_request(
             body,
             chat=request.path.endswith("/chat/completions"),
-            models=(self._settings.model, *self._settings.adapters.names),
+            model=self._settings.model,
             tokenizer=self._settings.tokenizer,
         )
-        record.adapter = "" if completion.model == self._settings.model else completion.model
         return await Generation(self._service, self._settings.wire, request, record, fault).serve(completion)
 
     def _requested_fault(self, request: web.Request) -> Fault | None:

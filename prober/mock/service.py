@@ -11,7 +11,6 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from prober.mock.adapters import AdapterSettings
 from prober.mock.completion_request import CompletionRequest, Tokenizer
 from prober.mock.delays import Constant, Delay
 from prober.mock.faults import Fault, Schedule, check
@@ -138,7 +137,6 @@ class Settings:
     seed: seed of all random numbers; None: different in each run
     start_delay_s: time for which it reports that its model is loading
     simulation: parameters of a simulated engine, which replaces the delays and slots of `behaviour`; None: not simulated
-    adapters: LoRA adapters; not for a simulated engine
     version: version reported by `/version`
 
     Raises ValueError for a fault that the engine does not support.
@@ -154,10 +152,7 @@ class Settings:
     start_delay_s: float = 0.0
     simulation: Parameters | None = None
     tokenizer: Tokenizer = Tokenizer()
-    adapters: AdapterSettings = AdapterSettings()
     version: str = "0.32.0"
 
     def __post_init__(self) -> None:
         check(self.faults, simulated=self.simulation is not None)
-        if self.adapters.names and self.simulation is not None:
-            raise ValueError("adapters are of the drawn engine; the simulated one has none")
