@@ -33,14 +33,14 @@ class DrawnPlace(Place):
         self._rng, self._factor = seeds, factor
         self._due_ns: int | None = None
 
-    async def due_ns(self, tokens: int) -> int:
-        """Draw the due time: the first chunk one TTFT after the begin of service, later ones an ITL per token after that."""
+    async def due_ns(self) -> int:
+        """Draw the due time: the first token one TTFT after the begin of service, later ones an ITL after the one before."""
         if self._due_ns is None:
             assert self.record.started_ns is not None
             self._rng = Random(self._rng.getrandbits(64))
             self._due_ns = self.record.started_ns + self._draw_ns(self.behaviour.ttft)
         else:
-            self._due_ns += sum(self._draw_ns(self.behaviour.itl) for _ in range(tokens))
+            self._due_ns += self._draw_ns(self.behaviour.itl)
         return self._due_ns
 
     def _draw_ns(self, delay: Delay) -> int:
@@ -125,9 +125,9 @@ class DrawnService(Service):
         end_ns = None
         try:
             await place.wait()
-            async for chunk in place.plan(tokens):
-                record.writes.append(chunk.due_ns)
-                record.tokens.append(chunk.tokens)
+            async for token in place.plan(tokens):
+                record.writes.append(token.due_ns)
+                record.tokens.append(1)
             await self.pacer.sleep_until(record.writes[-1])
             end_ns = record.writes[-1]
         finally:

@@ -5,7 +5,6 @@ import os
 import socket
 import struct
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from enum import Enum, auto
 from typing import NamedTuple
@@ -15,9 +14,9 @@ from aiohttp import web
 from prober.mock.completion_request import CompletionRequest, error_body
 from prober.mock.faults import Fault
 from prober.mock.record import Record
-from prober.mock.service import Emission, Place, Service
+from prober.mock.service import Place, Service
 from prober.mock.structured_answer import deltas, spoiled
-from prober.mock.wire import Chunks, Wire, plain_answer
+from prober.mock.wire import COMMENT, DONE, Chunks, Wire, plain_answer
 from prober.net.clock import Clock
 
 HEADERS = {"Server": "uvicorn"}
@@ -58,12 +57,11 @@ class Generation:
         self._service, self._clock, self._request, self._record = service, service.pacer, request, record
         self._fault, self._name = fault, fault.name if fault else ""
         if self._name == "no_usage":
-            wire = replace(wire, usage="none")
+            wire = replace(wire, has_usage=False)
         if self._name == "wrong_done":
             wire = replace(wire, done=False)
         self._wire = wire
         self._factor = fault.argument if fault and self._name == "latency" else 1.0
-        self._last_ns = 0  # time of the latest write
 
     async def serve(self, completion: CompletionRequest) -> web.StreamResponse:
         """Queue, answer and leave the queue. If the client leaves, it raises ConnectionError or is cancelled."""
@@ -108,50 +106,46 @@ class Generation:
     async def _stream(
         self, completion: CompletionRequest, place: Place, entered_ns: int
     ) -> tuple[web.StreamResponse, int]:
-        wire = self._wire
-        tokens = None if self._name == "endless" else completion.tokens
-        role = wire.role_chunk if completion.chat else "none"
-        chunks = Chunks(wire, completion, self._record, int(self._clock.unix_s()))
+        chunks = Chunks(self._wire, completion, self._record, int(self._clock.unix_s()))
         response = web.StreamResponse(headers=_STREAM_HEADERS)
-        async with self._prepared(response, chunks.comment):
-            if role == "early" or self._name in _ROLE_ONLY:
-                await self._send(response, _in_turn(Step(entered_ns, Kind.OTHER, chunks.role())))
-            started_ns = await place.wait()
-            return response, await self._send(
-                response, self._steps(chunks, started_ns, place.plan(tokens), tokens, role)
-            )
+        await _prepare(response, self._request)
+        if self._name in _ROLE_ONLY:
+            await self._send(response, _in_turn(Step(entered_ns, Kind.OTHER, chunks.role())))
+        started_ns = await place.wait()
+        return response, await self._send(response, self._steps(completion, chunks, started_ns, place))
 
     async def _steps(
-        self, chunks: Chunks, started_ns: int, plan: AsyncIterator[Emission], tokens: int | None, role: str
+        self, completion: CompletionRequest, chunks: Chunks, started_ns: int, place: Place
     ) -> AsyncIterator[Step]:
-        """Yield the steps of a streamed answer of `tokens` tokens (None: endless), changed by the fault.
+        """Yield the steps of a streamed answer, changed by the fault.
 
         Steps are generated one at a time, so that the usage chunk includes the measurements before it.
         """
         fault, due_ns, sent = self._fault, started_ns, 0
+        tokens = None if self._name == "endless" else completion.tokens
         if fault and self._name in _ROLE_ONLY:
             while fault.argument:
                 due_ns += round(fault.argument * 1e9)
-                yield Step(due_ns, Kind.OTHER, chunks.comment)
+                yield Step(due_ns, Kind.OTHER, COMMENT)
             yield Step(due_ns, Kind.SILENCE)
             return
         # The fault acts at the first content after its number of tokens.
         interruption = fault if self._name in _INTERRUPTIONS else None
-        async for due_ns, size, reasoning in plan:
-            if sent == 0 and role == "with-first":
+        async for due_ns, reasoning in place.plan(tokens):
+            if sent == 0 and completion.chat:
                 yield Step(due_ns, Kind.OTHER, chunks.role())
             if self._name == "empty":
                 yield Step(due_ns, Kind.OTHER, chunks.finish())
                 break
-            data = chunks.content(sent, size, reasoning=reasoning, last=sent + size == tokens)
+            data = chunks.content(sent, reasoning=reasoning, last=sent + 1 == tokens)
             if interruption and sent >= (1 if self._name == "big_line" else interruption.count):
                 for step in _interruption(chunks, interruption, due_ns):
                     yield step
                     if step.kind is not Kind.OTHER:
                         return
                 interruption = None
-            yield Step(due_ns, Kind.CONTENT, data, size)
-            sent += size
+            yield Step(due_ns, Kind.CONTENT, data, 1)
+            sent += 1
         for data in chunks.ending(self._wire.done):
             yield Step(due_ns, Kind.OTHER, data)
         yield Step(due_ns, Kind.END)
@@ -161,8 +155,8 @@ class Generation:
     ) -> tuple[web.StreamResponse, int]:
         due_ns = await place.wait()
         tokens = 0 if self._name == "empty" else completion.tokens
-        async for chunk in place.plan(max(1, tokens)):
-            due_ns = chunk.due_ns
+        async for token in place.plan(max(1, tokens)):
+            due_ns = token.due_ns
         await self._clock.sleep_until(due_ns)
         if self._name in _SILENT:
             await asyncio.get_running_loop().create_future()
@@ -180,23 +174,8 @@ class Generation:
         if self._name in _CUTS:
             steps = [Step(due_ns, Kind.OTHER, body[: len(body) // 2]), Step(due_ns, _CUTS[self._name])]
             response.force_close()
-        async with self._prepared(response):
-            return response, await self._send(response, _in_turn(*steps))
-
-    @asynccontextmanager
-    async def _prepared(self, response: web.StreamResponse, comment: bytes = b"") -> AsyncIterator[None]:
-        """Context that sends the headers, then `comment` after each `keepalive_s` without a write."""
-        _write_at_once(self._request)
-        await response.prepare(self._request)
-        self._last_ns = self._clock.now_ns()
-        keepalive = None
-        if comment and self._wire.keepalive_s:
-            keepalive = asyncio.create_task(self._keep_alive(response, comment))
-        try:
-            yield
-        finally:
-            if keepalive:
-                keepalive.cancel()
+        await _prepare(response, self._request)
+        return response, await self._send(response, _in_turn(*steps))
 
     async def _send(self, response: web.StreamResponse, steps: AsyncIterator[Step]) -> int:
         """Write the steps. Returns the due time of the last one; never returns after a SILENCE."""
@@ -216,22 +195,8 @@ class Generation:
                 break
             if record.first_write_ns is None:
                 record.first_write_ns = stamp_ns
-            self._last_ns = stamp_ns
             await response.write(data)
         return due_ns
-
-    async def _keep_alive(self, response: web.StreamResponse, comment: bytes) -> None:
-        every_ns = round(self._wire.keepalive_s * 1e9)
-        with suppress(ConnectionError):  # the client left
-            while True:
-                await self._clock.sleep_until(self._last_ns + every_ns)
-                now_ns = self._clock.now_ns()
-                if now_ns < self._last_ns + every_ns:
-                    continue
-                self._last_ns = now_ns
-                if self._record.first_write_ns is None:
-                    self._record.first_write_ns = now_ns
-                await response.write(comment)
 
     async def _end(self, response: web.StreamResponse, kind: Kind, stamp_ns: int) -> None:
         self._record.ended = "complete" if kind is Kind.END else "cut"
@@ -255,7 +220,7 @@ def _interruption(chunks: Chunks, fault: Fault, due_ns: int) -> Iterator[Step]:
     match fault.name:
         case "error_in_stream":
             yield Step(due_ns, Kind.OTHER, chunks.error())
-            yield Step(due_ns, Kind.OTHER, chunks.done)
+            yield Step(due_ns, Kind.OTHER, DONE)
             yield Step(due_ns, Kind.CUT)
         case "malformed":
             yield Step(due_ns, Kind.OTHER, chunks.broken())
@@ -268,18 +233,18 @@ def _interruption(chunks: Chunks, fault: Fault, due_ns: int) -> Iterator[Step]:
 
 async def send_response(response: web.Response, request: web.Request, record: Record, clock: Clock) -> web.Response:
     """Send an answer without content, and return it."""
-    _write_at_once(request)
-    await response.prepare(request)
+    await _prepare(response, request)
     record.ended = "complete"
     record.first_write_ns = record.end_ns = clock.now_ns()
     await response.write_eof()
     return response
 
 
-def _write_at_once(request: web.Request) -> None:
-    """Set the write limit to 0, so that `drain` waits until the kernel has taken all bytes."""
+async def _prepare(response: web.StreamResponse, request: web.Request) -> None:
+    """Send the headers. The write limit is 0, so that each write waits until the kernel has taken all bytes."""
     if request.transport is not None:
         request.transport.set_write_buffer_limits(high=0)
+    await response.prepare(request)
 
 
 def _reset(request: web.Request) -> None:

@@ -7,6 +7,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -23,11 +24,10 @@ from prober.simulation.parameters import Parameters
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """Latencies, slots and chunk sizes of the engine.
+    """Latencies and slots of the engine.
 
     slots: requests served at the same time; others wait in order of arrival; 0: no limit
     background_per_s: rate of background requests, which take slots and are counted on the metrics page
-    tokens_per_chunk: number of tokens in each chunk, also the first
     reasoning: number of reasoning tokens at the start of an answer
     json_factor: multiplies all delays of an answer that must be JSON, like a grammar; not for the simulated engine
     """
@@ -36,27 +36,15 @@ class Behaviour:
     itl: Delay = Constant(0.01)
     slots: int = 0
     background_per_s: float = 0.0
-    tokens_per_chunk: int = 1
     reasoning: int = 0
     json_factor: float = 1.0
 
 
 class Emission(NamedTuple):
-    """A chunk of an answer. due_ns: on the monotonic clock; tokens: number of tokens"""
+    """A token of an answer. due_ns: on the monotonic clock"""
 
     due_ns: int
-    tokens: int
     reasoning: bool
-
-
-def chunk_tokens(behaviour: Behaviour, sent: int, tokens: int | None) -> int:
-    """Number of tokens in the next chunk after `sent` tokens, in an answer of `tokens` (None: endless).
-
-    A chunk contains reasoning or answer, never both, so the last chunk of each may be smaller.
-    """
-    reasoning = behaviour.reasoning if tokens is None else min(behaviour.reasoning, tokens)
-    bound = reasoning if sent < reasoning else tokens
-    return behaviour.tokens_per_chunk if bound is None else min(behaviour.tokens_per_chunk, bound - sent)
 
 
 class Place(ABC):
@@ -73,16 +61,13 @@ class Place(ABC):
         return self.record.started_ns
 
     async def plan(self, tokens: int | None) -> AsyncIterator[Emission]:
-        """Yield the chunks of an answer of `tokens` tokens (None: endless), each as soon as its time is known."""
-        sent = 0
-        while tokens is None or sent < tokens:
-            size = chunk_tokens(self.behaviour, sent, tokens)
-            yield Emission(await self.due_ns(size), size, sent < self.behaviour.reasoning)
-            sent += size
+        """Yield the tokens of an answer of `tokens` tokens (None: endless), each as soon as its time is known."""
+        for sent in count() if tokens is None else range(tokens):
+            yield Emission(await self.due_ns(), sent < self.behaviour.reasoning)
 
     @abstractmethod
-    async def due_ns(self, tokens: int) -> int:
-        """Due time in ns of the last of the next `tokens` tokens; waits until it is known."""
+    async def due_ns(self) -> int:
+        """Due time in ns of the next token; waits until it is known."""
 
     def progressed(self) -> None:
         """Wake up the tasks that wait for progress."""

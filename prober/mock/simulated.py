@@ -40,10 +40,10 @@ class SimulatedPlace(Place):
         self.tokens_out = tokens
         self.progressed()
 
-    async def due_ns(self, tokens: int) -> int:
-        while len(self._due_ns) < tokens:
+    async def due_ns(self) -> int:
+        while not self._due_ns:
             await self.next_progress()
-        return [self._due_ns.popleft() for _ in range(tokens)][-1]
+        return self._due_ns.popleft()
 
 
 class SimulatedService(Service):

@@ -1,6 +1,5 @@
 """Answers in JSON: content for `response_format`, and arguments of a tool call, as deltas of one token each."""
 
-from collections.abc import Sequence
 from typing import Any
 
 PIECE_CHARS = 4  # per token
@@ -60,14 +59,6 @@ def deltas(document: str, tool: str, form: str) -> list[dict[str, Any]]:
     indices = (0, 1) if form == "parallel" else (0,)
     begins = [_call("", tool, index, f"call_{index}") for index in indices]
     return begins + [_call(piece, "", index) for piece in pieces for index in indices]
-
-
-def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Join several deltas into one, whose list of tool calls has the pieces of all."""
-    if any("content" in part for part in parts):
-        return {"content": "".join(part.get("content", "") for part in parts)}
-    calls = [call for part in parts for call in part.get("tool_calls", ())]
-    return {"tool_calls": calls} if calls else {}
 
 
 def message(document: str, tool: str, form: str) -> dict[str, Any]:

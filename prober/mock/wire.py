@@ -1,4 +1,4 @@
-"""Bytes of an answer in the format of vLLM 0.32, with switches for other engines' formats."""
+"""Bytes of an answer in the format of vLLM 0.32, with switches for other formats."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ import orjson
 
 from prober.mock.completion_request import CompletionRequest, error_body
 from prober.mock.record import Record
-from prober.mock.structured_answer import PIECE_CHARS, deltas, joined, message
+from prober.mock.structured_answer import PIECE_CHARS, deltas, message
 
-LINE_ENDS = {"lf": b"\n", "crlf": b"\r\n", "cr": b"\r"}
 FINGERPRINT = "vllm-0.32.0-mock"
+COMMENT, DONE = b": keep-alive\n\n", b"data: [DONE]\n\n"
 
 # Each is one token in common vocabularies.
 _FREQUENT = (
@@ -27,23 +27,15 @@ WORDS = tuple(f" {word}" for word in _FREQUENT.split())
 class Wire:
     """Format of the stream of an answer.
 
-    role_chunk: when the role is sent. `with-first`: just before the first token (vLLM); `early`: at once (transformers); `none`: in the
-        first chunk (LiteLLM)
-    usage: where the usage is sent. `final`: at the end if requested (vLLM); `every`: in every chunk; `last-content`: with the finish
-        reason (transformers); `none`: never
+    has_usage: usage is sent if requested; False: never
     reasoning_field: `reasoning`, or `reasoning_content`
     done: the stream ends with `[DONE]`
-    line_end: b"\\n", b"\\r\\n" or b"\\r"
     calls: form of tool calls, see `structured_answer.deltas`
-    keepalive_s: a comment is sent after this time without a write; 0: never
     """
 
-    role_chunk: str = "with-first"
-    usage: str = "final"
+    has_usage: bool = True
     done: bool = True
     reasoning_field: str = "reasoning"
-    line_end: bytes = b"\n"
-    keepalive_s: float = 0.0
     calls: str = "pieces"
 
 
@@ -52,19 +44,16 @@ class Chunks:
 
     def __init__(self, wire: Wire, completion: CompletionRequest, record: Record, created_s: int) -> None:
         self._wire, self._completion, self._record = wire, completion, record
-        self._end = wire.line_end * 2
         self._identity = {
             "id": answer_id(completion, record),
             "object": "chat.completion.chunk" if completion.chat else "text_completion",
             "created": created_s,
             "model": completion.model,
         }
-        self._final_usage = wire.usage == "every" or (wire.usage == "final" and completion.include_usage)
-        self._running_usage = wire.usage == "every" or (self._final_usage and completion.continuous_usage)
+        self._final_usage = wire.has_usage and completion.include_usage
+        self._running_usage = self._final_usage and completion.continuous_usage
         self._reasoned = 0
         self._deltas = deltas(completion.document, completion.tool, wire.calls) if completion.document else None
-        self.comment = b": keep-alive" + self._end
-        self.done = b"data: [DONE]" + self._end
 
     def role(self) -> bytes:
         """The chunk with the role and without content."""
@@ -72,24 +61,21 @@ class Chunks:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
         return self._event([choice], self._usage_so_far(0) | {"prompt_token_ids": None, "prompt_text": None})
 
-    def content(self, sent: int, size: int, *, reasoning: bool, last: bool) -> bytes:
-        """The chunk of `size` tokens after the first `sent` tokens. The last chunk has the finish reason."""
-        text = WORDS[sent % len(WORDS)] if size == 1 else _text(sent, sent + size)
+    def content(self, sent: int, *, reasoning: bool, last: bool) -> bytes:
+        """The chunk of the token after the first `sent` tokens. The last chunk has the finish reason."""
+        text = WORDS[sent % len(WORDS)]
         if reasoning:
-            self._reasoned = sent + size
+            self._reasoned = sent + 1
             delta: dict[str, Any] = {self._wire.reasoning_field if self._completion.chat else "content": text}
         elif self._deltas is None:
             delta = {"content": text}
         else:
-            delta = joined(self._deltas[sent - self._reasoned : sent - self._reasoned + size])
-        if sent == 0 and self._wire.role_chunk == "none":
-            delta = {"role": "assistant"} | delta
-        choices = [self._choice(delta, last=last)]
-        return self._event(choices, self._usage_at_last(sent + size) if last else self._usage_so_far(sent + size))
+            delta = next(iter(self._deltas[sent - self._reasoned :]), {})  # none is left in an endless answer
+        return self._event([self._choice(delta, last=last)], self._usage_so_far(sent + 1))
 
     def finish(self) -> bytes:
         """The chunk with the finish reason and without content."""
-        return self._event([self._choice({}, last=True)], self._usage_at_last(0))
+        return self._event([self._choice({}, last=True)], self._usage_so_far(0))
 
     def ending(self, done: bool) -> Iterator[bytes]:
         """Yield the events after the last content: usage if requested, and `[DONE]`."""
@@ -98,16 +84,16 @@ class Chunks:
             total = usage(self._completion, record, record.completion_tokens, self._reasoned)
             yield self._event([], {"usage": total, "system_fingerprint": FINGERPRINT, "metrics": metrics(record)})
         if done:
-            yield self.done
+            yield DONE
 
     def error(self) -> bytes:
         """An error object within the stream, as in vLLM."""
-        return b"data: " + error_body("EngineCore encountered an issue.", "InternalServerError", 500) + self._end
+        return b"data: " + error_body("EngineCore encountered an issue.", "InternalServerError", 500) + b"\n\n"
 
     def broken(self) -> bytes:
         """A chunk with incomplete JSON."""
         before, text, _ = self._event([self._choice({"content": " bro"}, last=False)]).partition(b" bro")
-        return before + text + self._end
+        return before + text + b"\n\n"
 
     def huge(self, size: int, piece: int = 1 << 20) -> Iterator[bytes]:
         """Yield the pieces of one content chunk with `size` bytes of text on one line."""
@@ -118,7 +104,7 @@ class Chunks:
         yield b"x" * (size % piece) + after
 
     def _event(self, choices: list[dict[str, Any]], more: Mapping[str, Any] = MappingProxyType({})) -> bytes:
-        return b"data: " + orjson.dumps({**self._identity, "choices": choices, **more}) + self._end
+        return b"data: " + orjson.dumps({**self._identity, "choices": choices, **more}) + b"\n\n"
 
     def _choice(self, delta: Mapping[str, Any], *, last: bool) -> dict[str, Any]:
         finish_reason = self._completion.finish_reason if last else None
@@ -129,11 +115,6 @@ class Chunks:
         if last:
             ending["stop_reason"] = None
         return {"index": 0, "delta": delta, **ending, "token_ids": None}
-
-    def _usage_at_last(self, sent: int) -> dict[str, Any]:
-        if self._wire.usage == "last-content":
-            return {"usage": usage(self._completion, self._record, sent, self._reasoned)}
-        return self._usage_so_far(sent)
 
     def _usage_so_far(self, sent: int) -> dict[str, Any]:
         if not self._running_usage:
@@ -211,6 +192,6 @@ def plain_answer(
         "choices": [choice | {"logprobs": None, "finish_reason": completion.finish_reason, "stop_reason": None}],
         "system_fingerprint": FINGERPRINT,
     }
-    if wire.usage != "none":
+    if wire.has_usage:
         answer["usage"] = usage(completion, record, tokens, reasoning)
     return orjson.dumps(answer)

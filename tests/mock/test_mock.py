@@ -19,9 +19,8 @@ from prober.mock.drawn import DrawnPlace
 from prober.mock.faults import ARGUMENTS, Fault, Schedule, fault_forms, parse_fault
 from prober.mock.record import Record
 from prober.mock.service import Behaviour, Settings
-from prober.mock.wire import LINE_ENDS, Wire
+from prober.mock.wire import Wire
 from prober.probing.probe import run_probe
-from prober.simulation.parameters import Parameters
 from prober.workload.prompts import GoldenPrompt
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import GoldenWorkload, RequestGenerator, Workload
@@ -53,10 +52,10 @@ def payloads(body: bytes) -> list[Any]:
 
 
 async def test_due_times_are_absolute() -> None:
-    """A chunk is due one TTFT and so many ITLs after the start, whatever became of the ones before."""
-    behaviour, record = Behaviour(Constant(0.05), Constant(0.01), tokens_per_chunk=2), Record("a", 0, started_ns=0)
-    chunks = [chunk async for chunk in DrawnPlace(behaviour, record, Random(1), 1.0).plan(5)]
-    assert [(chunk.due_ns, chunk.tokens) for chunk in chunks] == [(50_000_000, 2), (70_000_000, 2), (80_000_000, 1)]
+    """A token is due one TTFT and so many ITLs after the start, whatever became of the ones before."""
+    behaviour, record = Behaviour(Constant(0.05), Constant(0.01)), Record("a", 0, started_ns=0)
+    tokens = [token async for token in DrawnPlace(behaviour, record, Random(1), 1.0).plan(3)]
+    assert [token.due_ns for token in tokens] == [50_000_000, 60_000_000, 70_000_000]
 
 
 async def test_the_truth_file_has_every_write(tmp_path: Path) -> None:
@@ -72,10 +71,9 @@ async def test_the_truth_file_has_every_write(tmp_path: Path) -> None:
     assert record["writes"][0] - record["received_ns"] >= 10_000_000
 
 
-@pytest.mark.parametrize("end", LINE_ENDS)
-async def test_every_line_ending_is_the_same_stream(end: str) -> None:
-    """LF, CRLF and CR carry the same events, ended by [DONE]."""
-    async with running(replace(QUICK, wire=Wire(line_end=LINE_ENDS[end]))) as url:
+async def test_a_stream_ends_with_usage_and_done() -> None:
+    """The events after the contents are the usage and [DONE]."""
+    async with running(QUICK) as url:
         body = await ask(url)
     events = payloads(body)
     assert events[-1] == b"[DONE]"
@@ -84,26 +82,13 @@ async def test_every_line_ending_is_the_same_stream(end: str) -> None:
     assert len([content for content in contents if content]) == 8
 
 
-async def test_running_usage_and_larger_chunks() -> None:
-    """With usage on every chunk the totals rise by the tokens of each."""
-    behaviour = replace(QUICK.behaviour, tokens_per_chunk=3)
+async def test_running_usage() -> None:
+    """With usage on every chunk the totals rise by one."""
     options = {"include_usage": True, "continuous_usage_stats": True}
-    async with running(replace(QUICK, behaviour=behaviour)) as url:
+    async with running(QUICK) as url:
         body = await ask(url, ASK | {"stream_options": options})
     totals = [event["usage"]["completion_tokens"] for event in payloads(body)[:-1] if event["choices"]]
-    assert [total for total in totals if total] == [3, 6, 8]
-
-
-@pytest.mark.parametrize("simulation", [None, Parameters(step_s=0.3)], ids=["drawn", "simulated"])
-async def test_a_stream_is_kept_alive_while_nothing_is_written(simulation: Parameters | None) -> None:
-    """Comments come before the first token and between tokens; they are no events of the stream."""
-    behaviour = Behaviour(ttft=Constant(0.3), itl=Constant(0.3))
-    async with running(Settings(behaviour=behaviour, simulation=simulation, wire=Wire(keepalive_s=0.02))) as url:
-        body = await ask(url, ASK | {"max_tokens": 2})
-    before, between, after = (part.count(b": keep-alive") for part in body.split(b'"content":" '))
-    assert min(before, between) >= 1
-    assert after == 0
-    assert payloads(body)[-1] == b"[DONE]"
+    assert [total for total in totals if total] == list(range(1, 9))
 
 
 async def test_a_queue_makes_the_second_wait() -> None:

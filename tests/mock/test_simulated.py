@@ -195,9 +195,9 @@ def test_a_fault_of_the_other_engine_is_refused() -> None:
         Settings(faults=(parse_fault("kv_lost:100"),))
 
 
-async def test_chunks_of_several_tokens_and_whole_answers() -> None:
-    """Two tokens a chunk are due with the second; an answer in one piece is due with its last token."""
-    async with running(replace(SIMULATED, behaviour=Behaviour(tokens_per_chunk=2, reasoning=3))) as url:
+async def test_an_answer_in_one_piece() -> None:
+    """It has as many tokens as a streamed one."""
+    async with running(replace(SIMULATED, behaviour=Behaviour(reasoning=3))) as url:
         assert (await ask(url, tokens=20))["usage"]["completion_tokens"] == 20
         body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 7}
         async with aiohttp.ClientSession() as session, session.post(f"{url}/v1/chat/completions", json=body) as answer:

@@ -84,7 +84,7 @@ async def test_a_trace_has_its_recorded_lengths_and_still_shares_its_blocks() ->
 @pytest.mark.virtual_time
 async def test_without_usage_the_length_is_unknown_and_not_assumed() -> None:
     """Lengths stay in words, the reason is known, and the text says that nobody counted."""
-    target, probes = await results(Settings(behaviour=QUICK, wire=Wire(usage="none")), SHAPES[0], 3)
+    target, probes = await results(Settings(behaviour=QUICK, wire=Wire(has_usage=False)), SHAPES[0], 3)
     assert target.prompt_calibration is not None
     assert (target.prompt_calibration.length, target.prompt_calibration.problem) == (None, "the server sent no usage")
     lengths = prompt_tokens_of(probes)
