@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from prober.features.capacity.knee import EVENTS_PER_CLUSTER
 from prober.features.capacity.observations import Array, view
-from prober.features.capacity.replay import BURST_S, Background, Scene
+from prober.features.capacity.replay import BURST_S, Background
 from prober.measure.objective import Slo
 from prober.simulation.serving import NO_LIMIT, Course, Service, Stream, serve
 
@@ -79,12 +79,6 @@ class CapacityModel:
         now_s = until_s if course.served == len(is_own) else stream.at_s[course.served - 1]
         events, bad = self._events(slo, stream, course, judged, now_s)
         return max(0.5, bad) / max(1.0, events)
-
-    def replayed_share(self, slo: Slo, scene: Scene, requests: list[int]) -> float:
-        """Share of bad events in a record's replay. requests: indices of the counted requests"""
-        course = serve(self.service, scene.stream, scene.until_s, array("d"), limit_s=slo.threshold_s or NO_LIMIT)
-        events, bad = self._events(slo, scene.stream, course, np.asarray(scene.own)[requests], scene.until_s)
-        return bad / max(1.0, events)
 
     def latency_s(self, slo: Slo, total_per_s: float, requests: int, rng: Random) -> float | None:
         """Latency quantile for the SLO's objective (99%: p99), in seconds, over `requests` requests of the sweep at a rate.

@@ -16,7 +16,6 @@ class SweepSeries:
 
     def __init__(self, registry: Registry, name: str) -> None:
         self._registry, self._name = registry, name
-        self.is_closed = False
 
     def declare(self, period_s: float | None) -> None:
         """Create the counters at 0, so that `increase()` sees the first event. period_s: longest time between scheduled sweeps"""
@@ -32,7 +31,7 @@ class SweepSeries:
 
     def close(self) -> None:
         """Write all later values to a registry that is not exposed."""
-        self.is_closed, self._registry = True, Registry(family.series for family in self._registry.values())
+        self._registry = Registry(family.series for family in self._registry.values())
 
     def refused(self, reason: RefusalReason) -> None:
         """Count a sweep that was not started, by reason."""
