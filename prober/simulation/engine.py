@@ -35,7 +35,6 @@ class State(NamedTuple):
     prompt_tokens: int
     generation_tokens: int
     preemptions: int = 0
-    at_s: float = 0.0
     completed: int = 0
     steps: int = 0
 
@@ -83,20 +82,9 @@ class Engine:
         return bool(self._running or self._waiting)
 
     @property
-    def running(self) -> int:
-        """Number of requests in the batch."""
-        return len(self._running)
-
-    @property
-    def waiting(self) -> int:
-        """Number of requests that wait for the batch."""
-        return len(self._waiting)
-
-    @property
     def state(self) -> State:
         """State at the end of the latest begun step."""
         return State(
-            at_s=self.at_s,
             running=len(self._running),
             waiting=len(self._waiting),
             kv_usage_ratio=self._blocks.usage_ratio,
