@@ -93,7 +93,7 @@ def used_share(
 
 
 class Sweep:
-    """State machine of a sweep, used as in the module's docstring. `action`: what to do now.
+    """State machine of a sweep, used as in the module's docstring. `action`: what to do now; the same value until something changes
 
     warm_up: requests answered before the first stage, without counted latencies
     steadiness: test of the warm-up's latencies
@@ -136,7 +136,7 @@ class Sweep:
         self._capacities: tuple[Capacity, ...] = ()
         self._phase: Phase = "grid" if spec.mode == "grid" else "ramp"
         first: Phase = self._phase if warm_up.is_over(0, 0.0) else "warm_up"
-        self._action: Action = self._begin(first, spec.lowest_rate, at_s)
+        self.action: Action = self._begin(first, spec.lowest_rate, at_s)
 
     # -- events
 
@@ -145,10 +145,10 @@ class Sweep:
     ) -> None:
         """Add a sent request. tokens: as requested; cached_tokens: those of the prompt that the prefix cache has"""
         log = self._log
-        if not isinstance(self._action, Run) or request_id in log.requests:
+        if not isinstance(self.action, Run) or request_id in log.requests:
             return
         tokens = prompt_tokens, output_tokens
-        request = RequestRecord(at_s, *tokens, self._action.stage, known_s=at_s, cached_tokens=cached_tokens)
+        request = RequestRecord(at_s, *tokens, self.action.stage, known_s=at_s, cached_tokens=cached_tokens)
         log.sent(request_id, request)
         requests = len(log.requests)
         share, limit = used_share(self._spec, self._budget, requests, log.prompt_tokens, log.output_tokens)
@@ -180,13 +180,13 @@ class Sweep:
         if request is None:
             return
         self.probes.append((request.stage, result))
-        if not isinstance(self._action, Run):
+        if not isinstance(self.action, Run):
             return  # requests cut at the end of the sending are no further evidence
         request.finished(result, at_s, self._spec.slos)
         if is_shed(result) and not self._shed_allowed and (room := self._room(request, at_s)):
             self._end_sending("rate_limited", at_s, f"{result.outcome.value}: {result.detail}; {room}")
             return
-        if self._action.phase == "warm_up":
+        if self.action.phase == "warm_up":
             self.steadiness.add(result)
         stage, is_refused = log.stages[request.stage], result.outcome is Outcome.REJECTED
         stage.failed += request.valid and request.failed
@@ -206,7 +206,7 @@ class Sweep:
 
     def page(self, at_s: float, signals: EngineSignals) -> None:
         """Add a reading of the engine's page. Earlier readings show the load before the sweep."""
-        if isinstance(self._action, Finished):
+        if isinstance(self.action, Finished):
             return
         change = self._stop_conditions.change(signals)
         if change is not None:
@@ -215,9 +215,9 @@ class Sweep:
                 self._end_sending(change[0], at_s, change[1])
             return
         log, rate_per_s = self._log, 0.0
-        if isinstance(self._action, Run):
+        if isinstance(self.action, Run):
             log.readings.append((at_s, signals))
-            rate_per_s = self._action.rate_per_s
+            rate_per_s = self.action.rate_per_s
         own_ttfts = [
             (request.first_s, request.first_s - request.at_s)
             for request in log.requests.values()
@@ -226,7 +226,7 @@ class Sweep:
         is_gentle = self._spec.mode == "gentle"
         share = WAITING_SHARE * GENTLE_QUEUE if is_gentle and self._has_answers() else WAITING_SHARE
         condition = self._stop_conditions.reading(at_s, signals, rate_per_s + log.others_per_s(), own_ttfts, share)
-        if condition is None or not isinstance(self._action, Run):
+        if condition is None or not isinstance(self.action, Run):
             return
         # The engine's queue and cache end it if it is gentle, or if there may be other load.
         others = log.others() if not is_gentle and condition != "production_ttft" else None
@@ -239,7 +239,7 @@ class Sweep:
 
     def tick(self, at_s: float) -> None:
         """Advance the time: end stages, and count overdue requests as breaches."""
-        if not isinstance(self._action, Run):
+        if not isinstance(self.action, Run):
             return
         for request in list(self._log.open.values()):
             if request.check_overdue(at_s, self._spec.slos):
@@ -249,27 +249,22 @@ class Sweep:
             self._end_sending("time_budget", at_s, f"{limit_s:g} s")
         elif read_s is not None and at_s - max(read_s, self._log.stage.began_s) > PAGE_LOST_S:
             self._end_sending("page_lost", at_s, f"no reading for {at_s - read_s:.1f} s")
-        if isinstance(self._action, Run):
+        if isinstance(self.action, Run):
             self._log.stage.ended_s = at_s
             if (event := self._event(at_s)) is not None:
                 self._advance(event, at_s)
 
     def estimated(self, capacities: tuple[Capacity, ...]) -> None:
         """Take the result of the action `Estimate`, which ends the sweep."""
-        if isinstance(estimate := self._action, Estimate):
+        if isinstance(estimate := self.action, Estimate):
             self._capacities = capacities
             self._finish(estimate.reason, estimate.detail)
 
     def not_estimated(self, why: str) -> None:
         """Take the failure of the action `Estimate`: the sweep has stages but no capacity. why: the error, with its remedy"""
-        if isinstance(estimate := self._action, Estimate):
+        if isinstance(estimate := self.action, Estimate):
             detail = f"{why}{BEFORE}the sending ended: {ending(estimate.reason, estimate.detail)}"
             self._finish("no_estimate", detail, estimate.reason)
-
-    @property
-    def action(self) -> Action:
-        """The current action; the same value until something changes."""
-        return self._action
 
     @property
     def page_every_s(self) -> float:
@@ -372,7 +367,7 @@ class Sweep:
         spec = self._spec
         rate_per_s = self._first_per_s if event == "warm" else spec.after(self._log.stage.rate_per_s)
         if rate_per_s is not None:
-            self._action = self._begin(self._phase, rate_per_s, at_s)
+            self.action = self._begin(self._phase, rate_per_s, at_s)
         elif spec.mode != "adaptive" or not self._log.needs_more_events():
             self._end_sending("highest_rate", at_s, f"{self._log.stage.rate_per_s:g}/s")
 
@@ -425,7 +420,7 @@ class Sweep:
         self._longest_s = max(((at_s if of.end_s is None else of.end_s) - of.at_s for of in requests), default=0.0)
         if self._first_per_s * self._longest_s > START_IN_FLIGHT / SLOWER_RATIO:
             self._first_per_s = log.stage.rate_per_s = START_IN_FLIGHT / self._longest_s
-            self._action = Run(log.stage.number, log.stage.phase, self._first_per_s)
+            self.action = Run(log.stage.number, log.stage.phase, self._first_per_s)
 
     def _is_clear(self, stage: Stage) -> bool:
         """True if nearly all requests of a stage are answered, far below every threshold, and none waits in the engine."""
@@ -448,9 +443,9 @@ class Sweep:
 
     def _end_sending(self, reason: Reason, at_s: float, detail: str) -> None:
         """Stop sending. The first reason stays, unless a later one voids the measurement."""
-        if reason in VOID and not isinstance(self._action, Finished):
+        if reason in VOID and not isinstance(self.action, Finished):
             self._finish(reason, detail)
-        if not isinstance(self._action, Run):
+        if not isinstance(self.action, Run):
             return
         self._log.stage.ended_s, cut = at_s, reason in UNREACHED
         if reason == "smoke_failed":
@@ -460,12 +455,12 @@ class Sweep:
         else:
             reached = not cut and self._spec.mode != "gentle"  # gentle ends before the binding limit may show
             record = self._log.record(self._lengths, reached=reached, cut=cut, until_stage=self._first_unsent_stage)
-            self._action = Estimate(reason, detail, record)
+            self.action = Estimate(reason, detail, record)
 
     def _finish(self, reason: Reason, detail: str, sending_ended: Reason | None = None) -> None:
         refused = self._refused()
         has_answer = reason not in (*VOID, "no_estimate", "rate_limited") and not refused.is_too_many
         capacities = self._capacities if has_answer else ()
-        self._action = Finished(
+        self.action = Finished(
             reason, detail, capacities, self._log.final_stages(), sending_ended, self._log.others(), refused
         )
