@@ -58,8 +58,7 @@ class Sweeps(Monitor):
         self._waiting: dict[TargetSweeps, StartRequest] = {}  # waiting for another sweep's end, or for the lease
         self._tasks: set[asyncio.Task[None]] = set()
         if archive is not None:
-            supervisor = Supervisor(registry)
-            self._tasks |= {supervisor.start("sweep_results", work) for work in (archive.run, archive.clean_up_later)}
+            self._tasks.add(Supervisor(registry).start("sweep_results", archive.run))
         leadership.listen(self._lease_lost, self._lease_won)
 
     def observe(self, observed: ObservedTarget) -> TargetSweeps:

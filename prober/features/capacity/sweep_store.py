@@ -18,7 +18,6 @@ from prober.storage.store import UNREADABLE_SUFFIX, Entry, Store
 SWEEP = "sweep"  # kind of the rows in the store
 MAX_RESULTS = 20  # per target
 MAX_BYTES = 32 << 20  # of all results: half of the manifests' volume
-CLEAN_UP_AFTER_S = 5.0  # what the series need is read first
 MAX_UNREADABLE_AGE_S = 90 * 86_400.0
 log = logging.getLogger(__name__)
 
@@ -93,8 +92,9 @@ class SweepArchive:
         self._to_read.put_nowait((name, read))
 
     async def run(self) -> None:
-        """List the results, then serve `read_later`, for ever."""
+        """List the results, remove what was set aside long ago, then serve `read_later`, for ever."""
         await self.index()
+        await asyncio.to_thread(self.clean_up)
         while True:
             name, read = await self._to_read.get()
             try:
@@ -120,12 +120,6 @@ class SweepArchive:
             else:
                 known.append(names)
         return known
-
-    async def clean_up_later(self) -> None:
-        """Clean up after CLEAN_UP_AFTER_S."""
-        await self.listed.wait()
-        await asyncio.sleep(CLEAN_UP_AFTER_S)
-        await asyncio.to_thread(self.clean_up)
 
     def clean_up(self) -> None:
         """Remove old rows that were set aside. Blocks."""
