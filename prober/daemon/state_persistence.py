@@ -6,7 +6,6 @@ import logging
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 
 from prober.exposition.families import Value
 from prober.net.clock import Clock
@@ -60,10 +59,10 @@ class StatePersistence:
             for item in states:
                 items.append(item)
                 await asyncio.sleep(0)
-            save = partial(store.save_and_prune, surplus=_old_events) if kind == EVENTS else store.save
+            surplus = _old_events if kind == EVENTS else None
             try:
                 if items:
-                    await asyncio.to_thread(save, kind, items, self._clock.unix_s())
+                    await asyncio.to_thread(store.save, kind, items, self._clock.unix_s(), surplus)
             except sqlite3.Error as problem:
                 self._failures.inc()
                 if kind not in self._failing:

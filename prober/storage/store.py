@@ -155,30 +155,26 @@ class Store:
                 "UPDATE OR REPLACE state SET kind = ? WHERE kind = ? AND key = ?", (kind + UNREADABLE_SUFFIX, kind, key)
             )
 
-    def save(self, kind: str, items: Iterable[tuple[str, bytes]], now_unix_s: float) -> None:
-        """Insert or replace rows, in one transaction. Raises sqlite3.Error, such as for a full disk."""
-        with self._transaction():
-            self._save(kind, items, now_unix_s)
-
-    def save_and_prune(
+    def save(
         self,
         kind: str,
         items: Iterable[tuple[str, bytes]],
         now_unix_s: float,
-        surplus: Callable[[Sequence[Entry]], Iterable[str]],
+        surplus: Callable[[Sequence[Entry]], Iterable[str]] | None = None,
     ) -> None:
-        """`save`, then delete the keys that `surplus` returns for all entries, in the same transaction."""
-        with self._transaction():
-            self._save(kind, items, now_unix_s)
-            removed = [(kind, key) for key in surplus(self._entries(kind))]
-            self._connection.executemany("DELETE FROM state WHERE kind = ? AND key = ?", removed)
+        """Insert or replace rows, in one transaction. Raises sqlite3.Error, such as for a full disk.
 
-    def _save(self, kind: str, items: Iterable[tuple[str, bytes]], now_unix_s: float) -> None:
-        self._connection.executemany(
-            "INSERT INTO state VALUES (?, ?, ?, ?) "
-            "ON CONFLICT DO UPDATE SET saved_unix_s = excluded.saved_unix_s, data = excluded.data",
-            [(kind, key, now_unix_s, data) for key, data in items],
-        )
+        surplus: returns, of all entries, the keys to delete in the same transaction
+        """
+        with self._transaction():
+            self._connection.executemany(
+                "INSERT INTO state VALUES (?, ?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET saved_unix_s = excluded.saved_unix_s, data = excluded.data",
+                [(kind, key, now_unix_s, data) for key, data in items],
+            )
+            if surplus is not None:
+                removed = [(kind, key) for key in surplus(self._entries(kind))]
+                self._connection.executemany("DELETE FROM state WHERE kind = ? AND key = ?", removed)
 
     def _entries(self, kind: str) -> list[Entry]:
         rows = self._connection.execute("SELECT key, length(data) FROM state WHERE kind = ? ORDER BY rowid", (kind,))

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +29,10 @@ class SometimesFull(Store):
 
     full = False
 
-    def save_and_prune(self, kind: str, items: Any, now_unix_s: float, surplus: Any) -> None:
+    def save(self, kind: str, items: Any, now_unix_s: float, surplus: Any = None) -> None:
         if self.full:
             raise sqlite3.OperationalError("database or disk is full")
-        super().save_and_prune(kind, items, now_unix_s, surplus)
-
-    def save(self, kind: str, items: Iterable[tuple[str, bytes]], now_unix_s: float) -> None:
-        if self.full:
-            raise sqlite3.OperationalError("database or disk is full")
-        super().save(kind, items, now_unix_s)
+        super().save(kind, items, now_unix_s, surplus)
 
 
 def persistence(

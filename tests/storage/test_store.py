@@ -148,11 +148,11 @@ def test_what_is_too_much_goes_with_what_is_saved_or_neither(tmp_path: Path) -> 
     store.save("sweep", [("a", b"1")], 9.0)
     store.save("sweep", [("b", b"22")], 1.0)
     store.save("other", [("a", b"1")], 1.0)
-    store.save_and_prune("sweep", [("c", b"333")], 5.0, lambda entries: [entries[0].key])
+    store.save("sweep", [("c", b"333")], 5.0, lambda entries: [entries[0].key])
     assert [(entry.key, entry.size_bytes) for entry in store.entries("sweep")] == [("b", 2), ("c", 3)]
     assert store.load("other") == {"a": b"1"}
     with pytest.raises(ZeroDivisionError):
-        store.save_and_prune("sweep", [("d", b"4")], 6.0, lambda _: [str(1 // 0)])
+        store.save("sweep", [("d", b"4")], 6.0, lambda _: [str(1 // 0)])
     assert [entry.key for entry in store.entries("sweep")] == ["b", "c"]
     store.set_aside("sweep", "c")
     assert store.get("sweep", "c") is None

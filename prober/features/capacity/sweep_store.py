@@ -146,7 +146,7 @@ class SweepArchive:
         row = json.dumps([key, result.id])
         items = [(row, to_json(result).encode())]
         try:
-            self._store.save_and_prune(SWEEP, items, self._unix_s(), lambda entries: surplus(entries, row))
+            self._store.save(SWEEP, items, self._unix_s(), lambda entries: surplus(entries, row))
         except sqlite3.Error as problem:
             log.error("a sweep's result could not be saved: %s", problem)
 

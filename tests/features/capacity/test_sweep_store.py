@@ -136,7 +136,7 @@ async def test_a_damaged_disk_stops_nothing(
         raise sqlite3.OperationalError("database or disk is full")
 
     monkeypatch.setattr(store, "get", damaged)
-    monkeypatch.setattr(store, "save_and_prune", full)
+    monkeypatch.setattr(store, "save", full)
     archive = await opened(store)
     await archive.of("t").read()
     await archive.of("t").keep(result("new"))
