@@ -6,7 +6,6 @@ messages.
 """
 
 import os
-import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -43,7 +42,6 @@ MAX_EVENT_BYTES = 4 << 20  # etcd holds no object above 1.5 MiB
 MAX_RETRY_AFTER_S = 30.0
 MAX_MESSAGE_CHARS = 500  # of a server's error message
 _PIECE_BYTES = 1 << 16
-_SECONDS = re.compile(r"[0-9]{1,6}")
 _KINDS = ("ADDED", "MODIFIED", "DELETED", "BOOKMARK")
 
 
@@ -290,7 +288,7 @@ class Api:
         metadata = document if isinstance(document, dict) else {}
         code, details = metadata.get("code"), metadata.get("details")
         requested_s = details.get("retryAfterSeconds") if isinstance(details, dict) else None
-        if isinstance(requested_s, int) and _SECONDS.fullmatch(str(requested_s)):
+        if isinstance(requested_s, int):
             retry_after_s = max(retry_after_s, requested_s)
         return KubernetesApiError(
             code if isinstance(code, int) else status,
