@@ -1,7 +1,8 @@
 """Queries to the Prometheus that scrapes this prober."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -35,13 +36,11 @@ async def hourly_histograms(
     end = end_unix_s // HOUR_S * HOUR_S
     parameters = {"query": query, "start": str(end - (hours - 1) * HOUR_S), "end": str(end), "step": str(HOUR_S)}
     buckets_by_time: dict[float, list[tuple[float, float]]] = {}
-    try:
+    with _read_from(url):
         for row in await _rows(url, "query_range", parameters):
             bound = float(row["metric"]["le"])
             for at, value in row["values"]:
                 buckets_by_time.setdefault(float(at), []).append((bound, float(value)))
-    except (KeyError, TypeError, ValueError) as problem:
-        raise QueryFailed(f"{mask_secrets(url)}: not an answer of Prometheus: {problem!r}; check the URL") from None
     histograms = [(at - HOUR_S / 2, sorted(buckets)) for at, buckets in sorted(buckets_by_time.items())]
     return [(at, buckets) for at, buckets in histograms if buckets[-1][0] == math.inf and buckets[-1][1] > 0]
 
@@ -50,10 +49,8 @@ async def firing(url: str, target: str, without: Collection[str] = ()) -> list[s
     """Names of the firing alerts of a target, except those in `without` and those of severity info. Raises QueryFailed."""
     names = _quoted("|".join(sorted(without)))
     query = f'ALERTS{{alertstate="firing",severity!="info",alertname!~{names},target={_quoted(target)}}}'
-    try:
+    with _read_from(url):
         return sorted({str(row["metric"]["alertname"]) for row in await _rows(url, "query", {"query": query})})
-    except (KeyError, TypeError) as problem:
-        raise QueryFailed(f"{mask_secrets(url)}: not an answer of Prometheus: {problem!r}; check the URL") from None
 
 
 async def instant(url: str, query: str) -> float:
@@ -86,13 +83,20 @@ class LoadedRule:
 async def loaded_rules(url: str) -> list[LoadedRule]:
     """All rules of a Prometheus. Raises QueryFailed."""
     groups = await _rows(url, "rules?exclude_alerts=true", {}, "groups")
-    try:
+    with _read_from(url):
         return [
             LoadedRule(rule["name"], rule["query"], group["name"], group["file"])
             for group in groups
             for rule in group["rules"]
         ]
-    except (KeyError, TypeError) as problem:
+
+
+@contextmanager
+def _read_from(url: str) -> Iterator[None]:
+    """Context that reads an answer of the Prometheus at `url`. Raises QueryFailed if the answer has another form."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as problem:
         raise QueryFailed(f"{mask_secrets(url)}: not an answer of Prometheus: {problem!r}; check the URL") from None
 
 
@@ -108,15 +112,14 @@ async def _rows(url: str, path: str, parameters: dict[str, str], key: str = "res
             timeout_s=TIMEOUT_S,
             limit=MAX_RESPONSE_BYTES,
         )
+    except UnreadablePage as problem:  # the message may contain the start of a response that is not HTTP
+        raise QueryFailed(redactor.redact(str(problem))) from None
+    with _read_from(url):
         document: Any = orjson.loads(page.body)
         if document["status"] != "success":
             raise QueryFailed(f"{mask_secrets(url)}: {redactor.redact(error_message(page.body))}")
         rows: list[Any] = document["data"][key]
         return rows
-    except UnreadablePage as problem:  # the message may contain the start of a response that is not HTTP
-        raise QueryFailed(redactor.redact(str(problem))) from None
-    except (KeyError, TypeError, ValueError) as problem:
-        raise QueryFailed(f"{mask_secrets(url)}: not an answer of Prometheus: {problem!r}; check the URL") from None
 
 
 def _quoted(value: str) -> str:
