@@ -8,7 +8,6 @@ from typing import Any
 
 from prober.mock.completion_request import BLOCK_TOKENS, CompletionRequest, block_ids
 from prober.mock.delays import Delay
-from prober.mock.faults import Schedule
 from prober.mock.page import KV_BLOCKS
 from prober.mock.record import Record
 from prober.mock.service import Behaviour, Place, Service
@@ -64,9 +63,6 @@ class DrawnService(Service):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         self.pacer.close()
-
-    def schedule(self, schedule: Schedule) -> None:
-        pass  # faults apply to single requests
 
     def enter(
         self, record: Record, completion: CompletionRequest, at_ns: int, *, endless: bool, factor: float

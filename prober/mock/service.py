@@ -90,8 +90,7 @@ class Service(ABC):
     async def stop(self) -> None:
         """Cancel all unfinished requests."""
 
-    @abstractmethod
-    def schedule(self, schedule: Schedule) -> None:
+    def schedule(self, schedule: Schedule) -> None:  # noqa: B027 - few engines have such faults
         """Set the faults of the entire engine."""
 
     @abstractmethod

@@ -3,7 +3,6 @@
 from typing import Any
 
 PIECE_CHARS = 4  # per token
-CALL_FORMS = ("pieces", "at-once", "repeated-name", "parallel")
 TEXT = "the of and to"
 
 
@@ -44,7 +43,7 @@ def spoiled(document: str, fault: str) -> str:
 
 
 def deltas(document: str, tool: str, form: str) -> list[dict[str, Any]]:
-    """The deltas of an answer, one per token. tool: name of the tool to call, "" for content; form: one of CALL_FORMS
+    """The deltas of an answer, one per token. tool: name of the tool to call, "" for content; form: `pieces` or another
 
     vLLM sends the name, then pieces of the arguments. `at-once`: as engines that wait for the complete call; `repeated-name`: as early
     versions of vLLM; `parallel`: two calls whose pieces alternate.
