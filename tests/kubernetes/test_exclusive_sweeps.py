@@ -19,7 +19,6 @@ from prober.features.capacity.actions import Refused
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
 from prober.features.capacity.sweep_schedule import MAX_LATENESS_S
-from prober.features.engines.page_reader import PageReader
 from prober.features.replicas.leadership import KubernetesLeadership, KubernetesLease
 from prober.features.replicas.lease_machine import Timing
 from prober.measure.engines import DIALECTS
@@ -30,11 +29,11 @@ from prober.mock.service import Behaviour, Settings
 from prober.net.clock import Clock
 from prober.net.exchange import Exchange
 from prober.net.kubernetes import Api
-from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget
 from prober.probing.replicas import Leadership, Listener, claimed_as
 from prober.probing.target import Target
 from tests.kubernetes.apiserver import ApiServer
+from tests.observed import shared
 from tests.serving import serving, until
 
 TIMING = Timing(3.0)
@@ -120,7 +119,7 @@ class Replica:
         spec = load(TEXT.format(url=url, gap=gap), source="c", engines=DIALECTS, environment={}, read=str).targets[0]
         self.families, self.clock = families or registry(), Clock()
         self.headroom = Headroom(self.families)
-        self.sweeps = Sweeps(self.families, EventLog(), self.headroom, self.clock, None, PageReader, leadership)
+        self.sweeps = Sweeps(shared(self.families, self.clock, leadership=leadership), self.headroom)
         self.target = Target(spec, self.clock)
         self.target.state = TargetState.READY
         self.observed = ObservedTarget(self.target, (self.headroom.observe, self.sweeps.observe))

@@ -12,17 +12,7 @@ def _monitors(shared: Shared) -> Iterator[Monitor]:
 
     headroom = Headroom(shared.registry, shared.saved["demand"])
     yield headroom
-    yield Sweeps(
-        shared.registry,
-        shared.events,
-        headroom,
-        shared.clock,
-        shared.store,
-        shared.open_page,
-        shared.leadership,
-        shared.read_facts,
-        shared.instance,
-    )
+    yield Sweeps(shared, headroom)
 
 
 FEATURE = Feature(

@@ -4,7 +4,6 @@ import asyncio
 import uuid
 from contextlib import suppress
 
-from prober.exposition.families import Registry
 from prober.features.capacity.actions import Refused, StartRequest, Trigger
 from prober.features.capacity.headroom import Headroom, TargetDemand
 from prober.features.capacity.sweep_job import SweepJob
@@ -13,15 +12,10 @@ from prober.features.capacity.sweep_runner import LEASE_LOST
 from prober.features.capacity.sweep_schedule import MAX_LATENESS_S
 from prober.features.capacity.sweep_store import SweepArchive
 from prober.features.capacity.target_sweeps import SweepParts, TargetSweeps
-from prober.net.clock import Clock
-from prober.probing.feature import Monitor
-from prober.probing.history import EventLog
-from prober.probing.observer import ObservedTarget, OpenPage
-from prober.probing.replicas import Leadership
-from prober.probing.session import ReadFacts
+from prober.probing.feature import Monitor, Shared
+from prober.probing.observer import ObservedTarget
 from prober.probing.supervisor import Supervisor
 from prober.results.result import Result
-from prober.storage.store import Store
 
 READ_WITHIN_S = 5.0  # time for which a page waits for results from the store
 
@@ -29,37 +23,24 @@ READ_WITHIN_S = 5.0  # time for which a page waits for results from the store
 class Sweeps(Monitor):
     """Sweeps of all targets. Only one runs at a time, because two would load the same machine.
 
+    shared: its store has results and start times. Of several replicas only the one that holds the lease sweeps. It claims a due sweep
+    there before the start, so that the next holder does not repeat it; a sweep that came due without a holder is started by the next
+    one.
     headroom: observes the demand of the targets
-    store: stores results and start times; None: only in memory
-    leadership: only the replica that holds the lease sweeps. It claims a due sweep there before the start, so that
-    the next holder does not repeat it; a sweep that came due without a holder is started by the next one.
     """
 
-    def __init__(
-        self,
-        registry: Registry,
-        events: EventLog,
-        headroom: Headroom,
-        clock: Clock,
-        store: Store | None,
-        open_page: OpenPage,
-        leadership: Leadership | None = None,
-        read_facts: ReadFacts | None = None,
-        instance: str = "",
-    ) -> None:
+    def __init__(self, shared: Shared, headroom: Headroom) -> None:
+        store, clock = shared.store, shared.clock
         archive = SweepArchive(store, clock.unix_s) if store is not None else None
-        leadership, pauses = leadership or Leadership(), SweepPauses(store, clock)
-        self.parts = SweepParts(
-            *(registry, events, headroom, clock, open_page, leadership, pauses, archive, read_facts, instance)
-        )
+        self.parts = SweepParts(shared, headroom, SweepPauses(store, clock), archive)
         self._targets: dict[str, TargetSweeps] = {}
         self._running: TargetSweeps | None = None
         self._is_closing = False
         self._waiting: dict[TargetSweeps, StartRequest] = {}  # waiting for another sweep's end, or for the lease
         self._tasks: set[asyncio.Task[None]] = set()
         if archive is not None:
-            self._tasks.add(Supervisor(registry).start("sweep_results", archive.run))
-        leadership.listen(self._lease_lost, self._lease_won)
+            self._tasks.add(Supervisor(shared.registry).start("sweep_results", archive.run))
+        shared.leadership.listen(self._lease_lost, self._lease_won)
 
     def observe(self, observed: ObservedTarget) -> TargetSweeps:
         """Create the sweeps of one target. `Headroom` must observe the target first."""
@@ -94,7 +75,7 @@ class Sweeps(Monitor):
             target.check(request, running=self.under_way or "")
         except Refused as refusal:
             waits_for_end = refusal.reason == "running" and request.trigger != "request"
-            waits_for_lease = request.due_unix_s and self.parts.leadership.held() is None
+            waits_for_lease = request.due_unix_s and self.parts.shared.leadership.held() is None
             if (waits_for_end and target is not self._running) or waits_for_lease:
                 self._waiting[target] = request
             target.refused(request, refusal)
@@ -149,7 +130,7 @@ class Sweeps(Monitor):
     def _lease_won(self) -> None:
         """Start sweeps that came due while no replica held the lease, unless too long ago."""
         for target, request in list(self._waiting.items()):
-            if request.due_unix_s and self.parts.clock.unix_s() - request.due_unix_s > MAX_LATENESS_S:
+            if request.due_unix_s and self.parts.shared.clock.unix_s() - request.due_unix_s > MAX_LATENESS_S:
                 del self._waiting[target]
         self._begin_next()
 

@@ -44,21 +44,21 @@ class SweepJob:
         except LockHeld as holder:
             target.refused(self._request, Refused("locked", f"it is loaded by {holder} on this machine"))
         except (UnidentifiedTarget, WorkersUnavailable) as problem:
-            self._series.failed(self._parts.clock.unix_s())
+            self._series.failed(self._parts.shared.clock.unix_s())
             log.warning("target=%s sweep (%s) failed: %s", target.name, trigger, problem)
         except Exception:
             # A fault of the prober must not appear as a result; the last capacity stays, with its old time.
-            self._series.failed(self._parts.clock.unix_s())
+            self._series.failed(self._parts.shared.clock.unix_s())
             log.exception("target=%s: a sweep failed inside the prober; please report this", target.name)
 
     async def _start(self) -> None:
         """Take lock and lease, check again, and sweep. Raises Refused, LockHeld, UnidentifiedTarget, WorkersUnavailable."""
         target, parts, request = self._target, self._parts, self._request
-        key, leadership = target.target.spec.key, parts.leadership
+        key, leadership = target.target.spec.key, parts.shared.leadership
         await target.check_alerts()
         with Lock(target.target.spec.url, f"prober run, a sweep of {target.name}"):
             target.check(request)  # another replica may hold the lease by now
-            fence = await leadership.claim(claimed_as(key), request.due_unix_s or parts.clock.unix_s())
+            fence = await leadership.claim(claimed_as(key), request.due_unix_s or parts.shared.clock.unix_s())
             if fence is None:
                 raise Refused("no_lease", f"lease {leadership.where} was lost before it began")
             await parts.pauses.started(key, request)
@@ -71,9 +71,9 @@ class SweepJob:
     async def _sweep(self, sweep: SweepSpec, fence: int, workers: Workers) -> None:
         """Sweep and store the result. sweep: configuration at the start; fence: token of the lease. Raises UnidentifiedTarget."""
         target, parts, series = self._target, self._parts, self._series
-        spec, trigger, where = target.target.spec, self._request.trigger, parts.leadership.where
+        spec, trigger, where = target.target.spec, self._request.trigger, parts.shared.leadership.where
         session = Session(
-            *(spec, parts.clock, None, parts.read_facts),
+            *(spec, parts.shared.clock, None, parts.shared.read_facts),
             launch=workers.launch,
             target=target.target,
             devices=target.devices,
@@ -84,10 +84,10 @@ class SweepJob:
             series.rate(action.rate_per_s if isinstance(action, Run) else 0.0)
 
         runner = target.runner = SweepRunner(
-            *(session, sweep, parts.open_page, on_action),
+            *(session, sweep, parts.shared.open_page, on_action),
             before=target.demand.readings,
             demand=target.demand.queried,
-            is_allowed=lambda: parts.leadership.held() == fence,
+            is_allowed=lambda: parts.shared.leadership.held() == fence,
             needs=target.probe_needs(),
             on_retry_after=lambda pause_s: target.retry_after(pause_s, spec.url),
         )
@@ -100,7 +100,7 @@ class SweepJob:
             async with session:
                 run = await runner.run()
         except asyncio.CancelledError:  # the prober ends, without a result
-            parts.events.record(log, TargetEvent(parts.clock.unix_s(), target.name, "sweep", CUT))
+            parts.shared.events.record(log, TargetEvent(parts.shared.clock.unix_s(), target.name, "sweep", CUT))
             raise
         finally:
             guards.cancel()
@@ -124,16 +124,16 @@ class SweepJob:
         self._series.stages(self._target.last_curve())
         text = f"sweep: {finished.verdict}, {result.capacity_words()}; why it ended: {ending(result.stop, result.stop_detail)}"
         event = TargetEvent(result.ended_unix_s, self._target.name, "sweep", text)
-        self._parts.events.record(log, event, f"{text} ({finished.reason})")
+        self._parts.shared.events.record(log, event, f"{text} ({finished.reason})")
 
     async def _guard(self, runner: SweepRunner, sweep: SweepSpec) -> None:
         """End the sweep for reasons outside the state machine: scheduled probes, the target's state, the prober, alerts."""
         target, parts = self._target, self._parts
-        began_ns = alerts_ns = parts.clock.now_ns()
+        began_ns = alerts_ns = parts.shared.clock.now_ns()
         while True:
             await asyncio.sleep(GUARD_INTERVAL_S)
             target.observed.budget_spent()
-            now_ns = parts.clock.now_ns()
+            now_ns = parts.shared.clock.now_ns()
             probes = [probe for probe in target.recent if probe.timeline.intended_ns >= began_ns]
             if target.target.state is TargetState.FAILING:
                 runner.stop("the target fails")

@@ -12,7 +12,6 @@ from typing import Any
 
 from prober.config.sweep import WARM_UP, SweepSpec
 from prober.config.target import needs_of
-from prober.exposition.families import Registry
 from prober.features.capacity.actions import Refused, StartRequest
 from prober.features.capacity.headroom import Headroom, TargetDemand
 from prober.features.capacity.series import UNKNOWN
@@ -27,12 +26,10 @@ from prober.measure.engine_signals import EngineChange, PageReading, SteadySize,
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.objective import BURN_PROBES
 from prober.measure.result import ProbeResult
-from prober.net.clock import Clock
 from prober.net.prometheus import QueryFailed, firing
-from prober.probing.history import EventLog
-from prober.probing.observer import ObservedTarget, OpenPage, TargetObserver
-from prober.probing.replicas import Leadership, claimed_as
-from prober.probing.session import ReadFacts
+from prober.probing.feature import Shared
+from prober.probing.observer import ObservedTarget, TargetObserver
+from prober.probing.replicas import claimed_as
 from prober.probing.target import Target
 from prober.results.capacity import Capacity, words
 from prober.results.result import Result, result_url
@@ -79,21 +76,15 @@ class SweptCapacity:
 class SweepParts:
     """Parts shared by the sweeps of all targets.
 
+    shared: with all features; its `instance` determines the delays of the schedules
     headroom: observes the targets' demand; its Prometheus is also asked for firing alerts
     archive: results on disk; None: only `in_memory`, by target key
-    instance: name of this prober, which determines the delays of its schedules
     """
 
-    registry: Registry
-    events: EventLog
+    shared: Shared
     headroom: Headroom
-    clock: Clock
-    open_page: OpenPage
-    leadership: Leadership
     pauses: SweepPauses
     archive: SweepArchive | None
-    read_facts: ReadFacts | None
-    instance: str
     in_memory: dict[str, SweepStore] = field(default_factory=dict)
 
 
@@ -129,11 +120,11 @@ class TargetSweeps(TargetObserver):
         self._size = SteadySize()  # by the engine's page
         self._changed_s = -math.inf  # of the monotonic clock: last change of the engine, its size included
         # Last sweep that a change started, or in an earlier process any sweep.
-        self._swept_for_change_s = parts.clock.now_ns() / 1e9 - parts.pauses.start_age_s(observed.spec.key)
+        self._swept_for_change_s = parts.shared.clock.now_ns() / 1e9 - parts.pauses.start_age_s(observed.spec.key)
         self._last_refusal = ""  # reason of the last refused sweep after a change
         self._results: SweepStore | None = None
         if (sweep := observed.spec.sweep) is not None:
-            self.series = SweepSeries(parts.registry, self.name)
+            self.series = SweepSeries(parts.shared.registry, self.name)
             self._follow_schedule(sweep, self.series)
             if parts.archive is not None:
                 parts.archive.read_later(self.name, self.recall)
@@ -185,8 +176,8 @@ class TargetSweeps(TargetObserver):
         claim_s, seen_s = self._claim()
         longest_s = self.spec.limits.time + MARGIN_S if self.spec is not None else 0.0
         # A claim's number is its sweep's due time.
-        is_recent = abs(self.parts.clock.unix_s() - claim_s) < longest_s + MAX_LATENESS_S
-        is_swept = is_recent and seen_s < longest_s and self.parts.leadership.held() is None
+        is_recent = abs(self.parts.shared.clock.unix_s() - claim_s) < longest_s + MAX_LATENESS_S
+        is_swept = is_recent and seen_s < longest_s and self.parts.shared.leadership.held() is None
         if is_swept == self._is_swept_by_other:
             return
         self._is_swept_by_other = is_swept
@@ -204,7 +195,7 @@ class TargetSweeps(TargetObserver):
     def engine_changed(self, change: EngineChange) -> None:
         if change.kind == "restart" or self.spec is None:
             return
-        self._changed_s, self._last_refusal = self.parts.clock.now_ns() / 1e9, ""
+        self._changed_s, self._last_refusal = self.parts.shared.clock.now_ns() / 1e9, ""
         if change.kind != "size":  # results of this size may still be valid
             self.parts.pauses.changed(self.target.spec.key)
         self._engine_is_other()
@@ -243,11 +234,11 @@ class TargetSweeps(TargetObserver):
 
     def _sweep_changed(self) -> None:
         """Sweep the changed engine; try again until a sweep has started, or one of this engine is known."""
-        self._settling, now_s = None, self.parts.clock.now_ns() / 1e9
+        self._settling, now_s = None, self.parts.shared.clock.now_ns() / 1e9
         if self.spec is None:
             return
         started_s = now_s - self.parts.pauses.start_age_s(self.target.spec.key)
-        claimed_s = now_s - self.parts.clock.unix_s() + self._claim()[0]
+        claimed_s = now_s - self.parts.shared.clock.unix_s() + self._claim()[0]
         if max(started_s, claimed_s) >= self._changed_s:
             self._swept_for_change_s = now_s
         elif not self._comparable():
@@ -257,11 +248,11 @@ class TargetSweeps(TargetObserver):
 
     def check(self, request: StartRequest, running: str = "") -> None:
         """Check that a sweep may start now. Raises Refused. running: name of the target being swept; "" for none"""
-        target, parts, leadership = self.target, self.parts, self.parts.leadership
+        target, parts, leadership = self.target, self.parts, self.parts.shared.leadership
         claim_unix_s, claim_seen_s = self._claim()
         situation = Situation(
             spec=self.spec,
-            unix_s=parts.clock.unix_s(),
+            unix_s=parts.shared.clock.unix_s(),
             lease=leadership.where,
             holder=leadership.holder,
             is_leader=leadership.held() is not None,
@@ -415,7 +406,7 @@ class TargetSweeps(TargetObserver):
         if not (results := self._comparable()):
             self.demand.show_capacity((), why_none="engine_changed" if swept else "no_capacity")
             if swept and self._settling is None:
-                self._changed_s = self.parts.clock.now_ns() / 1e9
+                self._changed_s = self.parts.shared.clock.now_ns() / 1e9
                 self._sweep_later()
             return
         earlier = [capacity for result in results[1:] for capacity in result.capacities]
@@ -445,11 +436,11 @@ class TargetSweeps(TargetObserver):
             self._start(self, request)
 
     def _follow_schedule(self, spec: SweepSpec, series: SweepSeries) -> None:
-        period_s, unix_s = None, self.parts.clock.unix_s()
+        period_s, unix_s = None, self.parts.shared.clock.unix_s()
         if spec.schedule is not None:
             gap_s = longest_gap_s(spec.schedule, spec.timezone, spec.blackout, unix_s)
             period_s = None if gap_s is None else max(gap_s, spec.min_gap)
-            rng = Random(derive_seed(self.parts.instance, self.target.spec.key, "sweep"))
+            rng = Random(derive_seed(self.parts.shared.instance, self.target.spec.key, "sweep"))
             self._schedule = SweepSchedule(spec.schedule, spec.timezone, unix_s, delay_s=rng.uniform(0.0, spec.spread))
         series.declare(period_s)
         self._timer = asyncio.get_running_loop().call_later(0.0, self._start_due)
@@ -458,7 +449,7 @@ class TargetSweeps(TargetObserver):
         """Start the due sweep, and wake for the next one, or earlier in case the wall clock changes."""
         if (schedule := self._schedule) is None:
             return
-        unix_s = self.parts.clock.unix_s()
+        unix_s = self.parts.shared.clock.unix_s()
         due = schedule.due(unix_s)
         wait_s = min(max(0.0, schedule.next_s - unix_s), WAKEUP_INTERVAL_S)
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._start_due)
@@ -470,15 +461,15 @@ class TargetSweeps(TargetObserver):
 
     def _claim(self) -> tuple[float, float]:
         """(Unix seconds of the last claim at the lease, 0 without one; seconds since it was first seen)."""
-        claim_s = self.parts.leadership.claimed(claimed_as(self.target.spec.key))
-        now_s = self.parts.clock.now_ns() / 1e9
+        claim_s = self.parts.shared.leadership.claimed(claimed_as(self.target.spec.key))
+        now_s = self.parts.shared.clock.now_ns() / 1e9
         if self._seen_claim[0] != claim_s:
             self._seen_claim = claim_s, now_s
         return claim_s, now_s - self._seen_claim[1]
 
     def _is_of_this_engine(self, result: Result) -> bool:
         """True if the engine has not changed since; a size that the page or the result does not tell is no change."""
-        change_unix_s = self.parts.clock.unix_s() - self.parts.pauses.change_age_s(self.target.spec.key)
+        change_unix_s = self.parts.shared.clock.unix_s() - self.parts.pauses.change_age_s(self.target.spec.key)
         return result.started_unix_s >= change_unix_s and size_change(result.size, self._size.size) is None
 
     def cancel_timers(self) -> None:

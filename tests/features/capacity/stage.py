@@ -17,7 +17,6 @@ from prober.features.capacity.headroom import Headroom, TargetDemand
 from prober.features.capacity.monitor import Sweeps
 from prober.features.capacity.series import SWEEP_REFUSALS
 from prober.features.capacity.target_sweeps import TargetSweeps
-from prober.features.engines.page_reader import PageReader
 from prober.measure.engines import DIALECTS
 from prober.measure.target_state import TargetState
 from prober.mock.delays import Constant
@@ -28,6 +27,7 @@ from prober.probing.observer import ObservedTarget
 from prober.probing.replicas import Leadership
 from prober.probing.target import Target
 from prober.storage.store import Store
+from tests.observed import shared
 from tests.serving import serving
 from tests.serving import until as serving_until
 from tests.virtual import make_clock
@@ -76,10 +76,8 @@ class Stage:
         self.families, self.clock, self.events = registry(), make_clock(), EventLog()
         self.store = Store(str(folder)) if folder else None
         self.headroom = Headroom(self.families)
-        self.sweeps = Sweeps(
-            *(self.families, self.events, self.headroom, self.clock, self.store, PageReader, leadership),
-            instance=instance,
-        )
+        own = {"events": self.events, "store": self.store, "leadership": leadership or Leadership()}
+        self.sweeps = Sweeps(shared(self.families, self.clock, instance=instance, **own), self.headroom)
         self.headroom.prometheus_url = changed.get("prometheus")
         self.target = Target(target_spec(url, more, **changed), self.clock)
         self.target.state = TargetState.READY

@@ -25,7 +25,6 @@ from prober.features.budget.monitor import Ledger
 from prober.features.capacity.headroom import Headroom, TargetDemand
 from prober.features.capacity.monitor import Sweeps
 from prober.features.engines.monitor import EngineMonitor
-from prober.features.engines.page_reader import PageReader
 from prober.measure.engines import DIALECTS
 from prober.measure.target_state import TargetState
 from prober.net.scrape import Fetched, UnreadablePage
@@ -37,6 +36,7 @@ from prober.probing.target import Identity, Target
 from prober.probing.target_runner import RunnerContext
 from prober.results.capacity import Capacity, Mix
 from prober.storage.saved_rows import SavedRows
+from tests.observed import shared
 from tests.virtual import VirtualClock, VirtualLoop
 
 UNIX_S = 1_700_000_000.0
@@ -155,7 +155,7 @@ class World:
         """A prober that knows nothing of an earlier one."""
         self.families = registry()
         self.headroom, events, clock = Headroom(self.families), EventLog(), VirtualClock(UNIX_S)
-        sweeps = Sweeps(self.families, events, self.headroom, clock, None, PageReader)
+        sweeps = Sweeps(shared(self.families, clock, events=events), self.headroom)
         features = (
             partial(TargetProbes, self.families),
             EngineMonitor(self.families, events, SavedRows()).observe,

@@ -265,7 +265,8 @@ async def test_a_sweep_of_another_replica_is_no_demand_here(ends: str) -> None:
     leadership = Following()
     async with running(SLOTS) as url, staged(url, "limits: {time: 5m}", leadership=leadership) as stage:
         clock = HandClock()
-        stage.sweeps.parts.clock = cast(Clock, clock)
+        parts = stage.sweeps.parts
+        parts.shared = replace(parts.shared, clock=cast(Clock, clock))
         leadership.claimed_unix_s = 1e9 - 86_400
         total = 0.0
 
