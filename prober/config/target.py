@@ -354,6 +354,14 @@ class Template(Overridable):
             raise mistake("only vLLM lets a client choose a rank; remove it")
         return ranks
 
+    @field_validator("headers")
+    @classmethod
+    def _check_headers(cls, headers: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        for name in headers if info.data.get("ranks") else ():
+            if name.lower() == RANK_HEADER.lower():
+                raise mistake("`ranks` sends this header for each rank; remove one of them", f".{name}")
+        return headers
+
     @model_validator(mode="after")
     def _check_health(self, info: ValidationInfo) -> Self:
         judging = {slo for probe in self.probes for _, _, _, slos in probe.judged() for slo in slos}

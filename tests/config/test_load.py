@@ -284,6 +284,8 @@ OF_A_FILE = [
     ("targets: [{url: http://h, name: a-rank-1}, {url: http://h:2, name: a, ranks: 2}]",
      "targets[0].name: is called 'a-rank-1', as rank 1 of targets[1]; give it another name"),
     ("targets: [{url: http://h, ranks: 2, engine: openai}]", "targets[0].ranks: only vLLM lets a client choose a rank; remove it"),
+    ("targets: [{url: http://h, ranks: 2, headers: {x-data-parallel-rank: '1'}}]",
+     "targets[0].headers.x-data-parallel-rank: `ranks` sends this header for each rank; remove one of them"),
     ("targets: [{url: http://h, labels: {rank: a}}]",
      "targets[0].labels.rank: 'rank' is a label of the prober itself; choose another name"),
 ]  # fmt: skip

@@ -8,7 +8,18 @@ from functools import partial
 from prober.config.configuration import Configuration, DriftSpec
 from prober.exposition.families import Registry
 from prober.features.drift import efficiency_series as series
-from prober.features.drift.efficiency import HOUR_S, Efficiency, Event, Fall, Measure, dump, restore, totals_of
+from prober.features.drift.efficiency import (
+    HOUR_S,
+    MAX_ROW_S,
+    Efficiency,
+    Event,
+    Fall,
+    Held,
+    Measure,
+    dump,
+    restore,
+    totals_of,
+)
 from prober.measure.engine_signals import EngineChange, PageReading
 from prober.measure.gpu_reading import GpuReading, without_parts
 from prober.measure.target_state import TargetEvent
@@ -18,6 +29,7 @@ from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.storage.saved_rows import SavedRows
 
 MAX_CHANGES = 8  # of an engine: only those near a fall are named
+MAX_AGE_S = 2 * MAX_ROW_S + HOUR_S  # of the start of the last judged row, when the longest one after it ends
 log = logging.getLogger(__name__)
 
 
@@ -62,6 +74,7 @@ class TargetEfficiency(TargetObserver):
         self._show()
 
     def page_read(self, reading: PageReading | None) -> None:
+        self._show()  # a verdict may have become too old
         if reading is None:
             return
         before, totals = self._page, totals_of(reading.signals) | self._energy
@@ -76,6 +89,11 @@ class TargetEfficiency(TargetObserver):
             self._monitor.events.record(log, TargetEvent(unix_s, self.name, "drift", text), f"efficiency: {text}")
         if found is not None:
             self._show()
+
+    def _is_recent(self, held: Held) -> bool:
+        """True if the last judged row still tells of the present: the page is read, and has requests enough."""
+        age_s = self._observed.target.clock.unix_s() - held.drift.last_s
+        return self._observed.spec.metrics is not None and age_s <= MAX_AGE_S
 
     def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         """Pair the energy of all devices with the tokens of the same time; without the energy of one of them there is none."""
@@ -100,21 +118,22 @@ class TargetEfficiency(TargetObserver):
         del self._monitor.targets[self.name]
 
     def summary(self) -> dict[str, list[str]]:
-        falls = ((held.measure, held.fall) for held in self.state.held.values())
+        falls = ((held.measure, held.fall) for held in self.state.held.values() if self._is_recent(held))
         return {"efficiency": [words("dropped", measure, fall) for measure, fall in falls if fall is not None]}
 
     def _show(self) -> None:
         """Export the verdicts of the measures that have one."""
         registry = self._monitor.registry
         for name, held in self.state.held.items():
-            fall, labels = held.fall, (self.name, name)
+            is_recent, labels = self._is_recent(held), (self.name, name)
+            fall, latest = (held.fall, held.latest) if is_recent else (None, None)
             cause = None if fall is None else "engine_change" if fall.change else "unknown"
             for each in series.EFFICIENCY_CAUSES:
                 registry.show(
-                    series.EFFICIENCY_DROPPED, None if held.latest is None else float(each == cause), *labels, each
+                    series.EFFICIENCY_DROPPED, None if latest is None else float(each == cause), *labels, each
                 )
             registry.show(series.EFFICIENCY_SINCE, fall.since_unix_s if fall else None, *labels)
-            for period, log_cost in zip(series.EFFICIENCY_PERIODS, held.latest or (None, None), strict=True):
+            for period, log_cost in zip(series.EFFICIENCY_PERIODS, latest or (None, None), strict=True):
                 value = None if log_cost is None else held.measure.value(log_cost)
                 registry.show(series.EFFICIENCY, value, *labels, period)
 

@@ -14,7 +14,7 @@ EFFICIENCY = gauge(
 EFFICIENCY_DROPPED = gauge(
     "llmslo_efficiency_dropped",
     "1 while the engine works less efficiently than in earlier hours with requests like these, by cause: engine_change if this began "
-    "within two hours of a change of the engine. Absent without a baseline.",
+    "within two hours of a change of the engine. Absent without a baseline, and two days after the last hour judged.",
     *_MEASURE,
     "cause",
 )

@@ -247,6 +247,8 @@ class _View:
             chosen = [sample for sample in chosen if id(sample.labels) not in self._other_models]
         for label, values in {**where, **self._of_rank}.items():
             chosen = [sample for sample in chosen if sample.labels.get(label, values[0]) in values]
+        if self._of_rank and metric.endswith("_total"):  # without the label a counter counts the events of all ranks
+            chosen = [sample for sample in chosen if self._of_rank.keys() <= sample.labels.keys()]
         copies = self._table.duplicate_labels
         if len(chosen) < 2 or not any(copy in sample.labels for copy in copies for sample in chosen):
             return chosen

@@ -15,7 +15,7 @@ from prober.measure.engine_signals import EngineChange, EngineHistogram, EngineI
 from prober.measure.gpu_reading import GpuReading
 from prober.probing.history import EventLog
 from prober.storage.saved_rows import SavedRows
-from tests.observed import StoppedClock, observed
+from tests.observed import StoppedClock, observed, reconfigured
 
 DAYS = 9
 SPEC = load(
@@ -263,6 +263,47 @@ def test_a_target_tells_what_fell_beside_the_engines_change() -> None:
     (event,) = stage.events.latest()
     assert event.text.startswith("prompt tokens found in the prefix cache: was 0% from 2001-09-18 0")
     assert event.text.endswith("; usual again")
+
+
+@pytest.mark.parametrize("trouble", ["no requests", "no page"])
+def test_a_fall_of_which_nothing_new_is_known_is_told_no_longer(trouble: str) -> None:
+    """For two days it is; then neither alarm nor value is left, until an hour is judged again."""
+    stage = Stage({}, Service())
+    stage.hours(24 * DAYS)
+    stage.service.hits = 0.0
+    stage.hours(6)
+    (warning,) = stage.target.summary()["efficiency"]
+
+    def days(count: int) -> None:
+        for _ in range(24 * count if trouble == "no page" else 0):
+            stage.clock.ns += round(HOUR_S * 1e9)
+            stage.target.page_read(None)
+        if trouble == "no requests":
+            stage.hours(24 * count)
+
+    stage.service.volume = 0.0
+    days(1)
+    assert stage.target.summary()["efficiency"] == [warning]
+    days(2)
+    assert stage.target.summary() == {"efficiency": []}
+    assert [stage.registry.family(each).of("t") for each in (series.EFFICIENCY_DROPPED, series.EFFICIENCY_SINCE)] == [
+        [],
+        [],
+    ]
+    stage.service.volume = 1.0
+    stage.hours(3)
+    assert stage.target.summary()["efficiency"] == [warning]
+
+
+def test_no_fall_is_told_of_a_target_whose_page_is_not_read() -> None:
+    """The configuration is reloaded without the page."""
+    stage = Stage({}, Service())
+    stage.hours(24 * DAYS)
+    stage.service.hits = 0.0
+    stage.hours(6)
+    changed = reconfigured(stage.target, SPEC.model_copy(update={"metrics": None}), stage.registry)
+    assert changed.summary() == {"efficiency": []}
+    assert stage.registry.family(series.EFFICIENCY_DROPPED).of("t") == []
 
 
 def test_a_measure_that_the_page_no_longer_has_is_not_shown_for_ever(learnt: bytes) -> None:

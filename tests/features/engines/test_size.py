@@ -138,3 +138,16 @@ def test_a_rank_reads_its_own_series() -> None:
     assert [signals.finished_length_total for signals in read] == [9.0, 5.0, 4.0, None]
     assert [signals.kv_cache_capacity_tokens for signals in read] == [2 * OF_A_RANK, OF_A_RANK, OF_A_RANK, None]
     assert [signals.ranks for signals in read] == [2, 1, 1, None]
+
+
+def test_failures_of_the_whole_server_are_no_ranks_own() -> None:
+    """The HTTP server and its queue limit count without a rank: the failures of a dead rank are not those of its neighbour."""
+    own = 'vllm:request_success_total{engine="%d",finished_reason="error",model_name="tiny"} %d\n'
+    http = 'http_requests_total{handler="/v1/completions",method="POST",status="5xx"} 7\n'
+    page = Parser().parse((PAGE + own % (0, 0) + own % (1, 5) + http).encode())
+    table = recognise(page, TABLES)
+    assert table is not None
+    read = [read_signals(page, table, version="0.32.0", rank=rank).signals for rank in (None, "0", "1")]
+    assert [signals.http_errors_total for signals in read] == [7.0, None, None]
+    assert [signals.requests_rejected_total for signals in read] == [0.0, None, None]
+    assert [signals.requests_failed_total for signals in read] == [5.0, 0.0, 5.0]
