@@ -47,8 +47,7 @@ OF_VERDICT: Mapping[str, ExitCode] = {
     **dict.fromkeys(("ready", "accepted", "found", "between", "not_reached"), ExitCode.OK),
     **dict.fromkeys(("not_ready", "rejected", "below"), ExitCode.FAILED),
     "degraded": ExitCode.DEGRADED,
-    **dict.fromkeys(("not_enough_data", "not_judged", "void"), ExitCode.NOT_JUDGED),
-    "no_estimate": ExitCode.NO_ESTIMATE,
+    **dict.fromkeys(("not_enough_data", "not_judged"), ExitCode.NOT_JUDGED),
 }
 
 

@@ -46,6 +46,7 @@ from prober.probing.workers import Workers
 from prober.results import cost, facets
 from prober.results.context import sentences as context_sentences
 from prober.results.result import CONTENT_AT_ONCE, Delivered, Result
+from prober.results.result_file import to_json
 from prober.results.stage_parts import pooled, quantile_text
 from prober.results.stop_reason import ending
 
@@ -124,7 +125,7 @@ def sweep(
         with only_load("sweep", spec.url):
             measuring = _measure(spec, users, most, warm, workers, shed_allowed=shed_allowed, quiet=result.as_json)
             measured = asyncio.run(measuring)
-    result.end("sweep", lambda: _json(measured), _exit_code(measured), lambda: _draw(measured))
+    result.end("sweep", lambda: to_json(measured), _exit_code(measured), lambda: _draw(measured))
 
 
 def _rates(text: str) -> tuple[float, ...]:
@@ -201,12 +202,6 @@ def _end_by(stop: Callable[[str], None], workers: Workers) -> None:
     """Call `stop` with the reason at Ctrl-C, and when a worker is lost."""
     workers.on_loss = stop
     on_interrupt(lambda: stop("interrupted"))
-
-
-def _json(result: Result) -> str:
-    from prober.results.result_file import to_json  # here, as most sweeps are only printed
-
-    return to_json(result)
 
 
 def _exit_code(result: Result) -> ExitCode:
