@@ -113,9 +113,13 @@ def reported(swept: Swept, slos: tuple[Slo, ...], lengths: Lengths) -> dict[floa
 
 def figures(stage: StageResult) -> dict[str, float | None]:
     """Output tokens/s, goodput, and dollars per million tokens for a GPU at a dollar per second."""
-    tokens_per_s, prompt_per_s = stage.output_tokens_per_s, stage.prompt_tokens_per_s
+    tokens_per_s, prompt_per_s = stage.at_rate.output_tokens_per_s, stage.at_rate.prompt_tokens_per_s
     both = tokens_per_s + prompt_per_s if tokens_per_s is not None and prompt_per_s is not None else None
-    return {"tokens_per_s": tokens_per_s, "goodput_per_s": stage.goodput_per_s, "cost": 1e6 / both if both else None}
+    return {
+        "tokens_per_s": tokens_per_s,
+        "goodput_per_s": stage.at_rate.good_per_s,
+        "cost": 1e6 / both if both else None,
+    }
 
 
 def rows(world: Any, spec: SweepSpec, lengths: Lengths) -> list[dict[str, Any]]:

@@ -135,8 +135,8 @@ def test_rates_count_what_was_answered_of_what_was_offered() -> None:
     stage = stage_of(
         *("a", RATE_PER_S, sent), origin_ns=0, begin_ns=0, sending_s=len(sent) / RATE_PER_S, slos=(SUCCESS,)
     )
-    assert (stage.requests_per_s, stage.goodput_per_s) == (RATE_PER_S * 5 / 8, RATE_PER_S * 5 / 8)
-    assert (stage.answered, stage.good, stage.output_tokens_per_s) == (60, 60, None)
+    assert (stage.at_rate.requests_per_s, stage.at_rate.good_per_s) == (RATE_PER_S * 5 / 8, RATE_PER_S * 5 / 8)
+    assert (stage.answered, stage.good, stage.at_rate.output_tokens_per_s) == (60, 60, None)
     assert str(stage.refused) == f"36 of 96 requests refused: {REASON}, from turn 6"
     assert rowed(sent).why == str(stage.refused)
 

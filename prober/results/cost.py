@@ -55,7 +55,7 @@ def stage_cost(stage: Stage, prices: Prices) -> Cost | None:
     if prices.gpu_per_hour is None or not stage.gpus:
         return None
     dollars_per_s = prices.gpu_per_hour * stage.gpus / HOUR_S
-    prompt, output = stage.prompt_tokens_per_s, stage.output_tokens_per_s
+    prompt, output = stage.at_rate.prompt_tokens_per_s, stage.at_rate.output_tokens_per_s
     both = prompt + output if prompt is not None and output is not None else None
     return Cost(*(dollars_per_s / per_s * MILLION if per_s else None for per_s in (prompt, output, both)))
 
@@ -91,13 +91,13 @@ def priced_stage(result: Result) -> Stage | None:
     stages = [
         stage
         for stage in result.stages
-        if stage.output_tokens_per_s
+        if stage.at_rate.output_tokens_per_s
         and (stage.users or (math.inf if stage.rate_per_s is None else stage.rate_per_s + (stage.demand_per_s or 0.0)))
         <= limit
     ]
     return max(
         stages,
-        key=lambda stage: (stage.users or stage.rate_per_s or 0.0, stage.output_tokens_per_s or 0.0),
+        key=lambda stage: (stage.users or stage.rate_per_s or 0.0, stage.at_rate.output_tokens_per_s or 0.0),
         default=None,
     )
 

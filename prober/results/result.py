@@ -181,7 +181,7 @@ class Stage:
     good: answered requests that are good by every SLO
     ended: why the stage ended, as a name
     load: load of this stage if stages differ; None: the result's
-    throughput: None for another tool; computed from its requests and duration instead
+    throughput: None for another tool; see `at_rate`
     delivered: received while the stage was sending; None: not counted
     at_least: lower bounds of quantiles that are unknown because requests were cut in flight, by latency
     reasoning: figures of answers that began with reasoning; None without such answers
@@ -250,24 +250,12 @@ class Stage:
         return self.sent - self.answered if self.outcomes or not self.sent else None
 
     @property
-    def requests_per_s(self) -> float | None:
-        """Answered requests per second at the rate of the stage."""
-        return self._per_s(self.answered) if self.throughput is None else self.throughput.requests_per_s
-
-    @property
-    def goodput_per_s(self) -> float | None:
-        """Answered requests per second, at the stage's rate, that are good by every SLO."""
-        return self._per_s(self.good) if self.throughput is None else self.throughput.good_per_s
-
-    @property
-    def prompt_tokens_per_s(self) -> float | None:
-        """Prompt tokens per second at the stage's rate, for all GPUs."""
-        return self._per_s(self.prompt_tokens) if self.throughput is None else self.throughput.prompt_tokens_per_s
-
-    @property
-    def output_tokens_per_s(self) -> float | None:
-        """Output tokens per second at the stage's rate, for all GPUs."""
-        return self._per_s(self.output_tokens) if self.throughput is None else self.throughput.output_tokens_per_s
+    def at_rate(self) -> Throughput:
+        """Throughput at the rate of the stage, for all GPUs; of another tool its requests and tokens over its duration."""
+        if self.throughput is not None or not self.duration_s:
+            return self.throughput or Throughput()
+        amounts = (self.answered, self.good, self.prompt_tokens, self.output_tokens)
+        return Throughput(*(None if amount is None else amount / self.duration_s for amount in amounts))
 
     @property
     def prompt_tokens_per_request(self) -> float | None:
@@ -282,17 +270,14 @@ class Stage:
     @property
     def output_tokens_per_s_per_gpu(self) -> float | None:
         """Output tokens per second of the stage, divided by the number of GPUs; None if either is unknown."""
-        per_s = self.output_tokens_per_s
+        per_s = self.at_rate.output_tokens_per_s
         return per_s / self.gpus if per_s is not None and self.gpus else None
 
     @property
     def prompt_tokens_per_s_per_gpu(self) -> float | None:
         """Prompt tokens per second of the stage, divided by the number of GPUs; None if either is unknown."""
-        per_s = self.prompt_tokens_per_s
+        per_s = self.at_rate.prompt_tokens_per_s
         return per_s / self.gpus if per_s is not None and self.gpus else None
-
-    def _per_s(self, amount: float | None) -> float | None:
-        return amount / self.duration_s if amount is not None and self.duration_s else None
 
 
 def result_url(url: str) -> str:

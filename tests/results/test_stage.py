@@ -82,7 +82,7 @@ def test_a_stage_of_probes() -> None:
     assert stage.delivered == Delivered(4.0, 3, 200, 20), (
         "the answer after 12 s is not of these 4 s, the reset one's tokens are"
     )
-    assert stage.output_tokens_per_s is None, "4 s show no throughput of a rate"
+    assert stage.at_rate.output_tokens_per_s is None, "4 s show no throughput of a rate"
     assert stage.prompt_tokens_per_request == 50
 
 
@@ -90,7 +90,7 @@ def test_tokens_that_one_answer_did_not_tell_are_unknown() -> None:
     """A sum that leaves some out looks like a small one."""
     stage = stage_of("1/s", 1.0, [probe(0), probe(1, usage=None)], origin_ns=0, begin_ns=BEGIN, sending_s=1.0)
     assert stage.output_tokens is None
-    assert stage.output_tokens_per_s is None
+    assert stage.at_rate.output_tokens_per_s is None
     assert stage.output_tokens_per_s_per_gpu is None
 
 
@@ -99,7 +99,7 @@ def test_a_stage_without_requests_has_no_figures() -> None:
     stage = stage_of("1/s", 1.0, [], origin_ns=0, begin_ns=0, sending_s=0.0)
     assert stage.requests == ()
     assert stage.latencies == {}
-    assert stage.requests_per_s is None
+    assert stage.at_rate.requests_per_s is None
     assert stage.tail_ratio("ttft") is None
     assert stage.good is None
 

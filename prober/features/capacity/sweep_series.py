@@ -75,7 +75,7 @@ class SweepSeries:
             label = f"{index:02d}"
             total_per_s = (stage.rate_per_s or 0.0) + (stage.demand_per_s or 0.0)
             registry.show(series.SWEEP_STAGE_RATE, total_per_s, name, label)
-            registry.show(series.SWEEP_STAGE_TOKENS, stage.output_tokens_per_s, name, label)
+            registry.show(series.SWEEP_STAGE_TOKENS, stage.at_rate.output_tokens_per_s, name, label)
             for signal, quantiles in stage.latencies.items():
                 for quantile in quantiles:
                     if quantile.has_enough_samples or quantile.q == 0.5:

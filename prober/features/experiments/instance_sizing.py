@@ -163,8 +163,8 @@ def _priced(result: Result, answer: Size, demand: Demand, gpu_price: float) -> S
         )
     dollars, answers = answer.gpus * gpu_price, sum(stage.answered for stage in stages)
     peak_per_s, stage = demand.peak_per_s or 0.0, priced_stage(result)
-    if demand.users is not None and stage is not None and stage.users and stage.requests_per_s is not None:
-        peak_per_s = demand.users * stage.requests_per_s / stage.users
+    if demand.users is not None and stage is not None and stage.users and stage.at_rate.requests_per_s is not None:
+        peak_per_s = demand.users * stage.at_rate.requests_per_s / stage.users
 
     def per_million(tokens: float) -> float | None:
         tokens_per_s = peak_per_s * tokens / answers

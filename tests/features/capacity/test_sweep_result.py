@@ -152,7 +152,7 @@ def test_a_stage_has_the_tokens_that_were_delivered_while_it_was_sending() -> No
     assert first.output_tokens == 160
     assert first.delivered == Delivered(4.0, 40, 40 * 100 + 100, 160 + 1)
     assert second.delivered == Delivered(2.0, 19 + 1, 19 * 100, 3 + 19 * 4), "what came after 18 s is of no stage"
-    assert second.output_tokens_per_s is None, "2 s are too short to tell what the target delivers at the rate"
+    assert second.at_rate.output_tokens_per_s is None, "2 s are too short to tell what the target delivers at the rate"
     assert from_json(to_json(result), "x").stages == result.stages
 
 

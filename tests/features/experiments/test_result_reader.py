@@ -63,8 +63,8 @@ def test_vllm_with_its_lists() -> None:
     assert p(result, "ttft", 0.99) == (0.08, 3)
     assert p(result, "itl", 1.0) == (0.03, 6)
     assert p(result, "e2e", 0.5) == (0.07, 3)
-    assert stage.output_tokens_per_s == 4.5
-    assert stage.goodput_per_s == 1.0
+    assert stage.at_rate.output_tokens_per_s == 4.5
+    assert stage.at_rate.good_per_s == 1.0
     assert (result.load.arrivals, result.load.varied) == ("poisson", True)
     assert (result.target.model, result.target.api, result.target.engine) == ("org/model-7b", "chat", None)
     assert result.started_unix_s == result.ended_unix_s - 2.0

@@ -34,10 +34,10 @@ def stages(results: Sequence[Result]) -> str:
                 for latency, reported in stage.reported.items()
                 for figure, seconds in reported.items()
             },
-            "at_rate_request_throughput": stage.requests_per_s,
-            "at_rate_request_goodput": stage.goodput_per_s,
-            "at_rate_output_throughput": stage.output_tokens_per_s,
-            "at_rate_input_throughput": stage.prompt_tokens_per_s,
+            "at_rate_request_throughput": stage.at_rate.requests_per_s,
+            "at_rate_request_goodput": stage.at_rate.good_per_s,
+            "at_rate_output_throughput": stage.at_rate.output_tokens_per_s,
+            "at_rate_input_throughput": stage.at_rate.prompt_tokens_per_s,
             "gpus": stage.gpus,
             **stage.use,
             **{f"outcome_{name}": count for name, count in stage.outcomes.items()},

@@ -26,7 +26,7 @@ NamedResults = Sequence[tuple[str, Result]]
 
 def rate_of(stage: Stage) -> float | None:
     """Total requests per second of a stage: rate, or else answered requests per second, plus the background load."""
-    own = stage.rate_per_s if stage.rate_per_s is not None else stage.requests_per_s
+    own = stage.rate_per_s if stage.rate_per_s is not None else stage.at_rate.requests_per_s
     return None if own is None else own + (stage.demand_per_s or 0.0)
 
 
@@ -280,7 +280,7 @@ def _frontier(results: NamedResults, latency: str) -> Figure | None:
     per_gpu = all(stage.gpus for line in drawn for stage in line.stages)
 
     def throughput(stage: Stage) -> float | None:
-        return stage.output_tokens_per_s_per_gpu if per_gpu else stage.output_tokens_per_s
+        return stage.output_tokens_per_s_per_gpu if per_gpu else stage.at_rate.output_tokens_per_s
 
     points = [
         (number, stage, tokens_per_s, p99)

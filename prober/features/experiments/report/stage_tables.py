@@ -158,11 +158,11 @@ THROUGHPUT = TableOf(
         "#there already /s": lambda stage: stage.demand_per_s,
         "#s": lambda stage: stage.duration_s,
         "#sent": lambda stage: None if stage.unanswered is None else stage.sent,
-        "#answered /s": lambda stage: stage.requests_per_s,
-        "#goodput /s": lambda stage: stage.goodput_per_s,
-        "#prompt tokens/s": lambda stage: stage.prompt_tokens_per_s,
-        "#output tokens/s": lambda stage: stage.output_tokens_per_s,
-        "#tokens/s": lambda stage: total((stage.prompt_tokens_per_s, stage.output_tokens_per_s)),
+        "#answered /s": lambda stage: stage.at_rate.requests_per_s,
+        "#goodput /s": lambda stage: stage.at_rate.good_per_s,
+        "#prompt tokens/s": lambda stage: stage.at_rate.prompt_tokens_per_s,
+        "#output tokens/s": lambda stage: stage.at_rate.output_tokens_per_s,
+        "#tokens/s": lambda stage: total((stage.at_rate.prompt_tokens_per_s, stage.at_rate.output_tokens_per_s)),
         "#prompt tokens/s a GPU": lambda stage: stage.prompt_tokens_per_s_per_gpu,
         "#output tokens/s a GPU": lambda stage: stage.output_tokens_per_s_per_gpu,
         "#prompt tokens/s delivered": lambda stage: stage.delivered and stage.delivered.prompt_tokens_per_s,
@@ -276,7 +276,7 @@ _REPEATS: Columns = {
     "#results": lambda places, stages: str(len(set(places))),
     "#TTFT p99 ms": partial(_p99_ms, "ttft"),
     "#TPOT p99 ms": partial(_p99_ms, "tpot"),
-    "#output tokens/s": lambda places, stages: spread([stage.output_tokens_per_s for stage in stages]),
+    "#output tokens/s": lambda places, stages: spread([stage.at_rate.output_tokens_per_s for stage in stages]),
 }
 
 

@@ -425,7 +425,7 @@ def test_curves_use_the_load_that_was_there_too() -> None:
     """A capacity is of the whole load; a closed loop has the rate it came to."""
     stage = sweep().stages[0]
     assert plots.rate_of(stage) == 1.5
-    assert plots.rate_of(replace(stage, rate_per_s=None, demand_per_s=None)) == stage.requests_per_s
+    assert plots.rate_of(replace(stage, rate_per_s=None, demand_per_s=None)) == stage.at_rate.requests_per_s
     assert plots.rate_of(replace(stage, rate_per_s=None, duration_s=None)) is None
 
 
