@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from glob import glob, has_magic
-from math import isnan, nan
-from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 from urllib.parse import urlsplit
@@ -164,14 +162,15 @@ def _costs(specs: Configuration, sweeps: "Mapping[str, SweepCost]") -> None:
         TargetProbes(families, declared), SloMonitor(families).observe(declared)
         lines = sum(child.text(False).count("\n") for family in families.values() for child in family.children.values())
         rate = sum(probe.rate for probe in spec.probes)
-        cost = _Cost(rate, use.prompt_tokens, use.completion_tokens, nan if use.dollars is None else use.dollars, lines)
+        prompt, completion, dollars = use.prompt_tokens, use.completion_tokens, use.dollars
         if (sweep := sweeps.get(spec.key)) is not None:
             swept.append((name, str(sweep)))
             tokens = sweep.amount_per_day("tokens")
-            prompt = tokens * sweep.prompt_tokens / (sweep.prompt_tokens + sweep.completion_tokens)
-            dollars = sweep.amount_per_day("cost") if sweep.has_price else nan
-            cost = _Cost(*map(add, cost, _Cost(0.0, prompt, tokens - prompt, dollars)))
-        rows.append((name, str(cost)))
+            of_prompts = tokens * sweep.prompt_tokens / (sweep.prompt_tokens + sweep.completion_tokens)
+            prompt, completion = prompt + of_prompts, completion + tokens - of_prompts
+            dollars = None if dollars is None or not sweep.has_price else dollars + sweep.amount_per_day("cost")
+        price = "–" if dollars is None else f"{dollars:.2f}"
+        rows.append((name, f"{rate:9.3g} {prompt:18,.0f} {completion:18,.0f} {price:>8} {lines:7}"))
     for name, figures in _grouped(rows):
         echo(f"{name:32} {figures}")
     echo()
@@ -201,26 +200,6 @@ def _grouped(rows: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     for figures, of_row in names.items():
         for name in [f"{first_names(of_row, 1)}, each"] if len(of_row) > MAX_NAMED else of_row:
             yield name, figures
-
-
-class _Cost(NamedTuple):
-    """Cost of one target, or of all.
-
-    rate_per_s: probes per second
-    prompt_tokens, completion_tokens, dollars: per day; dollars is NaN if no price is known
-    series: number of exported series
-    """
-
-    rate_per_s: float = 0.0
-    prompt_tokens: float = 0.0
-    completion_tokens: float = 0.0
-    dollars: float = 0.0
-    series: float = 0
-
-    def __str__(self) -> str:
-        dollars = "–" if isnan(self.dollars) else f"{self.dollars:.2f}"
-        tokens = f"{self.prompt_tokens:18,.0f} {self.completion_tokens:18,.0f}"
-        return f"{self.rate_per_s:9.3g} {tokens} {dollars:>8} {self.series:7}"
 
 
 def _alerts(specs: Configuration) -> list[tuple[str, str]]:
