@@ -11,17 +11,7 @@ from random import Random
 from statistics import fmean
 
 from prober import __version__
-from prober.features.experiments.compare import (
-    PlannedRound,
-    Round,
-    compare,
-    compare_answers,
-    differences,
-    incomparable,
-    reservations,
-    stored_refused,
-    stored_rounds,
-)
+from prober.features.experiments import compare
 from prober.features.experiments.matrix_run import unless
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.gpu_reading import GpuReading
@@ -80,22 +70,22 @@ def gpu_text(readings: Mapping[Side, Sequence[Sequence[GpuReading]]]) -> str:
 
 def compare_stored(
     a: Result, b: Result, rounds: int, error: float, slos: Sequence[Slo]
-) -> tuple[Comparison, list[Round]]:
+) -> tuple[Comparison, list[compare.Round]]:
     """(comparison of two results, its rounds). Raises ValueError if a result has too few requests."""
     comparison = _comparison(a.target, b.target, error, time.time())
-    if reasons := incomparable(a, b):
+    if reasons := compare.incomparable(a, b):
         return replace(comparison, remarks=tuple(reasons)), []
-    comparison, refused = replace(comparison, load=a.load), stored_refused(a, b)
+    comparison, refused = replace(comparison, load=a.load), compare.stored_refused(a, b)
     if (unjudged := with_refused(comparison, refused)).not_judged:
         return unjudged, []
-    pairs = stored_rounds(a, b, rounds)
-    compared = compare(pairs, error, slos)
+    pairs = compare.stored_rounds(a, b, rounds)
+    compared = compare.compare(pairs, error, slos)
     begins = (datetime.fromtimestamp(result.started_unix_s, UTC).isoformat(" ", "minutes") for result in (a, b))
     remarks = [
         "A was measured at {}, B at {}, and not in turn: whatever else changed between is in the difference".format(
             *begins
         ),
-        *reservations(a.target, b.target, pairs, compared),
+        *compare.reservations(a.target, b.target, pairs, compared),
         *([OTHER_PROMPTS] if a.load.has_own_answers or b.load.has_own_answers else []),
     ]
     return with_refused(replace(comparison, compared=tuple(compared), remarks=tuple(remarks)), refused), pairs
@@ -103,20 +93,20 @@ def compare_stored(
 
 async def compare_targets(
     sessions: Mapping[Side, Session],
-    plan: Sequence[PlannedRound],
+    plan: Sequence[compare.PlannedRound],
     pause_s: float,
     warm_up: WarmUpLength,
     error: float,
     slos: Sequence[Slo],
     interrupted: asyncio.Event,
-) -> tuple[Comparison, list[Round]]:
+) -> tuple[Comparison, list[compare.Round]]:
     """Send requests to two targets in turns; return (comparison, its rounds). Raises UnansweredSide, NotJudged.
 
     interrupted: ends the running round, which does not count
     """
     gpus: dict[Side, list[Sequence[GpuReading]]] = {"a": [], "b": []}
     pages: dict[Side, list[EngineSignals]] = {"a": [], "b": []}
-    rounds: list[Round] = []
+    rounds: list[compare.Round] = []
     answers: dict[Side, list[ProbeResult | None]] = {"a": [], "b": []}  # to the same requests, in the same order
     by_rate: dict[str, list[ProbeResult]] = {}
     warm_ups: list[WarmUp] = []
@@ -138,14 +128,14 @@ async def compare_targets(
             for side, results in ended.items():
                 answers[side] += results
                 by_rate.setdefault(f"{side.upper()} at {planned.rate_per_s:g}/s", []).extend(filter(None, results))
-            rounds.append(Round(planned.rate_per_s, rows["a"], rows["b"]))
+            rounds.append(compare.Round(planned.rate_per_s, rows["a"], rows["b"]))
 
     is_complete = await unless(interrupted, send_all())
     if not rounds:
         raise NotJudged("interrupted before the first round had ended; nothing is compared")
     a, b = sessions["a"].described(), sessions["b"].described()
-    compared = compare(rounds, error, slos)
-    remarks = [*reservations(a, b, rounds, compared), gpu_text(gpus), *_engine_texts(pages)]
+    compared = compare.compare(rounds, error, slos)
+    remarks = [*compare.reservations(a, b, rounds, compared), gpu_text(gpus), *_engine_texts(pages)]
     if not is_complete:
         remarks.insert(0, f"interrupted after {len(rounds)} of {len(plan)} rounds")
     remarks.append(_warm_up_text(warm_ups))
@@ -163,7 +153,7 @@ async def compare_targets(
     comparison = replace(
         comparison,
         compared=tuple(compared),
-        answers=tuple(compare_answers(answers["a"], answers["b"], error)),
+        answers=tuple(compare.compare_answers(answers["a"], answers["b"], error)),
         differs=(*comparison.differs, *apart),
         remarks=tuple(remarks),
     )
@@ -202,7 +192,7 @@ def _comparison(a: MeasuredTarget, b: MeasuredTarget, error: float, started_s: f
         load=None,
         error=error,
         compared=(),
-        differs=tuple(differences(a, b)),
+        differs=tuple(compare.differences(a, b)),
         remarks=(),
     )
 
@@ -225,7 +215,7 @@ def _engine_texts(pages: Mapping[Side, Sequence[EngineSignals]]) -> Iterator[str
 
 
 async def _turn(
-    session: Session, side: Side, planned: PlannedRound, warm_up: WarmUpLength
+    session: Session, side: Side, planned: compare.PlannedRound, warm_up: WarmUpLength
 ) -> tuple[list[RequestRow], list[ProbeResult | None]]:
     """Run a turn of one side: warm-up, then the requests of the round in an open loop.
 

@@ -12,26 +12,7 @@ from typing import Any
 from rich.progress import Progress, TaskID
 
 from prober.config.rows import Row
-from prober.features.experiments.matrix import (
-    RowVerdict,
-    amount,
-    as_sent,
-    decision,
-    due_times,
-    fails_error,
-    judge,
-    limits_of,
-    load_of,
-    loop,
-    needs,
-    not_begun,
-    other_models,
-    sentences,
-    shape_of,
-    stage_name,
-    warming,
-    with_cost,
-)
+from prober.features.experiments import matrix
 from prober.measure.gpu_reading import without_parts
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.request import Drawer
@@ -66,7 +47,7 @@ async def run_rows(
     progress: Progress,
     configuration: str,
     burst_s: float,
-) -> tuple[list[RowVerdict], Result]:
+) -> tuple[list[matrix.RowVerdict], Result]:
     """Send and judge the rows one after the other until one is interrupted. Returns (verdicts on all rows, result).
 
     configuration: text of the rows, for the result; burst_s: see `judge`. Raises UnidentifiedTarget.
@@ -78,8 +59,8 @@ async def run_rows(
     def advance(bar: TaskID, result: ProbeResult | None) -> None:
         progress.advance(bar)
 
-    error = fails_error(rows)
-    for text, _ in (need for row in rows for need in needs(row, error, burst_s)):
+    error = matrix.fails_error(rows)
+    for text, _ in (need for row in rows for need in matrix.needs(row, error, burst_s)):
         say(text)
     loads = {row.beside: row for row in rows if row.beside is not None}
     sent: list[RowRun] = []
@@ -101,7 +82,7 @@ async def run_rows(
         for part in (run, load):
             if part is not None and part.begin_ns is not None:
                 part.ended = part.harm or run.ended
-                part.verdict = judge(
+                part.verdict = matrix.judge(
                     *(part.row, part.results),
                     error=error,
                     burst_s=burst_s,
@@ -111,13 +92,13 @@ async def run_rows(
                 sent.append(part)
         if run.begin_ns is not None:
             run.disturbance = load.effect() if load is not None and is_complete else None
-            say(sentences([run.verdict]))
+            say(matrix.sentences([run.verdict]))
     return _judged(session, rows, sent, configuration)
 
 
 def _line(row: Row) -> str:
     expected = f"; expected: {row.hypothesis}" if row.hypothesis else ""
-    return f"{row.name}: {amount(row)}, {loop(row)}{expected}"
+    return f"{row.name}: {matrix.amount(row)}, {matrix.loop(row)}{expected}"
 
 
 async def _send(run: "RowRun", load: "RowRun | None") -> None:
@@ -148,7 +129,7 @@ async def unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, None]) ->
 
 def _judged(
     session: Session, rows: Sequence[Row], sent: "Sequence[RowRun]", configuration: str
-) -> tuple[list[RowVerdict], Result]:
+) -> tuple[list[matrix.RowVerdict], Result]:
     """(verdicts on all rows with their cost targets, result with a stage per started row)."""
     by_name = {run.row.name: run for run in sent}
     stages: list[Stage] = []
@@ -162,7 +143,7 @@ def _judged(
     is_complete = len(sent) == len(rows) and all(run.ended != "interrupted" for run in sent)
     result = session.result(
         "run",
-        load_of(rows, session.spec.max_in_flight),
+        matrix.load_of(rows, session.spec.max_in_flight),
         stages,
         configuration=configuration,
         slos=tuple({slo.name: slo for row in rows for slo in row.accept}.values()),
@@ -173,18 +154,18 @@ def _judged(
         ),
         stop="complete" if is_complete else "interrupted",
         differs=(
-            *(f"{stage_name(row)}: {text}" for row in rows for text in limits_of(row)),
-            *(f"{stage_name(run.row)}: {text}" for run in sent for text in other_models(run.results)),
+            *(f"{matrix.stage_name(row)}: {text}" for row in rows for text in matrix.limits_of(row)),
+            *(f"{matrix.stage_name(run.row)}: {text}" for run in sent for text in matrix.other_models(run.results)),
         ),
     )
-    verdicts = [*(run.verdict for run in sent), *(not_begun(row) for row in rows[len(sent) :])]
+    verdicts = [*(run.verdict for run in sent), *(matrix.not_begun(row) for row in rows[len(sent) :])]
     for place, row in enumerate(rows):
         if row.max_cost is not None:
             priced = result.stages[place] if place < len(sent) else None
-            verdicts[place] = with_cost(verdicts[place], judge_cost(priced, result.prices, row.max_cost))
-    if (decided := decision(verdicts)) is not None:
+            verdicts[place] = matrix.with_cost(verdicts[place], judge_cost(priced, result.prices, row.max_cost))
+    if (decided := matrix.decision(verdicts)) is not None:
         return verdicts, replace(result, decision=replace(decided, rollback_risk=session.spec.context.rollback))
-    return verdicts, replace(result, stop_detail=sentences(verdicts))
+    return verdicts, replace(result, stop_detail=matrix.sentences(verdicts))
 
 
 class RowRun:
@@ -225,14 +206,14 @@ class RowRun:
         self.results: list[ProbeResult] = []
         self.loading = 0
         self.ended = ""
-        self.verdict = not_begun(row)
+        self.verdict = matrix.not_begun(row)
         self.disturbance: Disturbance | None = None
         self.harm, self.stop_ns = "", 0
 
     async def warm_up(self) -> None:
         """Send the warm-up, which is not counted."""
         rng = Random(derive_seed(str(self.session.seed), self.row.name, "warm-up"))
-        warm = RequestGenerator(warming(self.row.workload), rng)
+        warm = RequestGenerator(matrix.warming(self.row.workload), rng)
         async with aclosing(self.session.warm_up(warm, self._warm_up, self._target)) as results:
             async for _ in results:
                 pass
@@ -248,7 +229,7 @@ class RowRun:
                 for user in range(row.concurrency or 0):
                     self._begin_next(self._drawer, self.begin_ns, user / (row.concurrency or 1) * self.spread_s)
                 if not row.closed:
-                    async for _ in self.sender.results(self._drawer, due_times(row, self._rng, self.begin_ns)):
+                    async for _ in self.sender.results(self._drawer, matrix.due_times(row, self._rng, self.begin_ns)):
                         pass  # `_ended` takes each result when it comes
         finally:
             self.end_ns = self._clock.now_ns()
@@ -320,7 +301,7 @@ class RowRun:
             sending_s = row.duration
         devices = [read for at_ns, read in session.gpus if self.begin_ns <= at_ns <= self.end_ns]
         stage = stage_of(
-            stage_name(row),
+            matrix.stage_name(row),
             row.rate,
             self.results,
             origin_ns=session.origin_ns,
@@ -339,7 +320,7 @@ class RowRun:
             beside = host.row.name if both is not self.results else ""
             good = partial(is_good, slos=host.row.accept)
             stage = replace(stage, shedding=shedding_of(meanwhile, sending_s, good, beside))
-        load = shape_of(row, session.spec.max_in_flight)
+        load = matrix.shape_of(row, session.spec.max_in_flight)
         users = row.concurrency if self._think_time is not None else None
         return replace(stage, load=load, disturbance=self.disturbance, users=users)
 
@@ -383,7 +364,7 @@ class RowRun:
         if result is None:
             self.loading += 1
         else:
-            result = as_sent(result, self._latest_ns.pop(sending.request.request_id, 0))
+            result = matrix.as_sent(result, self._latest_ns.pop(sending.request.request_id, 0))
             self.results.append(result)
         for listener in self.on_result:
             listener(result)
