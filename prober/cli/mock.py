@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from prober.cli.console import on_interrupt
 from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.options import Duration, RareOption, quantity
 from prober.cli.output import echo
@@ -94,9 +94,7 @@ def _parameters(slots: int, kv_blocks: int) -> Parameters:
 
 async def _serve(settings: Settings, host: str, port: int, limit_s: float | None) -> None:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    on_interrupt(stop.set)
     async with running(settings, port, host=host) as address:
         echo(f"serving {settings.model!r} on {address}/v1", flush=True)
         with contextlib.suppress(TimeoutError):
