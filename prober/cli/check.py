@@ -16,9 +16,10 @@ from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.options import ConfigFile, split_file
 from prober.cli.output import echo
 from prober.config.configuration import Configuration
+from prober.config.document import Problems
 from prober.config.hosts import Forbidden
 from prober.config.hosts import check as check_address
-from prober.config.problems import ConfigError, File, path_of
+from prober.config.problems import ConfigError, path_of
 from prober.config.server import texts
 from prober.config.target import TargetSpec
 from prober.config.units import counted, first_names
@@ -64,7 +65,7 @@ def check(
     specs, secured, broken = None, "", list[str]()
     try:
         specs = read_config(config_file)
-        file: File | None = specs.file
+        file: Problems | None = specs.file
     except ConfigError as problem:
         file = problem.file
         broken.append(str(problem))

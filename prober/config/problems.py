@@ -3,12 +3,14 @@
 import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from prober.config.units import shortened
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
+
+    from prober.config.document import Problems
 
 TYPES = {
     "bool_type": "true or false",
@@ -29,20 +31,10 @@ SECRET_KEYS = {"auth", "headers", "proxy_url", "url", "bearer_token_file", "key_
 REPORTED = object()  # replaces a value whose error is reported where it is written
 
 
-class File(Protocol):
-    """The file that contains an error."""
-
-    def line(self, path: str, message: str) -> str:
-        """A message with path and line of the value at `path`."""
-
-    def parse(self) -> Any:
-        """Plain values of the file."""
-
-
 class ConfigError(ValueError):
     """All errors, one per line: `source:line: path: error; remedy`. file: the file with the errors, if it is YAML"""
 
-    def __init__(self, text: str, file: File | None = None) -> None:
+    def __init__(self, text: str, file: "Problems | None" = None) -> None:
         super().__init__(text)
         self.file = file
 
