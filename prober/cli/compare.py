@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
@@ -22,6 +22,7 @@ from prober.cli.options import (
     WorkerOptions,
     WorkloadOptions,
     expand_options,
+    one_each,
     quantity,
     share,
     warm_up_length,
@@ -61,7 +62,6 @@ from prober.results.result import Load
 from prober.statistics.paired_test import min_pairs
 from prober.statistics.sequential_test import ERROR
 
-T = TypeVar("T")
 MAX_IN_FLIGHT = 256
 MIN_WIDTH_COLUMNS = 110  # narrower terminals wrap lines, so that no figure is cut
 
@@ -109,6 +109,7 @@ def compare(
         result.check()
         rates = [quantity("--rate", text, parse_rate) for text in rate or ["2/s"]]
         slos, material = parse_objectives(slo or []), share("--margin", margin)
+        counts, prices = one_each("--gpus", gpus, 2, "sides"), one_each("--gpu-price", gpu_price, 2, "sides")
         if others := [one.signal for one in slos if one.signal not in BY_REQUEST]:
             raise ValueError(
                 f"--slo: {others[0]} is not compared by objective; name one of {', '.join(BY_REQUEST)}, failures are always compared"
@@ -169,8 +170,8 @@ def compare(
             load = Load.of(chosen, arrivals="poisson")
             comparison = replace(comparison, load=load, configuration=json.dumps(settings_sent))
         gpus_a, gpus_b = (
-            Gpus(_of_side(place, gpus) or known.count, _of_side(place, gpu_price) or known.price_per_hour)
-            for place, known in enumerate(of_files)
+            Gpus(count or known.count, price or known.price_per_hour)
+            for count, price, known in zip(counts, prices, of_files, strict=True)
         )
         comparison = replace(
             comparison,
@@ -181,11 +182,6 @@ def compare(
     compared = ExitCode.OK if comparison.compared else ExitCode.FAILED
     code = ExitCode.NOT_JUDGED if comparison.not_judged else compared
     result.end("compare", lambda: to_json(comparison), code, lambda: _draw(comparison))
-
-
-def _of_side(place: int, values: Sequence[T] | None) -> T | None:
-    """Value of an option for a side: given once for both sides, or for A and then for B."""
-    return values[min(place, len(values) - 1)] if values else None
 
 
 async def _measure(

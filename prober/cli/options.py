@@ -134,6 +134,15 @@ def quantity(option: str, text: str, parse: Callable[[str], T]) -> T:
         raise ValueError(f"{option}: {problem}") from None
 
 
+def one_each(option: str, values: list[T] | None, count: int, things: str) -> Sequence[T | None]:
+    """Values of an option, one for each of `count` things. Raises ValueError unless there are 0, 1, or as many."""
+    if not values:
+        return [None] * count
+    if len(values) not in (1, count):
+        raise ValueError(f"{option}: {len(values)} are given for {count} {things}; give one for all, or one for each")
+    return values if len(values) == count else values * count
+
+
 def named_options(call: typer.Context, names: Iterable[str]) -> list[str]:
     """Options on the command line whose parameters have these names."""
     sources = {name: call.get_parameter_source(name) for name in names}

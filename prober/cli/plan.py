@@ -2,24 +2,22 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
 from prober.cli.console import Terminal
 from prober.cli.exit_codes import ExitCode, exit_on
-from prober.cli.options import AsJson, quantity
+from prober.cli.options import AsJson, one_each, quantity
 from prober.cli.output import echo
 from prober.cli.report import all_of, result_of
 from prober.config.units import rate, share
 from prober.features.experiments.instance_sizing import Demand, Refused, Size, size
 from prober.results.context import disagreement_text
 from prober.results.result import Result
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +66,9 @@ def plan(
             float(quantity("--headroom", headroom, share)),
             users or None,
         )
-        names = _per_sweep("--gpu", gpu, len(results))
-        asked = _per_sweep("--gpus-per-instance", gpus_per_instance, len(results))
-        prices = _per_sweep("--gpu-price", gpu_price, len(results))
+        names = one_each("--gpu", gpu, len(results), "sweeps")
+        asked = one_each("--gpus-per-instance", gpus_per_instance, len(results), "sweeps")
+        prices = one_each("--gpu-price", gpu_price, len(results), "sweeps")
         offers = []
         for result, name, count, price in zip(results, names, asked, prices, strict=True):
             gpus = count or _measured_gpus(result)
@@ -104,15 +102,6 @@ def _measured_gpus(result: Result) -> int | None:
                 f"{result.id}: the number of GPUs is in dispute, {disagreement_text(disagreement)}; name it with --gpus-per-instance"
             )
     return max((stage.gpus for stage in result.stages if stage.gpus is not None), default=None)
-
-
-def _per_sweep(option: str, values: list[T] | None, count: int) -> Sequence[T | None]:
-    """Values of an option, one per sweep. Raises ValueError unless there are 0, 1, or as many as sweeps."""
-    if not values:
-        return [None] * count
-    if len(values) not in (1, count):
-        raise ValueError(f"{option}: {len(values)} are given for {count} sweeps; give one for all, or one for each")
-    return values if len(values) == count else values * count
 
 
 def _draw(demand: Demand, offers: list[_Offer]) -> None:
