@@ -83,10 +83,8 @@ class Refused:
 def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: float | None = None) -> Size | Refused:
     """Number and cost of instances like the sweep's target for `demand`, each with `gpus_per_instance`.
 
-    gpu_price: dollars per hour of a GPU. Raises ValueError for an invalid demand or price.
+    gpu_price: dollars per hour of a GPU. Raises ValueError for an invalid headroom or price.
     """
-    if not demand.peak > 0:
-        raise ValueError(f"a peak of {demand.peak_text}: it must be above 0")
     if not 0 <= demand.headroom < 1:
         raise ValueError(
             f"a headroom of {demand.headroom:.0%}: it is the free share of the capacity, at least 0%, below 100%"
@@ -146,11 +144,6 @@ def _why_unsizable(result: Result, alone: Sequence[Capacity], demand: Demand) ->
         if capacity.lower is None or capacity.lower <= 0:
             remedy = "sweep longer, or from a lower rate, or with a laxer objective"
             return f"the sweep has not enough data for the SLO {capacity.slo!r}{lacking(capacity)}: {remedy}"
-        if capacity.upper is not None and capacity.lower > capacity.upper:
-            return (
-                f"the capacity of the SLO {capacity.slo!r} is damaged: its lower bound {capacity.text(capacity.lower)} is above the "
-                f"upper, {capacity.text(capacity.upper)}: sweep again"
-            )
     return ""
 
 
