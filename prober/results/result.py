@@ -433,12 +433,10 @@ class Result:
 
     def capacity_words(self) -> str:
         """The capacities, the refused requests and the start of shedding, as a sentence."""
-        shedding = str(self.shedding or "")
+        judged, refused = words(self.capacities), str(self.refused)
         if self.refused.is_too_many or self.stop == "rate_limited":
-            return "; ".join(
-                filter(None, (f"not judged: {str(self.refused) or 'a rate limit is no capacity'}", shedding))
-            )
-        return "; ".join(filter(None, (words(self.capacities), str(self.refused), shedding)))
+            judged, refused = f"not judged: {refused or 'a rate limit is no capacity'}", ""
+        return "; ".join(filter(None, (judged, refused, str(self.shedding or ""))))
 
     @property
     def content_came_at_once(self) -> bool:
