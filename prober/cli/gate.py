@@ -35,7 +35,7 @@ from prober.cli.report import result_of
 from prober.cli.target import target, workload
 from prober.config.slos import parse_objectives
 from prober.config.target import ProbeSpec, TargetSpec
-from prober.config.units import duration
+from prober.config.units import counted, duration
 from prober.config.units import rate as parse_rate
 from prober.daemon.target_facts import read_facts
 from prober.features.engines.page_reader import PageReader
@@ -221,8 +221,7 @@ async def _measure(spec: TargetSpec, judge: Gate, length: WarmUpLength) -> tuple
 
 def _draw(verdict: GateVerdict, result: Result, remarks: Sequence[str]) -> None:
     console, stage = Terminal(highlight=False, soft_wrap=True), result.stages[0]
-    plural = "" if verdict.requests == 1 else "s"
-    requests = f"{verdict.requests} request{plural} of workload {result.load.workload}"
+    requests = f"{counted(verdict.requests, 'request')} of workload {result.load.workload}"
     console.print(f"[bold {OF_VERDICT[verdict.state].colour}]{verdict.state}[/]  {requests}")
     echo(verdict.why)
     if verdict.findings:

@@ -40,10 +40,9 @@ class GrafanaSpec(Block):
     )
     dashboards: bool = Field(True, description="keep the dashboards up to date; edited ones are not overwritten")
     annotations: bool = Field(True, description="annotate sweeps, drift and changes of the engine")
-    interval: Annotated[
-        Duration,
-        at_least(60.0),
-    ] = Field(3600.0, description="time between checks of the dashboards, at least 1m")
+    interval: Annotated[Duration, at_least(60.0)] = Field(
+        3600.0, description="time between checks of the dashboards, at least 1m"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -21,9 +21,8 @@ from prober.config.problems import MAX_PROBLEMS, ConfigError, below, explain
 
 M = TypeVar("M", bound=BaseModel)
 Position = tuple[int, int]  # line and column, from 1
-MAX_VALUES = (
-    1_000_000  # of a file with all aliases expanded: a list of targets of a few hundred bytes can expand to 10^12
-)
+# Of a file with all aliases expanded: a list of targets of a few hundred bytes can expand to 10^12.
+MAX_VALUES = 1_000_000
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 

@@ -72,10 +72,7 @@ class Deliveries:
         """
         self.probes, self.slos, self.spans = probes, slos, spans
         output_tokens = chunks = 0
-        counted: list[tuple[int, int]] = [
-            (0, 0),
-            (0, 0),
-        ]  # (counted by the server, requested) tokens of prompts and outputs
+        counted = [(0, 0), (0, 0)]  # (counted by the server, requested) tokens of prompts and outputs
         for probe in probes:
             timeline, usage = probe.timeline, probe.timeline.usage
             tokens = (

@@ -21,9 +21,8 @@ from prober.results.stage_parts import prompt_tokens_of
 from prober.statistics.quantiles import REPORTED_QUANTILES, Quantile, clustered_quantiles, quantile_bounds, quantiles
 
 FAR_TAIL, MIN_FAR_TAIL_SAMPLES = 0.999, 1_000  # with fewer samples that quantile is just the maximum and not stated
-MAX_CUT_RATIO = (
-    0.05  # of a stage's requests cut in flight; beyond it TPOT is unknown, as only quick requests were answered
-)
+# Of a stage's requests cut in flight; beyond it TPOT is unknown, as only quick requests were answered.
+MAX_CUT_RATIO = 0.05
 
 
 def request_of(probe: ProbeResult, origin_ns: int) -> RequestRow:

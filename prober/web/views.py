@@ -218,12 +218,7 @@ class Views:
 
     def _view(self, runner: TargetRunner) -> TargetAnswer:
         """A target without its latencies."""
-        target, spec, identity, now_unix_s = (
-            runner.target,
-            runner.spec,
-            runner.target.identity,
-            self._fleet.context.clock.unix_s(),
-        )
+        target, spec, identity = runner.target, runner.spec, runner.target.identity
         times = runner.starting_since_and_until_unix_s()
         starting = StartingAnswer(since=times[0], until=times[1], detail=_starting_text(*times)) if times else None
         history, summary = runner.find(TargetHistory), runner.summary()
@@ -241,7 +236,7 @@ class Views:
                 "starting": starting,
                 "paused": target.paused_unix_s,
                 "warnings": [
-                    *early_warnings(probes, summary.get("page_problem", ""), now_unix_s),
+                    *early_warnings(probes, summary.get("page_problem", ""), self._fleet.context.clock.unix_s()),
                     *summary.get("efficiency", ()),
                 ],
                 "estimate": estimate_per_day(spec),
