@@ -7,7 +7,7 @@ from dataclasses import replace
 from decimal import Decimal
 from glob import glob, has_magic
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 from urllib.parse import urlsplit
 
 import typer
@@ -15,19 +15,28 @@ import typer
 from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.options import ConfigFile, split_file
 from prober.cli.output import echo
+from prober.cli.sweep_cost import SweepCost
 from prober.config.configuration import Configuration
 from prober.config.document import Problems
 from prober.config.hosts import Forbidden
 from prober.config.hosts import check as check_address
 from prober.config.problems import ConfigError, path_of
+from prober.config.schema import json_schema
 from prober.config.server import texts
-from prober.config.target import TargetSpec
+from prober.config.target import TargetSpec, estimate_per_day
 from prober.config.units import counted, first_names
+from prober.daemon.configuration_file import read_config
+from prober.daemon.registry import registry
+from prober.daemon.rules import groups
+from prober.exposition.alerting import RuleOptions
+from prober.features.slo.compliance import percentile_events
+from prober.features.slo.firing import firing_checks
+from prober.features.slo.monitor import SloMonitor
+from prober.measure.objective import JudgedStream, Slo, format_percent, format_rate, promql
 from prober.measure.printable import shown_path
-
-if TYPE_CHECKING:
-    from prober.cli.sweep_cost import SweepCost
-    from prober.measure.objective import JudgedStream, Slo
+from prober.net.prometheus import LoadedRule, QueryFailed, loaded_rules
+from prober.probing.recorder import TargetProbes
+from prober.web.web_config import read
 
 MAX_NAMED = 10  # targets with equal figures, or rules
 P99 = Decimal("0.99")  # needs a thousand events, like any lower objective
@@ -53,15 +62,9 @@ def check(
 ) -> None:
     """Report every mistake of the configuration, or the daily cost of each target and what fires its alerts."""
     if schema:
-        from prober.config.schema import json_schema
-
         echo(json.dumps(json_schema(), indent=2, sort_keys=True))
         return
     config_file = split_file("check", [*filter(None, [path])], config_file)[1] or "prober.yaml"
-    from prober.cli.sweep_cost import SweepCost
-    from prober.daemon.configuration_file import read_config
-    from prober.web.web_config import read
-
     specs, secured, broken = None, "", list[str]()
     try:
         specs = read_config(config_file)
@@ -144,12 +147,7 @@ class _Declared(NamedTuple):
     spec: TargetSpec
 
 
-def _costs(specs: Configuration, sweeps: "Mapping[str, SweepCost]") -> None:
-    from prober.config.target import estimate_per_day
-    from prober.daemon.registry import registry
-    from prober.features.slo.monitor import SloMonitor
-    from prober.probing.recorder import TargetProbes
-
+def _costs(specs: Configuration, sweeps: Mapping[str, SweepCost]) -> None:
     echo(
         f"{'target':32} {'probes/s':>9} {'prompt tokens/day':>18} {'output tokens/day':>18} {'$/day':>8} {'series':>7}"
     )
@@ -208,9 +206,6 @@ def _alerts(specs: Configuration) -> list[tuple[str, str]]:
 
     Returns (path, message) for each alert that cannot fire.
     """
-    from prober.features.slo.firing import firing_checks
-    from prober.measure.objective import promql
-
     mistakes = []
     echo("\nBad probes, of those expected, that fire each burn-rate alert (both windows must):")
     echo(f"{'slo':12} {'target, workload':40} {'severity':9} {'burn':>5}  {'long window':>22}  {'short window':>22}")
@@ -234,11 +229,8 @@ def _alerts(specs: Configuration) -> list[tuple[str, str]]:
     return mistakes
 
 
-def _evidence(slo: "Slo", uses: "Sequence[JudgedStream]") -> str:
+def _evidence(slo: Slo, uses: Sequence[JudgedStream]) -> str:
     """How long an SLO lacks events for a verdict, and how to shorten this."""
-    from prober.features.slo.compliance import percentile_events
-    from prober.measure.objective import format_percent, format_rate
-
     needed, rate_per_s = percentile_events(slo), min(use.rate_per_s for use in uses)
     text = f"{format_percent(slo.objective)} is met on {needed:,} events or more, "
     text += f"{_time(needed / rate_per_s)} at {format_rate(rate_per_s)}"
@@ -262,10 +254,6 @@ def _time(seconds: float) -> str:
 
 def _loaded(specs: Configuration, url: str) -> list[str]:
     """Print whether a Prometheus has loaded the configuration's rules. Returns missing and repeated ones."""
-    from prober.daemon.rules import groups
-    from prober.exposition.alerting import RuleOptions
-    from prober.net.prometheus import LoadedRule, QueryFailed, loaded_rules
-
     try:
         loaded = asyncio.run(loaded_rules(url))
     except QueryFailed as problem:

@@ -12,8 +12,10 @@ from prober.cli.options import ConfigFile, split_file
 from prober.cli.output import echo
 from prober.config.labels import LABEL_NAME, OWN_LABELS
 from prober.config.problems import ConfigError
+from prober.daemon.configuration_file import read_config
 from prober.daemon.rules import as_operator, groups
 from prober.exposition.alerting import RuleOptions
+from prober.features.slo.firing import firing_checks
 
 HEAD = "# Written by `prober rules`; change the configuration or the options and write it again.\n"
 DEFAULT = RuleOptions()
@@ -63,9 +65,6 @@ def rules(
 
     They serve every SLO of every prober that a Prometheus scrapes: load them once. They change only with the features that are used.
     """
-    from prober.daemon.configuration_file import read_config
-    from prober.features.slo.firing import firing_checks
-
     config_file = split_file("rules", [*filter(None, [file])], config_file)[1] or "prober.yaml"
     with exit_on(ConfigError, command="rules", code=ExitCode.FAILED):
         configuration = read_config(config_file)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -30,6 +30,7 @@ from prober.cli.options import (
 from prober.cli.output import echo
 from prober.cli.target import only_load, target
 from prober.cli.target import workload as workload_of
+from prober.config.rows import MAX_CONCURRENCY, Row
 from prober.config.slos import parse_objectives
 from prober.config.target import TargetSpec
 from prober.config.units import duration, positive_duration, rate
@@ -38,6 +39,7 @@ from prober.features.capacity.actions import Action, Estimate, Finished, Run
 from prober.features.capacity.sweep_result import result_of
 from prober.features.capacity.sweep_runner import SweepRunner
 from prober.features.engines.page_reader import PageReader
+from prober.features.experiments.users_run import UserSweepRun, users_row
 from prober.measure.outcome import BAD
 from prober.measure.target_state import WarmUpLength
 from prober.probing.session import Session
@@ -49,9 +51,6 @@ from prober.results.result import CONTENT_AT_ONCE, Delivered, Result
 from prober.results.result_file import to_json
 from prober.results.stage_parts import pooled, quantile_text
 from prober.results.stop_reason import ending
-
-if TYPE_CHECKING:
-    from prober.config.rows import Row
 
 DEFAULT_SLO = "ttft<500ms:99%"
 MAX_USERS = 256
@@ -103,9 +102,6 @@ def sweep(
         most, most_s = max_requests or None, quantity("--max-time", max_time, duration)
         fields, users = context.fields("sweep"), None
         if over == "users":
-            from prober.config.rows import MAX_CONCURRENCY  # here, as sweeps over rates send no rows
-            from prober.features.experiments.users_run import users_row
-
             think_s = quantity("--think", think, duration) if think else None
             users = users_row(sent, slos, think_s, MAX_USERS, most_s, shed_allowed=shed_allowed)
             fields |= {"max_in_flight": MAX_CONCURRENCY, "warmup": 0, "metrics": {"interval": PAGE_INTERVAL_S}}
@@ -154,7 +150,7 @@ def _check_combination(call: typer.Context, rates: str, over: str) -> None:
 
 async def _measure(
     spec: TargetSpec,
-    users: "Row | None",
+    users: Row | None,
     most: int | None,
     warm_up: WarmUpLength,
     options: WorkerOptions,
@@ -172,8 +168,6 @@ async def _measure(
         reader = None if users is None else PageReader  # over rates the runner reads the page
         async with Session(spec, clock, reader, read_facts, read_gpus, workers.launch) as session:
             if users is not None:
-                from prober.features.experiments.users_run import UserSweepRun
-
                 search = UserSweepRun(session, users, most, say)
                 _end_by(search.stop, workers)
                 result = await search.run(warm_up)
