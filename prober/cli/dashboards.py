@@ -12,8 +12,13 @@ import typer
 from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.options import ConfigFile
 from prober.cli.output import echo
+from prober.config.configuration import url_problem
+from prober.config.problems import ConfigError
 from prober.config.server import TlsSpec
-from prober.storage.watched_file import write_text
+from prober.daemon.configuration_file import read_config
+from prober.daemon.dashboards import files
+from prober.features.grafana import MISSING, GrafanaError, available
+from prober.storage.watched_file import Secret, write_text
 
 FOLDER = "LLM SLO prober"
 
@@ -47,8 +52,6 @@ def dashboards(
 ) -> None:
     """Write, check or push the Grafana dashboards; push by --url, or by the `grafana:` block of --config.file. check and push exit
     with 1 and print what is wrong."""
-    from prober.daemon.dashboards import files
-
     documents = files()
     if action is Action.WRITE:
         output.mkdir(parents=True, exist_ok=True)
@@ -84,11 +87,8 @@ class _Destination(NamedTuple):
     datasource: str | None
 
 
-def _destination(config_file: str, url: str, token_file: str, folder: str, datasource: str) -> "_Destination":
+def _destination(config_file: str, url: str, token_file: str, folder: str, datasource: str) -> _Destination:
     """The Grafana of --url, or the configured one. Exits if something is missing."""
-    from prober.config.configuration import url_problem
-    from prober.features.grafana import MISSING, available
-
     if not available():
         _fail(MISSING)
     if bool(url) is bool(config_file):
@@ -97,9 +97,6 @@ def _destination(config_file: str, url: str, token_file: str, folder: str, datas
         if problem := url_problem(url):
             _fail(f"--url: {problem}")
         return _Destination(url, _token(token_file), TlsSpec(), folder or FOLDER, datasource or None)
-    from prober.config.problems import ConfigError
-    from prober.daemon.configuration_file import read_config
-
     try:
         spec = read_config(config_file).grafana
     except ConfigError as error:
@@ -111,8 +108,6 @@ def _destination(config_file: str, url: str, token_file: str, folder: str, datas
 
 
 def _token(path: str) -> str:
-    from prober.storage.watched_file import Secret
-
     if path:
         secret = Secret(path, key="--token-file")
         token = secret.read()
@@ -125,9 +120,8 @@ def _token(path: str) -> str:
     return token
 
 
-def _push(destination: "_Destination", documents: list[dict[str, Any]], *, dry_run: bool, force: bool) -> ExitCode:
+def _push(destination: _Destination, documents: list[dict[str, Any]], *, dry_run: bool, force: bool) -> ExitCode:
     """Push and print the results. Returns FAILED if a dashboard was not replaced, CHANGES_PENDING if a dry run finds changes."""
-    from prober.features.grafana import GrafanaError
     from prober.features.grafana.client import connected
     from prober.features.grafana.push import NOT_REPLACED, SENT, push
 
