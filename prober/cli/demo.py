@@ -21,7 +21,12 @@ import yaml
 from prober.cli.exit_codes import ExitCode, exit_on, fail
 from prober.cli.options import Duration, quantity
 from prober.cli.output import echo
+from prober.cli.rules import as_yaml
 from prober.cli.scenes import ALL, SCENES, SLOWDOWN_RATIO, Engine, engines_of, listed
+from prober.config.units import duration as parse_duration
+from prober.daemon.configuration_file import read_config
+from prober.daemon.rules import groups
+from prober.exposition.alerting import RuleOptions
 
 HOST = "127.0.0.1"
 FIRST_ENGINE_PORT, PROBER_PORT, PROMETHEUS_PORT = 8000, 9742, 9090
@@ -125,11 +130,9 @@ def demo(
     ] = None,
 ) -> None:
     """Run the demo on this machine. No traffic leaves it."""
-    from prober.config.units import duration as seconds
-
     with exit_on(ValueError, command="demo"):
-        trouble_s = quantity("--trouble-after", trouble_after, seconds)
-        duration_s = quantity("--duration", duration, seconds) if duration else float("inf")
+        trouble_s = quantity("--trouble-after", trouble_after, parse_duration)
+        duration_s = quantity("--duration", duration, parse_duration) if duration else float("inf")
     if scene == ["list"]:
         echo(listed())
         return
@@ -175,7 +178,12 @@ def _show(engines: Mapping[str, Engine], story: str, trouble_s: float, duration_
             for name, command in commands.items():
                 processes.start(name, command)
             alerts = _alerts(ports, processes.running["Prometheus"], received) if prometheus else None
-            _print_story(ports, list(engines), alerts, story)
+            prometheus_text = "not on the PATH: only the prober's own pages are there"
+            if alerts is not None:
+                prometheus_text = f"{alerts}    what fires, by the shipped rules"
+            listed_engines = ", ".join(f"{name} :{ports[name]}" for name in engines)
+            addresses = ADDRESSES.format(prober=ports["prober"], prometheus=prometheus_text, engines=listed_engines)
+            echo(addresses + story, flush=True)
             end = time.monotonic() + duration_s
             while not received and time.monotonic() < end:
                 processes.check()
@@ -215,11 +223,6 @@ def _story(scenes: Sequence[str], trouble_s: float) -> str:
 
 def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str]:
     """Write Prometheus's configuration files and return its command."""
-    from prober.cli.rules import as_yaml
-    from prober.daemon.configuration_file import read_config
-    from prober.daemon.rules import groups
-    from prober.exposition.alerting import RuleOptions
-
     folder = config.parent
     page = f"http://{HOST}:{ports['prober']}"
     options = RuleOptions(runbook_url=f"{page}/runbooks", prober_url=page, slow_s=RULES_INTERVAL_S)
@@ -258,18 +261,6 @@ def _answers(url: str) -> bool:
             return True
     except (urllib.error.URLError, ConnectionError, TimeoutError):
         return False
-
-
-def _print_story(ports: Mapping[str, int], engines: Sequence[str], alerts: str | None, story: str) -> None:
-    """Print the addresses and what to expect. alerts: URL of Prometheus's alerts page; None without Prometheus"""
-    addresses = ADDRESSES.format(
-        prober=ports["prober"],
-        prometheus=f"{alerts}    what fires, by the shipped rules"
-        if alerts
-        else "not on the PATH: only the prober's own pages are there",
-        engines=", ".join(f"{name} :{ports[name]}" for name in engines),
-    )
-    echo(addresses + story, flush=True)
 
 
 @contextmanager
