@@ -46,12 +46,7 @@ from prober.features.experiments.compare import (
     plan,
     risks,
 )
-from prober.features.experiments.compare_run import (
-    NotJudged,
-    UnansweredSide,
-    compare_stored,
-    compare_targets,
-)
+from prober.features.experiments.compare_run import NotJudged, UnansweredSide, compare_stored, compare_targets
 from prober.features.experiments.report.comparison_report import HEAD, P_NOTE, by_rate, cells
 from prober.measure.objective import Slo
 from prober.measure.target_state import WarmUpLength

@@ -15,15 +15,7 @@ import typer
 
 from prober.cli.console import Terminal
 from prober.cli.exit_codes import ExitCode, exit_on, fail
-from prober.cli.options import (
-    AddedWorkloadOptions,
-    AsJson,
-    EndpointOptions,
-    MetricsUrl,
-    Url,
-    expand_options,
-    quantity,
-)
+from prober.cli.options import AddedWorkloadOptions, AsJson, EndpointOptions, MetricsUrl, Url, expand_options, quantity
 from prober.cli.output import echo
 from prober.cli.target import target, workload
 from prober.config.problems import ConfigError

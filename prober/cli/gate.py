@@ -39,15 +39,7 @@ from prober.config.units import counted, duration
 from prober.config.units import rate as parse_rate
 from prober.daemon.target_facts import read_facts
 from prober.features.engines.page_reader import PageReader
-from prober.features.experiments.gate import (
-    COMPARED,
-    Gate,
-    GateVerdict,
-    Reference,
-    decision,
-    reference,
-    with_cost,
-)
+from prober.features.experiments.gate import COMPARED, Gate, GateVerdict, Reference, decision, reference, with_cost
 from prober.features.experiments.gate_run import ask
 from prober.measure.objective import Slo
 from prober.measure.target_state import WarmUpLength

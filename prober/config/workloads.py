@@ -26,15 +26,7 @@ from prober.workload.requested_format import tool_schemas
 from prober.workload.sessions import Answers, SessionWorkload
 from prober.workload.shapes import Empirical, Exponential, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.trace import BadTrace, parse_trace
-from prober.workload.workloads import (
-    Adapters,
-    FileWorkload,
-    GoldenWorkload,
-    Mix,
-    Prefix,
-    TraceWorkload,
-    Workload,
-)
+from prober.workload.workloads import Adapters, FileWorkload, GoldenWorkload, Mix, Prefix, TraceWorkload, Workload
 
 if TYPE_CHECKING:
     from prober.config.document import Problems

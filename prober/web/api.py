@@ -16,15 +16,7 @@ from prober.probing.target_runner import TargetRunner
 from prober.results.result_file import to_json
 from prober.storage.watched_file import asset
 from prober.web.answers import Pieces
-from prober.web.api_types import (
-    Answer,
-    BegunAnswer,
-    EventAnswer,
-    PausedAnswer,
-    ProbeAnswer,
-    SweepAnswer,
-    dumped,
-)
+from prober.web.api_types import Answer, BegunAnswer, EventAnswer, PausedAnswer, ProbeAnswer, SweepAnswer, dumped
 from prober.web.on_demand import OnRequest
 from prober.web.page.view import ProbeFilter
 from prober.web.targets import TargetAnswer

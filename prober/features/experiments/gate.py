@@ -30,16 +30,7 @@ from prober.measure.outcome import ANSWERED, BAD, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import STATE_OF_OUTCOME, TargetState, WorkloadState
 from prober.results.cost import CostFinding
-from prober.results.judgement import (
-    BURST_S,
-    Finding,
-    Judged,
-    Judgement,
-    Question,
-    block_s,
-    slo_question,
-    together,
-)
+from prober.results.judgement import BURST_S, Finding, Judged, Judgement, Question, block_s, slo_question, together
 from prober.results.refused_requests import MAX_REFUSED_RATIO, NOT_COUNTED, RefusedRequests, refused_requests
 from prober.results.result import Decision, RequestRow
 from prober.statistics.quantiles import percentile_name, quantiles
