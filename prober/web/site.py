@@ -218,7 +218,7 @@ class Site:
         view = await self.views.page(query.get("q", ""), page_number, target, probe_filter, admin=self.api.admin)
         layout = await _layout()
         if view is None:
-            text = layout.no_such(target, self.views.known()[: layout.NAMED], self._stamp)
+            text = layout.no_such(target, list(self._fleet.runners)[: layout.NAMED], self._stamp)
             return web.Response(status=404, text=text, content_type="text/html")
         text = layout.page(view, self._stamp, self.views.charts(view))
         return Pieces([text.encode()], {"Content-Type": "text/html; charset=utf-8"} | NOT_STORED)

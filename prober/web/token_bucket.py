@@ -21,9 +21,6 @@ class Rates:
             self._left.popitem(last=False)
         return wait_s
 
-    def __len__(self) -> int:
-        return len(self._left)
-
 
 class TooMany(Exception):
     """A request exceeds a limit; the message names the limit. It may be repeated after `wait_s` seconds."""

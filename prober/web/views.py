@@ -109,7 +109,7 @@ class Views:
             count, pages = len(matching), max(1, -(-len(matching) // AT_ONCE))
             number = min(max(1, number), pages)
             shown = matching[(number - 1) * AT_ONCE : number * AT_ONCE]
-        if probe_filter.takes_all:
+        if probe_filter == ALL:
             probes = ranking.latest if target is None else target.probes
         else:
             runners = list(fleet.runners.values()) if target is None else [fleet.find(target.name)]
@@ -162,10 +162,6 @@ class Views:
         targets.sort(key=lambda ranked: (*ranked[1].order, ranked[0].name))
         latest = islice(latest_first(view.probes for view, _, _ in targets), PROBES)
         return Ranking(now_s, targets, list(latest))
-
-    def known(self) -> list[str]:
-        """Names of all targets."""
-        return list(self._fleet.runners)
 
     def charts(self, view: PageView) -> list[Figure]:
         """Charts of latency over load from the last sweeps of the target on the page; each result's charts are cached."""

@@ -37,11 +37,6 @@ class ProbeFilter:
             raise ValueError(f"workload has more than {MAX_NAME_CHARS} characters")
         return cls(outcome, workload)
 
-    @property
-    def takes_all(self) -> bool:
-        """True if the filter includes every probe."""
-        return not self.outcome and not self.workload
-
     def takes(self, result: ProbeResult) -> bool:
         """True if the filter includes this probe."""
         has_outcome = result.outcome in BAD if self.outcome == FAILED else self.outcome in ("", result.outcome)
