@@ -125,9 +125,25 @@ class SweepCost:
                 )
 
     def warnings(self) -> Iterator[tuple[str, str]]:
-        """(path, message) if no time is left to measure demand."""
-        if (text := _unmeasured_demand(self.spec)) is not None:
-            yield f"{self.place}.sweep.schedule", text
+        """(path, message) if sweeps may be so close together that user demand is unknown between them."""
+        sweep, spec = self.spec.sweep, self.spec
+        if sweep is None or sweep.schedule is None:
+            return
+        if sweep.demand_query is not None:
+            needed_s = DEMAND_WINDOW_S + QUERY_INTERVAL_S
+        elif spec.metrics is not None:
+            needed_s = STRAGGLERS_S + MIN_COVERED_S + 2 * spec.metrics.interval
+        else:
+            return
+        times = due_times_of(sweep.schedule, sweep.timezone, sweep.blackout, sweep.min_gap)
+        gap_s = min((after_s - before_s for before_s, after_s in pairwise(times)), default=inf)
+        if gap_s - sweep.limits.time < needed_s:
+            yield (
+                f"{self.place}.sweep.schedule",
+                f"a sweep may start {gap_s:.0f} s after another, which may last {sweep.limits.time:.0f} s, and the demand of users "
+                f"takes {needed_s:.0f} s without one to be measured: headroom is then unknown, and LLMHeadroomLow cannot fire; sweep "
+                "less often (schedule, min_gap), or lower sweep.limits.time",
+            )
 
 
 def mean_requests(sweep: SweepSpec) -> float:
@@ -159,28 +175,6 @@ def most_within(times: Sequence[float], within_s: float) -> int:
             first += 1
         most = max(most, last - first + 1)
     return most
-
-
-def _unmeasured_demand(spec: TargetSpec) -> str | None:
-    """Warning text if sweeps may be so close together that user demand is unknown between them."""
-    sweep = spec.sweep
-    if sweep is None or sweep.schedule is None:
-        return None
-    if sweep.demand_query is not None:
-        needed_s = DEMAND_WINDOW_S + QUERY_INTERVAL_S
-    elif spec.metrics is not None:
-        needed_s = STRAGGLERS_S + MIN_COVERED_S + 2 * spec.metrics.interval
-    else:
-        return None
-    times = due_times_of(sweep.schedule, sweep.timezone, sweep.blackout, sweep.min_gap)
-    gap_s = min((after_s - before_s for before_s, after_s in pairwise(times)), default=None)
-    if gap_s is None or gap_s - sweep.limits.time >= needed_s:
-        return None
-    return (
-        f"a sweep may start {gap_s:.0f} s after another, which may last {sweep.limits.time:.0f} s, and the demand of users takes "
-        f"{needed_s:.0f} s without one to be measured: headroom is then unknown, and LLMHeadroomLow cannot fire; sweep less often "
-        "(schedule, min_gap), or lower sweep.limits.time"
-    )
 
 
 def _left(spec: TargetSpec) -> dict[str, float]:
