@@ -9,13 +9,13 @@ _SECONDS = {
     "us": 1e-6,
     "ms": 1e-3,
     "s": 1.0,
+    "sec": 1.0,
     "m": 60.0,
     "min": 60.0,
     "h": 3600.0,
     "d": 86400.0,
     "w": 604800.0,
 }
-_PER = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _COUNTS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9}
 _NUMBER = r"(\d+(?:\.\d+)?)"
 
@@ -55,7 +55,7 @@ def positive_duration(value: object) -> float:
 def rate(value: object) -> float:
     """Parse "0.2/s", "12/min", "1/h" or "1/30s" to requests per second. Raises UnitError."""
     if match := re.match(RATE_PATTERN, value) if isinstance(value, str) else None:
-        span_s = float(match[2] or 1) * _PER[match[3]]
+        span_s = float(match[2] or 1) * _SECONDS[match[3]]
         per_s = float(match[1]) / span_s if span_s else 0.0
         if MIN_RATE_PER_S <= per_s <= MAX_RATE_PER_S:
             return per_s
