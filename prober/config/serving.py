@@ -223,7 +223,6 @@ class DecodeBoundSpec(Block):
         "absent: the visible ones, divided by the ranks behind the page, or 1",
     )
     _model: DecodeModel = PrivateAttr()
-    _bandwidth: float | None = PrivateAttr(None)
 
     @model_validator(mode="after")
     def _read(self, info: ValidationInfo) -> Self:
@@ -237,12 +236,10 @@ class DecodeBoundSpec(Block):
             )
         except UnknownFigure as unknown:
             raise mistake(str(unknown)) from None
-        self._bandwidth = self.memory_bandwidth
-        if self._bandwidth is None and self.gpu is not None:
-            try:
-                self._bandwidth = memory_bandwidth(self.gpu)
-            except UnknownFigure as unknown:
-                raise mistake(f"{unknown} with `memory_bandwidth`, in bytes/s", "gpu") from None
+        try:
+            _ = self.memory_bandwidth_bytes_per_s
+        except UnknownFigure as unknown:
+            raise mistake(f"{unknown} with `memory_bandwidth`, in bytes/s", "gpu") from None
         return self
 
     @property
@@ -253,4 +250,5 @@ class DecodeBoundSpec(Block):
     @property
     def memory_bandwidth_bytes_per_s(self) -> float | None:
         """Bandwidth of one GPU, configured or that of `gpu`; None without either."""
-        return self._bandwidth
+        is_of_gpu = self.memory_bandwidth is None and self.gpu is not None
+        return memory_bandwidth(self.gpu or "") if is_of_gpu else self.memory_bandwidth
