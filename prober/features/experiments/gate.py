@@ -39,7 +39,7 @@ from prober.statistics.sequential_test import ERROR, Evidence
 State = Literal["ready", "degraded", "not_ready", "not_enough_data", "not_judged"]
 Latency = Literal["ttft", "tpot"]
 STATES: dict[Evidence, State] = {"holds": "ready", "fails": "degraded", "undecided": "not_enough_data"}
-ANSWERS = "answers"
+ANSWERS, MAX_FAILED_RATIO = "answers", 0.10
 COMPARED: tuple[tuple[Latency, float], ...] = (("ttft", 0.5), ("ttft", 0.9), ("tpot", 0.5))
 # Default limit of a gate's requests: a multiple of the fewest that prove "ready", within an hour, but at least 1,000.
 MOST_PER_LEAST, MOST_S, MOST_AT_LEAST = 3, 3_600.0, 1_000
@@ -99,7 +99,6 @@ class Gate:
         burst_s: float = BURST_S,
         most: int | None = None,
         error: float = 0.05,
-        failures: float = 0.10,
         baseline: Sequence[Reference] = (),
     ) -> None:
         """Create the questions: for SLOs, each with the stream that it judges, and for a baseline.
@@ -108,10 +107,9 @@ class Gate:
         rate_per_s: mean rate of the requests
         burst_s: longest expected burst of bad results; 0: bad results are independent
         most: limit of requests; None: as many as usually suffice
-        failures: tolerated share of failed requests
         Raises ValueError if that many requests can never prove readiness.
         """
-        self._answers = Question(ANSWERS, failures, _answered)
+        self._answers = Question(ANSWERS, MAX_FAILED_RATIO, _answered)
         self._refusals = Question("refused", MAX_REFUSED_RATIO, _refused)
         self._target = WorkloadState("")  # by the rule of the daemon
         self._results: list[ProbeResult | None] = []
