@@ -142,11 +142,10 @@ def samples(requests: Iterable[RequestRow]) -> dict[str, list[float]]:
 
 def censored(latency: str, requests: Iterable[RequestRow]) -> list[float]:
     """Lower bounds in seconds of a latency ("ttft" or "e2e") from requests that were cut before it was known."""
-    values = {"ttft": lambda row: row.ttft_s, "e2e": lambda row: row.e2e_s}
-    value = values.get(latency)
-    if value is None:
+    if latency not in ("ttft", "e2e"):
         return []
-    return [row.cut_s for row in _timed(requests) if row.cut_s is not None and value(row) is None]
+    cut = ((row.cut_s, getattr(row, f"{latency}_s")) for row in _timed(requests))
+    return [cut_s for cut_s, value_s in cut if cut_s is not None and value_s is None]
 
 
 def moments(stage: Stage, latency: str) -> tuple[float | None, float | None]:
