@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from prober.cli.output import echo
+from prober.config.problems import ConfigError
 
 
 @unique
@@ -82,8 +83,6 @@ def exit_on(*errors: type[Exception], command: str, code: ExitCode = ExitCode.WR
 
     The message begins with `prober COMMAND: `, except for a ConfigError, whose lines name their source.
     """
-    from prober.config.problems import ConfigError  # here, as some commands need no configuration
-
     try:
         yield
     except errors as error:
