@@ -76,7 +76,7 @@ class Risk:
         """Bounds of the worsening as text, such as `-3.2% to 8%`."""
         if self.least is None or self.most is None:
             return "too few rounds for a bound"
-        return f"{_amount(self.least, ratio=self.ratio)} to {_amount(self.most, ratio=self.ratio)}"
+        return f"{amount(self.least, ratio=self.ratio)} to {amount(self.most, ratio=self.ratio)}"
 
     @property
     def evidence(self) -> Evidence:
@@ -170,13 +170,13 @@ def risk_sentences(comparison: Comparison) -> Iterator[str]:
         if parts:
             yield f"{heading}, at most {margins(comparison.risks)} worse: {'; '.join(parts)}."
     if comparison.risks:
-        yield f"The intervals of these risks together err with at most {100 * comparison.error:.3g}%."
+        yield f"The intervals of these risks together err with at most {amount(comparison.error)}."
         yield rollback_sentence(comparison)
 
 
 def margins(risks: Sequence[Risk]) -> str:
     """The margins of the risks as text, such as `10% or 1 point`."""
-    return " or ".join(dict.fromkeys(_amount(risk.margin, ratio=risk.ratio) for risk in risks))
+    return " or ".join(dict.fromkeys(amount(risk.margin, ratio=risk.ratio) for risk in risks))
 
 
 def rollback_sentence(comparison: Comparison) -> str:
@@ -188,7 +188,8 @@ _MOVES = {"adopt": "Risk of adopting B", "go_back": "Risk of a rollback to A"}
 _EVIDENCE: dict[Evidence, str] = {"fails": "fails for", "undecided": "undecided for", "holds": "holds for"}
 
 
-def _amount(value: float, *, ratio: bool) -> str:
+def amount(value: float, *, ratio: bool = True) -> str:
+    """A ratio as a percentage; with `ratio` False a difference of shares, as points."""
     unit = "%" if ratio else " point" if value == 0.01 else " points"
     return f"{100 * value:.3g}{unit}"
 

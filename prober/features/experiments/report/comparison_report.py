@@ -14,7 +14,7 @@ from prober.features.experiments.report.document import (
     as_html,
     as_markdown,
 )
-from prober.results.comparison import Compared, Comparison, Risk, margins, rollback_sentence
+from prober.results.comparison import Compared, Comparison, Risk, amount, margins, rollback_sentence
 from prober.results.stage_parts import quantile_text
 from prober.statistics.sequential_test import Evidence
 
@@ -103,11 +103,7 @@ def _verdict(comparison: Comparison) -> Iterator[str]:
         yield f"No difference is shown in {', '.join(even)}."
     yield from (_sentence(row.text()) for row in comparison.answers)
     of_answers = " for the axes, and as much for the answers" if comparison.answers else ""
-    yield f"Where there is no difference at all, one is claimed with a chance of at most {_percent(comparison.error)}{of_answers}."
-
-
-def _percent(ratio: float) -> str:
-    return f"{100 * ratio:.3g}%"
+    yield f"Where there is no difference at all, one is claimed with a chance of at most {amount(comparison.error)}{of_answers}."
 
 
 def _sentence(text: str) -> str:
@@ -126,7 +122,7 @@ def _risks(comparison: Comparison) -> list[Table | Note]:
         Table(["worse by at most the margin", "adopting B", "rollback to A"], rows),
         Note(
             f"In brackets the interval of the worsening; a negative one is an improvement. The margin is {margins(comparison.risks)}. "
-            f"All intervals of this table together err with at most {_percent(comparison.error)}."
+            f"All intervals of this table together err with at most {amount(comparison.error)}."
         ),
         Note(rollback_sentence(comparison), lead=True),
     ]
@@ -141,7 +137,7 @@ def _facts(comparison: Comparison) -> Table:
     rows: list[tuple[str, str | Cell]] = [
         ("measured by", comparison.tool),
         ("started", datetime.fromtimestamp(comparison.started_unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")),
-        ("any claim of a difference errs with", _percent(comparison.error)),
+        ("any claim of a difference errs with", amount(comparison.error)),
     ]
     if comparison.load is not None:
         load = {
