@@ -235,11 +235,8 @@ def _evidence(slo: Slo, uses: Sequence[JudgedStream]) -> str:
     text = f"{format_percent(slo.objective)} is met on {needed:,} events or more, "
     text += f"{_time(needed / rate_per_s)} at {format_rate(rate_per_s)}"
     if needed / rate_per_s > VERDICT_S:
-        lower = (
-            "99% or "
-            if slo.objective > P99 and percentile_events(replace(slo, objective=P99)) / rate_per_s <= VERDICT_S
-            else ""
-        )
+        at_p99_s = percentile_events(replace(slo, objective=P99)) / rate_per_s
+        lower = "99% or " if slo.objective > P99 and at_p99_s <= VERDICT_S else ""
         text += f"; use {lower}{format_rate(needed / VERDICT_S)} for a verdict within {_time(VERDICT_S)}"
     return text
 

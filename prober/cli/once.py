@@ -109,11 +109,8 @@ def draw(result: ProbeResult) -> None:
     if usage:
         asked = f" ({result.requested_prompt_tokens} words sent)" if result.has_asked_length else ""
         prompt, completion = ("unknown" if count is None else count for count in usage[:2])
-        reasoned = (
-            f", {usage.reasoning_tokens} of reasoning among them"
-            if usage.reasoning_tokens and usage.completion_tokens
-            else ""
-        )
+        is_reasoned = usage.reasoning_tokens and usage.completion_tokens
+        reasoned = f", {usage.reasoning_tokens} of reasoning among them" if is_reasoned else ""
         rows.append(("tokens", f"{prompt} prompt{asked}, {completion} completion{reasoned}"))
     elif timeline.content_ns:
         rows.append(("tokens", timeline.unusable_usage or "the server sent no usage"))

@@ -124,7 +124,6 @@ def sentences(result: Result) -> Iterator[str]:
 
 def stage_sentences(result: Result, stage: Stage) -> Iterator[str]:
     """Yield sentences on the cost, speed per GPU and per user, and memory bandwidth bound of one stage."""
-    wants_cost = result.prices.gpu_per_hour is not None
     rate = "" if stage.rate_per_s is None or "/s" in stage.name else f" ({stage.rate_per_s:.3g}/s)"
     place = f"At {stage.name}{rate}"
     if cost := stage_cost(stage, result.prices):
@@ -141,13 +140,11 @@ def stage_sentences(result: Result, stage: Stage) -> Iterator[str]:
             yield f"{place}: {priced}; each bears the whole price of {gpus}, so they do not add up."
         else:
             yield f"{place}: no cost is stated, as it is not shown how many tokens per second the target delivers."
-    elif wants_cost:
-        disputes = [disagreement_text(other) for other in result.disagreements if other.name == "gpu_count"]
-        why = (
-            f"in dispute, {disputes[0]}"
-            if disputes
-            else "not known; name it with --gpus, or gpus.count in the configuration"
-        )
+    elif result.prices.gpu_per_hour is not None:
+        why = "not known; name it with --gpus, or gpus.count in the configuration"
+        for disagreement in result.disagreements:
+            if disagreement.name == "gpu_count":
+                why = f"in dispute, {disagreement_text(disagreement)}"
         yield f"No cost is stated: the number of GPUs is {why}."
     speeds = []
     if (per_gpu := stage.output_tokens_per_s_per_gpu) is not None:

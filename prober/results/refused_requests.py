@@ -74,10 +74,9 @@ def _place(refused: Sequence[ProbeResult], counted: Sequence[ProbeResult]) -> st
             yield f"only {relation} {', '.join(sorted(names))}"
 
     first = min(map(_turn, refused))
-    places = (
-        [f"from turn {first}"] if _is_apart(refused, [p for p in counted if _turn(p) >= first > 1], counted) else []
-    )
-    places += () if places else only("in", lambda probe: probe.workload)
+    later = [probe for probe in counted if _turn(probe) >= first > 1]
+    is_by_turn = _is_apart(refused, later, counted)
+    places = [f"from turn {first}"] if is_by_turn else only("in", lambda probe: probe.workload)
     return ", ".join((*places, *only("for adapter", lambda probe: probe.adapter)))
 
 

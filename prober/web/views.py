@@ -256,11 +256,8 @@ def early_warnings(probes: Iterable[ProbeResult], page_problem: str, now_unix_s:
     ends = next((probe.cert_expiry_unix_s for probe in probes if probe.cert_expiry_unix_s is not None), math.inf)
     if (left_s := ends - now_unix_s) < CERTIFICATE_S:
         when = f"{datetime.fromtimestamp(ends, UTC):%Y-%m-%d %H:%M} UTC"
-        yield (
-            f"its certificate expires in {left_s / DAY_S:.1f} days: {when}"
-            if left_s > 0
-            else f"its certificate expired: {when}"
-        )
+        expires = f"expires in {left_s / DAY_S:.1f} days" if left_s > 0 else "expired"
+        yield f"its certificate {expires}: {when}"
     if page_problem:
         yield f"the engine's metrics page cannot be read: {page_problem}"
 

@@ -257,11 +257,9 @@ def loop(row: Row) -> str:
     """Format rate or concurrency."""
     if row.rate is not None:
         return f"{row.rate:g}/s"
-    return (
-        f"closed loop of {row.concurrency}"
-        if row.think_time_of_users is None
-        else counted(row.concurrency or 0, "user")
-    )
+    if row.think_time_of_users is None:
+        return f"closed loop of {row.concurrency}"
+    return counted(row.concurrency or 0, "user")
 
 
 def amount(row: Row) -> str:
