@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from prober.cli.output import echo
 from prober.config.problems import ConfigError
+from prober.storage.watched_file import write_text
 
 
 @unique
@@ -64,8 +65,6 @@ def saved(text: str, path: Path | None, option: str) -> Iterator[None]:
 
     path: None: write nothing
     """
-    from prober.storage.watched_file import write_text
-
     problem: OSError | None = None
     try:
         if path is not None:
