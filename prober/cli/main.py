@@ -25,7 +25,7 @@ COMMANDS = {
     "gate": "decide whether a target is ready, for a rollout or pipeline, in as few requests as possible",
     "compare": "compare two endpoints with the same requests, in alternating rounds, or two results",
     "matrix": "measure the rows of a workload matrix, with a verdict for each",
-    "report": "report results side by side, with charts; reads files of vLLM, SGLang and NVIDIA tools too",
+    "report": "report results side by side, with charts; reads files of vLLM's client too",
     "plan": "compute how many instances a peak needs and what they cost",
     "drain": "tell the prober of this container that its pod is being ended, as a preStop hook",
     "mock": "serve a mock OpenAI API with configurable latencies and faults",
