@@ -10,8 +10,9 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from prober.config.fields import Block, Document, Duration, ExactPercent, mistake, require
 from prober.config.problems import explain
 from prober.config.units import shortened
-from prober.measure.objective import DAY_S, MIN_SLO_WINDOW_S, SIGNALS, SIGNALS_WITHOUT_THRESHOLD, Signal, Slo, promql
+from prober.measure.objective import MIN_SLO_WINDOW_S, SIGNALS, SIGNALS_WITHOUT_THRESHOLD, Signal, Slo, promql
 
+DAY_S = 86_400.0
 FORM = "write signal<threshold:objective, such as 'ttft<500ms:99%' or 'success:99%'"
 _OBJECTIVE = re.compile(r"\s*(\w+)\s*(?:<=?\s*([^:<]+?))?\s*:\s*(\S.*?)\s*")
 

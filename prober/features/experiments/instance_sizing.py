@@ -144,6 +144,11 @@ def _why_unsizable(result: Result, alone: Sequence[Capacity], demand: Demand) ->
         if capacity.lower is None or capacity.lower <= 0:
             remedy = "sweep longer, or from a lower rate, or with a laxer objective"
             return f"the sweep has not enough data for the SLO {capacity.slo!r}{lacking(capacity)}: {remedy}"
+        if capacity.upper is not None and capacity.lower > capacity.upper:
+            return (
+                f"the capacity of the SLO {capacity.slo!r} is damaged: its lower bound {capacity.text(capacity.lower)} is above the "
+                f"upper, {capacity.text(capacity.upper)}: sweep again"
+            )
     return ""
 
 
