@@ -123,21 +123,15 @@ def bounded(result: Result, later: Sequence[Result]) -> Result:
 def _configuration(sweep: SweepSpec) -> dict[str, object]:
     """Configuration of the sweep, for the result."""
     limits = sweep.limits
-    return {
-        "mode": sweep.mode,
+    return sweep.model_dump(include={"mode", "min_rate", "max_rate", "rates", "max_in_flight", "demand_query"}) | {
         "workload": sweep.workload.name,
         "slos": [slo.name for slo in sweep.slos],
-        "min_rate": sweep.min_rate,
-        "max_rate": sweep.max_rate,
-        "rates": sweep.rates,
-        "max_in_flight": sweep.max_in_flight,
         "limits": {
             "requests": limits.requests,
             "tokens": limits.tokens,
             "time_s": limits.time,
             "cost": limits.cost,
         },
-        "demand_query": sweep.demand_query,
     }
 
 
