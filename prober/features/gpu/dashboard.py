@@ -63,7 +63,6 @@ GPU = "target, gpu"
 SIZE: dict[str, Any] = {"width": 12, "height": 7, "empty": "no data: no GPU is read, or it does not report this"}
 ANY_METRIC = "DCGM_FI_DEV_GPU_TEMP{}"  # every GPU has it
 ANY_OF_AMD = _amd("gpu_total_vram{}")
-FAULTS = "thermal|thermal_hardware|hardware|power_brake"
 
 
 def count() -> Panel:
@@ -183,7 +182,7 @@ def row() -> Collapsed:
                 "Bad: thermal, hardware or power_brake. No data: also if the GPUs are read by the DCGM exporter.",
                 index_mapping(("no", GREEN), ("throttled", RED)),
                 Query(
-                    f'max by (gpu, reason) ({gpu_series.GPU_THROTTLE}{{{TARGET},reason=~"{FAULTS}"}})',
+                    f'max by (gpu, reason) ({gpu_series.GPU_THROTTLE}{{{TARGET},reason=~"{gpu_series.FAULTS}"}})',
                     "GPU {{gpu}} {{reason}}",
                 ),
                 Query(

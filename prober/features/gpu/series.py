@@ -4,6 +4,7 @@ from prober.exposition.alerting import Alert, Link, of_present
 from prober.exposition.families import counter, gauge
 
 _GPU = ("target", "gpu")
+FAULTS = "thermal|thermal_hardware|hardware|power_brake"  # reasons; a busy GPU is normally at its power cap
 GPU_INFO = gauge(
     "llmslo_gpu_info", "1; a GPU (or partition, as gpu:partition) that serves the target.", *_GPU, "uuid", "name"
 )
@@ -31,8 +32,7 @@ GPUS = gauge("llmslo_gpus", "Configured number of GPUs that serve the target.", 
 
 def alerts() -> tuple[Alert, ...]:
     """Alert on GPUs that are throttled."""
-    reasons = "thermal|thermal_hardware|hardware|power_brake"  # a busy GPU is normally at its power cap
-    throttled = f'llmslo_gpu_throttle_active{{reason=~"{reasons}"}}'
+    throttled = f'llmslo_gpu_throttle_active{{reason=~"{FAULTS}"}}'
     return (
         Alert(
             "LLMGPUThrottling",
