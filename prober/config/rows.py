@@ -99,14 +99,13 @@ class Row(Shape):
         listed = value.get("accept") if isinstance(value, dict) else None
         if not isinstance(listed, list | tuple):
             return value
-        targets = [text for text in listed if isinstance(text, str) and _COST.fullmatch(text)]
+        targets = [match for text in listed if isinstance(text, str) and (match := _COST.fullmatch(text))]
         if not targets:
             return value
         if len(targets) > 1:
             raise mistake(f"has {len(targets)} cost targets; keep one", "accept")
-        match = _COST.fullmatch(targets[0])
-        assert match is not None
-        return {**value, "accept": [text for text in listed if text not in targets], "max_cost": float(match[1])}
+        (cost,) = targets
+        return {**value, "accept": [text for text in listed if text != cost.string], "max_cost": float(cost[1])}
 
     @model_validator(mode="after")
     def _check(self) -> Self:

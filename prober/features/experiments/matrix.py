@@ -277,6 +277,9 @@ def load_of(rows: Sequence[Row], in_flight: int) -> Load:
     closed, loads = [row for row in rows if row.closed], [shape_of(row, in_flight) for row in rows]
     samplings, datasets = [load.sampling or {} for load in loads], [load.dataset for load in loads]
     are_alike = all(sampling == samplings[0] for sampling in samplings)
+    pairs = zip(rows, samplings, strict=True)
+    by_row = {f"{row.name}: {key}": value for row, sampling in pairs for key, value in sampling.items()}
+    sources = "; ".join(f"{row.name}: {dataset}" for row, dataset in zip(rows, datasets, strict=True))
     arrivals = "poisson" if not closed else "closed"
     if closed and len(closed) < len(rows):
         arrivals = f"poisson, and closed in {', '.join(row.name for row in closed)}"
@@ -287,16 +290,8 @@ def load_of(rows: Sequence[Row], in_flight: int) -> Load:
         varied=any(load.varied for load in loads),
         arrivals=arrivals,
         max_in_flight=max(row.concurrency or 0 for row in rows) if len(closed) == len(rows) else in_flight,
-        sampling=samplings[0]
-        if are_alike
-        else {
-            f"{row.name}: {key}": value
-            for row, sampling in zip(rows, samplings, strict=True)
-            for key, value in sampling.items()
-        },
-        dataset=datasets[0]
-        if len(set(datasets)) == 1
-        else "; ".join(f"{row.name}: {dataset}" for row, dataset in zip(rows, datasets, strict=True)),
+        sampling=samplings[0] if are_alike else by_row,
+        dataset=datasets[0] if len(set(datasets)) == 1 else sources,
     )
 
 
