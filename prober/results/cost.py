@@ -107,19 +107,12 @@ def sentences(result: Result) -> Iterator[str]:
 
     If stages have their own loads, the sentences are for each stage.
     """
-    if any(stage.load is not None for stage in result.stages):
-        for stage in result.stages:
-            yield from stage_sentences(result, stage)
-        return
-    priced = priced_stage(result)
-    if priced is None:
-        if result.prices.gpu_per_hour is not None:
-            yield (
-                "No cost is stated: the result shows no rate with a known throughput up to the lower bound of the capacity at all "
-                "SLOs."
-            )
-        return
-    yield from stage_sentences(result, priced)
+    has_loads = any(stage.load is not None for stage in result.stages)
+    priced = None if has_loads else priced_stage(result)
+    for stage in result.stages if has_loads else filter(None, (priced,)):
+        yield from stage_sentences(result, stage)
+    if not has_loads and priced is None and result.prices.gpu_per_hour is not None:
+        yield "No cost is stated: the result shows no rate with a known throughput up to the lower bound of the capacity at all SLOs."
 
 
 def stage_sentences(result: Result, stage: Stage) -> Iterator[str]:
