@@ -18,16 +18,8 @@ QUANTILES = {percentile_name(q): q for q in REPORTED_QUANTILES}
 KEYS = {"request_throughput", "total_input_tokens", "output_throughput", "model_id"}  # in every file of vLLM
 OTHERS_KEY = "input_throughput"  # in clients that use vLLM's names, some with another meaning
 # Texts that have their own place in a result. Any other is a setting stated by the user (`--label`, `--metadata tp=4`).
-KNOWN_TEXTS = {
-    "date",
-    "endpoint_type",
-    "backend",
-    "model_id",
-    "tokenizer_id",
-    "request_rate",
-    "ramp_up_strategy",
-    "dataset_name",
-}
+_TEXTS = "date endpoint_type backend model_id tokenizer_id request_rate ramp_up_strategy dataset_name"
+KNOWN_TEXTS = frozenset(_TEXTS.split())
 DIFFERS = (
     "TTFT and E2E count from when the request was sent, not from when it was due.",
     "In chat the first chunk counts as first token even if it carries a role alone: TTFT is too low there.",
