@@ -97,6 +97,7 @@ def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: floa
     least = min(alone, key=lambda capacity: (capacity.lower or 0.0, capacity.slo))
     per_instance = least.lower or 0.0
     needed = max(1, math.ceil(demand.peak / (per_instance * (1 - demand.headroom)) - 1e-9))
+    is_known = all(capacity.alone_per_s is not None for capacity in result.capacities)
     answer = Size(
         instances=needed,
         gpus=needed * gpus_per_instance,
@@ -105,9 +106,7 @@ def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: floa
         free=1 - demand.peak / (needed * per_instance),
         estimate=min(of.estimate or of.lower or 0.0 for of in alone) if least.estimate is not None else None,
         holds_without_one=demand.peak <= (needed - 1) * per_instance,
-        is_alone=result.interference == ()
-        if demand.users is not None
-        else all(capacity.alone_per_s is not None for capacity in result.capacities),
+        is_alone=is_known if demand.users is None else result.interference == (),
     )
     return answer if gpu_price is None else _priced(result, answer, demand, gpu_price)
 
