@@ -68,8 +68,7 @@ def gate(
     baseline: Annotated[str, typer.Option(help="Result file to compare latencies with.")] = "",
     margin: Margin = "20%",
     max_cost: Annotated[
-        float | None,
-        RareOption(min=0, help="Most dollars per million output tokens; needs --gpu-price."),
+        float | None, RareOption(min=0, help="Most dollars per million output tokens; needs --gpu-price.")
     ] = None,
     *,
     context: ContextOptions,

@@ -15,7 +15,7 @@ from prober.probing.history import TargetHistory
 from prober.probing.target_runner import TargetRunner
 from prober.results.result_file import to_json
 from prober.storage.watched_file import asset
-from prober.web.answers import Pieces
+from prober.web.answers import Handler, Pieces
 from prober.web.api_types import Answer, BegunAnswer, EventAnswer, PausedAnswer, ProbeAnswer, SweepAnswer, dumped
 from prober.web.on_demand import OnRequest
 from prober.web.page.view import ProbeFilter
@@ -25,7 +25,6 @@ from prober.web.views import Views, last_probes
 MAX_PROBES = 1_000_000  # more than are stored
 HEAD = b'{"status": "success", "data": '
 ADMIN_OFF = "actions on request are off; start the prober with --web.enable-admin-api\n"
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Api:
