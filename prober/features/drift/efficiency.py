@@ -286,10 +286,15 @@ class Efficiency:
         self.held = {measure.name: Held(measure, _new_drift(spec)) for measure in MEASURES}
         self.changes: list[tuple[float, str]] = []
 
-    def add(self, unix_s: float, grown: Mapping[str, float], seconds: float) -> list[Finding] | None:
-        """Add the growth of totals up to a reading. Returns what the row shows that this completes; None if it completes none."""
+    def add(
+        self, unix_s: float, grown: Mapping[str, float], seconds: float, minute_s: float = 0.0
+    ) -> list[Finding] | None:
+        """Add the growth of totals up to a reading. Returns what the row shows that this completes; None if it completes none.
+
+        minute_s: seconds past the hour at which rows begin
+        """
         found = None
-        begun_s, row = unix_s - unix_s % HOUR_S, self.row
+        begun_s, row = unix_s - (unix_s - minute_s) % HOUR_S, self.row
         if row is not None and begun_s != row.unix_s:
             if row.close():
                 self.rows = [*self.rows, row][-MAX_ROWS:]

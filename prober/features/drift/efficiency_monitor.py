@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from zlib import crc32
 
 from prober.config.configuration import Configuration, DriftSpec
 from prober.exposition.families import Registry
@@ -83,7 +84,9 @@ class TargetEfficiency(TargetObserver):
             return
         grown = {name: total - last[name] for name, total in totals.items() if name in last}
         unix_s = self._observed.target.clock.unix_s()
-        found = self.state.add(unix_s, grown, (reading.at_ns - before.at_ns) / 1e9)
+        # Learning what is usual takes up to 0.2 s: each target has its own minute, or a fleet would stop the event loop.
+        minute_s = crc32(self.name.encode()) % 60 * 60.0
+        found = self.state.add(unix_s, grown, (reading.at_ns - before.at_ns) / 1e9, minute_s)
         for finding in found or ():
             text = words(*finding, unix_s)
             self._monitor.events.record(log, TargetEvent(unix_s, self.name, "drift", text), f"efficiency: {text}")

@@ -295,6 +295,25 @@ def test_a_fall_of_which_nothing_new_is_known_is_told_no_longer(trouble: str) ->
     assert stage.target.summary()["efficiency"] == [warning]
 
 
+def test_a_fleets_hours_do_not_end_at_once() -> None:
+    """Its baselines would be learned in one pass of the event loop: 0.2 s of each target."""
+    clock = StoppedClock()
+    monitor = EfficiencyMonitor(registry(), EventLog(), DriftSpec(), SavedRows({}))
+    fleet = [observed(SPEC, monitor.observe, clock=clock, name=f"pod-{number}") for number in range(60)]
+    requests = 0.0
+    ended: list[int] = []
+    for _ in range(180):
+        clock.ns += 60 * 10**9
+        requests += 100
+        before = [len(monitor.targets[target.name].state.rows) for target in fleet]
+        for target in fleet:
+            signals = EngineSignals(EngineInfo("vllm"), requests_finished_total=requests)
+            target.page_read(PageReading(clock.ns, 0, signals))
+        ended.append(sum(len(monitor.targets[target.name].state.rows) for target in fleet) - sum(before))
+    assert sum(ended) >= 2 * len(fleet)
+    assert max(ended) <= 5
+
+
 def test_no_fall_is_told_of_a_target_whose_page_is_not_read() -> None:
     """The configuration is reloaded without the page."""
     stage = Stage({}, Service())
