@@ -353,6 +353,8 @@ def restore(spec: DriftSpec, data: bytes) -> Efficiency:
     state.rows = [
         Row(unix_s, 0.0, {"requests": requests}, tuple(mix), costs) for unix_s, requests, mix, costs in saved["rows"]
     ]
+    if not all(math.isfinite(value) for row in state.rows for value in (row.unix_s, *row.mix, *row.costs.values())):
+        raise ValueError("a row has no finite value")
     state.row = Row(**saved["row"]) if saved["row"] else None
     state.changes = [(unix_s, text) for unix_s, text in saved["changes"]]
     for name, held in state.held.items():

@@ -189,6 +189,15 @@ def test_a_damaged_state_is_refused(data: bytes) -> None:
         restore(DriftSpec(), data)
 
 
+@pytest.mark.parametrize("value", ["NaN", '"5"', "null"])
+def test_a_state_with_a_damaged_row_is_refused(learnt: bytes, value: str) -> None:
+    """It would fail in each later hour."""
+    begin, _, row = learnt.decode().partition('"prefix_hit_ratio": ')
+    data = f'{begin}"prefix_hit_ratio": {value},{row.partition(",")[2]}'
+    with pytest.raises((ValueError, TypeError)):
+        restore(DriftSpec(), data.encode())
+
+
 class Stage:
     """A target `t` whose page and GPU are read once an hour."""
 
