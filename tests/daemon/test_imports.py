@@ -24,7 +24,17 @@ OF_THE_DAEMON = {
     *("propcache", "shellingham", "typing_inspection", "tzlocal", "yarl"),
 }
 OF_A_COMMAND = {
-    *("apscheduler", "orjson", "prober", "pydantic", "pydantic_core", "typer", "typing_extensions", "yaml"),
+    *(
+        "apscheduler",
+        "httptools",
+        "orjson",
+        "prober",
+        "pydantic",
+        "pydantic_core",
+        "typer",
+        "typing_extensions",
+        "yaml",
+    ),
     *("annotated_doc", "annotated_types", "shellingham", "typing_inspection", "tzlocal"),
 }
 
