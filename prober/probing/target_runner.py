@@ -236,8 +236,9 @@ class TargetRunner:
             if Trait.SERVER_ENDS in result.outcome.traits and self._context.end_notice_s and not self.target.is_ending:
                 with suppress(asyncio.CancelledError):
                     await asyncio.sleep(self._context.end_notice_s)
-            if self.target.is_ending:
-                detail = f"its server was being ended: {result.outcome} {result.detail}".rstrip()
+            if self.target.is_ending or self.target.state is TargetState.ASLEEP:
+                why = "its server was being ended" if self.target.is_ending else "its engine was asleep"
+                detail = f"{why}: {result.outcome} {result.detail}".rstrip()
                 result = replace(result, outcome=Outcome.CANCELLED, detail=detail)
         self._process(result)
 

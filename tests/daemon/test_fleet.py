@@ -411,6 +411,19 @@ async def test_an_end_that_is_told_a_moment_later_is_no_failure() -> None:
         assert [event.text for event in seen.events.latest() if event.target == "ended" and "draining" in event.text]
 
 
+async def test_probes_that_an_engine_left_unanswered_when_it_fell_asleep_are_no_failures() -> None:
+    """They were sent before its page said so; a neighbour that answers as little has failed."""
+    async with watched() as seen, running(QUICK) as url:
+        more = "headers: {X-Mock-Fault: hang}, metrics: {url: none}, timeouts: {first_token: 5s}"
+        await seen.reconcile(specs(*(f"name: {name}, url: '{url}', {more}" for name in ("asleep", "hung"))), 1.0)
+        sleeper = seen.fleet.runners["asleep"].target
+        await until(lambda: len(sleeper.in_flight) >= 2)
+        sleeper.sleeps(True)
+        await until(lambda: not sleeper.in_flight and seen.count("llmslo_probe_failures_total", "hung") > 3)
+        assert seen.count("llmslo_probe_failures_total", "asleep") == 0
+        assert seen.count("llmslo_probes_neutral_total", "asleep", "probe", "cancelled") >= 2
+
+
 async def test_a_target_that_leaves_has_no_failures_while_it_does() -> None:
     """Discovery says that a pod is being ended by removing it: what breaks then is not counted. One that changes is not leaving."""
     ports = {"gone": free_port(), "changed": free_port()}

@@ -53,9 +53,10 @@ class EfficiencyMonitor(Monitor):
                 target.state = restore(self.spec, dump(target.state))
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """(target name, hours and baselines) to save."""
+        """(target name, hours and baselines) to save: of targets with an hour that is not saved yet, as a state is large."""
         for name, target in list(self.targets.items()):
-            if target.state.rows or target.state.row:
+            if not target.is_saved:
+                target.is_saved = True
                 yield name, dump(target.state)
 
 
@@ -67,6 +68,7 @@ class TargetEfficiency(TargetObserver):
         consequence = f"target={self.name}: what its engine's efficiency usually is, is learned again"
         read = partial(restore, monitor.spec)
         self.state: Efficiency = monitor.saved.pop(self.name, read, consequence) or Efficiency(monitor.spec)
+        self.is_saved = True
         self._page: PageReading | None = None
         self._totals: dict[str, float] = {}
         # Energy and generated tokens between readings of the GPUs; (epoch, tokens, energy by device) at the last one.
@@ -91,6 +93,7 @@ class TargetEfficiency(TargetObserver):
             text = words(*finding, unix_s)
             self._monitor.events.record(log, TargetEvent(unix_s, self.name, "drift", text), f"efficiency: {text}")
         if found is not None:
+            self.is_saved = False
             self._show()
 
     def _is_recent(self, held: Held) -> bool:
