@@ -46,9 +46,8 @@ from prober.workload.workloads import Mix, TraceWorkload, Workload, sample_lengt
 
 DEFAULT_SIGNALS = ("ttft", "ttft_answer", "tpot", "itl", "e2e")  # judged by sweeps without `slos`
 DAY_S = 86400
-RANK_HEADER = (
-    "X-data-parallel-rank"  # of vLLM, in `entrypoints/generate/base/serving.py` of 0.32; other engines ignore it
-)
+# By which a client of vLLM chooses a rank (`entrypoints/generate/base/serving.py` of 0.32); other engines ignore it.
+RANK_HEADER = "X-data-parallel-rank"
 DRAWS = 300  # from a workload, to estimate the variance of its lengths
 
 

@@ -333,11 +333,11 @@ def _model_error(
 def _by_fractions(
     record: Record, slo: Slo, by_stage: Mapping[int, Sequence[RequestRecord]]
 ) -> tuple[Capacity | None, float]:
-    """(estimate by the shares of bad events, probability that more breaches than chance do not rise with the rate).
+    """(estimate by the shares of bad events, probability that the share does not rise with the rate).
 
     The verdict is `between` with few bad events, if the sending ended before the target's limit, or if the interval begins below all
     tried rates. No estimate without a knee: no bad event at the limit, a share that does not rise with the rate, or an estimate below
-    all tried rates.
+    all tried rates. The probability is 0 where a page shows the load and the breaches may be chance.
     """
     steps: list[Step] = []
     for stage in record.stages:

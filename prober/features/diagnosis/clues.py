@@ -53,7 +53,7 @@ class WindowFeatures:
     headers_s: mean time from sending to the headers. headers_ratio: median of that time ÷ time to the first token.
 
     From the engine's metrics page:
-    running, waiting, sleeping: means of the readings. kv_usage_ratio: their 90th percentile. waiting: without deferred ones.
+    running, waiting: means of the readings. kv_usage_ratio: their 90th percentile. waiting: without deferred ones.
     kv_cache_tokens, kv_capacity_tokens: mean number of tokens in a rank's KV cache, and its capacity.
     requests_per_s, prompt_tokens_per_request: of all requests.
     preemptions_per_s, generated_tokens_per_s: from increments of the counters.
@@ -92,7 +92,6 @@ class WindowFeatures:
     step_part_s: float | None = None
     running: float | None = None
     waiting: float | None = None
-    sleeping: float | None = None
     kv_usage_ratio: float | None = None
     kv_cache_tokens: float | None = None
     kv_capacity_tokens: float | None = None

@@ -55,11 +55,6 @@ def _is_loading(text: str) -> bool:
     return text.startswith("http_5") and any(word in text.lower() for word in LOADING)
 
 
-def _sleeping(s: Symptoms) -> tuple[Finding, ...]:
-    asleep = s.measured("readings of its page in which it sleeps", lambda w: w.sleeping, "ratio")
-    return _known(asleep) if is_at_least(s.now.sleeping, MOST) else ()
-
-
 def _is_other_failure(text: str) -> bool:
     """Timeouts are a consequence of slowness: they are named only if nothing shows its cause."""
     return not text.startswith((*REFUSALS, "timeout")) and not _is_loading(text)
@@ -345,9 +340,9 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         "sleeping",
         "the engine sleeps: it has released its GPU memory on request, and answers nobody until it is woken",
-        _anything,
-        _sleeping,
-        frozenset({"failing", "queueing", "slow_prefill", "slow_decode", "stalls", "prefix_miss"}),
+        _has_failures,
+        lambda _: (),  # the target's state, by its page, says so
+        frozenset(),
         "who put it to sleep, and when it is to wake",
         (advice.WAKE,),
     ),

@@ -141,7 +141,6 @@ def window_features(
         step_part_s=_median(map(_step_part_s, good)),
         running=running,
         waiting=_mean(s.requests_queued for _, s in readings),
-        sleeping=_mean(s.sleeping for _, s in readings),
         kv_usage_ratio=_high(s.kv_cache_usage_ratio_max for _, s in readings),
         requests_per_s=requests,
         prompt_tokens_per_request=prompt_tokens,

@@ -46,6 +46,7 @@ class Measure(NamedTuple):
     """A ratio of two totals. Its cost, what the engine does for a unit of work, is its distance from `best`.
 
     name: value of the label `measure`, with the unit; subject, shown: words for it and for its value
+    best: negative, or -0.0, if values are above it
     """
 
     name: str

@@ -53,10 +53,9 @@ class EfficiencyMonitor(Monitor):
                 target.state = restore(self.spec, dump(target.state))
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """(target name, hours and baselines) to save: of targets with an hour that is not saved yet, as a state is large."""
+        """(target name, hours and baselines) to save: of each target once an hour, as a state is large."""
         for name, target in list(self.targets.items()):
-            if not target.is_saved:
-                target.is_saved = True
+            if target.is_due():
                 yield name, dump(target.state)
 
 
@@ -68,13 +67,20 @@ class TargetEfficiency(TargetObserver):
         consequence = f"target={self.name}: what its engine's efficiency usually is, is learned again"
         read = partial(restore, monitor.spec)
         self.state: Efficiency = monitor.saved.pop(self.name, read, consequence) or Efficiency(monitor.spec)
-        self.is_saved = True
+        self._saved_unix_s = observed.target.clock.unix_s()
         self._page: PageReading | None = None
         self._totals: dict[str, float] = {}
         # Energy and generated tokens between readings of the GPUs; (epoch, tokens, energy by device) at the last one.
         self._energy: dict[str, float] = {}
         self._at_gpus: tuple[int, float, dict[str, float]] | None = None
         self._show()
+
+    def is_due(self) -> bool:
+        """True once an hour, when the state is to be saved."""
+        now_s = self._observed.target.clock.unix_s()
+        is_due = abs(now_s - self._saved_unix_s) >= HOUR_S
+        self._saved_unix_s = now_s if is_due else self._saved_unix_s
+        return is_due
 
     def page_read(self, reading: PageReading | None) -> None:
         self._show()  # a verdict may have become too old
@@ -93,7 +99,6 @@ class TargetEfficiency(TargetObserver):
             text = words(*finding, unix_s)
             self._monitor.events.record(log, TargetEvent(unix_s, self.name, "drift", text), f"efficiency: {text}")
         if found is not None:
-            self.is_saved = False
             self._show()
 
     def _is_recent(self, held: Held) -> bool:

@@ -61,7 +61,7 @@ PAGE = (
     *("running", "waiting", "kv_usage_ratio", "requests_per_s", "prompt_tokens_per_request"),
     *("preemptions_per_s", "generated_tokens_per_s", "computed_prompt_tokens_per_s", "prefix_hit_tokens_per_s"),
     *("prefix_hit_ratio", "engine_ttft_s", "engine_queue_s", "over_bound", "kv_cache_tokens"),
-    *("kv_capacity_tokens", "sleeping"),
+    *("kv_capacity_tokens",),
     *("kv_transfer_s", "kv_transfer_failures_per_s"),
 )
 GPU = ("gpu_clock_hertz", "gpu_throttled_ratio", "gpu_memory_ratio", "gpu_processes")
@@ -85,7 +85,6 @@ FEWER_HITS = {**QUEUEING, "prefix_hit_ratio": 0.1, "prefix_hit_tokens_per_s": 20
 BREACHES: dict[Name, tuple[dict[str, Any], tuple[str, ...]]] = {
     "refusing": ({"failures": {"http_429: HTTP 429: slow down": 90, "reset": 4}}, ("success",)),
     "failing": ({"failures": {"http_5xx: HTTP 503: no upstream": 40, "http_429": 3}}, ("success",)),
-    "sleeping": ({"failures": {"timeout_first_token: no token in 30 s": 60}, "sleeping": 1.0}, ("success",)),
     "loading": ({"failures": {"http_5xx: HTTP 503: Loading model": 240}}, ("success", "ttft")),
     "cache_pressure": (NO_SPACE, ("ttft",)),
     "prefix_miss": (
@@ -113,10 +112,10 @@ def diagnosed(
 
 
 def test_every_name_has_a_breach_here() -> None:
-    """All names but `unknown`, each of one mechanism; that it is draining an engine says itself."""
-    assert {*BREACHES, "draining", "unknown"} == set(get_args(Name))
-    assert {mechanism.name for mechanism in MECHANISMS} == {*BREACHES, "draining"}
-    assert len(MECHANISMS) == len(BREACHES) + 1
+    """All names but `unknown`, each of one mechanism; that it is draining or sleeping an engine says itself."""
+    assert {*BREACHES, "draining", "sleeping", "unknown"} == set(get_args(Name))
+    assert {mechanism.name for mechanism in MECHANISMS} == {*BREACHES, "draining", "sleeping"}
+    assert len(MECHANISMS) == len(BREACHES) + 2
 
 
 @pytest.mark.parametrize("name", BREACHES)
@@ -206,9 +205,6 @@ CASES: dict[str, list[tuple[tuple[Name, ...], dict[str, Any], tuple[str, ...], t
         (("unknown",), {**PREFILL, "ttft_per_prompt_token_s": 0.0002}, ("ttft",), PAGE),
     ],
     "a KV transfer is named where it carries half of the growth of the TTFT, on the page of either engine; not for longer prompts": [
-        (("sleeping",), {"failures": {"http_5xx: HTTP 500: asleep": 60}, "sleeping": 0.9}, ("success",), ()),
-        (("failing",), {"failures": {"http_5xx: HTTP 500: no": 60}, "sleeping": 0.2}, ("success",), ()),  # was woken
-        (("failing",), {"failures": {"http_5xx: HTTP 500: no": 60}, "sleeping": None}, ("success",), ()),
         (("kv_transfer",), {**QUEUEING, "kv_transfer_s": 0.240}, ("ttft",), ()),  # vLLM counts it as queue time
         (("queueing",), {**QUEUEING, "kv_transfer_s": 0.030}, ("ttft",), ()),
         (("queueing",), QUEUEING, ("ttft",), ("kv_transfer_s",)),

@@ -297,13 +297,15 @@ def test_an_engine_that_shuts_down_is_draining() -> None:
 
 
 def test_an_engine_that_says_so_is_sleeping() -> None:
-    """Also where its requests failed before its page was read: it is not broken."""
+    """Also where its requests failed before its page was read: it is not broken. Once it is awake it is not called so."""
     scene = Scene()
     scene.run_for(CALM_S)
     scene.run_for(TROUBLE_S, outcome=Outcome.HTTP_5XX, detail="HTTP 500: no")
     assert scene.causes() == {"failing"}
     scene.target.state_seen(TargetState.ASLEEP, None, ())
     assert scene.causes() == {"sleeping"}
+    scene.target.state_seen(TargetState.PENDING, None, ())
+    assert scene.causes() == set()
 
 
 def test_a_name_is_probable_until_three_evaluations_and_most_have_it() -> None:
