@@ -56,6 +56,11 @@ class GpuReading:
         """`0` for a device, `0:2` for a partition, as in the vendor's tools."""
         return str(self.index) if self.partition is None else f"{self.index}:{self.partition}"
 
+    @property
+    def process_count(self) -> int | None:
+        """Number of processes that compute on the device, as far as the driver shows them; None if it does not report them."""
+        return None if self.processes is None else len(self.processes)
+
 
 def serves(device: GpuReading, chosen: tuple[int | str, ...]) -> bool:
     """True if `chosen` (indices, UUIDs, "all") contains the device; a partition is chosen by its UUID or that of its GPU."""

@@ -290,14 +290,14 @@ async def test_gpus_stand_beside_the_targets_they_serve() -> None:
         assert not [labels for labels in seen.families["llmslo_gpu_info"].children if labels[0] == "a"]
         places = {labels[1] for labels in seen.families["llmslo_gpu_info"].children}
         assert places == {"1", "1:2"}
-        assert seen.count("llmslo_gpu_process_memory_bytes", "b", "1:2", "42") == 5
-        assert len(seen.families["llmslo_gpu_process_memory_bytes"].children) == 1, "43 tells no size"
+        assert seen.count("llmslo_gpu_processes", "b", "1:2") == 2
+        assert len(seen.families["llmslo_gpu_processes"].children) == 1, "the driver does not tell those of the whole GPU"
         assert ("b", "1") not in seen.families["llmslo_gpu_utilization_ratio"].children, (
             "not supported is absent, not 0"
         )
         gpus.show([], "570.86")
         assert not seen.families["llmslo_gpu_info"].children
-        assert not seen.families["llmslo_gpu_process_memory_bytes"].children
+        assert not seen.families["llmslo_gpu_processes"].children
 
 
 async def test_a_change_of_the_engine_is_an_event_over_a_restart_of_the_prober_too() -> None:

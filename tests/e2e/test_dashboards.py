@@ -100,7 +100,7 @@ REAL: dict[str, dict[str, str]] = {
         "Last engine change A": "it has not changed",
         "Decode ÷ memory bound": NO_GPU, "GPUs": NO_GPU, "Utilisation": NO_GPU,
         "Memory bandwidth in use": NO_GPU, "SM occupancy and tensor units": NO_GPU, "Memory in use": NO_GPU,
-        "Memory by process": NO_GPU, "Power": NO_GPU,
+        "Processes": NO_GPU, "Power": NO_GPU,
         "SM clock": NO_GPU, "Throttling": NO_GPU, "Temperature": NO_GPU, "Errors": NO_GPU, "PCIe and NVLink": NO_GPU,
         "What happens": "nothing is wrong",
         "Requests finished, by reason B": "no errors", "Requests finished, by reason C": "the mock counts every reason",

@@ -153,11 +153,11 @@ def row() -> Collapsed:
                 **SIZE,
             ),
             series(
-                "Memory by process",
-                "Memory of each process that computes on the GPU. Bad: a process that is not the engine's. No data: the prober reads "
-                "no GPU, or the driver shows it no process, as in many containers.",
-                "bytes",
-                Query(gauge(gpu_series.GPU_PROCESS_MEMORY, "gpu, pid"), "GPU {{gpu}} process {{pid}}"),
+                "Processes",
+                "Processes that compute on the GPU, as far as the driver shows them: often none in a container. Bad: more than the "
+                "engine's own. No data: the prober reads no GPU, or the driver does not tell.",
+                "none",
+                Query(gauge(gpu_series.GPU_PROCESSES, GPU), "GPU {{gpu}}"),
                 **SIZE,
             ),
             _gpu(

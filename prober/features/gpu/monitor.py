@@ -20,6 +20,7 @@ _VALUES: tuple[tuple[AnySeries, str] | tuple[AnySeries, str, str], ...] = (
     (series.GPU_UTILIZATION, "utilization_ratio"),
     (series.GPU_MEMORY_USED, "memory_used_bytes"),
     (series.GPU_MEMORY_TOTAL, "memory_total_bytes"),
+    (series.GPU_PROCESSES, "process_count"),
     (series.GPU_BANDWIDTH, "memory_bandwidth_ratio"),
     (series.GPU_OCCUPANCY, "sm_occupancy_ratio"),
     (series.GPU_TENSOR, "tensor_active_ratio"),
@@ -116,10 +117,7 @@ class TargetGpus(TargetObserver):
             show(series.GPU_INFO, 1.0, device, device.uuid, device.name)
             for declared, field, *extra in _VALUES:
                 show(declared, getattr(device, field), device, *extra)
-            for pid, size_bytes in (device.processes or {}).items():
-                show(series.GPU_PROCESS_MEMORY, size_bytes, device, str(pid))
             for reason in ThrottleReason if device.throttled is not None else ():
                 show(series.GPU_THROTTLE, float(reason in (device.throttled or ())), device, reason.value)
-        labelled = (series.GPU_INFO, series.GPU_THROTTLE, series.GPU_PROCESS_MEMORY)
-        for declared in dict.fromkeys((*labelled, *(declared for declared, *_ in _VALUES))):
+        for declared in dict.fromkeys((series.GPU_INFO, series.GPU_THROTTLE, *(declared for declared, *_ in _VALUES))):
             self._registry.keep(declared, current.get(declared.name, ()), self._name)

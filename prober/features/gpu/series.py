@@ -11,8 +11,8 @@ GPU_INFO = gauge(
 GPU_UTILIZATION = gauge("llmslo_gpu_utilization_ratio", "Share of time in which a kernel was running.", *_GPU)
 GPU_MEMORY_USED = gauge("llmslo_gpu_memory_used_bytes", "Memory in use.", *_GPU)
 GPU_MEMORY_TOTAL = gauge("llmslo_gpu_memory_total_bytes", "Total memory.", *_GPU)
-GPU_PROCESS_MEMORY = gauge(
-    "llmslo_gpu_process_memory_bytes", "Memory of a process that computes on the GPU, by its id.", *_GPU, "pid"
+GPU_PROCESSES = gauge(
+    "llmslo_gpu_processes", "Processes that compute on the GPU, as far as the driver shows them to the prober.", *_GPU
 )
 GPU_BANDWIDTH = gauge("llmslo_gpu_memory_bandwidth_ratio", "Share of the memory bandwidth in use.", *_GPU)
 GPU_OCCUPANCY = gauge("llmslo_gpu_sm_occupancy_ratio", "Resident warps as a share of the maximum.", *_GPU)

@@ -48,7 +48,7 @@ EXPORTED: dict[str, dict[tuple[str, ...], float]] = {
     "llmslo_gpu_ecc_errors_total": {("corrected",): 3, ("uncorrected",): 1},
     "llmslo_gpu_pcie_bytes_total": {("sent",): 10, ("received",): 20},
     "llmslo_gpu_nvlink_bytes_total": {("sent",): 30, ("received",): 40},
-    "llmslo_gpu_process_memory_bytes": {("7",): 50},
+    "llmslo_gpu_processes": {(): 1},
 }
 
 
