@@ -404,9 +404,9 @@ def test_probers_follow_the_cluster_and_one_of_them_leads(sharded: Server, token
             until(lambda each=each: each.value("llmslo_probes_total", target="llm/engine") > 3, "probes of the pod")  # type: ignore[misc]
         until(lambda: sum(each.value("llmslo_lease_held") for each in both) == 1, "a holder")
         leader, follower = sorted(both, key=lambda each: -each.value("llmslo_lease_held"))
-        taken = leader.value("llmslo_lease_transitions")
+        taken = leader.value("llmslo_lease_transitions_total")
         leader.kill()
         until(lambda: follower.value("llmslo_lease_held") == 1, "the other to follow", 20)
-        assert follower.value("llmslo_lease_transitions") == taken + 1
+        assert follower.value("llmslo_lease_transitions_total") == taken + 1
         gone(sharded, NAMESPACE, "engine")
         until(lambda: 'target="llm/engine"' not in get(follower.url + "/metrics"), "its series to go")

@@ -291,7 +291,9 @@ async def test_gpus_stand_beside_the_targets_they_serve() -> None:
         places = {labels[1] for labels in seen.families["llmslo_gpu_info"].children}
         assert places == {"1", "1:2"}
         assert seen.count("llmslo_gpu_processes", "b", "1:2") == 2
-        assert len(seen.families["llmslo_gpu_processes"].children) == 1, "the driver does not tell those of the whole GPU"
+        assert len(seen.families["llmslo_gpu_processes"].children) == 1, (
+            "the driver does not tell those of the whole GPU"
+        )
         assert ("b", "1") not in seen.families["llmslo_gpu_utilization_ratio"].children, (
             "not supported is absent, not 0"
         )

@@ -80,11 +80,11 @@ def test_a_leader_that_is_stopped_in_mid_sweep_and_one_that_says_goodbye(
             sent = swept(tmp_path / "truth")
             assert len(sent) > 20
             assert max(sent) < woken
-            transitions = second.value("llmslo_lease_transitions")
+            transitions = second.value("llmslo_lease_transitions_total")
             assert transitions >= 1
             assert second.stop() == 0
             until(lambda: first.value("llmslo_lease_held") == 1, "the first to follow")
-            assert first.value("llmslo_lease_transitions") > transitions
+            assert first.value("llmslo_lease_transitions_total") > transitions
 
 
 def test_without_an_api_server_it_probes_and_says_what_waits(tmp_path: Path, mock: Mock) -> None:

@@ -194,9 +194,8 @@ class KubernetesLeadership(Leadership):
     ) -> None:
         self.where = str(lease)
         self._lease, self._timing, self._clock = lease, timing, clock
-        self._held, self._transitions, self._failures = (
-            families.value(declared) for declared in (LEASE_HELD, LEASE_TRANSITIONS, LEASE_FAILURES)
-        )
+        self._families = families
+        self._held, self._failures = (families.value(declared) for declared in (LEASE_HELD, LEASE_FAILURES))
         self._candidate = Candidate(identity, timing, Random())
         self._fence: int | None = None
         self._problem = ""
@@ -297,7 +296,7 @@ class KubernetesLeadership(Leadership):
                 if not waiting.done():
                     waiting.set_result(fence)
         if (record := candidate.record) is not None:
-            self._transitions.value = float(max(0, record.transitions))
+            self._families.show(LEASE_TRANSITIONS, float(max(0, record.transitions)))
         self._held.value = float(fence is not None)
         if fence == self._fence:
             return

@@ -2,7 +2,7 @@
 
 from prober.exposition.dashboards import queries
 from prober.exposition.dashboards.panels import Panel, Query, now, series, stat, states
-from prober.exposition.dashboards.queries import INSTANCE, STEP
+from prober.exposition.dashboards.queries import INSTANCE
 from prober.exposition.dashboards.style import GREEN, GREY, NEUTRAL, index_mapping
 from prober.exposition.families import counter, gauge
 
@@ -10,7 +10,10 @@ LEASE_HELD = gauge(
     "llmslo_lease_held",
     "1 while this replica holds the lease, which allows sweeps and writes to Grafana; absent without a lease.",
 )
-LEASE_TRANSITIONS = gauge("llmslo_lease_transitions", "Transitions of the lease, as last read; the fencing token.")
+LEASE_TRANSITIONS = counter(
+    "llmslo_lease_transitions_total",
+    "Transitions of the lease, as its record counts them; the fencing token. Absent until it is read.",
+)
 LEASE_FAILURES = counter("llmslo_lease_failures_total", "Failed reads and renewals of the lease.")
 SHARD_INFO = gauge(
     "llmslo_shard_info",
@@ -23,7 +26,6 @@ SHARDS = gauge("llmslo_shards", "Number of shards, as known to this replica.")
 
 def panels() -> list[Panel]:
     """Panels of the shards, and of the lease's holder, transitions and failures."""
-    transitions = f"max by (instance) (changes({LEASE_TRANSITIONS}{{{INSTANCE}}}[{STEP}]))"
     return [
         stat(
             "Shards",
@@ -50,7 +52,7 @@ def panels() -> list[Panel]:
             "Lease transitions and failures",
             "Transitions of the lease, and failed reads and renewals. Bad: failures that persist; sweeps and Grafana then wait.",
             "short",
-            Query(transitions, "{{instance}} transitions"),
+            Query(queries.increase(LEASE_TRANSITIONS, "instance", select=INSTANCE), "{{instance}} transitions"),
             Query(
                 f"{queries.increase(LEASE_FAILURES, 'instance', select=INSTANCE)} > 0",
                 "{{instance}} failed",
