@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sqlite3
+import time
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -147,7 +148,7 @@ class App:
         self.stopped_by: signal.Signals | None = None
         self.pod_ends = False
         self._options, self._make_clock, self._watching = options, make_clock, watch
-        self._families = registry(options.vantage)
+        self._families = registry(options.vantage, time.time)
         self._supervisor = Supervisor(self._families)
         self._stopping = asyncio.Event()
         self._reloading = asyncio.Lock()

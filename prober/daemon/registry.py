@@ -1,6 +1,7 @@
 """All features and series, in the order of /metrics and of the documentation."""
 
 import re
+from collections.abc import Callable
 
 from prober.daemon import series as own_series
 from prober.exposition.families import AnySeries, Registry
@@ -29,12 +30,13 @@ ALL: tuple[AnySeries, ...] = (*(each for feature in FEATURES for each in feature
 VANTAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
-def registry(vantage: str = "") -> Registry:
+def registry(vantage: str = "", unix_s: Callable[[], float] | None = None) -> Registry:
     """Create an empty registry with every family declared.
 
     vantage: place from which the prober probes, as a label of every series about a target; empty for no label
+    unix_s: clock of the start timestamps; None: there are none
     """
-    return Registry(ALL, (("vantage", vantage),) if vantage else ())
+    return Registry(ALL, (("vantage", vantage),) if vantage else (), unix_s)
 
 
 def vantage_name(text: str) -> str:

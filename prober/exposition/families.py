@@ -6,18 +6,19 @@ line. Here a value costs a bisection, the constant part of each line is built on
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Generic, TypeVarTuple
+from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from prober.exposition.buckets import Exponential
 
 Labels = tuple[str, ...]
 ConstantLabels = tuple[tuple[str, str], ...]
 Names = TypeVarTuple("Names")
+Child = TypeVar("Child", "Value", "Histogram")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +78,17 @@ def _ends(bounds: tuple[float, ...]) -> tuple[str, ...]:
 
 
 class Value:
-    """A counter or gauge. packed_labels: its labels as protobuf; None until protobuf is requested"""
+    """A counter or gauge.
 
-    __slots__ = ("_line", "packed_labels", "value")
+    start_unix_s: when a counter was 0, in Unix seconds; None where that is not known
+    packed_labels: its labels and start as protobuf; None until protobuf is requested
+    """
+
+    __slots__ = ("_line", "packed_labels", "start_unix_s", "value")
 
     def __init__(self, series: AnySeries, labels: Labels, constant: ConstantLabels = ()) -> None:
         self.value = 0.0
+        self.start_unix_s: float | None = None
         self._line = f"{series.name}{label_text(series.labels, labels, *constant)} "
         self.packed_labels: bytes | None = None
 
@@ -99,12 +105,13 @@ class Histogram:
     """Counts per bucket, and the sum of the values.
 
     native: the same observations in exponential buckets, for protobuf; None for a histogram taken over from another program
+    start_unix_s: when it had no observation, in Unix seconds; None where that is not known
     packed: the histogram as protobuf, None after a change; packed_labels: its labels as protobuf
     """
 
     __slots__ = (
         *("_bucket", "_count_line", "_ends", "_sum_line", "_text"),
-        *("bounds", "counts", "exemplars", "native", "packed", "packed_labels", "sum"),
+        *("bounds", "counts", "exemplars", "native", "packed", "packed_labels", "start_unix_s", "sum"),
     )
 
     def __init__(
@@ -120,6 +127,7 @@ class Histogram:
         self._bucket = f"{name}_bucket{text[:-1]}{',' if text else '{'}"
         self._count_line, self._sum_line = f"{name}_count{text} ", f"{name}_sum{text} "
         self._text: dict[bool, str] = {}
+        self.start_unix_s: float | None = None
         self.packed: bytes | None = None
         self.packed_labels: bytes | None = None
 
@@ -146,7 +154,7 @@ class Histogram:
         """Replace the contents by another program's histogram. upto: cumulative counts per bound, then of all; total: sum"""
         self.counts = [round(b - a) for a, b in pairwise((0.0, *upto))]
         self.sum = total
-        self.native = self.packed = None
+        self.native = self.packed = self.start_unix_s = None
         self._text.clear()
 
     def exemplar(self, value: float, labels: ConstantLabels, unix_s: float) -> None:
@@ -181,11 +189,13 @@ class Family:
 
     constant: (name, value) of labels that every child has after its own
     of_targets: further labels for the children of a target, by name of the target; shared by all families
+    unix_s: clock that tells when a child was created; None: not to be told
     """
 
     series: AnySeries
     constant: ConstantLabels = ()
     of_targets: Mapping[str, ConstantLabels] = field(default_factory=dict, repr=False)
+    unix_s: Callable[[], float] | None = None
     children: dict[Labels, Value | Histogram] = field(default_factory=dict)
     _by_first: dict[str, tuple[Labels, ...]] = field(default_factory=dict, repr=False)  # may include removed ones
 
@@ -193,8 +203,7 @@ class Family:
         """The counter or gauge with these labels, created at 0 on first use."""
         child = self.children.get(labels)
         if child is None:
-            child = self.children[labels] = Value(self.series, labels, self.more_labels(labels))
-            self._index(labels)
+            child = self._add(labels, Value(self.series, labels, self.more_labels(labels)))
         assert isinstance(child, Value)
         return child
 
@@ -202,8 +211,7 @@ class Family:
         """The histogram with these labels; a new one if its bounds have changed."""
         child = self.children.get(labels)
         if not isinstance(child, Histogram) or child.bounds != bounds:
-            child = self.children[labels] = Histogram(self.series, labels, bounds, self.more_labels(labels))
-            self._index(labels)
+            child = self._add(labels, Histogram(self.series, labels, bounds, self.more_labels(labels)))
         return child
 
     def more_labels(self, labels: Labels) -> ConstantLabels:
@@ -221,9 +229,12 @@ class Family:
             self._by_first.pop(first[0], None)
         return [labels for labels in known if labels[: len(first)] == first]
 
-    def _index(self, labels: Labels) -> None:
-        if labels and labels not in (known := self._by_first.get(labels[0], ())):
-            self._by_first[labels[0]] = (*known, labels)
+    def _add(self, labels: Labels, child: Child) -> Child:
+        self.children[labels] = child
+        child.start_unix_s = self.unix_s() if self.unix_s else None
+        if labels:
+            self._by_first[labels[0]] = (*dict.fromkeys((*self._by_first.get(labels[0], ()), labels)),)
+        return child
 
     def head(self, openmetrics: bool) -> str:
         """The HELP and TYPE lines, with a UNIT line in OpenMetrics."""
@@ -254,12 +265,18 @@ class Registry(dict[str, Family]):
     """All families by name. Series of a target have `target` as first label; those of a workload `workload` as second.
 
     constant: labels of every series about a target
+    unix_s: clock of the start timestamps of counters and histograms; None: they have none
     """
 
-    def __init__(self, declared: Iterable[AnySeries] = (), constant: ConstantLabels = ()) -> None:
+    def __init__(
+        self,
+        declared: Iterable[AnySeries] = (),
+        constant: ConstantLabels = (),
+        unix_s: Callable[[], float] | None = None,
+    ) -> None:
         self._of_targets: dict[str, ConstantLabels] = {}
         super().__init__(
-            (series.name, Family(series, constant if "target" in series.labels else (), self._of_targets))
+            (series.name, Family(series, constant if "target" in series.labels else (), self._of_targets, unix_s))
             for series in declared
         )
 
@@ -282,12 +299,13 @@ class Registry(dict[str, Family]):
         return self[declared.name].histogram(bounds, *values)
 
     def show(self, declared: Series[*Names], value: float | None, *labels: *Names) -> None:
-        """Set a gauge; remove it if the value is None."""
+        """Set a gauge, or a counter of another program, whose start is not known; remove it if the value is None."""
         values: tuple[Any, ...] = labels
         if value is None:
             self[declared.name].children.pop(values, None)
         else:
-            self[declared.name].value(*values).value = value
+            child = self[declared.name].value(*values)
+            child.value, child.start_unix_s = value, None
 
     def show_one(
         self, declared: Series[*Names, str], chosen: str | None, choices: Iterable[str], *labels: *Names

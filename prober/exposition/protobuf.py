@@ -4,8 +4,8 @@ Encoded by hand: it is ten small messages, and needs no dependency. Field number
 io/prometheus/client/metrics.proto; each key below is `number << 3 | wire type`. A family starts with its length, so it is assembled
 when its last child is written; a histogram is encoded again only after a change.
 
-Histograms have classic and native buckets. Exemplars are on the classic ones; Prometheus uses them for the native ones too. Created
-timestamps are not written, nor `_created` in the text: counters start at 0 when their target appears.
+Histograms have classic and native buckets. Exemplars are on the classic ones; Prometheus uses them for the native ones too. Counters
+and histograms of the prober have their start (`created_timestamp`); the text has no `_created`, which would be further series.
 """
 
 import math
@@ -32,9 +32,7 @@ def page(families: list[Family]) -> Iterator[bytes]:
                 metrics.append(_histogram(family, labels, child))
             else:
                 # MetricFamily.metric with its Counter or Gauge.
-                kind = b"\x1a\x09\x09" if family.series.kind == "counter" else b"\x12\x09\x09"
-                value = kind + _DOUBLE(child.value)
-                metrics.append(_message(b"\x22", _packed_labels(family, labels, child) + value))
+                metrics.append(_message(b"\x22", _packed_labels(family, labels, child) + _DOUBLE(child.value)))
         yield _varint(sum(map(len, metrics))) + b"".join(metrics)
 
 
@@ -55,16 +53,21 @@ def _histogram(family: Family, labels: Labels, child: Histogram) -> bytes:
     """Encodes a Metric with its Histogram, as a field of MetricFamily."""
     if child.packed is None:
         body = _classic(child) + (_native(child.native) if child.native is not None else b"")
+        body += _moment(b"\x7a", child.start_unix_s)
         child.packed = _message(b"\x22", _packed_labels(family, labels, child) + _message(b"\x3a", body))
     return child.packed
 
 
 def _packed_labels(family: Family, labels: Labels, child: Value | Histogram) -> bytes:
-    """Encodes the labels of a Metric; the result is cached in the child."""
+    """Encodes the labels of a Metric, and its Counter or Gauge up to the number; the result is cached in the child."""
     if child.packed_labels is None:
         more = family.more_labels(labels)
         names, values = zip(*more, strict=True) if more else ((), ())
         child.packed_labels = _labels((*family.series.labels, *names), (*labels, *values))
+        if isinstance(child, Value):
+            is_counter = family.series.kind == "counter"
+            start = _moment(b"\x1a", child.start_unix_s) if is_counter else b""
+            child.packed_labels += (b"\x1a" if is_counter else b"\x12") + _SMALL[len(start) + 9] + start + b"\x09"
     return child.packed_labels
 
 
@@ -114,11 +117,17 @@ def _native(native: Exponential) -> bytes:
 
 
 def _exemplar(labels: ConstantLabels, value: float, unix_s: float) -> bytes:
-    """Encodes the exemplar of a Bucket. Its timestamp has milliseconds, as in the text format."""
-    seconds, ms = divmod(round(unix_s * 1000), 1000)
-    moment = b"\x08" + _varint(seconds) + b"\x10" + _varint(ms * 1_000_000)
+    """Encodes the exemplar of a Bucket."""
     names, values = zip(*labels, strict=True)
-    return _message(b"\x1a", _labels(names, values) + b"\x11" + _DOUBLE(value) + _message(b"\x1a", moment))
+    return _message(b"\x1a", _labels(names, values) + b"\x11" + _DOUBLE(value) + _moment(b"\x1a", unix_s))
+
+
+def _moment(key: bytes, unix_s: float | None) -> bytes:
+    """Encodes a Timestamp to the millisecond, as in the text format; nothing for None."""
+    if unix_s is None:
+        return b""
+    seconds, ms = divmod(round(unix_s * 1000), 1000)
+    return _message(key, b"\x08" + _varint(seconds) + b"\x10" + _varint(ms * 1_000_000))
 
 
 def _labels(names: tuple[str, ...], values: Labels) -> bytes:

@@ -1,7 +1,7 @@
 """The fields of other projects' custom resources that are used here, and no others.
 
 Written by hand, so that a slip of the pen in a manifest is refused: a CRD would let most unknown fields pass. docs/kubernetes.md says
-against which CRDs the manifests themselves were checked. Prometheus operator (monitoring.coreos.com/v1), Argo Rollouts
+against which CRDs the manifests themselves were checked. Prometheus operator (monitoring.coreos.com), Argo Rollouts
 (argoproj.io/v1alpha1), Flagger (flagger.app/v1beta1), KEDA (keda.sh/v1alpha1).
 """
 
@@ -72,6 +72,12 @@ SPECS: dict[tuple[str, str], dict[str, Any]] = {
         selector=SELECTOR,
         podTargetLabels=listed(TEXT),
         podMetricsEndpoints=listed(ENDPOINT),
+    ),
+    ("monitoring.coreos.com/v1alpha1", "ScrapeConfig"): record(
+        "staticConfigs",
+        jobName=TEXT,
+        scrapeInterval=SPAN,
+        staticConfigs=listed(record("targets", targets=listed(TEXT))),
     ),
     ("monitoring.coreos.com/v1", "Probe"): record(
         "prober",

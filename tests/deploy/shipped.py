@@ -102,6 +102,9 @@ def sets(kubectl: Path) -> dict[str, list[Manifest]]:
         **{name: chart(**over) for name, over in CHARTS.items()},
         "rollouts": list(rollouts()),
         "autoscaling": autoscalers(),
+        "scrapeconfig": documents(
+            (KUSTOMIZE / "components/prometheus-operator/scrapeconfig/scrapeconfig.yaml").read_text()
+        ),
     }
 
 

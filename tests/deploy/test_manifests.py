@@ -92,6 +92,7 @@ def test_custom_resources_have_fields_that_exist(shipped: dict[str, list[Manifes
     assert seen == {
         "ServiceMonitor",
         "PodMonitor",
+        "ScrapeConfig",
         "Probe",
         "PrometheusRule",
         "AnalysisTemplate",

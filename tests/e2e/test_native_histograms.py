@@ -38,14 +38,14 @@ from tests.observed import observed
 from tests.processes import get, until
 from tests.serving import serving
 
-SLO_S = 0.5
+SLO_S = 0.3  # no bound of exponential buckets
 SAMPLES = 6000
 # More buckets than a native histogram keeps at its first schema: its schema falls between the first and the second page.
 WIDE = [10 ** (8 * i / SAMPLES - 5) for i in range(SAMPLES)]
 
 
 SPEC = load(
-    "slos: {t: {signal: ttft, threshold: 500ms, objective: 99%}}\ntargets: [{name: t, url: http://h}]",
+    "slos: {t: {signal: ttft, threshold: 300ms, objective: 99%}}\ntargets: [{name: t, url: http://h}]",
     source="c",
     engines=(),
     environment={},
@@ -66,7 +66,7 @@ class Prober:
 
 def recorded(samples: list[float], wide: list[float]) -> Registry:
     """`samples` as TTFTs, `wide` as chunk gaps, four children of one family, and an engine's own histogram."""
-    families = registry()
+    families = registry(unix_s=time.time)
     target, now = observed(SPEC, partial(TargetProbes, families), SloMonitor(families).observe), time.time()
     for i, value in enumerate(samples):
         first = round(value * 1e9)
@@ -189,7 +189,7 @@ def check_classic(prometheus: Prometheus, prober: Prober) -> None:
     bounds = {entry["metric"]["le"] for entry in prometheus.query("llmslo_ttft_seconds_bucket")}
     written = set(re.findall(r'le="(.*?)"', child.text(False)))
     assert {float(le) for le in bounds} == {float(le) for le in written}
-    good = prometheus.value('llmslo_ttft_seconds_bucket{le="0.5"}')
+    good = prometheus.value('llmslo_ttft_seconds_bucket{le="0.3"}')
     assert good == sum(value <= SLO_S for value in prober.samples)
     for q in (0.5, 0.9, 0.95, 0.97, 0.99):
         estimated = prometheus.value(f"histogram_quantile({q}, sum by (le) (rate(llmslo_ttft_seconds_bucket[1m])))")
@@ -243,3 +243,54 @@ async def test_prometheus_stores_what_it_is_set_to(
 
     await asyncio.to_thread(check)
     assert set(prober.forms) == {(Form.PROTOBUF if native else Form.OPENMETRICS).value}
+
+
+async def test_classic_buckets_are_stored_as_one_native_histogram(
+    tmp_path: Path, newer_prometheus: Path, prober: Prober
+) -> None:
+    """Prometheus 3's native histograms with custom buckets: shares below a threshold stay exact, also of the engine's histograms."""
+    prober.is_full = True
+    job = {
+        "job_name": "t",
+        "static_configs": [{"targets": [f"127.0.0.1:{prober.port}"]}],
+        "scrape_protocols": ["OpenMetricsText1.0.0"],  # of protobuf it would take the exponential buckets
+        "convert_classic_histograms_to_nhcb": True,
+    }
+    document = {"global": {"scrape_interval": "500ms"}, "scrape_configs": [job]}
+
+    def check() -> None:
+        features = "--enable-feature=exemplar-storage,native-histograms"
+        with Prometheus(newer_prometheus, tmp_path, document, features) as prometheus:
+            wait_for(prometheus, "histogram_count(llmslo_ttft_seconds)", SAMPLES)
+            good = sum(value <= SLO_S for value in prober.samples) / SAMPLES
+            assert prometheus.value(f"histogram_fraction(0, {SLO_S}, llmslo_ttft_seconds)") == pytest.approx(
+                good, rel=1e-9
+            )
+            assert prometheus.value("histogram_fraction(0, 1, llmslo_engine_ttft_seconds)") == 0.75
+            assert not prometheus.query('{__name__=~"llmslo_.*_bucket"}')
+            written = sum(map(len, (family.children for family in prober.families.values())))
+            assert prometheus.value('count({__name__=~"llmslo_.*"})') == written, "one series a histogram"
+            assert prometheus.exemplars("llmslo_ttft_seconds")
+
+    await asyncio.to_thread(check)
+
+
+async def test_prometheus_knows_when_counters_were_zero(tmp_path: Path, newer_prometheus: Path, prober: Prober) -> None:
+    """What was counted before the first scrape is an increase, but not what another program's counters had."""
+    prober.is_full = True
+    engine = engines_series.SIGNALS["prompt_tokens_total"]
+    prober.families.show(engine, 1e6, "t")
+    job = {"job_name": "t", "static_configs": [{"targets": [f"127.0.0.1:{prober.port}"]}]}
+    document = {"global": {"scrape_interval": "500ms"}, "scrape_configs": [job]}
+
+    def check() -> None:
+        features = "--enable-feature=native-histograms,created-timestamp-zero-ingestion"
+        with Prometheus(newer_prometheus, tmp_path, document, features) as prometheus:
+            wait_for(prometheus, "up", 1)
+            wait_for(prometheus, "max_over_time(llmslo_slo_events_total[5m])", SAMPLES)
+            assert prometheus.value("min_over_time(llmslo_slo_events_total[5m])") == 0
+            until(lambda: (prometheus.value("increase(llmslo_slo_events_total[5m])") or 0) >= SAMPLES, "the increase")
+            assert (prometheus.value("histogram_count(increase(llmslo_ttft_seconds[5m]))") or 0) >= SAMPLES
+            assert prometheus.value(f"min_over_time({engine}[5m])") == 1e6
+
+    await asyncio.to_thread(check)

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 from prober.daemon.registry import ALL
 from prober.exposition import families as classic
 from prober.exposition.buckets import MAX_BUCKETS, ZERO_S
-from prober.exposition.families import Family, Series
+from prober.exposition.families import AnySeries, Family, Registry, Series
 from prober.exposition.protobuf import page
 
 BOUNDS = (0.1, 1.0)
@@ -31,13 +31,14 @@ HISTOGRAM = {
     5: ("schema", "sint"),
     6: ("zero_threshold", "double"),
     7: ("zero_count", "int"),
+    15: ("created_timestamp", TIMESTAMP),
     12: ("positive_span", [SPAN]),
     13: ("positive_delta", "packed sint"),
 }
 METRIC = {
     1: ("label", [PAIR]),
     2: ("gauge", {1: ("value", "double")}),
-    3: ("counter", {1: ("value", "double")}),
+    3: ("counter", {1: ("value", "double"), 3: ("created_timestamp", TIMESTAMP)}),
     7: ("histogram", HISTOGRAM),
 }
 FAMILY = {1: ("name", "text"), 2: ("help", "text"), 3: ("type", "int"), 4: ("metric", [METRIC]), 5: ("unit", "text")}
@@ -238,6 +239,29 @@ def test_another_programs_histogram_is_classic_only() -> None:
     assert histogram.keys() == {"sample_count", "sample_sum", "bucket"}
     assert [bucket["cumulative_count"] for bucket in histogram["bucket"]] == [1, 3, 4]
     assert (histogram["sample_count"], histogram["sample_sum"]) == (4, 2.5)
+
+
+def test_counters_and_histograms_tell_when_they_were_zero() -> None:
+    """From their creation on, to the millisecond; gauges do not, nor what another program has counted."""
+    declared: list[AnySeries] = [
+        Series(name, kind, "x") for name, kind in (("a_total", "counter"), ("g", "gauge"), ("h_seconds", "histogram"))
+    ]
+    others: list[AnySeries] = [
+        Series(name, kind, "x") for name, kind in (("b_total", "counter"), ("i_seconds", "histogram"))
+    ]
+    now = iter([1_700_000_000.1234, 1_700_000_001.0, 1_700_000_002.0, 1_700_000_003.0, 1_700_000_004.0])
+    registry = Registry([*declared, *others], unix_s=lambda: next(now))
+    for series in declared[:2]:
+        registry.value(series).inc()
+    registry.histogram(declared[2], BOUNDS).observe(0.5)
+    registry.show(others[0], 7.0)
+    registry.histogram(others[1], BOUNDS).take_over((1.0, 3.0, 4.0), 2.5)
+    for _ in range(2):  # a later page says the same
+        counter, gauge, histogram, *taken = (message["metric"][0] for message in read(list(registry.values())))
+        assert counter["counter"]["created_timestamp"] == {"seconds": 1_700_000_000, "nanos": 123_000_000}
+        assert histogram["histogram"]["created_timestamp"] == {"seconds": 1_700_000_002, "nanos": 0}
+        assert gauge["gauge"] == {"value": 1.0}
+        assert not any("created_timestamp" in part for metric in taken for part in metric.values())
 
 
 def test_an_exemplar_has_its_label_value_and_time() -> None:
