@@ -12,14 +12,14 @@ ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} PYTHONHASHSEED=0 PYTHONDONTWRITEBYTEC
 WORKDIR /src
 COPY . .
 # Wheels only: of what comes from outside nothing is compiled, and everything has its hash in a lock. The prober's own serving.c is
-# compiled by the wheel of Zig.
+# compiled by the wheel of Zig; a wheel without it has another name, and ends the build.
 RUN python -m venv --without-pip /opt/prober \
     && python -m venv /opt/build \
     && /opt/build/bin/python -m pip install --quiet --require-hashes --only-binary=:all: --requirement=requirements.build.lock \
     && /opt/build/bin/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir=/opt/wheel . \
     && python -m pip --python=/opt/prober/bin/python install --quiet --no-compile \
         --require-hashes --only-binary=:all: --requirement=requirements.image.lock \
-    && python -m pip --python=/opt/prober/bin/python install --quiet --no-compile --no-deps --no-index /opt/wheel/*.whl \
+    && python -m pip --python=/opt/prober/bin/python install --quiet --no-compile --no-deps --no-index /opt/wheel/*-linux_*.whl \
     && rm /opt/prober/bin/[Aa]ctivate* \
     && python deploy/image/rootfs.py /rootfs \
     && /opt/prober/bin/python deploy/image/sbom.py /rootfs/var/lib/dpkg/status > /opt/prober/sbom.cdx.json \

@@ -1,6 +1,12 @@
-"""Compiles the loop of `prober.simulation.serving` when the package is built; the wheel of Zig is the compiler where there is none."""
+"""Makes the package's page of the README, and compiles the loop of `prober.simulation.serving` when a wheel is built.
+
+The loop is compiled for this machine with its C compiler, or with that of the package `ziglang` where there is none.
+PROBER_PLATFORM=manylinux2014_aarch64, or another key of PLATFORMS, makes the wheel of that platform, on any machine. Where nothing
+compiles, the wheel is pure Python: it lacks the estimate of a sweep, which says so.
+"""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,10 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 FOLDER = "prober/simulation"
-# No fused operations: the numbers are the same on every machine.
-FLAGS = ("-O2", "-std=c11", "-ffp-contract=off", "-shared", "-fPIC")
+# No fused operations: the numbers are the same on every machine. -s: no paths of the machine that built it.
+FLAGS = ("-O2", "-std=c11", "-ffp-contract=off", "-shared", "-fPIC", "-s")
+# The wheels of a release: the platforms of their tags, and the processor and C library that Zig compiles for.
+PLATFORMS = {
+    "manylinux2014_x86_64": ("manylinux2014_x86_64.manylinux_2_17_x86_64", "x86_64-linux-gnu.2.17"),
+    "manylinux2014_aarch64": ("manylinux2014_aarch64.manylinux_2_17_aarch64", "aarch64-linux-gnu.2.17"),
+    "musllinux_1_1_x86_64": ("musllinux_1_1_x86_64", "x86_64-linux-musl"),
+    "musllinux_1_1_aarch64": ("musllinux_1_1_aarch64", "aarch64-linux-musl"),
+}
+COMPILER_PACKAGE = "ziglang; sys_platform == 'linux' or sys_platform == 'darwin'"
 
 
 class CompiledLoop(BuildHookInterface):  # type: ignore[misc]
@@ -23,25 +38,51 @@ class CompiledLoop(BuildHookInterface):  # type: ignore[misc]
 
     def dependencies(self) -> list[str]:
         """What the build needs beside hatchling."""
-        return [] if _compiler() else ["ziglang"]
+        return [] if _system_compiler() and "PROBER_PLATFORM" not in os.environ else [COMPILER_PACKAGE]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile before the files are collected; a wheel with it is for this platform."""
+        """Compile before the files are collected; a wheel with the loop is for one platform."""
         if self.target_name != "wheel":
             return
         folder = Path(self.root, FOLDER)
         built = folder / "_serving.so"
         built.unlink(missing_ok=True)
-        if not (compiler := _compiler()) and not find_spec("ziglang"):
-            raise OSError("no C compiler for prober/simulation/serving.c: apt-get install gcc, or name one in CC")
-        compiler = compiler or [sys.executable, "-m", "ziglang", "cc"]
-        subprocess.run([*compiler, *FLAGS, "-o", str(built), str(folder / "serving.c"), "-lm"], check=True)
+        if platform := os.environ.get("PROBER_PLATFORM"):
+            if platform not in PLATFORMS:
+                raise ValueError(f"PROBER_PLATFORM={platform}: known are {', '.join(PLATFORMS)}")
+            platform, target = PLATFORMS[platform]
+            compiler = [sys.executable, "-m", "ziglang", "cc", "-target", target]
+        else:
+            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+            compiler = _system_compiler() or ([sys.executable, "-m", "ziglang", "cc"] if find_spec("ziglang") else [])
+        try:
+            if not compiler:
+                raise FileNotFoundError("no C compiler: install gcc, or name one in CC")
+            subprocess.run([*compiler, *FLAGS, "-o", str(built), str(folder / "serving.c"), "-lm"], check=True)
+        except (OSError, subprocess.CalledProcessError) as problem:
+            if "PROBER_PLATFORM" in os.environ:
+                raise
+            self.app.display_warning(f"{FOLDER}/serving.c is not compiled, so sweeps will have no estimate: {problem}")
+            return
         build_data["artifacts"].append(f"{FOLDER}/_serving.so")
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+        build_data["tag"] = f"py3-none-{platform}"
 
 
-def _compiler() -> list[str] | None:
+class PackagePage(MetadataHookInterface):  # type: ignore[misc]
+    """Sets the readme: that of the repository, without links and pictures that lead nowhere outside of it."""
+
+    PLUGIN_NAME = "custom"
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Keep the text of each relative link."""
+        text = Path(self.root, "README.md").read_text(encoding="utf-8")
+        text = re.sub(r"^!\[.*?\]\((?!https?:).*?\)\n+", "", text, flags=re.MULTILINE)
+        text = re.sub(r"\[([^\]]*)\]\((?!https?:).*?\)", r"\1", text)
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}
+
+
+def _system_compiler() -> list[str] | None:
     """Command of the C compiler of the environment or the system."""
     if named := os.environ.get("CC"):
         return named.split()

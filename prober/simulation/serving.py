@@ -18,6 +18,10 @@ Doubles: TypeAlias = "array[float]"
 NO_LIMIT = math.inf
 
 
+class NotCompiled(Exception):
+    """The package was installed without a compiler; the message has the remedy."""
+
+
 class Service(NamedTuple):
     """Structure and costs of a service. Costs are in seconds; the flags are 0 or 1.
 
@@ -110,11 +114,13 @@ def serve(
 
 @cache
 def _library() -> ctypes.CDLL:
-    """Load the compiled loop. Raises OSError with the remedy if the package lacks it."""
-    path = __file__.removesuffix("serving.py") + "_serving.so"
+    """Load the compiled loop. Raises NotCompiled with the remedy if the package lacks it."""
     try:
-        library = ctypes.CDLL(path)
+        library = ctypes.CDLL(__file__.removesuffix("serving.py") + "_serving.so")
     except OSError as problem:
-        raise OSError(f"{path} cannot be loaded ({problem}); install the package again, for this machine") from None
+        raise NotCompiled(
+            f"this installation lacks the compiled loop that an estimate simulates with ({problem}): install a wheel for this "
+            "platform, or gcc and then the prober again with pip install --force-reinstall --no-deps --no-cache-dir"
+        ) from None
     library.serve_stream.restype = ctypes.c_int64
     return library

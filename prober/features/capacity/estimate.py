@@ -16,13 +16,7 @@ from prober.features.capacity.capacity_model import CapacityModel, Knee
 from prober.features.capacity.fitting import Fit, fit
 from prober.features.capacity.knee import Step, knee
 from prober.features.capacity.replay import SAMPLE_SIZE, Background, RequestLengths, background
-from prober.features.capacity.sweep_record import (
-    Record,
-    RequestRecord,
-    Stage,
-    observed,
-    settled_requests,
-)
+from prober.features.capacity.sweep_record import Record, RequestRecord, Stage, observed, settled_requests
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity, Mix, RateEvents, Verdict, agreed, holds_at, undecided_events
 from prober.statistics.quantiles import probability_of_at_least
@@ -53,9 +47,8 @@ SHORT_STAGE_BIAS = 0.2
 GROWTH_PER_S, MAX_BIAS = log(1.15) / 4, 0.5
 LONG_STAGE_S = 20.0
 ERROR_OF_FRACTIONS = 0.14
-ERROR_BEFORE_BREACHES = (
-    0.5  # instead, if the sending ended before the target's limit: the tail of the latencies is extrapolated
-)
+# Instead, if the sending ended before the target's limit: the tail of the latencies is extrapolated.
+ERROR_BEFORE_BREACHES = 0.5
 MIN_BREACHES = 2  # for an estimate by fractions
 # That the share does not rise with the rate: above it, breaches are no knee; the same for a model that knows the engine's page.
 MAX_FLAT_PROBABILITY, MAX_FLAT_WITH_PAGE = 0.5, 0.65

@@ -17,6 +17,7 @@ from signal import SIGKILL
 from prober.features.capacity.sweep_record import Record
 from prober.net.libc import end_with_parent
 from prober.results.capacity import Capacity
+from prober.simulation.serving import NotCompiled
 
 NICENESS = 10
 OOM_SCORE = 1000  # when memory is short the kernel ends this process first, and the prober keeps its measurements
@@ -53,8 +54,10 @@ async def estimate_in_process(record: Record, seed: int) -> tuple[Capacity, ...]
             "the process of the estimate was killed by signal 9; out of memory? An estimate takes 100 MB beside the prober: "
             "raise the limit of memory"
         )
+    text = errors.decode(errors="replace").strip()
+    if code == os.EX_UNAVAILABLE:
+        raise EstimateFailed(text)
     if code != 0:
-        text = errors.decode(errors="replace").strip()
         log.error("the process of an estimate failed: %s", text)
         how = f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
         last = text.rpartition("\n")[2] or "it wrote no error"
@@ -73,7 +76,11 @@ def main(parent: int) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from prober.features.capacity.estimate import estimate_capacity  # loads numpy
 
-    pickle.dump(estimate_capacity(*pickle.load(sys.stdin.buffer)).capacities, sys.stdout.buffer)
+    try:
+        pickle.dump(estimate_capacity(*pickle.load(sys.stdin.buffer)).capacities, sys.stdout.buffer)
+    except NotCompiled as problem:
+        sys.stderr.write(str(problem))
+        sys.exit(os.EX_UNAVAILABLE)
 
 
 if __name__ == "__main__":

@@ -54,9 +54,8 @@ BUDGET_FACTORS = (
     tuple(exp(0.02 * n) for n in range(-6, 7)),
     tuple(exp(0.004 * n) for n in range(-5, 6)),
 )
-USUAL_ADVANTAGE = (
-    10.0  # in cost: without it the mean error of independent sweeps is 12% instead of 11% (docs/methods.md)
-)
+# In cost: without it the mean error of independent sweeps is 12% instead of 11% (docs/methods.md).
+USUAL_ADVANTAGE = 10.0
 # Tried limits of running sequences, as multiples of the most that ran. Without them the mean error of independent sweeps without a
 # page is 24% instead of 21% (docs/methods.md).
 SLOT_FACTORS = (1, 1.03, 1.07, 1.12, 1.2, 1.3, 1.45, 1.6, 1.8, 2, 2.5)

@@ -199,12 +199,7 @@ class SloMonitor(Monitor):
 def _definition(slo: Slo) -> dict[str, str]:
     threshold = "none" if slo.threshold_s is None else duration_text(slo.threshold_s)
     objective, window = format_percent(slo.objective), duration_text(slo.window_s)
-    return {
-        "signal": slo.signal,
-        "threshold": threshold,
-        "objective": objective,
-        "window": window,
-    }
+    return {"signal": slo.signal, "threshold": threshold, "objective": objective, "window": window}
 
 
 SavedCounts = Mapping[tuple[str, Slo], tuple[int, Any]]
