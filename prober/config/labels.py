@@ -24,7 +24,7 @@ LABEL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 # Labels of the prober's series and rules, and of every alert.
 _OWN_LABELS = (
     "alertname alertstate bound budget cause check direction discovery engine event gpu kind le load long measure model name part "
-    "percentile period phase point quantile rank reason service_tier severity shard shards short signal since slo source "
+    "period phase quantile rank reason service_tier severity shard shards short signal since slo source "
     "stage state target task text unit uuid vantage verdict version what window workload"
 )
 OWN_LABELS = frozenset(_OWN_LABELS.split())

@@ -508,50 +508,41 @@ def curve_of(prober: str, stages: dict[str, float], knee: float, success: int | 
         },
         f'llmslo_sweep_last_end_timestamp_seconds{{{of},reason="guard"}}': f"{end}",
         f'llmslo_slo_threshold_seconds{{{of},workload="w",slo="s",signal="ttft"}}': "0.5",
-        f'llmslo_sweep_stage_latency_seconds{{{of},stage="00",signal="ttft",percentile="p50"}}': "0.2",
-        f'llmslo_sweep_stage_latency_seconds{{{of},stage="00",signal="ttft",percentile="p99"}}': "0.25",
-        f'llmslo_capacity_fit_rate_per_second{{{of},slo="s",point="00"}}': f"{knee / 2:g}",
-        f'llmslo_capacity_fit_latency_seconds{{{of},slo="s",point="00",signal="ttft",percentile="p99"}}': "0.3",
+        f'llmslo_sweep_stage_latency_seconds{{{of},stage="00",signal="ttft",quantile="0.5"}}': "0.2",
+        f'llmslo_sweep_stage_latency_seconds{{{of},stage="00",signal="ttft",quantile="0.99"}}': "0.25",
         **more,
         **found,
     }
 
 
 def test_the_load_curve_is_of_one_sweep_with_its_knee(promtool: Path, tmp_path: Path) -> None:
-    """Of several probers that with the latest capacity, however late another one's sweep was aborted; rates of its stages, of the
-    fitted curve, and of the edges and the middle of the knee. Beside a fitted p99 no measured p50 is drawn. Without a capacity there
-    is no knee, and the latest sweep is shown."""
+    """Of several probers that with the latest capacity, however late another one's sweep was aborted; rates of its stages and of the
+    edges of the knee, whose band reaches the limit. Without a capacity there is no knee, and the latest sweep is shown."""
     old = curve_of("a", {"00": 1.0, "01": 2.0, "02": 3.0}, 3.0, 100, 900)
     new = curve_of("b", {"00": 4.0, "01": 8.0}, 10.0, 200, 200)
     aborted = curve_of("c", {"00": 7.0}, 70.0, None, 999)
     (panel,) = (panel for panel in board("capacity")["panels"] if panel["title"] == "TTFT over load")
     queries = {target["refId"]: without_variables(target["expr"].replace("$one", "t")) for target in panel["targets"]}
 
-    def expected(ref: str, **values: float) -> dict[str, Any]:
-        named = {f'stage="{stage.replace("_", " ").strip()}"': value for stage, value in values.items()}
-        return expects(queries[ref], "0m", named)
+    def expected(ref: str, values: dict[str, float]) -> dict[str, Any]:
+        return expects(queries[ref], "0m", {f'stage="{stage}"': value for stage, value in values.items()})
 
-    knee = {"knee_1": 9.0, "knee_2": 11.0, "estimate_1": 9.98, "estimate_2": 10.02}
-    height = {"knee_1": 0.5, "knee_2": 0.5}
+    edges = "lower", "upper"
     several = [
-        expected("A", _00=4.0, _01=8.0, s_00=5.0, **knee),
-        expected("B"),
-        expected("E", _00=0.25),
-        expected("F"),
-        expected("I", s_00=0.3),
-        expected("J"),
-        expected("K", _00=0.5, _01=0.5, knee_2=0.5),
-        expected("L", **height),
+        expected("A", {"00": 4.0, "01": 8.0, **dict(zip(edges, (9.0, 11.0), strict=True))}),
+        expected("B", {"00": 0.2}),
+        expected("C", {}),
+        expected("E", {"00": 0.25}),
+        expected("F", dict.fromkeys(("00", "01", *edges), 0.5)),
+        expected("G", dict.fromkeys(edges, 0.5)),
     ]
-    alone = [expected("A", _00=7.0, s_00=35.0), expected("L")]
-    unfitted = {name: values for name, values in new.items() if "_fit_" not in name}
-    measured = [expected("B", _00=0.2), expected("E", _00=0.25), expected("I")]
-    cases = [
-        case(old | new | aborted, promql_expr_test=several),
-        case(aborted, promql_expr_test=alone),
-        case(unfitted, promql_expr_test=measured),
-    ]
-    run_cases(promtool, tmp_path, [], cases)
+    alone = [expected("A", {"00": 7.0}), expected("F", {"00": 0.5}), expected("G", {})]
+    run_cases(
+        promtool,
+        tmp_path,
+        [],
+        [case(old | new | aborted, promql_expr_test=several), case(aborted, promql_expr_test=alone)],
+    )
 
 
 @pytest.mark.parametrize("name", FILES)

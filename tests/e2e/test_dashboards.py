@@ -68,7 +68,6 @@ ENOUGH = {
     },
     "capacity": {
         "Headroom D": "its headroom is known",
-        **dict.fromkeys((f"{name} over load J" for name in ("TTFT", "TPOT", "ITL")), "no fit is of another percentile"),
     },
     "engine": {"Requests finished, by reason C": "it counts more reasons than requests"},
 }
@@ -125,9 +124,8 @@ SILENT = {"Streams A", "TTFT A", "ITL A", "TPOT A", "E2E A", "Quantiles now A", 
 
 LABELS: dict[str, tuple[str, ...]] = {
     "workload": ("probe",), "slo": ("start", "flow", "success"), "phase": ("settled",), "signal": ("ttft", "itl", "tpot", "e2e"),
-    "bound": ("lower", "estimate", "upper", "earliest", "latest"), "percentile": ("p50", "p90", "p95", "p99"),
+    "bound": ("lower", "estimate", "upper", "earliest", "latest"), "quantile": ("0.5", "0.9", "0.95", "0.99"),
     "stage": ("00", "01", "02", "03"),
-    "point": ("00", "01", "02", "03"),
     "gpu": ("0", "1"), "state": ("failing", "ready", "met"), "reason": ("shed", "thermal", "power_cap", "rejected", "error"),
     "cause": ("regression",), "event": ("alarm",), "check": ("regex",), "kind": ("prompt", "completion"),
     "unit": ("requests", "tokens"), "period": ("baseline", "since", "present", "usual"), "budget": ("tokens",),

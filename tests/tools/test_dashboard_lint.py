@@ -160,6 +160,7 @@ def test_an_expression_is_read() -> None:
         'max by (a) (rate(x_total{b="1",c!~"d|\\"e"}[$w] offset 1d) / on (f) group_left () y:z:w{} > bool 1.5e3) or {g="h"}'
     )
     assert expression.labels == {"a", "f"}
+    assert parse('min by (a, b) (label_join(x{c="d"}, "b", "", "c"))').labels == {"a"}, "it makes the label b itself"
     assert expression.selectors == (
         Selector("x_total", (("b", "=", "1"), ("c", "!~", 'd|\\"e')), "$w"),
         Selector("y:z:w", ()),

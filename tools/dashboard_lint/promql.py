@@ -42,7 +42,8 @@ class Selector:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """Selectors of an expression, and the labels that it groups or joins by."""
+    """Selectors of an expression, and the labels that it groups or joins by, without those that it names in a string, as label_join
+    does."""
 
     selectors: tuple[Selector, ...]
     labels: frozenset[str]
@@ -79,7 +80,7 @@ def parse(text: str) -> Expression:
     """Parse an expression. Raises InvalidExpression."""
     tokens = tokenize(text)
     check_brackets(tokens)
-    selectors, labels = [], set[str]()
+    selectors, labels, named = [], set[str](), set[str]()
     at = 0
     while at < len(tokens):
         kind, word = tokens[at]
@@ -90,8 +91,10 @@ def parse(text: str) -> Expression:
         elif word == "{" or (kind == "name" and after != "(" and word not in KEYWORDS | AGGREGATIONS):
             at, selector = _selector(tokens, at)
             selectors.append(selector)
+        elif kind == "string":
+            named.add(word[1:-1])
         at += 1
-    return Expression(tuple(selectors), frozenset(labels))
+    return Expression(tuple(selectors), frozenset(labels - named))
 
 
 def _selector(tokens: list[tuple[str, str]], at: int) -> tuple[int, Selector]:

@@ -19,12 +19,13 @@ from prober.exposition.dashboards.style import (
 )
 from prober.exposition.families import AnySeries
 from prober.features.capacity import series as capacity_series
+from prober.statistics.quantiles import percentile_name
 
 RATE_AXIS = "requests per second"
 WITHOUT_POINTS = (("custom.showPoints", "never"),)
 BOUNDS = ("lower", "estimate", "upper")
 MIN_HEADROOM = 0.2  # default of `prober plan`
-PERCENTILES = ("p50", "p90", "p95", "p99")  # of a measured stage
+QUANTILES = (0.5, 0.9, 0.95, 0.99)  # of a measured stage
 ANNOTATION = annotation(
     "Sweep",
     "blue",
@@ -255,73 +256,39 @@ _SUCCESS, _END = (
     f"max by (instance) ({declared}{{{TARGET}}})"
     for declared in (capacity_series.SWEEP_SUCCESS, capacity_series.SWEEP_END)
 )
-NEWEST = f"and on (instance) topk(1, {_SUCCESS} or on () {_END})"
-STAGE_RATES = f"max by (stage) ({capacity_series.SWEEP_STAGE_RATE}{{{TARGET}}} {NEWEST})"
 
 
-def _row_named(name: str, expr: str) -> str:
-    """PromQL that labels the single value of `expr` with stage=`name`, as a row of the table."""
-    return f'label_replace({expr}, "stage", "{name}", "", "")'
+def _of_sweep(*rows: str) -> str:
+    """PromQL for rows by `stage` of the prober whose sweep is shown; of several SLOs, or probers of one name, the smallest value."""
+    return f"min by (stage) (({' or '.join(rows)}) and on (instance) topk(1, {_SUCCESS} or on () {_END}))"
 
 
-def _knees(signal: str, bound: str) -> str:
-    """PromQL for a bound (lower, estimate or upper) of a latency's knee; the lowest over its SLOs."""
-    capacity, judged = capacity_series.CAPACITY, f'llmslo_slo_threshold_seconds{{{TARGET},signal="{signal}"}}'
-    knees = f'{judged} and on (target, slo) {capacity}{{{TARGET},bound="upper"}}'
-    return f'min({capacity}{{{TARGET},bound="{bound}"}} {NEWEST} and on (target, slo) ({knees}))'
+STAGE_RATES = f"{capacity_series.SWEEP_STAGE_RATE}{{{TARGET}}}"
 
 
 def _curve(signal: str) -> Panel:
-    """Latency over the request rate, with the knee, the limit, and the fitted quantile."""
-    name = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL"}[signal]
-
-    def of(percentile: str) -> str:
-        """PromQL for a measured quantile; none if only other quantiles were fitted, beside which it would look like a bad fit."""
-        more = f'{TARGET},signal="{signal}",percentile="{percentile}"'
-        same = fitted(f'="{percentile}"')
-        return f"max by (stage) ({capacity_series.SWEEP_STAGE_LATENCY}{{{more}}} {NEWEST}) unless on () ({fit} unless on () ({same}))"
-
-    def by_point(expr: str) -> str:
-        """PromQL that joins the labels slo and point of `expr` into the label `stage`."""
-        joined = f'label_join(max by (slo, point) ({expr}), "stage", " ", "slo", "point")'
-        return f'label_replace(label_replace({joined}, "slo", "", "", ""), "point", "", "", "")'
-
-    def fitted(match: str) -> str:
-        """PromQL for the fitted quantiles, by a matcher of the percentile."""
-        return f'{capacity_series.FIT_LATENCY}{{{TARGET},signal="{signal}",percentile{match}}} {NEWEST}'
-
-    fit = fitted('!=""')
-    fit_rates = f"{capacity_series.FIT_RATE}{{{TARGET}}} and on (instance, target, slo, point) ({fit})"
+    """Latency over the request rate, with the limit and the knee, whose two edges are rows of their own."""
     judged = f'llmslo_slo_threshold_seconds{{{TARGET},signal="{signal}"}}'
-    height = f'max({capacity_series.SWEEP_STAGE_LATENCY}{{{TARGET},signal="{signal}"}} {NEWEST} or {fit} or {judged})'
-    lower, estimate, upper = (_knees(signal, bound) for bound in BOUNDS)
-    # Two rows are the edges of the band; two more draw a thin line at the estimate.
-    edges = {"knee 1": lower, "knee 2": upper}
-    middle = {"estimate 1": f"{estimate} * 0.998", "estimate 2": f"{estimate} * 1.002"}
-    rates = " or ".join((STAGE_RATES, by_point(fit_rates), *(_row_named(*row) for row in (edges | middle).items())))
-    ends = f"{STAGE_RATES} or {_row_named('knee 2', upper)}"
+    latency = f'{capacity_series.SWEEP_STAGE_LATENCY}{{{TARGET},signal="{signal}"'
+    knee = f'{capacity_series.CAPACITY}{{{TARGET},bound=~"lower|upper"}} and on (target, slo) {judged}'
+    edges = f'label_join({knee}, "stage", "", "bound")'
+    limit = f"+ on () group_left () min({judged})"
     return _trend(
-        f"{name} over load",
-        f"{name} in each stage over the total rate, of the last sweep that found a capacity; without quantiles that have too few "
-        "samples. Dotted: the quantile that the SLO is about, by the engine model that was fitted to the sweep; then only the same "
-        "quantile is shown as measured. "
-        "Band: the interval of the knee. Bad: a knee at a lower rate than before. No band: no knee was found for this latency.",
+        f"{signal.upper()} over load",
+        f"{signal.upper()} in each stage over the total rate, of the last sweep that found a capacity; without quantiles that have too "
+        "few samples. Band: the interval of the knee. The status page draws the same, with the curve that was fitted. "
+        "Bad: a knee at a lower rate than before. No band: no knee was found for this latency.",
         "s",
-        rates,
-        *((of(percentile), percentile) for percentile in PERCENTILES),
-        *((by_point(fitted(f'="{percentile}"')), f"fitted {percentile}") for percentile in PERCENTILES),
-        (by_point(fitted(f'!~"{"|".join(PERCENTILES)}"')), "fitted quantile of the SLO"),
-        (f"0 * ({ends}) + on () group_left () min({judged})", "limit of the SLO"),
-        (" or ".join(_row_named(name, f"{height} and on () {lower}") for name in edges), "knee, 90% interval"),
-        (" or ".join(_row_named(name, f"{height} and on () {lower}") for name in middle), "knee, estimate"),
+        _of_sweep(STAGE_RATES, edges),
+        *((_of_sweep(f'{latency},quantile="{q:g}"}}'), percentile_name(q)) for q in QUANTILES),
+        (f"0 * {_of_sweep(STAGE_RATES, edges)} {limit}", "limit of the SLO"),
+        (f"0 * {_of_sweep(edges)} {limit}", "knee, 90% interval"),
         overrides=[
             dashed("limit of the SLO", in_legend=True),
             named("limit of the SLO", *WITHOUT_POINTS),
-            named("fitted .*", *WITHOUT_POINTS, ("custom.lineStyle", {"fill": "dot", "dash": [2, 6]})),
             fixed_color(
-                "knee, 90% interval", BLUE, *WITHOUT_POINTS, ("custom.lineWidth", 0), ("custom.fillOpacity", 15)
+                "knee, 90% interval", BLUE, *WITHOUT_POINTS, ("custom.lineWidth", 0), ("custom.fillOpacity", 30)
             ),
-            fixed_color("knee, estimate", BLUE, *WITHOUT_POINTS, ("custom.lineWidth", 0), ("custom.fillOpacity", 70)),
         ],
     )
 
@@ -332,8 +299,8 @@ def _frontier() -> Panel:
         "Output tokens per second of the sweep's requests at the rate of each stage over the total rate, of the last sweep that found "
         "a capacity, without stages that were too short to show it. Bad: it levels off below the rate that you need.",
         "short",
-        STAGE_RATES,
-        (f"max by (stage) ({capacity_series.SWEEP_STAGE_TOKENS}{{{TARGET}}} {NEWEST})", "output tokens per second"),
+        _of_sweep(STAGE_RATES),
+        (_of_sweep(f"{capacity_series.SWEEP_STAGE_TOKENS}{{{TARGET}}}"), "output tokens per second"),
         overrides=[],
     )
 

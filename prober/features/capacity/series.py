@@ -87,7 +87,8 @@ SWEEP_END = gauge(
 )
 SWEEP_STAGE_RATE = gauge(
     "llmslo_sweep_stage_rate_per_second",
-    "Total request rate in each stage of the last sweep that gave a figure; until one has, of the last sweep.",
+    "Total request rate in each stage of the last sweep that gave a figure, the stages counted from 00; until one has, of the last "
+    "sweep. The next sweep replaces all.",
     "target",
     "stage",
 )
@@ -100,17 +101,7 @@ SWEEP_STAGE_TOKENS = gauge(
 SWEEP_STAGE_LATENCY = gauge(
     "llmslo_sweep_stage_latency_seconds",
     "Latency in each stage of the same sweep: the median, and other quantiles with enough samples.",
-    *("target", "stage", "signal", "percentile"),
-)
-FIT_RATE = gauge(
-    "llmslo_capacity_fit_rate_per_second",
-    "Total request rate of each point of the curve that the engine model of the same sweep gives for an SLO; absent without a model.",
-    *("target", "slo", "point"),
-)
-FIT_LATENCY = gauge(
-    "llmslo_capacity_fit_latency_seconds",
-    "Latency at each point of that curve: the quantile that the SLO is about.",
-    *("target", "slo", "point", "signal", "percentile"),
+    *("target", "stage", "signal", "quantile"),
 )
 CAPACITY_EXHAUSTION = gauge(
     "llmslo_capacity_exhaustion_timestamp_seconds",

@@ -67,7 +67,6 @@ class SweepSeries:
     def stages(self, result: Result | None) -> None:
         """Replace the shown load curve by that of this result; None removes it."""
         registry, name = self._registry, self._name
-        self._fit(result)
         registry.keep(series.SWEEP_STAGE_RATE, (), name)
         registry.keep(series.SWEEP_STAGE_TOKENS, (), name)
         registry.keep(series.SWEEP_STAGE_LATENCY, (), name)
@@ -79,19 +78,5 @@ class SweepSeries:
             for signal, quantiles in stage.latencies.items():
                 for quantile in quantiles:
                     if quantile.has_enough_samples or quantile.q == 0.5:
-                        labels = (name, label, signal, f"p{100 * quantile.q:g}")
+                        labels = (name, label, signal, f"{quantile.q:g}")
                         registry.show(series.SWEEP_STAGE_LATENCY, quantile.estimate, *labels)
-
-    def _fit(self, result: Result | None) -> None:
-        """Show the fitted latency curves of the result's capacities."""
-        registry, name = self._registry, self._name
-        registry.keep(series.FIT_RATE, (), name)
-        registry.keep(series.FIT_LATENCY, (), name)
-        slos = {slo.name: slo for slo in result.slos} if result is not None else {}
-        for capacity in result.capacities if result is not None else ():
-            if (slo := slos.get(capacity.slo)) is None:
-                continue
-            for point, (per_s, latency_s) in enumerate(capacity.curve):
-                labels = (name, slo.name, f"{point:02d}")
-                registry.show(series.FIT_RATE, per_s, *labels)
-                registry.show(series.FIT_LATENCY, latency_s, *labels, slo.signal, f"p{100 * float(slo.objective):g}")

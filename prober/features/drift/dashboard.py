@@ -43,8 +43,8 @@ def evidence() -> list[Panel]:
             "none",
             *(
                 Query(
-                    f'max by ({SIGNAL}, percentile) ({drift_series.DRIFT_SHIFT}{{{PROBES},percentile=~"p50|p99",bound="{bound}"}})',
-                    f"{{{{target}}}} {{{{workload}}}} {{{{signal}}}} {{{{percentile}}}} {bound}",
+                    f'max by ({SIGNAL}, quantile) ({drift_series.DRIFT_SHIFT}{{{PROBES},quantile=~"0.5|0.99",bound="{bound}"}})',
+                    f"{{{{target}}}} {{{{workload}}}} {{{{signal}}}} quantile {{{{quantile}}}} {bound}",
                 )
                 for bound in ("lower", "estimate", "upper")
             ),
@@ -66,7 +66,7 @@ def evidence() -> list[Panel]:
 
 def _shifted(bound: str) -> str:
     """PromQL for the median since the alarm ÷ the baseline's median, or for a confidence bound of this ratio."""
-    return f'max by ({SIGNAL}) ({drift_series.DRIFT_SHIFT}{{{PROBES},percentile="p50",bound="{bound}"}})'
+    return f'max by ({SIGNAL}) ({drift_series.DRIFT_SHIFT}{{{PROBES},quantile="0.5",bound="{bound}"}})'
 
 
 def baselines() -> Panel:

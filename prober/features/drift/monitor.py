@@ -346,7 +346,7 @@ class TargetDrift(TargetObserver):
             registry.value(series.DRIFT_EVENTS, *labels, verdict.event).inc()
         registry.show(series.DRIFT_SINCE, verdict.since_unix_s if verdict.active else None, *labels)
         ratios = {
-            (*labels, f"p{100 * shift.q:g}", bound): ratio
+            (*labels, f"{shift.q:g}", bound): ratio
             for shift in moved
             for bound, ratio in (("lower", shift.lower), ("estimate", shift.ratio), ("upper", shift.upper))
         }

@@ -77,11 +77,11 @@ def test_a_slower_target_is_told_with_its_shift_and_since_when() -> None:
     since = stage.value("llmslo_drift_since_timestamp_seconds", "ttft")
     assert since is not None
     assert abs(since - 3_050) < 30
-    bounds = [stage.value("llmslo_drift_shift_ratio", "ttft", "p50", bound) for bound in ("lower", "estimate", "upper")]
+    bounds = [stage.value("llmslo_drift_shift_ratio", "ttft", "0.5", bound) for bound in ("lower", "estimate", "upper")]
     lower, estimate, upper = (bound or 0.0 for bound in bounds)
     assert lower < estimate < upper
     assert abs(estimate - 2.0) < 0.15
-    assert stage.value("llmslo_drift_shift_ratio", "ttft", "p99", "estimate") is None, "600 samples are no p99"
+    assert stage.value("llmslo_drift_shift_ratio", "ttft", "0.99", "estimate") is None, "600 samples are no p99"
     assert stage.value("llmslo_drift_active", "itl", "unusual") == 0, "its gaps are as they were"
     stage.feed(2_000, start=6_700)
     assert stage.value("llmslo_drift_active", "ttft", "unusual") == 0
