@@ -44,27 +44,30 @@ class CompiledLoop(BuildHookInterface):  # type: ignore[misc]
         """Compile before the files are collected; a wheel with the loop is for one platform."""
         if self.target_name != "wheel":
             return
-        folder = Path(self.root, FOLDER)
-        built = folder / "_serving.so"
-        built.unlink(missing_ok=True)
+        built = Path(self.root, FOLDER, "_serving.so")
         if platform := os.environ.get("PROBER_PLATFORM"):
             if platform not in PLATFORMS:
                 raise ValueError(f"PROBER_PLATFORM={platform}: known are {', '.join(PLATFORMS)}")
             platform, target = PLATFORMS[platform]
             compiler = [sys.executable, "-m", "ziglang", "cc", "-target", target]
+            built = Path(self.root, "build", target, built.name)  # not beside the source, where this machine's is
+            built.parent.mkdir(parents=True, exist_ok=True)
         else:
             platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
             compiler = _system_compiler() or ([sys.executable, "-m", "ziglang", "cc"] if find_spec("ziglang") else [])
+        built.unlink(missing_ok=True)
         try:
             if not compiler:
                 raise FileNotFoundError("no C compiler: install gcc, or name one in CC")
-            subprocess.run([*compiler, *FLAGS, "-o", str(built), str(folder / "serving.c"), "-lm"], check=True)
+            subprocess.run(
+                [*compiler, *FLAGS, "-o", str(built), str(Path(self.root, FOLDER, "serving.c")), "-lm"], check=True
+            )
         except (OSError, subprocess.CalledProcessError) as problem:
             if "PROBER_PLATFORM" in os.environ:
                 raise
             self.app.display_warning(f"{FOLDER}/serving.c is not compiled, so sweeps will have no estimate: {problem}")
             return
-        build_data["artifacts"].append(f"{FOLDER}/_serving.so")
+        build_data["force_include"][str(built)] = f"{FOLDER}/{built.name}"
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform}"
 
