@@ -21,13 +21,8 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 FOLDER = "prober/simulation"
 # No fused operations: the numbers are the same on every machine. -s: no paths of the machine that built it.
 FLAGS = ("-O2", "-std=c11", "-ffp-contract=off", "-shared", "-fPIC", "-s")
-# The wheels of a release: the platforms of their tags, and the processor and C library that Zig compiles for.
-PLATFORMS = {
-    "manylinux2014_x86_64": ("manylinux2014_x86_64.manylinux_2_17_x86_64", "x86_64-linux-gnu.2.17"),
-    "manylinux2014_aarch64": ("manylinux2014_aarch64.manylinux_2_17_aarch64", "aarch64-linux-gnu.2.17"),
-    "musllinux_1_1_x86_64": ("musllinux_1_1_x86_64", "x86_64-linux-musl"),
-    "musllinux_1_1_aarch64": ("musllinux_1_1_aarch64", "aarch64-linux-musl"),
-}
+# The wheels of a release: what Zig compiles for. None for musl: google-re2 has none either, so pip would need a C++ compiler there.
+PLATFORMS = {"manylinux2014_x86_64": "x86_64-linux-gnu.2.17", "manylinux2014_aarch64": "aarch64-linux-gnu.2.17"}
 COMPILER_PACKAGE = "ziglang; sys_platform == 'linux' or sys_platform == 'darwin'"
 
 
@@ -48,7 +43,7 @@ class CompiledLoop(BuildHookInterface):  # type: ignore[misc]
         if platform := os.environ.get("PROBER_PLATFORM"):
             if platform not in PLATFORMS:
                 raise ValueError(f"PROBER_PLATFORM={platform}: known are {', '.join(PLATFORMS)}")
-            platform, target = PLATFORMS[platform]
+            target = PLATFORMS[platform]
             compiler = [sys.executable, "-m", "ziglang", "cc", "-target", target]
             built = Path(self.root, "build", target, built.name)  # not beside the source, where this machine's is
             built.parent.mkdir(parents=True, exist_ok=True)

@@ -75,9 +75,9 @@ def test_the_package_has_a_page_without_links_into_the_repository(pure: zipfile.
     [
         (
             {"PROBER_PLATFORM": "win32"},
-            "PROBER_PLATFORM=win32: known are manylinux2014_x86_64, manylinux2014_aarch64, ",
+            "PROBER_PLATFORM=win32: known are manylinux2014_x86_64, manylinux2014_aarch64",
         ),
-        ({"PROBER_PLATFORM": "musllinux_1_1_x86_64"}, "ziglang"),
+        ({"PROBER_PLATFORM": "manylinux2014_aarch64"}, "ziglang"),
     ],
 )
 def test_the_wheel_of_a_platform_is_never_one_without_the_loop(
