@@ -22,7 +22,7 @@ from tests.cluster.server import PATCH, UNCACHED, Server
 from tests.deploy.asking import Following, discovery, leased
 from tests.deploy.hardening import IMAGE, pod_specs
 from tests.deploy.rendering import Manifest, chart
-from tests.deploy.shipped import CHARTS, OVERLAYS, SHARDED, flag, sets, workload
+from tests.deploy.shipped import CHARTS, OVERLAYS, SHARDED, flag, one, sets, workload
 from tests.processes import Daemon, Mock, get, until
 
 Json = dict[str, Any]
@@ -131,6 +131,15 @@ def test_a_field_that_does_not_exist_is_noticed(server: Server, manifests: dict[
     wrong["spec"]["template"]["spec"]["containers"][0]["livelinessProbe"] = {"periodSeconds": 1}
     with pytest.raises(AssertionError, match="livelinessProbe"):
         assert lost(wrong, apply(server, server.namespace("wrong"), [wrong])[0]) == []
+
+
+def test_a_sidecar_without_a_configuration_is_refused(server: Server, manifests: dict[str, list[Manifest]]) -> None:
+    """As components/sidecar is before a replacement names the engine's ConfigMap: the error names the field that is empty."""
+    forgotten = copy.deepcopy(one(manifests["overlays/vllm"], "Deployment"))
+    (config,) = (each for each in forgotten["spec"]["template"]["spec"]["volumes"] if "configMap" in each)
+    config["configMap"]["name"] = ""
+    with pytest.raises(AssertionError, match=r"configMap\.name: Required value"):
+        apply(server, server.namespace("forgotten"), [forgotten])
 
 
 def pods(manifests: dict[str, list[Manifest]]) -> Iterator[tuple[str, Json]]:

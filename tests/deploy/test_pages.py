@@ -37,11 +37,23 @@ MONITORS = yaml.safe_load((KUSTOMIZE / MONITORING / "kustomization.yaml").read_t
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
-    """A reader's folder beside the overlays, with an engine of theirs."""
+    """A reader's folder beside the overlays."""
     shutil.copytree(KUSTOMIZE, tmp_path / "kustomize")
     folder = tmp_path / "kustomize/overlays/mine"
     folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def beside_engine(tmp_path: Path) -> Path:
+    """A reader's folder outside the repository, beside a clone of it: an engine of theirs, and what README.md copies there."""
+    (tmp_path / "llm-slo-prober").symlink_to(ROOT)
+    folder = tmp_path / "mine"
+    folder.mkdir()
     shutil.copy(KUSTOMIZE / "overlays/vllm/engine.yaml", folder)
+    copies = {command for page in SIDECARS for command in re.findall(r"^cp -r .* \.", (ROOT / page).read_text(), re.M)}
+    (command,) = copies
+    subprocess.run(shlex.split(command), cwd=folder, check=True)
     return folder
 
 
@@ -64,21 +76,40 @@ def alike(manifests: list[Manifest]) -> list[Manifest]:
 
 @pytest.mark.parametrize("page", SIDECARS)
 def test_the_sidecar_of_a_page_is_that_of_the_overlay(
-    kubectl: Path, shipped: dict[str, list[Manifest]], mine: Path, page: str
+    kubectl: Path, shipped: dict[str, list[Manifest]], beside_engine: Path, page: str
 ) -> None:
-    """Nothing more and nothing less: no monitor of a Service that is not there."""
+    """Outside the repository; nothing more and nothing less: no monitor of a Service that is not there."""
     config = next(block for block in blocks(page) if block.startswith("# prober.yaml"))
-    manifests = put_together(kubectl, mine, kustomization(page), config)
+    manifests = put_together(kubectl, beside_engine, kustomization(page), config)
     assert alike(manifests) == alike(shipped["overlays/vllm"])
     ((pod, container),) = containers(one(manifests, "Deployment"))
     assert faults(pod, container) == []
     assert one(manifests, "ConfigMap")["data"]["prober.yaml"] == config
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guides/sidecar.md", FLEET])
-def test_the_image_of_a_page_is_that_of_its_reader(kubectl: Path, mine: Path, page: str) -> None:
+@pytest.mark.parametrize("wrong", ["a label that is missing", "another Deployment", "a ConfigMap of another name"])
+def test_a_sidecar_without_its_configuration_is_not_applied(kubectl: Path, beside_engine: Path, wrong: str) -> None:
+    """kubectl refuses it, or the name of the ConfigMap is empty, which the API server refuses (tests/cluster)."""
+    ours = kustomization("docs/guides/sidecar.md")
+    engine = beside_engine / "engine.yaml"
+    (replacement,) = ours["replacements"]
+    if wrong == "another Deployment":
+        replacement["targets"][0]["select"]["name"] = "another"
+        pod = workload(put_together(kubectl, beside_engine, ours))["spec"]["template"]["spec"]
+        assert [volume["configMap"]["name"] for volume in pod["volumes"] if "configMap" in volume] == [""]
+        return
+    if wrong == "a label that is missing":
+        engine.write_text(engine.read_text().replace('    llm-slo-prober/sidecar: "true"\n', ""))
+    else:
+        replacement["source"]["name"] = "another"
+    with pytest.raises(RuntimeError, match=r"unable to find field .*llm-slo-prober-config|nothing selected by"):
+        put_together(kubectl, beside_engine, ours)
+
+
+@pytest.mark.parametrize("page", [*SIDECARS, FLEET])
+def test_the_image_of_a_page_is_that_of_its_reader(kubectl: Path, mine: Path, beside_engine: Path, page: str) -> None:
     """`images:` reaches the prober's container wherever it stands, and no other."""
-    manifests = put_together(kubectl, mine, kustomization(page))
+    manifests = put_together(kubectl, beside_engine if page in SIDECARS else mine, kustomization(page))
     pod = workload(manifests)["spec"]["template"]["spec"]
     images = {container["image"] for container in (*pod.get("initContainers", ()), *pod["containers"])}
     assert images - {"vllm/vllm-openai:v0.11.0"} == {PUSHED}
@@ -153,15 +184,16 @@ def test_a_further_label_of_the_pods_is_patched_in(kubectl: Path, mine: Path) ->
     assert one(manifests, "PodMonitor")["spec"]["podTargetLabels"][-1] == "team"
 
 
-def test_the_classic_sidecar_is_the_native_one_beside_the_engine(kubectl: Path, mine: Path) -> None:
+def test_the_classic_sidecar_is_the_native_one_beside_the_engine(kubectl: Path, beside_engine: Path) -> None:
     """The same container among the engine's, after it; an init container of the engine's stays where it is."""
     guide = kustomization("docs/guides/sidecar.md")
-    engine = mine / "engine.yaml"
+    engine = beside_engine / "engine.yaml"
+    shutil.copytree(KUSTOMIZE / "components/sidecar-classic", beside_engine / "sidecar-classic")
     own = "      initContainers: [{name: fetch, image: fetch}]\n      containers:\n"
     engine.write_text(engine.read_text().replace("      containers:\n", own, 1))
-    native = one(put_together(kubectl, mine, guide), "Deployment")["spec"]["template"]["spec"]
+    native = one(put_together(kubectl, beside_engine, guide), "Deployment")["spec"]["template"]["spec"]
     guide["components"] = [part + "-classic" for part in guide["components"]]
-    classic = one(put_together(kubectl, mine, guide), "Deployment")["spec"]["template"]["spec"]
+    classic = one(put_together(kubectl, beside_engine, guide), "Deployment")["spec"]["template"]["spec"]
     (sidecar,) = (each for each in native["initContainers"] if each["name"] == "llm-slo-prober")
     assert sidecar.pop("restartPolicy") == "Always"
     assert [each["name"] for each in classic["initContainers"]] == ["fetch"]
@@ -169,13 +201,15 @@ def test_the_classic_sidecar_is_the_native_one_beside_the_engine(kubectl: Path, 
     assert classic["volumes"] == native["volumes"]
 
 
-def test_the_component_for_gpus_asks_for_the_runtime(kubectl: Path, mine: Path) -> None:
+def test_the_component_for_gpus_asks_for_the_runtime(kubectl: Path, beside_engine: Path) -> None:
     """All GPUs by NVML alone, through NVIDIA's runtime, and none for itself; without the component the runtime is the node's."""
     guide = kustomization("docs/guides/sidecar.md")
-    assert "runtimeClassName" not in one(put_together(kubectl, mine, guide), "Deployment")["spec"]["template"]["spec"]
-    assert "`../../components/gpu`" in (ROOT / "docs/guides/sidecar.md").read_text()
-    guide["components"].append("../../components/gpu")
-    deployment = one(put_together(kubectl, mine, guide), "Deployment")
+    plain = one(put_together(kubectl, beside_engine, guide), "Deployment")
+    assert "runtimeClassName" not in plain["spec"]["template"]["spec"]
+    assert "`components/gpu`" in (ROOT / "docs/guides/sidecar.md").read_text()
+    shutil.copytree(KUSTOMIZE / "components/gpu", beside_engine / "gpu")
+    guide["components"].append("gpu")
+    deployment = one(put_together(kubectl, beside_engine, guide), "Deployment")
     pod = deployment["spec"]["template"]["spec"]
     assert pod["runtimeClassName"] == "nvidia"
     (sidecar,) = pod["initContainers"]

@@ -29,8 +29,6 @@ targets:
   - {url: "http://127.0.0.1:8000", probes: [{workload: tiny}]}
 """
 """SLOs by the names that the shipped rules have, with thresholds that a busy machine does not miss."""
-UNNAMED = "name-of-your-configmap"
-"""What the component names until a kustomization puts in its own."""
 BROKEN = CONFIG.replace("99.5%", "995%")
 # Refuses connections for so long, as vLLM does while it loads, and is then the mock engine.
 LOADING = "import os, sys, time; time.sleep(float(sys.argv[1])); os.execvp('python', ['python', '-m', 'prober', 'mock', *sys.argv[2:]])"
@@ -101,7 +99,7 @@ class Scene:
         self.cluster.kubectl("delete", "namespace", self.namespace, "--wait=false")
 
     def deploy(self, app: str = "llama", replicas: int = 1, loads_s: float = 0, config: str = CONFIG) -> None:
-        """The engine with the sidecar, scraped by the PodMonitor. An empty `config` leaves the ConfigMap and its name out."""
+        """The engine with the sidecar, scraped by the PodMonitor. With an empty `config` there is no ConfigMap of its name."""
         name = f"{app}-prober"
         mounts = {
             "select": {"kind": "Deployment", "name": app},
@@ -111,11 +109,11 @@ class Scene:
         kustomization: Json = {
             "resources": ["engine.yaml"],
             "components": [f"…/components/{sidecar}", "…/components/prometheus-operator/podmonitor"],
+            "configMapGenerator": [
+                {"name": name, "files": ["prober.yaml"], "options": {"disableNameSuffixHash": True}}
+            ],
+            "replacements": [{"source": {"kind": "ConfigMap", "name": name}, "targets": [mounts]}],
         }
-        if config:
-            files_of_map = {"name": name, "files": ["prober.yaml"], "options": {"disableNameSuffixHash": True}}
-            kustomization["configMapGenerator"] = [files_of_map]
-            kustomization["replacements"] = [{"source": {"kind": "ConfigMap", "name": name}, "targets": [mounts]}]
         files = {
             "engine": json.dumps(
                 {"apiVersion": "v1", "kind": "List", "items": [mock_engine(app, replicas, loads_s), service(app)]}
@@ -123,7 +121,7 @@ class Scene:
             "prober": config,
         }
         manifests = rendered(self.folder / app, kustomization, **files)
-        self.cluster.apply(manifests, self.namespace)
+        self.cluster.apply([each for each in manifests if config or each["kind"] != "ConfigMap"], self.namespace)
         self.prometheus.job(self.namespace, next(each for each in manifests if each["kind"] == "PodMonitor"), CONTAINER)
 
     def volumes(self, count: int) -> None:

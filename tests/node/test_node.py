@@ -19,7 +19,7 @@ from tests.node.cluster import Cluster, Endpoints
 from tests.node.fleet import ENGINES, FLEET, PROBER, TOKEN_S, Fleet, sweeping
 from tests.node.monitoring import Prometheus
 from tests.node.release import Release, resolving
-from tests.node.scene import BROKEN, CONFIG, CONTAINER, UNNAMED, Scene, mock_engine, rendered
+from tests.node.scene import BROKEN, CONFIG, CONTAINER, Scene, mock_engine, rendered
 from tests.processes import until
 
 Json = dict[str, Any]
@@ -236,7 +236,7 @@ def test_started_without_a_configuration(scene: Scene, first: str) -> None:
         else:
             path = scene.folder / "prober.yaml"
             path.write_text(CONFIG)
-            scene.kubectl("create", "configmap", UNNAMED, f"--from-file={path}")
+            scene.kubectl("create", "configmap", "llama-prober", f"--from-file={path}")
         until(lambda: scene.value("llmslo_config_last_reload_successful") == 1, "the file", FOLLOWS_S)
         scene.until_probed()
         assert (scene.bad(), endpoints.flaps) == (0, 0)
