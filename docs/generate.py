@@ -31,6 +31,7 @@ from prober.web.api_types import BegunAnswer, EventAnswer, PausedAnswer, ProbeAn
 from prober.web.targets import TargetAnswer
 from tests import refusals
 from tools import shape
+from tools.chart_values import values_table, with_descriptions
 
 DOCS = Path(__file__).parent
 DEPLOY = DOCS.parent / "deploy"
@@ -219,12 +220,15 @@ def files() -> dict[Path, str]:
         wanted[page] = replace_block(wanted.get(page) or page.read_text(), block, table)
     wanted[DOCS / "config.schema.json"] = json.dumps(json_schema(), indent=2, sort_keys=True) + "\n"
     wanted[OPENAPI] = openapi()
-    kustomize = DEPLOY / "kustomize"
+    chart, kustomize = DEPLOY / "chart", DEPLOY / "kustomize"
+    values, schema, readme = (chart / name for name in ("values.yaml", "values.schema.json", "README.md"))
+    wanted[schema] = with_descriptions(schema.read_text(), values.read_text())
+    wanted[readme] = replace_block(readme.read_text(), "values", values_table(values.read_text()))
     for config, rules, operators in (
         (DEPLOY / "prober.yaml", DEPLOY / "prometheus/rules.yaml", DEPLOY / "prometheus/prometheusrule.yaml"),
         (  # one set for every prober of a cluster
             None,
-            DEPLOY / "chart/rules.yaml",
+            chart / "rules.yaml",
             kustomize / "components/prometheus-operator/rules/prometheusrule.yaml",
         ),
         (DEPLOY / "compose/prober.yaml", DEPLOY / "compose/rules.yaml", None),

@@ -21,13 +21,13 @@ from tests.cluster.kinds import POLICY, as_of, definitions
 from tests.cluster.server import PATCH, UNCACHED, Server
 from tests.deploy.asking import Following, discovery, leased
 from tests.deploy.hardening import IMAGE, pod_specs
-from tests.deploy.rendering import Manifest, chart
+from tests.deploy.rendering import FULLNAME, Manifest, chart
 from tests.deploy.shipped import CHARTS, OVERLAYS, SHARDED, flag, one, sets, workload
 from tests.processes import Daemon, Mock, get, until
 
 Json = dict[str, Any]
 NAMESPACE = "llm"  # where the chart is rendered for
-ACCOUNT = (NAMESPACE, "prober")
+ACCOUNT = (NAMESPACE, FULLNAME)
 EVERYTHING = [*OVERLAYS, *CHARTS, "rollouts"]
 
 
@@ -167,7 +167,7 @@ def pods(manifests: dict[str, list[Manifest]]) -> Iterator[tuple[str, Json]]:
 def with_accounts(server: Server, namespace: str) -> str:
     """The namespace, with the service accounts that the pods of the manifests name."""
     server.namespace(namespace)
-    for name in ("default", "llm-slo-prober", "prober"):
+    for name in ("default", "llm-slo-prober", FULLNAME):
         server.made(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": name}})
     return f"/api/v1/namespaces/{namespace}/pods"
 
@@ -234,7 +234,7 @@ def test_the_account_may_do_what_it_does_and_nothing_else(sharded: Server) -> No
         for name in (
             "",
             *(leases if resource == "leases" else ()),
-            *(["prober-4", "other"] if resource == "leases" else ()),
+            *([f"{FULLNAME}-4", "other"] if resource == "leases" else ()),
         )
     }
     allowed = {each for each in asked if sharded.may(ACCOUNT, *each)}
@@ -246,7 +246,10 @@ def test_the_account_may_do_what_it_does_and_nothing_else(sharded: Server) -> No
             for read in READ
         ),
         *((NAMESPACE, verb, "coordination.k8s.io", "leases", name) for verb in ("get", "update") for name in leases),
-        *((NAMESPACE, "create", "coordination.k8s.io", "leases", name) for name in ("", *leases, "prober-4", "other")),
+        *(
+            (NAMESPACE, "create", "coordination.k8s.io", "leases", name)
+            for name in ("", *leases, f"{FULLNAME}-4", "other")
+        ),
     }
     assert allowed == wanted
 

@@ -51,7 +51,6 @@ def faults(pod: dict[str, Any], container: dict[str, Any], *, asks: bool = False
         "request of CPU": "cpu" in requests,
         "request of memory": "memory" in requests,
         "limit of memory": "memory" in limits,
-        "no limit of CPU": "cpu" not in limits,
         "no GPU of its own": not any("gpu" in name for name in (*limits, *requests)),
         "a token if it asks, else none": not ours or pod.get("automountServiceAccountToken") is asks,
         "no addresses of Services in its environment": not ours or pod.get("enableServiceLinks") is False,

@@ -15,6 +15,9 @@ from tests.conftest import absent
 ROOT = Path(__file__).parents[2]
 KUSTOMIZE = ROOT / "deploy/kustomize"
 CHART = ROOT / "deploy/chart"
+RELEASE = "prober"
+FULLNAME = "prober-llm-slo-prober"
+"""Name of the objects of that release."""
 HELM_3, HELM_4 = ROOT / ".tools/usr/bin/helm", ROOT / ".tools/helm4"
 
 Manifest = dict[str, Any]
@@ -52,14 +55,14 @@ class Refused(Exception):
     """Helm will not render it; in its words."""
 
 
-def helm(program: Path, release: str, over: Mapping[str, Any]) -> list[Manifest]:
-    """The chart's manifests by HELM_3 or HELM_4, in the namespace `llm`. Raises Refused."""
+def helm(program: Path, release: str, over: Mapping[str, Any], *options: str) -> list[Manifest]:
+    """The chart's manifests by HELM_3, with options of `helm template`, or HELM_4, in the namespace `llm`. Raises Refused."""
     if not program.exists():
         absent(f"no {program}: `make tools` fetches it; Helm 3 where npm is")
     if program == HELM_4:
         words = [sys.executable, str(Path(__file__).with_name("helm4.py")), str(CHART), release, "llm"]
-    else:  # it holds itself for a release of Kubernetes of its own time, before the chart's `kubeVersion`
-        words = [str(program), "template", release, str(CHART), "--namespace=llm", "--kube-version=1.30", "--values=-"]
+    else:  # for a Kubernetes of its own time, 1.25
+        words = [str(program), "template", release, str(CHART), "--namespace=llm", "--values=-", *options]
     env = {**os.environ, "PYTHONPATH": str(HELM_4)}
     done = subprocess.run(words, input=json.dumps(over), capture_output=True, text=True, check=False, env=env)
     if done.returncode:
@@ -67,6 +70,6 @@ def helm(program: Path, release: str, over: Mapping[str, Any]) -> list[Manifest]
     return documents(done.stdout)
 
 
-def chart(release: str = "prober", **over: Any) -> list[Manifest]:
+def chart(release: str = RELEASE, **over: Any) -> list[Manifest]:
     """The chart's manifests."""
     return helm(HELM_3 if HELM_3.exists() else HELM_4, release, over)

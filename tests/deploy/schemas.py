@@ -28,7 +28,17 @@ def listed(item: dict[str, Any]) -> dict[str, Any]:
     return {"type": "array", "minItems": 1, "items": item}
 
 
-RELABELING = record("targetLabel", "replacement", targetLabel=TEXT, replacement=TEXT, action={"enum": ["replace"]})
+RELABELING = record(
+    targetLabel=TEXT,
+    replacement=TEXT,
+    sourceLabels=listed(TEXT),
+    regex=TEXT,
+    action={"enum": ["replace", "drop"]},
+)
+HISTOGRAMS = {
+    name: {"type": "boolean"}
+    for name in ("scrapeNativeHistograms", "scrapeClassicHistograms", "convertClassicHistogramsToNHCB")
+}
 KEY = record("name", "key", name=TEXT, key=TEXT)  # of a Secret
 BASIC_AUTH = record("username", "password", username=KEY, password=KEY)
 TLS = record("ca", ca=record("secret", secret=KEY), serverName=TEXT)
@@ -37,7 +47,9 @@ ENDPOINT = record(
     port=TEXT,
     path=TEXT,
     interval=SPAN,
+    scrapeTimeout=SPAN,
     relabelings=listed(RELABELING),
+    metricRelabelings=listed(RELABELING),
     scheme={"enum": ["http", "https"]},
     tlsConfig=TLS,
     basicAuth=BASIC_AUTH,
@@ -64,7 +76,7 @@ SCALING = record(
 
 SPECS: dict[tuple[str, str], dict[str, Any]] = {
     ("monitoring.coreos.com/v1", "ServiceMonitor"): record(
-        "selector", "endpoints", jobLabel=TEXT, selector=SELECTOR, endpoints=listed(ENDPOINT)
+        "selector", "endpoints", jobLabel=TEXT, selector=SELECTOR, endpoints=listed(ENDPOINT), **HISTOGRAMS
     ),
     ("monitoring.coreos.com/v1", "PodMonitor"): record(
         "selector",
@@ -72,6 +84,8 @@ SPECS: dict[tuple[str, str], dict[str, Any]] = {
         selector=SELECTOR,
         podTargetLabels=listed(TEXT),
         podMetricsEndpoints=listed(ENDPOINT),
+        namespaceSelector=record(any={"type": "boolean"}, matchNames=listed(TEXT)),
+        **HISTOGRAMS,
     ),
     ("monitoring.coreos.com/v1alpha1", "ScrapeConfig"): record(
         "staticConfigs",

@@ -19,17 +19,54 @@ OVERLAYS = [
 ]
 FULL: dict[str, Any] = {
     "persistence": {"enabled": True, "storageClassName": "fast"},
-    "secrets": [{"name": "llm-token", "mountPath": "/var/run/secrets/llm"}],
-    "env": [{"name": "ENGINE_KEY", "valueFrom": {"secretKeyRef": {"name": "engine", "key": "api-key"}}}],
+    "extraSecretMounts": [{"name": "token", "secretName": "llm-token", "mountPath": "/var/run/secrets/llm"}],
+    "extraVolumes": [{"name": "scratch", "emptyDir": {"sizeLimit": "1Mi"}}],
+    "extraVolumeMounts": [{"name": "scratch", "mountPath": "/var/lib/scratch"}],
+    "extraEnv": [{"name": "ENGINE_KEY", "valueFrom": {"secretKeyRef": {"name": "engine", "key": "api-key"}}}],
     "extraArgs": ["--web.enable-admin-api"],
     "web": {"configSecret": "prober-web", "tlsSecret": "prober-tls"},
     "networkPolicy": {"egress": [{"to": [{"ipBlock": {"cidr": "198.51.100.0/24"}}], "ports": [{"port": 8000}]}]},
-    "serviceMonitor": {"enabled": True, "labels": {"release": "stack"}, "basicAuthSecret": "prober-reader"},
+    "serviceMonitor": {
+        "enabled": True,
+        "labels": {"release": "stack"},
+        "basicAuthSecret": "prober-reader",
+        "scrapeTimeout": "10s",
+        "relabelings": [{"targetLabel": "cluster", "replacement": "eu"}],
+        "metricRelabelings": [{"action": "drop", "sourceLabels": ["__name__"], "regex": "llmslo_chunk_gap_seconds.*"}],
+        "scrapeNativeHistograms": True,
+        "scrapeClassicHistograms": True,
+        "convertClassicHistogramsToNHCB": True,
+    },
+    "podMonitor": {
+        "enabled": True,
+        "namespaceSelector": {"any": True},
+        "relabelings": [{"targetLabel": "cluster", "replacement": "eu"}],
+        "convertClassicHistogramsToNHCB": True,
+    },
     "probe": {"enabled": True, "targets": ["llama"], "labels": {"release": "stack"}},
     "prometheusRule": {"enabled": True, "rules": "groups: [{name: of-mine, rules: [{record: 'a:b:c', expr: up}]}]\n"},
     "dashboards": {"enabled": True},
-    "image": {"digest": "sha256:" + "0" * 64},
+    "image": {"repository": "registry.example/llm-slo-prober", "digest": "sha256:" + "0" * 64},
+    "imagePullSecrets": [{"name": "registry"}],
     "priorityClassName": "high",
+    "nodeSelector": {"kubernetes.io/arch": "amd64"},
+    "tolerations": [{"key": "dedicated", "operator": "Exists", "effect": "NoSchedule"}],
+    "affinity": {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [{"key": "gpu", "operator": "DoesNotExist"}]}]
+            }
+        }
+    },
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    ],
+    "commonLabels": {"app.kubernetes.io/part-of": "inference"},
+    "podLabels": {"team": "inference"},
+    "podAnnotations": {"sidecar.istio.io/inject": "false"},
+    "resources": {"limits": {"cpu": "100m"}},
+    "service": {"type": "NodePort", "port": 80, "annotations": {"a.example/b": "c"}, "labels": {"team": "inference"}},
+    "serviceAccount": {"annotations": {"a.example/role": "reader"}},
 }
 # Four probers with a share each, which find their targets; pages over TLS.
 SHARDED: dict[str, Any] = {

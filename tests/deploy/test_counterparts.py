@@ -12,16 +12,18 @@ from tests.deploy.shipped import COUNTERPARTS, RULES
 
 RELEASE = "llm-slo-prober"
 """Kustomize's names; the chart's are those of its release."""
-HELMS = ("app.kubernetes.io/instance", "imagePullPolicy")
+HELMS = (
+    *(f"app.kubernetes.io/{name}" for name in ("instance", "version", "managed-by")),
+    *("helm.sh/chart", "imagePullPolicy", "unhealthyPodEvictionPolicy"),  # the last since Kubernetes 1.26
+)
 SETS: dict[str, dict[str, Any]] = {"base": {}} | COUNTERPARTS
 
 
 def cleaned(value: Any) -> Any:
-    """Without Helm's label and policy, the namespace that it knows and kustomize does not, and choices that nobody made."""
+    """Without Helm's label and policy, and the namespace that it knows and kustomize does not."""
     if isinstance(value, dict):
         left = {key: cleaned(part) for key, part in value.items() if key not in HELMS}
-        idle = [("namespace", "llm"), ("nodeSelector", {}), ("tolerations", [])]
-        return {key: part for key, part in left.items() if (key, part) not in idle}
+        return {key: part for key, part in left.items() if (key, part) != ("namespace", "llm")}
     if isinstance(value, list):
         return [cleaned(part) for part in value]
     return value.replace(f"{RELEASE}.llm.svc", RELEASE) if isinstance(value, str) else value

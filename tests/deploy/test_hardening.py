@@ -88,7 +88,6 @@ GIVEN: list[tuple[Whose, str, str, Any]] = [
     (anything, "pod", "volumes", [{"name": "host", "hostPath": {"path": "/"}}]),
     (anything, "pod", "volumes", [{"name": "far", "nfs": {"server": "files.example", "path": "/"}}]),
     (anything, "container", "ports", [{"name": "http", "containerPort": 9742, "hostPort": 9742}]),
-    (anything, "container", "resources", {"requests": BOTH, "limits": BOTH}),
     (anything, "container", "resources", {"requests": BOTH, "limits": {"memory": 1, "gpu": 1}}),
     (daemon, "pod", "terminationGracePeriodSeconds", 15),  # too little to drain
     (daemon, "container", "startupProbe", PROBE),  # would hold an engine up

@@ -17,7 +17,7 @@ from prober import __version__
 from prober.daemon.registry import ALL as ALL_SERIES
 from tests.commands import prober
 from tests.deploy.hardening import PROBED, containers
-from tests.deploy.rendering import CHART, KUSTOMIZE, ROOT, Manifest, chart, documents, values
+from tests.deploy.rendering import CHART, FULLNAME, KUSTOMIZE, ROOT, Manifest, chart, documents, values
 from tests.deploy.schemas import custom
 from tests.deploy.shipped import (
     CHARTS,
@@ -229,7 +229,7 @@ def test_who_speaks_tls_agrees(shipped: dict[str, list[Manifest]], where: str) -
             for rule in rules
             if "runbook_url" in rule.get("annotations", ())
         }
-        assert links == {f"{'https' if tls else 'http'}://prober.llm.svc:9742/runbooks"}
+        assert links == {f"{'https' if tls else 'http'}://{FULLNAME}.llm.svc:9742/runbooks"}
 
 
 def secret_of(endpoint: dict[str, Any]) -> str:
@@ -301,13 +301,18 @@ def test_the_values_fit_their_schema() -> None:
     Draft7Validator(SCHEMA).validate(values())
     Draft7Validator(SCHEMA).validate(values(**FULL))
     Draft7Validator(SCHEMA).validate(values(**SHARDED))
-    assert values().keys() | {"global"} == SCHEMA["properties"].keys()
+    assert values().keys() | {"global", "enabled"} == SCHEMA["properties"].keys()
 
 
 @pytest.mark.parametrize(
     "over",
     [
-        {"resources": {"limits": {"cpu": "1"}}},
+        {"resources": {"limits": {"memory": None}}},
+        {"resources": {"request": {"cpu": "1"}}},
+        {"serviceMonitor": {"relabelings": [{"target_label": "cluster"}]}},
+        {"affinity": {"podAntiAffinty": {}}},
+        {"service": {"port": 0}},
+        {"nameOverride": "Not a name"},
         {"image": {"digest": "latest"}},
         {"config": {"targets": []}},
         {"config": {"targets": [{"name": "no address"}]}},
@@ -316,7 +321,6 @@ def test_the_values_fit_their_schema() -> None:
         {"probe": {"enabled": True}},
         {"probe": {"enabled": True, "targets": ["llama"], "interval": "30s"}},
         {"replicas": 2, "probe": {"enabled": True, "targets": ["llama"]}},
-        {"shardResources": {"limits": {"cpu": "1"}}},
         {"networkPolicy": {"egress": [{"from": []}]}},
         {"replicas": 0},
         {"vantage": "eu west"},
@@ -325,7 +329,7 @@ def test_the_values_fit_their_schema() -> None:
         {"config": {"targets": [], "discovery": []}},
         {"discovery": {"namespaces": ["Not a name"]}},
         {"web": {"tlsSecret": "prober-tls"}},
-        {"secrets": [{"name": "token", "mountPath": "relative"}]},
+        {"extraSecretMounts": [{"name": "token", "secretName": "a", "mountPath": "relative"}]},
     ],
     ids=str,
 )
@@ -337,7 +341,8 @@ def test_wrong_values_are_refused(over: dict[str, Any]) -> None:
 def test_release_and_version_are_one() -> None:
     """The tags in deploy/ are the package's version."""
     held = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert {held["version"], held["appVersion"], values()["image"]["tag"]} == {__version__}
+    assert {held["version"], held["appVersion"]} == {__version__}
+    assert values()["image"]["tag"] == "", "else it does not follow appVersion"
     for path in (
         "Dockerfile",
         "deploy/compose.yaml",

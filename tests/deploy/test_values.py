@@ -1,73 +1,74 @@
-"""The chart's values are documented by their schema, as editors and `helm show` users read it."""
+"""The chart's values are documented: in values.yaml, and from there in the schema, as editors read it, and in the chart's README."""
 
-import copy
 import json
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.deploy.rendering import CHART
+from tools.chart_values import descriptions, values_table, with_descriptions
 
 Json = dict[str, Any]
+TEXT = (CHART / "values.yaml").read_text()
 SCHEMA: Json = json.loads((CHART / "values.schema.json").read_text())
-VALUES: Json = yaml.safe_load((CHART / "values.yaml").read_text())
-FREE = frozenset(
-    {"config", "nodeSelector", "labels", "requests", "limits"}
-)  # maps whose keys are the user's, or Kubernetes' own
-OPTIONAL = frozenset({"global", "config.discovery", "resources.limits.cpu", "shardResources.limits.cpu"})
-"""In the schema and not in values.yaml: Helm's own, an alternative to targets, and what is refused."""
+OPTIONAL = frozenset({"global", "enabled"})
+"""In the schema and not in values.yaml: those that parent charts give."""
+SMALL = """
+# A remark.
+# -- The engine.
+engine:
+  # -- Its port.
+  port: 8000
+  # not described
+  host: "a"
+# -- Names of models.
+models: [one]
+"""
 
 
-def resolved(schema: Json, of: Json) -> Json:
-    """Without references; what is beside one stays."""
-    for part in [schema, *schema.get("allOf", [])]:
-        if "$ref" in part:
-            found: Any = of
-            for name in part["$ref"].removeprefix("#/").split("/"):
-                found = found[name]
-            return {**found, **schema}
-    return schema
-
-
-def described(schema: Json, of: Json, path: str = "") -> Iterator[tuple[str, str]]:
-    """(path, description) of each property; of an entry of a list by the list's path."""
-    schema = resolved(schema, of)
+def properties(schema: Json, path: str = "") -> Iterator[tuple[str, str]]:
+    """(path, description) of each property; those of config are in docs/configuration.md, others of Kubernetes and the operator."""
     for name, inner in schema.get("properties", {}).items():
         yield f"{path}{name}", inner.get("description", "")
-        yield from described(inner, of, f"{path}{name}.")
-    if "items" in schema:
-        yield from described(schema["items"], of, path)
-
-
-def keys(values: Json, path: str = "") -> Iterator[str]:
-    """Paths of all keys that the chart has, but for the entries of lists and of free maps."""
-    for name, inner in values.items():
-        yield f"{path}{name}"
-        if isinstance(inner, dict) and name not in FREE:
-            yield from keys(inner, f"{path}{name}.")
-
-
-def undocumented(schema: Json) -> set[str]:
-    """Keys of values.yaml that the schema does not have, and keys of the schema that it does not describe in a sentence."""
-    texts = dict(described(schema, schema))
-    return {key for key in keys(VALUES) if key not in texts} | {
-        key
-        for key, text in texts.items()
-        if len(text.split()) < 3 or not text[0].isupper() | text.startswith("true:") or text[-1] != "."
-    }
+        if name not in ("config", "affinity", "namespaceSelector"):
+            yield from properties(inner, f"{path}{name}.")
 
 
 def test_every_value_is_described() -> None:
-    """In a sentence; and what the schema has besides is known."""
-    assert undocumented(SCHEMA) == set()
-    lists = {"secrets.name", "secrets.mountPath", "networkPolicy.egress.to", "networkPolicy.egress.ports"}
-    assert {key for key, _ in described(SCHEMA, SCHEMA)} - set(keys(VALUES)) == OPTIONAL | lists | {"config.targets"}
+    """In a sentence. The schema has no value that values.yaml has not, but for those of parent charts."""
+    texts = dict(properties(SCHEMA))
+    assert texts.keys() - descriptions(TEXT).keys() == OPTIONAL
+    assert [key for key, text in texts.items() if len(text.split()) < 3 or text[-1] != "."] == []
 
 
-def test_one_that_is_not_is_told() -> None:
-    """The test above can fail: without a description, and without a key."""
-    schema = copy.deepcopy(SCHEMA)
-    del schema["properties"]["replicas"]["description"]
-    del schema["properties"]["image"]
-    assert {"replicas", "image"} <= undocumented(schema)
+def test_every_key_of_the_file_is_described() -> None:
+    """Itself, or by the block that it is a part of."""
+    described = descriptions(TEXT)
+    for key, value in yaml.safe_load(TEXT).items():
+        assert key in described
+        inner = {f"{key}.{name}" for name in value} if isinstance(value, dict) else set()
+        assert not inner & described.keys() or inner <= described.keys(), key
+
+
+def test_descriptions_are_read_from_comments() -> None:
+    """Of nested values by their path; other comments are none."""
+    assert descriptions(SMALL) == {"engine": "The engine.", "engine.port": "Its port.", "models": "Names of models."}
+
+
+def test_the_table_has_defaults() -> None:
+    """As JSON; a block has none, and a long one is left to the file."""
+    text = SMALL + f"# -- Many names.\nmany: {['name'] * 20}\n"
+    assert values_table(text).splitlines()[2:] == [
+        "| `engine` | The engine. |  |",
+        "| `engine.port` | Its port. | `8000` |",
+        '| `models` | Names of models. | `["one"]` |',
+        "| `many` | Many names. | in values.yaml |",
+    ]
+
+
+def test_a_described_value_without_a_schema_is_told() -> None:
+    """By its path."""
+    with pytest.raises(KeyError, match=r"no value engine\.port"):
+        with_descriptions('{"properties": {"engine": {"properties": {}}}}', SMALL)

@@ -10,28 +10,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.deploy.rendering import CHART, ROOT
+from tests.deploy.rendering import CHART, FULLNAME, RELEASE, ROOT
 from tests.node.cluster import Cluster
 
 HELM = ROOT / ".tools/usr/bin/helm"
 
 
 class Release:
-    """Release `prober`. folder: for Helm's own files and a copy of the chart."""
+    """The release. folder: for Helm's own files and a copy of the chart."""
 
     def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
         self._cluster, self._namespace, self._folder = cluster, namespace, folder
 
     def chart(self) -> Path:
         """The shipped chart; for Kubernetes before 1.21 a copy that it admits, with the PodDisruptionBudget of its time."""
-        if self._cluster.version >= (1, 28):
+        if self._cluster.version >= (1, 21):
             return CHART
         copy = self._folder / "chart"
         shutil.copytree(CHART, copy)
         for path, now, then in (
-            ("Chart.yaml", 'kubeVersion: ">=1.28.0-0"\n', ""),
+            ("Chart.yaml", 'kubeVersion: ">=1.21.0-0"', 'kubeVersion: ">=1.20.0-0"'),
             ("templates/poddisruptionbudget.yaml", "apiVersion: policy/v1\n", "apiVersion: policy/v1beta1\n"),
-            ("templates/poddisruptionbudget.yaml", "  unhealthyPodEvictionPolicy: AlwaysAllow\n", ""),
         ):
             text = (copy / path).read_text()
             assert now in text, path
@@ -42,15 +41,15 @@ class Release:
         """Returns once the prober is ready."""
         path = self._folder / "values.json"
         path.write_text(json.dumps(values))
-        self._helm("install", "prober", self.chart(), f"--values={path}", "--wait", "--timeout=180s")
+        self._helm("install", RELEASE, self.chart(), f"--values={path}", "--wait", "--timeout=180s")
 
     def test(self) -> str:
         """What `helm test` prints, then the log of its Job, as docs/kubernetes.md says. Raises RuntimeError if the test fails."""
-        told = self._helm("test", "prober", "--timeout=240s")
-        return told + self._cluster.kubectl("logs", f"--namespace={self._namespace}", "job/prober-test")
+        told = self._helm("test", RELEASE, "--timeout=240s")
+        return told + self._cluster.kubectl("logs", f"--namespace={self._namespace}", f"job/{FULLNAME}-test")
 
     def uninstall(self) -> None:
-        self._helm("uninstall", "prober", "--wait")
+        self._helm("uninstall", RELEASE, "--wait")
 
     def _helm(self, *words: object) -> str:
         homes = {f"HELM_{name}_HOME": str(self._folder / name.lower()) for name in ("CACHE", "CONFIG", "DATA")}

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from tests.conftest import newer
+from tests.deploy.rendering import FULLNAME
 from tests.node.cluster import Cluster, Endpoints
 from tests.node.fleet import ENGINES, FLEET, PROBER, TOKEN_S, Fleet, sweeping
 from tests.node.monitoring import Prometheus
@@ -452,23 +453,25 @@ def test_the_chart_and_its_test(scene: Scene) -> None:
     (prober,) = scene.cluster.pods(scene.namespace, PROBER)
     scene.until_probed(pod=prober["metadata"]["name"])
     known = scene.folder / "names.json"
-    known.write_text(json.dumps({f"prober.{scene.namespace}.svc": prober["status"]["podIP"]}))
+    known.write_text(json.dumps({f"{FULLNAME}.{scene.namespace}.svc": prober["status"]["podIP"]}))
     with resolving(scene.cluster, known):
         told = release.test()
         assert "Phase:          Succeeded" in told
-        assert f"http://prober.{scene.namespace}.svc:9742: ready\nllama: ready\n" in told
-        scene.kubectl("scale", "deployment/prober", "--replicas=0")
+        assert f"http://{FULLNAME}.{scene.namespace}.svc:9742: ready\nllama: ready\n" in told
+        scene.kubectl("scale", f"deployment/{FULLNAME}", "--replicas=0")
         until(lambda: not scene.cluster.pods(scene.namespace, PROBER), "the prober's end")
-        with pytest.raises(RuntimeError, match=r"prober-test failed|BackoffLimitExceeded|DeadlineExceeded"):
+        with pytest.raises(RuntimeError, match=r"-test failed|BackoffLimitExceeded|DeadlineExceeded"):
             release.test()
-    assert {"service/prober", "configmap/prober", "deployment.apps/prober"} <= set(scene.cluster.labelled(RELEASE))
+    assert {f"{kind}/{FULLNAME}" for kind in ("service", "configmap", "deployment.apps")} <= set(
+        scene.cluster.labelled(RELEASE)
+    )
     release.uninstall()
     until(
         lambda: {name.partition("/")[0] for name in scene.cluster.labelled(RELEASE)} <= {"job.batch", "pod"},
         "the end",
         120,
     )
-    scene.kubectl("patch", "job", "prober-test", '--patch={"spec": {"ttlSecondsAfterFinished": 1}}')
+    scene.kubectl("patch", "job", f"{FULLNAME}-test", '--patch={"spec": {"ttlSecondsAfterFinished": 1}}')
     until(lambda: not scene.cluster.labelled(RELEASE), "the end of the Job", 120)
     assert not scene.cluster.labelled("owner=helm"), "Helm's own record"
 

@@ -1,0 +1,119 @@
+{{/* Name of the chart, without the release. */}}
+{{- define "llm-slo-prober.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 52 | trimSuffix "-" }}
+{{- end }}
+
+{{/* Name of the objects: RELEASE-NAME, or RELEASE alone if it contains NAME. A StatefulSet's pods carry it in a label, with eleven characters more: 63 in all. */}}
+{{- define "llm-slo-prober.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" }}
+{{- else if contains (include "llm-slo-prober.name" .) .Release.Name }}
+{{- .Release.Name | trunc 52 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name (include "llm-slo-prober.name" .) | trunc 52 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "llm-slo-prober.chart" -}}
+{{- printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{/* Labels that select the prober's pods; they cannot be changed by an upgrade. */}}
+{{- define "llm-slo-prober.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "llm-slo-prober.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{/* Labels of every object, without those that select pods. */}}
+{{- define "llm-slo-prober.chartLabels" -}}
+helm.sh/chart: {{ include "llm-slo-prober.chart" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "llm-slo-prober.labels" -}}
+{{ include "llm-slo-prober.selectorLabels" . }}
+{{ include "llm-slo-prober.chartLabels" . }}
+{{- end }}
+
+{{- define "llm-slo-prober.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "llm-slo-prober.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{- define "llm-slo-prober.image" -}}
+{{- with .Values.image -}}
+{{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* Host of the Service: the name that the certificate of web.tlsSecret is for. */}}
+{{- define "llm-slo-prober.host" -}}
+{{ include "llm-slo-prober.fullname" . }}.{{ .Release.Namespace }}.svc
+{{- end }}
+
+{{- define "llm-slo-prober.url" -}}
+{{ ternary "https" "http" (ne .Values.web.tlsSecret "") }}://{{ include "llm-slo-prober.host" . }}:{{ int .Values.service.port }}
+{{- end }}
+
+{{/* Fields of a pod that say where it may run and what may pull its image. */}}
+{{- define "llm-slo-prober.scheduling" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Fields of a ServiceMonitor's or PodMonitor's spec about histograms. Called with the monitor's values. */}}
+{{- define "llm-slo-prober.histograms" -}}
+{{- range $field := list "scrapeNativeHistograms" "scrapeClassicHistograms" "convertClassicHistogramsToNHCB" }}
+{{- if index $ $field }}
+{{ $field }}: true
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Fields of an endpoint of either monitor. Called with the monitor's values. */}}
+{{- define "llm-slo-prober.scraping" -}}
+path: /metrics
+interval: {{ .interval }}
+{{- with .scrapeTimeout }}
+scrapeTimeout: {{ . }}
+{{- end }}
+{{- with .metricRelabelings }}
+metricRelabelings:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* TLS and password with which Prometheus reads the pages. */}}
+{{- define "llm-slo-prober.credentials" -}}
+{{- with .Values.web.tlsSecret }}
+tlsConfig:
+  ca: {secret: {name: {{ . }}, key: ca.crt}}
+  serverName: {{ include "llm-slo-prober.host" $ }} # a name that the certificate has; the address is a pod's
+{{- end }}
+{{- with .Values.serviceMonitor.basicAuthSecret }}
+basicAuth:
+  username: {name: {{ . }}, key: username}
+  password: {name: {{ . }}, key: password}
+{{- end }}
+{{- end }}
