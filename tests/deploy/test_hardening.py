@@ -38,7 +38,12 @@ def wrongs(pod: dict[str, Any], container: dict[str, Any], asks: bool) -> list[s
 def test_every_container_is_hardened(shipped: Shipped) -> None:
     """In each set there is a container of the prober's, and none lacks a setting; daemons are watched and have time to drain."""
     seen = {where: wrongs(pod, container, asks) for where, pod, container, asks in placed_containers(shipped)}
-    assert {where.rpartition(": ")[0] for where in seen} == shipped.keys() - {MONITORING, RULES, "autoscaling"}
+    assert {where.rpartition(": ")[0] for where in seen} == shipped.keys() - {
+        MONITORING,
+        RULES,
+        "autoscaling",
+        "scrapeconfig",
+    }
     assert {where: wrong for where, wrong in seen.items() if wrong} == {}
     assert {where.rpartition(": ")[2] for where in seen} == {"Deployment", "StatefulSet", "Job", "AnalysisTemplate"}
 
