@@ -95,6 +95,9 @@ lock: $(TOOLS)/uv/installed ## pin the dependencies of pyproject.toml again, wit
 	printf "hatchling\nziglang" | $(TOOLS)/uv/bin/uv pip compile - --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --quiet \
 		--constraints requirements.lock --output-file requirements.build.lock $(ARGS)
+	printf "auditwheel\nhatchling\ntwine\nziglang" | $(TOOLS)/uv/bin/uv pip compile - --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --quiet \
+		--constraints requirements.lock --constraints requirements.build.lock --output-file requirements.release.lock $(ARGS)
 	echo uv | $(TOOLS)/uv/bin/uv pip compile - --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --quiet \
 		--output-file requirements.uv.lock $(ARGS)

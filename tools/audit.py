@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-LOCKS = ("requirements.lock", "requirements.image.lock", "requirements.build.lock", "requirements.uv.lock")
+LOCKS = (
+    "requirements.lock",
+    "requirements.image.lock",
+    "requirements.build.lock",
+    "requirements.release.lock",
+    "requirements.uv.lock",
+)
 SERVICES = ("pypi", "osv")
 TIMEOUT_S = 600
 
