@@ -18,9 +18,7 @@ def test_all_places_name_one_version() -> None:
     """The package, the chart, the images' tags in manifests and documentation, and the image's label."""
     assert version_of(ROOT) == __version__
     assert disagreeing(ROOT, __version__) == []
-    assert {"Dockerfile", "Chart.yaml", "values.yaml", "kustomization.yaml"} <= {
-        path.name for path, _, _ in places(ROOT)
-    }
+    assert {"Dockerfile", "Chart.yaml", "kustomization.yaml"} <= {path.name for path, _, _ in places(ROOT)}
 
 
 def test_one_command_changes_all_places(tmp_path: Path) -> None:
