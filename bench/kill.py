@@ -120,8 +120,12 @@ class Reader:
         for line in page.splitlines():
             if line.startswith("llmslo_budget_remaining_ratio"):
                 self.told.spent.append((LIMIT * (1 - float(line.rpartition(" ")[2])), was_asked))
-            if line.startswith("llmslo_drift_phase") and 'signal="ttft"' in line and line.endswith((" 1", " 1.0")):
-                self.told.phases.append(line.split('phase="')[1].split('"')[0])
+            if (
+                line.startswith("llmslo_drift_baseline_state")
+                and 'signal="ttft"' in line
+                and line.endswith((" 1", " 1.0"))
+            ):
+                self.told.phases.append(line.split('state="')[1].split('"')[0])
         found = json.loads(get(self.url + "/api/v1/sweeps"))["data"]
         self.told.sweeps = [str(each["id"]) for each in found]
         if self.told.ready_s is None:

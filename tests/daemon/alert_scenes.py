@@ -121,7 +121,7 @@ def drift(signal: str, values: str, load: str = "unknown", cause: str = "unknown
     for state in ("within", "outside", "missing", "unlearnt", "unknown"):
         found |= series_of("drift_load", f"{int(state == load)}+0x60", PROBE, signal=signal, load=state)
     for bound, shift in {"estimate": "1.31", "lower": "1.2", "upper": "1.42"}.items():
-        found |= series_of("drift_shift_ratio", f"{shift}+0x60", PROBE, signal=signal, quantile="0.5", bound=bound)
+        found |= series_of("drift_shift_ratio", f"{shift}+0x60", PROBE, signal=signal, percentile="p50", bound=bound)
     return found
 
 

@@ -521,7 +521,7 @@ def test_a_drift_alert_says_since_when_and_how_much(
     (rule,) = (rule for rule in ALERTS if rule["alert"] == f"LLM{signal.upper()}P99Drift")
     series = {name: values for name, values in drift(signal, "1+0x60").items() if is_sized or "shift" not in name}
     series |= other_instance(series)
-    size = ", quantile 0.5 ×1.31" if is_sized else ""
+    size = ", p50 ×1.31" if is_sized else ""
     text = f"{named} of workload probe is slower since 1970-01-01 00:01:00 +0000 UTC{size}."
     labels = {"severity": "warning", "target": "llama", "workload": "probe", "signal": signal}
     firing = alerts(rule["alert"], "10m", labels, of_llama(rule["annotations"]) | {"description": text})

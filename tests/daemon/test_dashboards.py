@@ -306,7 +306,7 @@ def test_the_title_of_a_closed_row_says_whether_the_target_has_its_data(promtool
         **of("plain"),
         **of("sidecars"),
         **of("sidecars", "b"),
-        'llmslo_engine_requests_finished_total{job="llm-slo-prober",instance="a",target="counts",reason="stop"}': "0x20",
+        'llmslo_engine_requests_finished_total{job="llm-slo-prober",instance="a",target="counts",finished_reason="stop"}': "0x20",
     }
     tests = [
         *told(
@@ -368,14 +368,16 @@ def test_requests_without_a_counted_reason_are_not_left_out(promtool: Path, tmp_
     """SGLang counts aborted requests apart, and all others with them; where every reason is counted nothing is without one."""
 
     def of(name: str, rise: int, reason: str = "") -> dict[str, str]:
-        more = f',reason="{reason}"' if reason else ""
+        more = f',finished_reason="{reason}"' if reason else ""
         return {f'{name}{{job="llm-slo-prober",instance="a",target="t"{more}}}': f"0+{rise}x30"}
 
     every, by_reason = "llmslo_engine_requests_total", "llmslo_engine_requests_finished_total"
     named, errors, unnamed = (f"round({engine_query('Requests finished, by reason', ref)})" for ref in "ABC")
 
     def shown(expr: str, **samples: float) -> dict[str, Any]:
-        named = {'target="t"' if label == "none" else f'reason="{label}"': value for label, value in samples.items()}
+        named = {
+            'target="t"' if label == "none" else f'finished_reason="{label}"': value for label, value in samples.items()
+        }
         return expects(expr, "20m", named)
 
     scenes = [
@@ -508,8 +510,8 @@ def curve_of(prober: str, stages: dict[str, float], knee: float, success: int | 
         },
         f'llmslo_sweep_last_end_timestamp_seconds{{{of},reason="guard"}}': f"{end}",
         f'llmslo_slo_threshold_seconds{{{of},workload="w",slo="s",signal="ttft"}}': "0.5",
-        f'llmslo_sweep_stage_latency_seconds{{{of},stage="00",signal="ttft",quantile="0.5"}}': "0.2",
-        f'llmslo_sweep_stage_latency_seconds{{{of},stage="00",signal="ttft",quantile="0.99"}}': "0.25",
+        f'llmslo_sweep_stage_latency_seconds{{{of},stage="00",signal="ttft",percentile="p50"}}': "0.2",
+        f'llmslo_sweep_stage_latency_seconds{{{of},stage="00",signal="ttft",percentile="p99"}}': "0.25",
         **more,
         **found,
     }

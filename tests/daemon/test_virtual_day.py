@@ -158,7 +158,7 @@ async def test_one_day(tmp_path: Path, promtool: Path) -> None:
             assert drifting == {"slows"}, time_s
     shift = {
         bound: two_hours_later[
-            f'llmslo_drift_shift_ratio{{target="slows",{SHORT},signal="ttft",quantile="0.5",bound="{bound}"}}'
+            f'llmslo_drift_shift_ratio{{target="slows",{SHORT},signal="ttft",percentile="p50",bound="{bound}"}}'
         ]
         for bound in ("lower", "upper")
     }

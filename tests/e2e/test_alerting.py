@@ -279,13 +279,15 @@ async def test_a_drift_arrives_with_its_size_and_resolves(
     rates = {"drifty": DRIFTY, "quiet": USUAL}
     async with staged(tmp_path, prometheus_binary, alertmanager_binary, rates) as (stage, inbox):
         main = f"http://127.0.0.1:{stage.probers['main']}"
-        learnt = {"target": "drifty", "signal": "ttft", "phase": "provisional"}
-        await until(lambda: value(main, "llmslo_drift_phase", **learnt) == 1, "a baseline of 5,000 samples", 240)
+        learnt = {"target": "drifty", "signal": "ttft", "state": "provisional"}
+        await until(
+            lambda: value(main, "llmslo_drift_baseline_state", **learnt) == 1, "a baseline of 5,000 samples", 240
+        )
         assert set(inbox.about()) <= {"LLMProberUntrusted"}, "nothing was wrong yet"
         assert stage.running["main"].stop() == 0
         count_as_days(tmp_path / "main.store")
         stage.running["main"] = stage.prober("main", rates)
-        await until(lambda: value(main, "llmslo_drift_phase", **learnt) == 1, "the baseline to be known again")
+        await until(lambda: value(main, "llmslo_drift_baseline_state", **learnt) == 1, "the baseline to be known again")
         stage.fault("drifty", ["latency:4"])
         drift = await arrives(inbox, "firing", "LLMTTFTP99Drift", target="drifty")
         # The page is read less often than probes are sent: whether the baseline knows the load depends on when it was learned.

@@ -123,13 +123,15 @@ SILENT = {"Streams A", "TTFT A", "ITL A", "TPOT A", "E2E A", "Quantiles now A", 
 
 
 LABELS: dict[str, tuple[str, ...]] = {
-    "workload": ("probe",), "slo": ("start", "flow", "success"), "phase": ("settled",), "signal": ("ttft", "itl", "tpot", "e2e"),
-    "bound": ("lower", "estimate", "upper", "earliest", "latest"), "quantile": ("0.5", "0.9", "0.95", "0.99"),
+    "workload": ("probe",), "slo": ("start", "flow", "success"), "signal": ("ttft", "itl", "tpot", "e2e"),
+    "bound": ("lower", "estimate", "upper", "earliest", "latest"), "percentile": ("p50", "p90", "p95", "p99"),
+    "phase": ("dns", "tcp", "proxy", "tls"),
     "stage": ("00", "01", "02", "03"),
-    "gpu": ("0", "1"), "state": ("failing", "ready", "met"), "reason": ("shed", "thermal", "power_cap", "rejected", "error"),
-    "cause": ("regression",), "event": ("alarm",), "check": ("regex",), "kind": ("prompt", "completion"),
-    "unit": ("requests", "tokens"), "period": ("baseline", "since", "present", "usual"), "budget": ("tokens",),
-    "verdict": ("found",), "what": ("version",), "direction": ("sent", "received"), "source": ("process",),
+    "gpu": ("0", "1"), "state": ("failing", "ready", "met", "settled"), "finished_reason": ("shed", "rejected", "error"),
+    "reason": ("shed", "thermal", "power_cap", "rejected", "error"),
+    "cause": ("regression",), "event": ("alarm",), "check": ("regex",), "token_type": ("prompt", "completion"),
+    "limit": ("requests", "tokens"), "period": ("baseline", "since", "present", "usual"), "budget": ("tokens",),
+    "verdict": ("found",), "change": ("version",), "direction": ("sent", "received"), "source": ("process",),
 }  # fmt: skip
 VALUES = {"lower": 0.9, "estimate": 1.0, "upper": 1.1, "00": 1.0, "01": 2.0, "02": 3.0, "03": 4.0}
 
@@ -141,10 +143,7 @@ class Page:
         self._families = registry(vantage)
         for declared in ALL_SERIES:
             names = [name for name in declared.labels if name != "target"]
-            kinds = ("dns", "tcp", "proxy", "tls") if declared is probe_series.CONNECT else LABELS.get("phase", ())
-            for values in itertools.product(
-                *(kinds if name == "phase" else LABELS.get(name, ("x",)) for name in names)
-            ):
+            for values in itertools.product(*(LABELS.get(name, ("x",)) for name in names)):
                 chosen = dict(zip(names, values, strict=True)) | {"target": STAGED}
                 labels = [chosen[name] for name in declared.labels]
                 if declared.kind == "histogram":

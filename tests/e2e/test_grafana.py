@@ -140,7 +140,7 @@ def test_the_daemon_keeps_dashboards_and_marks_events(
     daemon = begin(config(mock, grafana, token))
     until(lambda: daemon.value("llmslo_grafana_dashboards", state="current") == COUNT, "the dashboards")
     assert len(grafana.dashboards) == COUNT
-    assert daemon.value("llmslo_grafana_sync_last_success_timestamp_seconds", what="dashboards") > time.time() - 60
+    assert daemon.value("llmslo_grafana_sync_last_success_timestamp_seconds", object="dashboards") > time.time() - 60
     assert daemon.value("llmslo_grafana_sync_failures_total") == 0
     until(lambda: daemon.value("llmslo_engine_up", target="one") == 1, "the engine's page")
     mock.kill()
@@ -166,7 +166,7 @@ def test_a_grafana_that_fails_is_a_series_and_a_line(
     """Probing continues; a reload synchronises with a repaired Grafana; one that hangs does not delay the shutdown."""
     grafana.faults["GET", "/api/dashboards"] = Fault(200, LOGIN, "text/html")
     daemon = begin(config(mock, grafana, token))
-    until(lambda: daemon.value("llmslo_grafana_sync_failures_total", what="dashboards") == 1, "the failure")
+    until(lambda: daemon.value("llmslo_grafana_sync_failures_total", object="dashboards") == 1, "the failure")
     until(lambda: "synchronisation of dashboards fails, and is tried every 30 s" in daemon.log.read_text(), "the line")
     assert "behind any login or proxy" in daemon.log.read_text()
     until(lambda: daemon.value("llmslo_probes_total", target="one") >= 3, "probes")

@@ -88,8 +88,8 @@ def test_a_new_pod_compares_with_what_was_before_it(daemon: Callable[..., Daemon
     """
     first = daemon(past)
     signal_of = {"target": "one", "workload": "short", "signal": "ttft"}
-    until(lambda: first.value("llmslo_drift_phase", **signal_of, phase="provisional") == 1, "the baseline")
-    assert first.value("llmslo_drift_phase", **(signal_of | {"signal": "itl"}), phase="learning") == 1
+    until(lambda: first.value("llmslo_drift_baseline_state", **signal_of, state="provisional") == 1, "the baseline")
+    assert first.value("llmslo_drift_baseline_state", **(signal_of | {"signal": "itl"}), state="learning") == 1
     assert first.value("llmslo_ttft_seconds_count", target="one") < 4_000, "not from its own samples"
     request = urllib.request.Request(
         f"http://127.0.0.1:{mock_port}/mock/fault", json.dumps({"faults": ["latency:5"]}).encode(), method="POST"

@@ -253,7 +253,7 @@ def test_the_daemons_series_add_up_to_the_engines(
     probes = client.sum("llmslo_ttft_seconds_count")
     client_mean_s = client.sum("llmslo_ttft_seconds_sum") / probes
     engine_mean_s, _ = mean_ttft(before, engine)
-    tokens = {kind: client.sum("llmslo_probe_tokens_total", kind=kind) for kind in ("prompt", "completion")}
+    tokens = {kind: client.sum("llmslo_probe_tokens_total", token_type=kind) for kind in ("prompt", "completion")}
     engine_tokens = {
         kind: engine.sum(name) - before.sum(name)
         for kind, name in {"prompt": "vllm:prompt_tokens_total", "completion": "vllm:generation_tokens_total"}.items()

@@ -320,8 +320,8 @@ def _headroom() -> Panel:
 def _incidents() -> Panel:
     """Panel of incidents as counts by kind, readable for any number of targets."""
 
-    def changes(what: str) -> str:
-        return f"sum(max by (target) (increase({engines_series.ENGINE_CHANGES}{{{TARGET},what{what}}}[{STEP}])) > bool 0) or {KNOWN}"
+    def changes(match: str) -> str:
+        return f"sum(max by (target) (increase({engines_series.ENGINE_CHANGES}{{{TARGET},change{match}}}[{STEP}])) > bool 0) or {KNOWN}"
 
     drifting = f'count(max by (target) ({drift_series.DRIFT_ACTIVE}{{{PROBES},cause!="unusual"}}) == 1) or {KNOWN}'
     sweeping = f"count(max by (target) ({capacity_series.SWEEP_RATE}{{{TARGET}}}) > 0) or {KNOWN}"

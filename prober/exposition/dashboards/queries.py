@@ -104,7 +104,7 @@ def worst(series: Name, codes: tuple[str, ...], label: str, by: str, select: str
 
 def judged(select: str = PROBES) -> str:
     """1 for each latency that drift detection judges; a latency is not judged while its baseline is being learned."""
-    return f'max by (target, workload, signal) (llmslo_drift_phase{{{select},phase!="learning"}}) == 1'
+    return f'max by (target, workload, signal) (llmslo_drift_baseline_state{{{select},state!="learning"}}) == 1'
 
 
 def slo_state(by: str, select: str = PROBES) -> str:

@@ -19,13 +19,12 @@ from prober.exposition.dashboards.style import (
 )
 from prober.exposition.families import AnySeries
 from prober.features.capacity import series as capacity_series
-from prober.statistics.quantiles import percentile_name
 
 RATE_AXIS = "requests per second"
 WITHOUT_POINTS = (("custom.showPoints", "never"),)
 BOUNDS = ("lower", "estimate", "upper")
 MIN_HEADROOM = 0.2  # default of `prober plan`
-QUANTILES = (0.5, 0.9, 0.95, 0.99)  # of a measured stage
+PERCENTILES = ("p50", "p90", "p95", "p99")  # of a measured stage
 ANNOTATION = annotation(
     "Sweep",
     "blue",
@@ -280,7 +279,7 @@ def _curve(signal: str) -> Panel:
         "Bad: a knee at a lower rate than before. No band: no knee was found for this latency.",
         "s",
         _of_sweep(STAGE_RATES, edges),
-        *((_of_sweep(f'{latency},quantile="{q:g}"}}'), percentile_name(q)) for q in QUANTILES),
+        *((_of_sweep(f'{latency},percentile="{name}"}}'), name) for name in PERCENTILES),
         (f"0 * {_of_sweep(STAGE_RATES, edges)} {limit}", "limit of the SLO"),
         (f"0 * {_of_sweep(edges)} {limit}", "knee, 90% interval"),
         overrides=[

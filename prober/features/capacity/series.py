@@ -101,7 +101,7 @@ SWEEP_STAGE_TOKENS = gauge(
 SWEEP_STAGE_LATENCY = gauge(
     "llmslo_sweep_stage_latency_seconds",
     "Latency in each stage of the same sweep: the median, and other quantiles with enough samples.",
-    *("target", "stage", "signal", "quantile"),
+    *("target", "stage", "signal", "percentile"),
 )
 CAPACITY_EXHAUSTION = gauge(
     "llmslo_capacity_exhaustion_timestamp_seconds",

@@ -7,6 +7,7 @@ from prober.features.capacity import series
 from prober.features.capacity.actions import Reason, RefusalReason
 from prober.features.capacity.sweep_runner import SweepRun
 from prober.results.result import Result
+from prober.statistics.quantiles import percentile_name
 
 STOP_REASONS: tuple[str, ...] = tuple(reason for part in get_args(Reason) for reason in get_args(part))
 
@@ -78,5 +79,5 @@ class SweepSeries:
             for signal, quantiles in stage.latencies.items():
                 for quantile in quantiles:
                     if quantile.has_enough_samples or quantile.q == 0.5:
-                        labels = (name, label, signal, f"{quantile.q:g}")
+                        labels = (name, label, signal, percentile_name(quantile.q))
                         registry.show(series.SWEEP_STAGE_LATENCY, quantile.estimate, *labels)

@@ -43,8 +43,8 @@ def evidence() -> list[Panel]:
             "none",
             *(
                 Query(
-                    f'max by ({SIGNAL}, quantile) ({drift_series.DRIFT_SHIFT}{{{PROBES},quantile=~"0.5|0.99",bound="{bound}"}})',
-                    f"{{{{target}}}} {{{{workload}}}} {{{{signal}}}} quantile {{{{quantile}}}} {bound}",
+                    f'max by ({SIGNAL}, percentile) ({drift_series.DRIFT_SHIFT}{{{PROBES},percentile=~"p50|p99",bound="{bound}"}})',
+                    f"{{{{target}}}} {{{{workload}}}} {{{{signal}}}} {{{{percentile}}}} {bound}",
                 )
                 for bound in ("lower", "estimate", "upper")
             ),
@@ -66,19 +66,19 @@ def evidence() -> list[Panel]:
 
 def _shifted(bound: str) -> str:
     """PromQL for the median since the alarm ÷ the baseline's median, or for a confidence bound of this ratio."""
-    return f'max by ({SIGNAL}) ({drift_series.DRIFT_SHIFT}{{{PROBES},quantile="0.5",bound="{bound}"}})'
+    return f'max by ({SIGNAL}) ({drift_series.DRIFT_SHIFT}{{{PROBES},percentile="p50",bound="{bound}"}})'
 
 
 def baselines() -> Panel:
     ratio: Json = {"unit": "none", "width": 90, "decimals": 2, "empty": "–"}
     active = f"max by ({SIGNAL}, cause) ({drift_series.DRIFT_ACTIVE}{{{PROBES}}}) == 1"
-    phase = f"max by ({SIGNAL}, phase) ({drift_series.DRIFT_PHASE}{{{PROBES}}}) == 1"
+    phase = f"max by ({SIGNAL}, state) ({drift_series.BASELINE_STATE}{{{PROBES}}}) == 1"
     since = f"1000 * max by ({SIGNAL}) ({drift_series.DRIFT_SINCE}{{{PROBES}}})"
     columns = [
         target_column(),
         Column("Workload", label="workload"),
         Column("Signal", label="signal", width=80),
-        Column("Baseline", phase, label="phase", width=100, mappings=text_mapping(PHASES)),
+        Column("Baseline", phase, label="state", width=100, mappings=text_mapping(PHASES)),
         Column("Evidence", EVIDENCE, unit="percentunit", width=85, steps=EVIDENCE_STEPS, decimals=0, empty="–"),
         Column("Cause", active, label="cause", width=100, empty="–"),
         Column("Since", since, unit="dateTimeFromNow", width=130, empty="–"),

@@ -37,6 +37,7 @@ from prober.probing.feature import Monitor
 from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.probing.series import TTFT
+from prober.statistics.quantiles import percentile_name
 from prober.storage.saved_rows import Moment, SavedRows, moment
 
 SAVE_TIMEOUT_S = 30.0  # for a hanging disk: then a verdict is published before its state is saved
@@ -328,7 +329,7 @@ class TargetDrift(TargetObserver):
         registry.value(series.DRIFT_EVIDENCE, *labels)
         for declared, kinds in (
             (series.DRIFT_ACTIVE, series.DRIFT_CAUSES),
-            (series.DRIFT_PHASE, series.DRIFT_PHASES),
+            (series.BASELINE_STATE, series.DRIFT_PHASES),
             (series.DRIFT_LOAD, series.DRIFT_LOADS),
             (series.DRIFT_EVENTS, series.DRIFT_EVENT_KINDS),
         ):
@@ -340,13 +341,13 @@ class TargetDrift(TargetObserver):
         registry, labels = self._monitor.registry, (self.name, *key)
         registry.show(series.DRIFT_EVIDENCE, verdict.evidence, *labels)
         registry.show_one(series.DRIFT_ACTIVE, verdict.cause if verdict.active else None, series.DRIFT_CAUSES, *labels)
-        registry.show_one(series.DRIFT_PHASE, verdict.phase, series.DRIFT_PHASES, *labels)
+        registry.show_one(series.BASELINE_STATE, verdict.phase, series.DRIFT_PHASES, *labels)
         registry.show_one(series.DRIFT_LOAD, verdict.load, series.DRIFT_LOADS, *labels)
         if verdict.event:
             registry.value(series.DRIFT_EVENTS, *labels, verdict.event).inc()
         registry.show(series.DRIFT_SINCE, verdict.since_unix_s if verdict.active else None, *labels)
         ratios = {
-            (*labels, f"{shift.q:g}", bound): ratio
+            (*labels, percentile_name(shift.q), bound): ratio
             for shift in moved
             for bound, ratio in (("lower", shift.lower), ("estimate", shift.ratio), ("upper", shift.upper))
         }

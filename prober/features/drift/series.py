@@ -32,10 +32,10 @@ DRIFT_SHIFT = gauge(
     "Quantile since the alarm over that of the baseline at the same load, with 95% interval (bound: lower, estimate, upper); of itl "
     "a quantile of the p99 of each answer; absent without enough samples, and at a load that was not learnt.",
     *_SIGNAL,
-    "quantile",
+    "percentile",
     "bound",
 )
-DRIFT_PHASE = gauge("llmslo_drift_phase", "1 for the current phase of the baseline.", *_SIGNAL, "phase")
+BASELINE_STATE = gauge("llmslo_drift_baseline_state", "1 for the state the baseline is in.", *_SIGNAL, "state")
 DRIFT_EVENTS = counter("llmslo_drift_events_total", "Events of the baseline, by kind.", *_SIGNAL, "event")
 DRIFT_CAUSES: tuple[Cause, ...] = get_args(Cause)
 DRIFT_LOADS: tuple[LoadState, ...] = get_args(LoadState)
@@ -50,10 +50,10 @@ def alerts() -> tuple[Alert, ...]:
 
 def _drift(signal: str, name: str) -> Alert:
     chosen = f'target=%[1]q,workload=%[2]q,signal="{signal}"'
-    # The value without `quantile` is the start.
+    # The value without `percentile` is the start.
     facts = query(
         f"max(llmslo_drift_since_timestamp_seconds{{{chosen}}}) or "
-        f'max by (quantile) (llmslo_drift_shift_ratio{{{chosen},bound="estimate"}})',
+        f'max by (percentile) (llmslo_drift_shift_ratio{{{chosen},bound="estimate"}})',
         "target",
         "workload",
     )
@@ -65,7 +65,7 @@ def _drift(signal: str, name: str) -> Alert:
         "",
         f"{{{{ $labels.target }}}}: {name} has drifted from its baseline",
         f"{name}{of_answers} of workload {{{{ $labels.workload }}}} is slower{{{{ range {facts} }}}}"
-        "{{ if .Labels.quantile }}, quantile {{ .Labels.quantile }} ×{{ .Value | printf `%.2f` }}"
+        "{{ if .Labels.percentile }}, {{ .Labels.percentile }} ×{{ .Value | printf `%.2f` }}"
         "{{ else }} since {{ .Value | humanizeTimestamp }}{{ end }}{{ end }}.",
         link=Link("drift", ("target", "workload"), "1d"),
     )

@@ -67,9 +67,9 @@ def test_a_slower_target_is_told_with_its_shift_and_since_when() -> None:
     stage = Stage()
     assert stage.value("llmslo_drift_active", "ttft", "unusual") == 0
     stage.feed(100)
-    assert stage.value("llmslo_drift_phase", "ttft", "learning") == 1
+    assert stage.value("llmslo_drift_baseline_state", "ttft", "learning") == 1
     stage.feed(6_000, start=100)
-    assert stage.value("llmslo_drift_phase", "ttft", "provisional") == 1
+    assert stage.value("llmslo_drift_baseline_state", "ttft", "provisional") == 1
     assert stage.value("llmslo_drift_events_total", "ttft", "learnt") == 1
     stage.feed(600, 2.0, start=6_100)
     assert stage.value("llmslo_drift_active", "ttft", "unusual") == 1
@@ -77,11 +77,11 @@ def test_a_slower_target_is_told_with_its_shift_and_since_when() -> None:
     since = stage.value("llmslo_drift_since_timestamp_seconds", "ttft")
     assert since is not None
     assert abs(since - 3_050) < 30
-    bounds = [stage.value("llmslo_drift_shift_ratio", "ttft", "0.5", bound) for bound in ("lower", "estimate", "upper")]
+    bounds = [stage.value("llmslo_drift_shift_ratio", "ttft", "p50", bound) for bound in ("lower", "estimate", "upper")]
     lower, estimate, upper = (bound or 0.0 for bound in bounds)
     assert lower < estimate < upper
     assert abs(estimate - 2.0) < 0.15
-    assert stage.value("llmslo_drift_shift_ratio", "ttft", "0.99", "estimate") is None, "600 samples are no p99"
+    assert stage.value("llmslo_drift_shift_ratio", "ttft", "p99", "estimate") is None, "600 samples are no p99"
     assert stage.value("llmslo_drift_active", "itl", "unusual") == 0, "its gaps are as they were"
     stage.feed(2_000, start=6_700)
     assert stage.value("llmslo_drift_active", "ttft", "unusual") == 0
@@ -181,7 +181,7 @@ def test_what_a_kill_could_lose_is_told_when_it_is_kept(monkeypatch: pytest.Monk
     monkeypatch.setattr(monitor, "SAVE_TIMEOUT_S", math.inf)
     stage = Stage(keeps=True)
     stage.feed(6_100)
-    assert stage.value("llmslo_drift_phase", "ttft", "learning") == 1
+    assert stage.value("llmslo_drift_baseline_state", "ttft", "learning") == 1
     assert stage.value("llmslo_drift_events_total", "ttft", "learnt") == 0
     saved = dict(stage.monitor.changed_states())
     assert '["t", "probe", "ttft"]' in saved
