@@ -232,7 +232,7 @@ def network() -> list[Panel]:
             "Probes that a gateway tried again, or sent to another model, as its response headers tell; their latency has all tries in "
             "it. Bad: above 0, the engines behind it fail or are full more often than the probes show. No data: no header tells.",
             "short",
-            Query(increase(probe_series.RETRIED, "target, kind", select=TARGET), "{{kind}}"),
+            Query(increase(probe_series.RETRIED, "target, action", select=TARGET), "{{action}}"),
             bars=True,
             width=12,
             empty="no response header tells",
@@ -395,7 +395,7 @@ def cost() -> list[Panel]:
             "Tokens of probing",
             "Tokens used by probes, as counted by the server. Bad: more than planned.",
             "short",
-            Query(increase(probe_series.TOKENS, "kind"), "{{kind}}"),
+            Query(increase(probe_series.TOKENS, "token_type"), "{{token_type}}"),
             bars=True,
         ),
         stat(
@@ -403,7 +403,7 @@ def cost() -> list[Panel]:
             f"{SPENT}, prompts and answers. Bad: near the configured budget.",
             "short",
             now(
-                f"86400 * sum(rate({probe_series.TOKENS}{{" + PROBES + f',kind!="cached"}}[{WINDOW}]))',
+                f"86400 * sum(rate({probe_series.TOKENS}{{" + PROBES + f',token_type!="cached"}}[{WINDOW}]))',
             ),
             steps=NEUTRAL,
             height=8,
@@ -481,6 +481,6 @@ def rate_limits() -> Panel:
         "Remainder of the server's rate limits, from its headers. Bad: near 0. "
         "No data: the server sends no such headers.",
         "short",
-        Query(f"min by (target, kind) ({probe_series.RATE_LIMIT}{{{TARGET}}})", "{{target}} {{kind}}"),
+        Query(f"min by (target, limit) ({probe_series.RATE_LIMIT}{{{TARGET}}})", "{{target}} {{limit}}"),
         width=12,
     )

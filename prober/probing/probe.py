@@ -41,7 +41,7 @@ SESSION_OVER = (
 REQUEST_IDS = ("x-request-id", "request-id", "x-litellm-call-id")
 MAX_ID_CHARS = 100  # OpenAI's has 36, a UUID with a prefix; memory of stored failures is limited
 MAX_HEADER_DIGITS = 15  # of a number in a header: a longer one is no count of requests or tokens
-RATE_LIMITS = {  # header → kind of `llmslo_rate_limit_remaining`
+RATE_LIMITS = {  # header → limit of `llmslo_rate_limit_remaining`
     **{f"x-ratelimit-remaining-{kind}": kind for kind in ("requests", "tokens")},
     **{
         f"anthropic-ratelimit-{kind}-remaining": kind.replace("-", "_")

@@ -109,13 +109,17 @@ PART = histogram(
     *("target", "part"),
 )
 SEND_LAG = histogram("llmslo_send_lag_seconds", "The prober's own lateness in sending. In no latency.", "target")
-TOKENS = counter("llmslo_probe_tokens_total", "Tokens that probing used, as the server counts them.", *_PROBE, "kind")
+TOKENS = counter(
+    "llmslo_probe_tokens_total", "Tokens that probing used, as the server counts them.", *_PROBE, "token_type"
+)
 COST = counter("llmslo_probe_cost_dollars_total", "What probing cost at the configured price.", "target")
-RATE_LIMIT = gauge("llmslo_rate_limit_remaining", "Rate limit left, as the server's headers tell it.", "target", "kind")
+RATE_LIMIT = gauge(
+    "llmslo_rate_limit_remaining", "Rate limit left, as the server's headers tell it.", "target", "limit"
+)
 RETRIED = counter(
     "llmslo_probes_retried_total",
     "Probes that a gateway tried again (retry) or sent to another model (fallback), as its response headers tell it.",
-    *("target", "kind"),
+    *("target", "action"),
 )
 CERT_EXPIRY = gauge(
     "llmslo_tls_cert_expiry_timestamp_seconds",

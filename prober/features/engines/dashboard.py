@@ -36,8 +36,8 @@ READABLE = index_mapping(("unreadable", RED), ("readable", GREEN))
 ANNOTATION = annotation(
     "Engine changed",
     "purple",
-    f'sum by (target, what) (increase({engines_series.ENGINE_CHANGES}{{target=~"$target"}}[$__rate_interval])) > 0',
-    "{{target}}: {{what}}",
+    f'sum by (target, change) (increase({engines_series.ENGINE_CHANGES}{{target=~"$target"}}[$__rate_interval])) > 0',
+    "{{target}}: {{change}}",
 )
 
 
@@ -68,7 +68,7 @@ def identity() -> list[Panel]:
             "When the engine last restarted, or changed its version, model or flags, since the prober's start. "
             "Bad: just before a latency rose.",
             "dateTimeFromNow",
-            now(f"topk(1, 1000 * {gauge(engines_series.ENGINE_LAST_CHANGE, 'what')})", "{{what}}"),
+            now(f"topk(1, 1000 * {gauge(engines_series.ENGINE_LAST_CHANGE, 'change')})", "{{change}}"),
             steps=NEUTRAL,
             width=3,
             text_mode="value_and_name",
@@ -233,14 +233,14 @@ def finish_reasons() -> Collapsed:
 
     every = finished(SIGNALS["requests_finished_total"], "target")
     counter = engines_series.ENGINE_FINISHED
-    of_reasons = f"sum by (target) ({finished(counter, 'target, reason')})"
+    of_reasons = f"sum by (target) ({finished(counter, 'target, finished_reason')})"
     panel = series(
         "Requests finished, by reason",
         "Requests that finished, by the reason that the engine counts. Bad: error; abort that grows, clients give up; length where "
         "answers should end by themselves, they are cut off. No reason: of a kind that this engine does not count apart.",
         "short",
-        Query(finished(counter, "reason", ',reason!="error"') + " > 0", "{{reason}}"),
-        Query(finished(counter, "reason", ',reason="error"') + " > 0", "error"),
+        Query(finished(counter, "finished_reason", ',finished_reason!="error"') + " > 0", "{{finished_reason}}"),
+        Query(finished(counter, "finished_reason", ',finished_reason="error"') + " > 0", "error"),
         Query(f"{every} - {of_reasons} > 0.01 * {every}", "no reason"),
         bars=True,
         width=24,

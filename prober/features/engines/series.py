@@ -87,20 +87,20 @@ ENGINE_FINISHED = counter(
     "llmslo_engine_requests_finished_total",
     "Requests finished, by the reason that the engine counts: stop, length, abort, error, repetition.",
     "target",
-    "reason",
+    "finished_reason",
 )
 ENGINE_CHANGES = counter(
     "llmslo_engine_changes_total",
     "Changes of the engine: restarts, and changes of engine, version, model, flags or size (KV cache, slots, context or ranks, by more "
     "than 5%), or of the GPU driver.",
     "target",
-    "what",
+    "change",
 )
 ENGINE_LAST_CHANGE = gauge(
     "llmslo_engine_last_change_timestamp_seconds",
     "When the engine last changed, since the prober's start.",
     "target",
-    "what",
+    "change",
 )
 ENGINE_CHANGE_KINDS = ("engine", "version", "model", "size", "flags", "driver", "restart")
 

@@ -207,8 +207,8 @@ def row() -> Collapsed:
                 "last XID, so of those only a new one is counted, and no ECC errors.",
                 "short",
                 Query(
-                    f"max by (gpu, kind) (increase({gpu_series.GPU_ECC}{{{TARGET}}}[{STEP}])) > 0",
-                    "GPU {{gpu}} ECC {{kind}}",
+                    f"max by (gpu, error_type) (increase({gpu_series.GPU_ECC}{{{TARGET}}}[{STEP}])) > 0",
+                    "GPU {{gpu}} ECC {{error_type}}",
                 ),
                 Query(
                     _or_exporters(

@@ -7,12 +7,14 @@ from prober.exposition.dashboards.style import NEUTRAL
 from prober.exposition.families import counter, gauge
 
 GRAFANA_FAILURES = counter(
-    "llmslo_grafana_sync_failures_total", "Failed synchronisations with Grafana, of dashboards or annotations.", "what"
+    "llmslo_grafana_sync_failures_total",
+    "Failed synchronisations with Grafana, of dashboards or annotations.",
+    "object",
 )
 GRAFANA_SUCCESS = gauge(
     "llmslo_grafana_sync_last_success_timestamp_seconds",
     "Time of the last complete synchronisation with Grafana.",
-    "what",
+    "object",
 )
 GRAFANA_DASHBOARDS = gauge(
     "llmslo_grafana_dashboards",
@@ -24,7 +26,7 @@ SIZE = {"width": 8, "height": 6}
 
 def panels() -> list[Panel]:
     """Panels of the state of the dashboards, and of the last and the failed synchronisations."""
-    success = f"max by (what) ({GRAFANA_SUCCESS}{{{INSTANCE}}} > 0)"
+    success = f"max by (object) ({GRAFANA_SUCCESS}{{{INSTANCE}}} > 0)"
     return [
         counts(
             "Dashboards in Grafana",
@@ -38,7 +40,7 @@ def panels() -> list[Panel]:
             "Time of the last complete synchronisation of dashboards and annotations. Bad: days ago. "
             "No data: not configured, or never successful.",
             "dateTimeFromNow",
-            now(f"1000 * {success}", "{{what}}"),
+            now(f"1000 * {success}", "{{object}}"),
             steps=NEUTRAL,
             **SIZE,
         ),
@@ -46,7 +48,7 @@ def panels() -> list[Panel]:
             "Failed synchronisations with Grafana",
             "Failed synchronisations of dashboards and annotations. Bad: any that persist; check address and token.",
             "short",
-            Query(queries.increase(GRAFANA_FAILURES, "what", select=INSTANCE), "{{what}}"),
+            Query(queries.increase(GRAFANA_FAILURES, "object", select=INSTANCE), "{{object}}"),
             bars=True,
             **SIZE,
         ),
