@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 TOOLS := $(CURDIR)/.tools
 DIR ?= $(TOOLS)/engines
 
-.PHONY: help install tools demo test test-slow check generated bench audit test-cluster test-image test-engines test-ray test-clients test-node lock clean
+.PHONY: help install tools demo test test-slow check generated bench audit release test-cluster test-image test-engines test-ray test-clients test-node lock clean
 
 help: ## list the targets: what each does (time on two idle processors; disk; what has to be there beside a C compiler and Python)
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -75,6 +75,15 @@ test-engines: install ## real vLLM and llama.cpp on the CPU, probed; DIR=… kee
 test-node: tools ## image, sidecar and fleet on a real Kubernetes node, fault by fault (40 min, and 10 to build Kubernetes once; 4 GB; root, Debian)
 	@tools/packages.sh podman debootstrap openssl ip:iproute2 ps:procps
 	tests/node/run.sh $(TOOLS)/node $(ARGS)
+
+$(TOOLS)/release/installed: requirements.release.lock
+	@tools/python.sh $(PYTHON)
+	$(PYTHON) -m venv --clear $(TOOLS)/release
+	$(TOOLS)/release/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.release.lock
+	@touch $@
+
+release: tools $(TOOLS)/release/installed ## all that a release publishes, made and checked but not published; ARGS=--dry-run to try (1 min, 400 MB)
+	@PACKAGER=$(TOOLS)/release/bin/python PYTHON=$(BIN)/python tools/release.sh $(ARGS)
 
 audit: install ## known weaknesses of every locked package, by pip-audit; fails where it cannot ask (1 min)
 	$(BIN)/python tools/audit.py
