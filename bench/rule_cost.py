@@ -108,7 +108,11 @@ def _write(file: TextIO, targets: int, more: str, end_s: int) -> None:
     declared = (f'{own},workload="w",slo="{slo}"' for own in names for slo in SLOS)
     gauge("llmslo_slo_objective_ratio", "", ((own, 0.99) for own in declared))
     gauge("llmslo_target_state", ',state="failing"', ((own, 0) for own in names))
-    gauge("llmslo_cause_info", ',cause="queueing",state="confirmed",since="t",text="x"', ((own, 1) for own in names))
+    gauge(
+        "llmslo_cause_since_timestamp_seconds",
+        ',cause="queueing",state="confirmed",text="x"',
+        ((own, 1) for own in names),
+    )
     gauge("llmslo_failure_info", ',reason="http_5xx",text="no backend"', ((own, 1) for own in names))
     gauge("llmslo_build_info", "", ((own.rpartition(",")[0], 1) for own in names))
     _write_tiles(file, targets, more, end_s)

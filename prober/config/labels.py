@@ -25,7 +25,7 @@ LABEL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _OWN_LABELS = (
     "action alertname alertstate bound budget cause change check direction discovery engine error_type event finished_reason gpu le "
     "limit load long measure model name object part percentile period phase quantile rank reason service_tier severity shard shards "
-    "short signal since slo source stage state target task text token_type uuid vantage verdict version window workload"
+    "short signal slo source stage state target task text token_type uuid vantage verdict version window workload"
 )
 OWN_LABELS = frozenset(_OWN_LABELS.split())
 # Prometheus and its operator set these to the prober's own values, and rename equal names to exported_….

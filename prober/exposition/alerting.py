@@ -16,8 +16,11 @@ _LOOKUP = re.compile(r'printf "((?:[^"\\]|\\.)*)"((?: [$.][\w.]+)+)')
 # A series of the prober or of its scrapes, with the opening brace of its matchers, if any. Recorded names contain a colon.
 _EXPORTED = re.compile(r"(?<![\w:$\"])(llmslo_[a-z0-9_]+|up|process_start_time_seconds)(?![\w:(])(\{)?")
 # The outcome of the probes, and the server's own text about the last failure: at most one sentence each.
-HAPPENING = "llmslo_cause_info{target=%[1]q} or llmslo_failure_info{target=%[1]q}"
-_WORDS = " {{ or .Labels.state .Labels.reason }}: {{ .Labels.text }}{{ with .Labels.since }} (since {{ . }}){{ end }}."
+HAPPENING = "llmslo_cause_since_timestamp_seconds{target=%[1]q} or llmslo_failure_info{target=%[1]q}"
+_WORDS = (
+    " {{ or .Labels.state .Labels.reason }}: {{ .Labels.text }}"
+    "{{ if .Labels.cause }} (since {{ .Value | humanizeTimestamp }}){{ end }}."
+)
 # Probed targets. A target counts for 5 minutes after its prober's last scrape, so that a restart resolves no alert; a target removed
 # from a prober that is still scraped counts no longer.
 PRESENT = "llmslo_target_state or (last_over_time(llmslo_target_state[5m]) unless on (job, instance) up == 1)"

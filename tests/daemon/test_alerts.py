@@ -452,10 +452,16 @@ def histogram(seconds: str, values: str) -> Series:
 
 
 CAUSE = series_of(
-    "cause_info", "1+0x60", cause="queueing", state="confirmed", since="02:36:00Z", text="requests wait for a place"
+    "cause_since_timestamp_seconds",
+    "9360+0x60",
+    cause="queueing",
+    state="confirmed",
+    text="requests wait for a place",
 )
 FAILURE = series_of("failure_info", "1+0x60", reason="http_5xx", text="no backend is available")
-WORDS = " confirmed: requests wait for a place (since 02:36:00Z). http_5xx: no backend is available."
+WORDS = (
+    " confirmed: requests wait for a place (since 1970-01-01 02:36:00 +0000 UTC). http_5xx: no backend is available."
+)
 HALF_BAD = slo("ttft", "0+12x200", "0+6x60 361.2+1.2x140")  # then a tenth
 BURN_DESCRIPTIONS = {
     "nothing is known": ("critical", 12, slo("ttft", "0+12x60", "0+10.8x60"), "90%", "Last 5 min: 54 of 60 events bad."),

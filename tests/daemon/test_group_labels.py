@@ -92,7 +92,9 @@ def test_an_alert_speaks_of_its_own_cluster(promtool: Path, tmp_path: Path) -> N
     """Its events, what happens and the server's words are not those of its namesake with a hundred times the probes."""
     series: Series = {}
     for cluster, team, events in (("berlin", "search", BAD), ("delhi", "chat", GOOD)):
-        cause = series_of("cause_info", "1+0x120", cause="c", state="confirmed", text=f"words of {cluster}")
+        cause = series_of(
+            "cause_since_timestamp_seconds", "1+0x120", cause="c", state="confirmed", text=f"words of {cluster}"
+        )
         series |= of(cluster, team, events | cause)
     rules = [rule for group in rules_of(OPTIONS) for rule in group["rules"]]
     (rule,) = (rule for rule in rules if rule.get("alert") == BURN)
@@ -104,7 +106,7 @@ def test_an_alert_speaks_of_its_own_cluster(promtool: Path, tmp_path: Path) -> N
         "cluster": "berlin",
         "team": "search",
     }
-    text = "Last 5 min: 30 of 60 events bad. confirmed: words of berlin."
+    text = "Last 5 min: 30 of 60 events bad. confirmed: words of berlin (since 1970-01-01 00:00:01 +0000 UTC)."
     expected = alerts(BURN, "60m", labels, {"says": text})
     run_cases(promtool, tmp_path, [{"name": "all", "rules": rules}], [case(series, alert_rule_test=[expected])])
 

@@ -68,7 +68,7 @@ class Shown:
 
     def happening(self, time_s: int) -> dict[str, str]:
         """Names of the diagnosis by target, with `unknown` and those that are not confirmed."""
-        found = re.compile(r'llmslo_cause_info\{target="(.+?)",cause="(.+?)",.+\}')
+        found = re.compile(r'llmslo_cause_since_timestamp_seconds\{target="(.+?)",cause="(.+?)",.+\}')
         active = [found.fullmatch(sample) for sample in self.daemon.scrapes[time_s]]
         return {match[1]: match[2] for match in active if match}
 

@@ -7,7 +7,6 @@ import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -342,16 +341,15 @@ class TargetDiagnosis(TargetObserver):
 
     def _show(self) -> None:
         """Export the names that are now shown."""
-        shown: list[tuple[str, str, str, str, str]] = []
+        shown: dict[tuple[str, str, str, str], float] = {}
         if self.diagnosis is not None and self.diagnosis.since_unix_s is not None:
-            since = f"{datetime.fromtimestamp(self.diagnosis.since_unix_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
             state = "probable" if self.diagnosis.probable else "confirmed"
             for name in self.diagnosis.probable or self.diagnosis.regimes:
                 means = MECHANISM_OF[name].means if name != "unknown" else NOTHING_VISIBLE
-                shown.append((self.name, name, state, since, means))
+                shown[self.name, name, state, means] = self.diagnosis.since_unix_s
         self._monitor.registry.keep(series.CAUSE, shown, self.name)
-        for labels in shown:
-            self._monitor.registry.value(series.CAUSE, *labels).value = 1.0
+        for labels, since_unix_s in shown.items():
+            self._monitor.registry.show(series.CAUSE, since_unix_s, *labels)
 
     def _learn(self, now_s: float) -> None:
         """Add the time since the last usual window as another one, once it has enough probes."""

@@ -10,10 +10,10 @@ from prober.exposition.families import gauge
 from prober.features.diagnosis.clues import Name
 
 CAUSE = gauge(
-    "llmslo_cause_info",
-    "1 for each cause of the present trouble by the diagnosis, while an SLO is breached or a latency has drifted or grows. "
-    "state: confirmed, or probable until most evaluations agree; since: begin of the trouble.",
-    *("target", "cause", "state", "since", "text"),
+    "llmslo_cause_since_timestamp_seconds",
+    "Begin of the present trouble, for each of its causes by the diagnosis, while an SLO is breached or a latency has drifted or "
+    "grows. state: confirmed, or probable until most evaluations agree; text: what the cause means, always the same.",
+    *("target", "cause", "state", "text"),
 )
 BOUND_RATIO = gauge(
     "llmslo_decode_bandwidth_bound_ratio",
@@ -53,8 +53,8 @@ def causes() -> Panel:
         "Bad: any. Probable: not confirmed yet. Unknown: no mechanism is visible.",
         index_mapping(("no", GREY), ("probable", YELLOW), ("yes", RED), ("unknown", YELLOW)),
         Query(
-            f'3 * max by (cause) ({CAUSE}{{{TARGET},cause="unknown"}}) or '
-            f'2 * max by (cause) ({CAUSE}{{{TARGET},state="confirmed"}}) or max by (cause) ({CAUSE}{{{TARGET}}})',
+            f'3 * group by (cause) ({CAUSE}{{{TARGET},cause="unknown"}}) or '
+            f'2 * group by (cause) ({CAUSE}{{{TARGET},state="confirmed"}}) or group by (cause) ({CAUSE}{{{TARGET}}})',
             "{{cause}}",
         ),
         width=24,

@@ -122,8 +122,10 @@ class Scene:
         return ProbeResult("t", "probe", "id", self.now_s, Outcome.OK, "", timeline, requested_prompt_tokens=128)
 
     def causes(self, state: str = "confirmed") -> set[str]:
-        children: Iterable[tuple[tuple[str, ...], object]] = self.families["llmslo_cause_info"].children.items()
-        assert all(isinstance(child, Value) and child.value == 1 for _, child in children)
+        children: Iterable[tuple[tuple[str, ...], object]] = self.families[
+            "llmslo_cause_since_timestamp_seconds"
+        ].children.items()
+        assert all(isinstance(child, Value) and child.value > 0 for _, child in children)
         return {labels[1] for labels, _ in children if labels[2] == state}
 
     def bound(self) -> float | None:
