@@ -2,7 +2,7 @@
 # tools/release.sh VERSION [--base IMAGE@sha256:…]: makes in dist/VERSION all that a release publishes, checks it, and prints what a
 # person does then. It publishes nothing, and makes no tag. What is made is of the commit, not of the working tree.
 # tools/release.sh --dry-run: the same in dist/dry-run, without the image, also where a release would be refused; it says why.
-# `make release ARGS=…` runs it with the programs of requirements.release.lock. The image needs Docker, Podman or buildah.
+# `make release ARGS=…` runs it with the programs of requirements.release.lock. The image needs Docker or Podman.
 set -euo pipefail
 usage="usage: tools/release.sh VERSION [--base IMAGE@sha256:…] | tools/release.sh --dry-run"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -103,17 +103,20 @@ helm template release "$out/llm-slo-prober-$version.tgz" >/dev/null
 
 # 4. The image, with its list of parts.
 tag=llm-slo-prober:$version
+builder=''
 image="no image was made: give --base IMAGE@sha256:…"
 if $dry; then
     image="a dry run makes no image"
 elif [ -n "$base" ]; then
-    builder=$(command -v docker >/dev/null && docker info >/dev/null 2>&1 && echo docker || command -v podman || command -v buildah || true)
-    image="no image was made: there is no Docker, Podman or buildah"
+    if docker info >/dev/null 2>&1; then builder=docker
+    elif command -v podman >/dev/null; then builder=podman
+    fi
+    image="no image was made: there is no Docker and no Podman"
     if [ -n "$builder" ]; then
         tools/image.sh --base "$base" "$tag"
-        image="the image is $tag of $builder"
-        [[ $builder == *buildah ]] || "$builder" run --rm --network=none --entrypoint=python "$tag" \
+        "$builder" run --rm --network=none --entrypoint=python "$tag" \
             -c "print(open('/opt/prober/sbom.cdx.json').read(), end='')" >"$out/llm-slo-prober-$version.cdx.json"
+        image="the image is $tag of $builder"
     fi
 fi
 
@@ -132,9 +135,11 @@ What is left is yours to do, in this order. It cannot be taken back:
   git tag --sign v$version $revision && git push origin v$version
   $signing
   $packager -m twine upload $out/*.whl $out/llm_slo_prober-$version.tar.gz
-  docker tag $tag REGISTRY/$tag && docker push REGISTRY/$tag      # or podman; then, with the digest that it prints:
-  cosign sign REGISTRY/llm-slo-prober@sha256:…
-  cosign attest --type cyclonedx --predicate $out/llm-slo-prober-$version.cdx.json REGISTRY/llm-slo-prober@sha256:…
   helm push $out/llm-slo-prober-$version.tgz oci://REGISTRY/charts
   upload the other files of $out to the page of the release, and the dashboards to grafana.com
+STEPS
+[ -z "$builder" ] || cat <<STEPS
+  $builder tag $tag REGISTRY/$tag && $builder push REGISTRY/$tag    # prints a digest, which is signed:
+  cosign sign REGISTRY/llm-slo-prober@sha256:…
+  cosign attest --type cyclonedx --predicate $out/llm-slo-prober-$version.cdx.json REGISTRY/llm-slo-prober@sha256:…
 STEPS
