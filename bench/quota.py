@@ -2,13 +2,13 @@
 
 The server (`bench/independent/stream_server.c`) streams 64 tokens, the first 50 ms after the kernel has the request. Counted is, of
 all due times of the daemon, the share whose TTFT is decided: an event of an SLO of 500 ms. The error of a TTFT is its distance from
-the server's own: kernel stamp of the request's arrival to the write of the first token, where that was not interrupted.
+the server's own, kernel stamp of the request's arrival to the write of the first token, which lasts from one clock reading to another.
 
-Parts, chosen by `--only`: `limits` (none, 200m, 100m, 50m; two rates each, all daemons side by side), `weights` (the daemon's cgroup
-beside one with the server and two spinning processes, with the shares that Kubernetes gives to requests), `stopped` (SIGSTOP for 0.3
-of each second: a target with slow steps beside a healthy one), `sweeps` (`prober sweep` in the small cgroup, and beside others of its
-own weight; `--sweeps` says how many). Needs root and a cgroup hierarchy (v1 or v2) with the controller `cpu`; each part prints its own
-line as soon as it has ended, and the last line has all goals.
+Parts, chosen by `--only`: `limits` (none, 200m, 100m, 50m, by probe rate and number of targets, each daemon scraped every 15 s),
+`weights` (the daemon's cgroup beside one with the server and two spinning processes, with the shares that Kubernetes gives to
+requests), `stopped` (SIGSTOP for 0.3 of each second: a target with slow steps beside a healthy one), `sweeps` (`prober sweep` in the
+small cgroup, and beside others of its own weight; `--sweeps` says how many). Needs root and a cgroup hierarchy (v1 or v2) with the
+controller `cpu`; each part prints its own line as soon as it has ended, and the last line has all goals.
 """
 
 import argparse
@@ -26,17 +26,18 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.accuracy import CLOSE_NS, TTFT_MS, Written, process, serving, spin, spread, truth_of
+from bench.accuracy import TTFT_MS, Written, process, serving, spin, spread, truth_of
 from bench.report import goal, part, percentile, show
 from bench.stage import free_port
 
 ROOT = Path("/sys/fs/cgroup")
 PERIOD_US = 100_000  # the kernel's default, which Kubernetes uses
 LIMIT_S, WEIGHT_S, STOPPED_S = 240.0, 120.0, 120.0
+SCRAPE_TIMEOUT_S = 10.0  # Prometheus's default
 CORES = os.cpu_count() or 1
 
 
@@ -146,43 +147,46 @@ def total(page: str, series: str, **labels: str) -> float:
     )
 
 
-def decided(page: str, target: str) -> float:
+def due_times(page: str, **labels: str) -> float:
+    """How many probes were due."""
+    return total(page, "llmslo_probes_total", **labels) + total(page, "llmslo_probes_neutral_total", **labels)
+
+
+def decided(page: str, **labels: str) -> float:
     """Share of the due times that ended in an event of the SLO."""
-    due = total(page, "llmslo_probes_total", target=target) + total(page, "llmslo_probes_neutral_total", target=target)
-    return total(page, "llmslo_slo_events_total", target=target, slo="ttft") / due if due else 0.0
+    due = due_times(page, **labels)
+    return total(page, "llmslo_slo_events_total", slo="ttft", **labels) / due if due else 0.0
 
 
 def errors_ms(probes: Sequence[dict[str, Any]], truth: dict[str, Written]) -> list[float]:
-    """Errors of the TTFTs that have an exact stamp."""
+    """Milliseconds by which TTFTs lie outside the time that the server's write of the first token took; 0 within."""
     found = []
     for probe in probes:
         written = truth.get(probe["request_id"])
-        if probe["ttft_s"] is None or written is None or not written.writes:
-            continue
-        before, after = written.writes[0]
-        if after - before <= CLOSE_NS:
-            found.append(abs(probe["ttft_s"] * 1e3 - (before - written.received_ns) / 1e6))
+        if probe["ttft_s"] is not None and written is not None and written.writes:
+            earliest, latest = ((at - written.received_ns) / 1e6 for at in written.writes[0])
+            found.append(max(earliest - probe["ttft_s"] * 1e3, probe["ttft_s"] * 1e3 - latest, 0.0))
     return found
 
 
-def seen(it: Daemon, target: str) -> dict[str, Any]:
-    """What one daemon measured of a target, without the errors."""
+def seen(it: Daemon, **labels: str) -> dict[str, Any]:
+    """What one daemon measured of targets with these labels, without the errors."""
     begun_s = time.monotonic()
     page = it.get("/metrics", 120)
     metrics_s = time.monotonic() - begun_s
+    series = ("llmslo_probe_failures_total", "llmslo_probes_neutral_total")
     reasons = {
-        f"{series} {reason}": float(value)
-        for series in ("failures", "neutral")
-        for text, value in re.findall(
-            r"^llmslo_probe(?:s_neutral|_failures)_total\{([^}]*)\} (\S+)", page, re.MULTILINE
-        )
-        if (reason := re.findall(r'reason="(\w+)"', text)[0]) and float(value) and f'target="{target}"' in text
+        reason: count
+        for name in series
+        for reason in re.findall(rf'^{name}\{{.*reason="(\w+)"', page, re.MULTILINE)
+        if (count := total(page, name, reason=reason, **labels))
     }
+    trust = [float(value) for value in re.findall(r"^llmslo_trusted\{[^}]*\} (\S+)", page, re.MULTILINE)]
     return {
-        "due": total(page, "llmslo_probes_total", target=target)
-        + total(page, "llmslo_probes_neutral_total", target=target),
-        "decided_ratio": round(decided(page, target), 4),
-        "untimed": total(page, "llmslo_probes_untimed_total", target=target),
+        "due": due_times(page, **labels),
+        "decided_ratio": round(decided(page, **labels), 4),
+        "untimed": total(page, "llmslo_probes_untimed_total", **labels),
+        "untrusted": trust.count(0.0),
         "not_ok": reasons,
         "metrics_s": round(metrics_s, 3),
         "ready_s": round(it.ready_s, 2),
@@ -197,38 +201,104 @@ def probes_of(it: Daemon) -> list[dict[str, Any]]:
     return found
 
 
+@dataclass
+class Scrapes:
+    """What Prometheus would see of a daemon that it scrapes every 15 s. took_s: seconds of each scrape, TimeoutError counts 10"""
+
+    it: Daemon
+    took_s: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        request = urllib.request.Request(self.it.url + "/metrics", headers={"Accept-Encoding": "gzip"})
+        while not self._ended.wait(15):
+            begun_s = time.monotonic()
+            with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=SCRAPE_TIMEOUT_S) as answer:
+                answer.read()
+            self.took_s.append(min(time.monotonic() - begun_s, SCRAPE_TIMEOUT_S))
+
+    def __enter__(self) -> "Scrapes":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
+@dataclass(frozen=True)
+class Probing:
+    """Targets of one daemon, and the requests per second to each."""
+
+    targets: int
+    rate: float
+
+    def __str__(self) -> str:
+        return f"{self.rate}/s" if self.targets == 1 else f"{self.targets} targets of {self.rate}/s"
+
+
+# Daemons of one row run side by side; with a hundred targets only one does.
+LIMITS = (None, 0.2, 0.1, 0.05)
+SIDE_BY_SIDE = (
+    ((Probing(1, 0.2), Probing(1, 0.5), Probing(1, 1.0), Probing(1, 2.0)), LIMITS, LIMIT_S),
+    ((Probing(10, 0.2),), LIMITS, LIMIT_S / 2),
+    *(((Probing(100, 0.2),), (limit,), LIMIT_S / 4) for limit in LIMITS),
+)
+
+
 def limits() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Daemons with CPU limits, side by side."""
+    """Daemons by their CPU limits and by what they probe."""
+    raw: dict[str, Any] = {}
+    for probings, of_row, seconds in SIDE_BY_SIDE:
+        raw |= part(f"{', '.join(map(str, probings))}; {len(of_row)} limits", _limited(probings, of_row, seconds))
+    goals = []
+    for name, row in raw.items():
+        goals.append(goal(f"{name}: share of due times without a decided event", 1 - row["decided_ratio"], 0.02, ""))
+        goals.append(goal(f"{name}: TTFT error p99", row["ttft_error_ms"].get("p99", 99.0), 0.1, "ms"))
+        goals.append(goal(f"{name}: targets without trust", row["untrusted"], 0, ""))
+        goals.append(goal(f"{name}: seconds of the slowest scrape", row["scrape_s"]["max"], SCRAPE_TIMEOUT_S / 2, "s"))
+    ready_s = max(row["ready_s"] for name, row in raw.items() if name.startswith("100m, ") and "targets" not in name)
+    goals.append(goal("100m: seconds until ready", ready_s, 10, "s"))
+    goals.append(goal("processor time of the start", raw["no limit, 0.5/s"]["start_cpu_s"], 0.8, "s"))
+    return raw, goals
+
+
+def _limited(probings: Sequence[Probing], of_row: Sequence[float | None], seconds: float) -> dict[str, Any]:
+    """What daemons measure in so many seconds, each kind of probing under each limit, all at once."""
     raw: dict[str, Any] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prober-bench-")))
-        running: dict[str, tuple[Daemon, list[dict[str, Any]]]] = {}
+        probes: dict[str, list[dict[str, Any]]] = {}
         with serving(folder, 10, None) as port, ExitStack() as daemons:
-            for limit in (None, 0.2, 0.1, 0.05):
-                for rate in (0.2, 0.5):
-                    name = f"{'no limit' if limit is None else f'{round(limit * 1000)}m'}, {rate}/s"
-                    group = None if limit is None else stack.enter_context(Cgroup(f"{limit}-{rate}", limit))
-                    it = daemons.enter_context(daemon(folder, name.replace("/", ""), config({"t": port}, rate), group))
-                    running[name] = it, []
-            time.sleep(LIMIT_S)
-            for name, (it, probes) in running.items():
-                raw[name] = seen(it, "t")
-                probes += probes_of(it)
+            running: dict[str, tuple[Daemon, Scrapes, float]] = {}
+            for limit in of_row:
+                for probing in probings:
+                    name = f"{'no limit' if limit is None else f'{round(limit * 1000)}m'}, {probing}"
+                    word = re.sub(r"[^\w.]+", "-", name)
+                    group = None if limit is None else stack.enter_context(Cgroup(word, limit))
+                    text = config({f"t{number}": port for number in range(probing.targets)}, probing.rate)
+                    it = daemons.enter_context(daemon(folder, word, text, group))
+                    running[name] = it, daemons.enter_context(Scrapes(it)), it.cpu_s()
+            begun_s = time.monotonic()
+            time.sleep(seconds)
+            for name, (it, scrapes, before_s) in running.items():
+                used = (it.cpu_s() - before_s) / (time.monotonic() - begun_s)
+                raw[name] = seen(it) | {
+                    "core_ratio": round(used, 4),
+                    "scrape_s": {
+                        "p50": round(statistics.median(scrapes.took_s), 3),
+                        "max": round(max(scrapes.took_s), 3),
+                    },
+                }
+                probes[name] = probes_of(it)
         truth = truth_of(folder)
-        for name, (_, probes) in running.items():
-            errors = errors_ms(probes, truth)
-            raw[name] |= {"ttft_error_ms": spread(errors), "exact": len(errors)}
-    goals = []
-    for words, least in (("no limit", 1.0), ("200m", 0.995), ("100m", 0.98), ("50m", 0.9)):
-        both = [raw[f"{words}, {rate}/s"] for rate in (0.2, 0.5)]
-        share = sum(row["decided_ratio"] * row["due"] for row in both) / sum(row["due"] for row in both)
-        goals.append(goal(f"{words}: share of due times without a decided event", 1 - share, round(1 - least, 4), ""))
-    worst = max(raw[f"100m, {rate}/s"]["ttft_error_ms"].get("p99", 0.0) for rate in (0.2, 0.5))
-    goals.append(goal("100m: TTFT error p99 of exact stamps", worst, 0.1, "ms"))
-    starts = [raw[f"100m, {rate}/s"] for rate in (0.2, 0.5)]
-    goals.append(goal("100m: seconds until ready", max(row["ready_s"] for row in starts), 10, "s"))
-    goals.append(goal("processor time of the start", raw["no limit, 0.5/s"]["start_cpu_s"], 0.8, "s"))
-    return raw, goals
+        for name, of_daemon in probes.items():
+            errors = errors_ms(of_daemon, truth)
+            raw[name] |= {"ttft_error_ms": spread(errors), "compared": len(errors)}
+    return raw
 
 
 @contextmanager
@@ -263,7 +333,7 @@ def weights() -> tuple[dict[str, Any], list[dict[str, Any]]]:
                 # Not at its start, which takes minutes of so small a share: see the part `limits`.
                 (group.folder / "cgroup.procs").write_text(str(it.process.pid))
                 time.sleep(WEIGHT_S)
-                raw[name] = seen(it, "t")
+                raw[name] = seen(it)
                 probes = probes_of(it)
             time.sleep(0.5)
         raw[name]["probes"] = len(probes)
@@ -301,7 +371,7 @@ def stopped() -> tuple[dict[str, Any], list[dict[str, Any]]]:
             ended.set()
             stopping.join()
             time.sleep(5)
-            raw = {name: seen(it, name) for name in ("healthy", "slow")}
+            raw = {name: seen(it, target=name) for name in ("healthy", "slow")}
     goals = [
         goal(f"stopped, {name}: share of due times without a decided event", 1 - row["decided_ratio"], 0.1, "")
         for name, row in raw.items()
