@@ -59,7 +59,10 @@ def rules(
         str, typer.Option(help="Base URL of runbook links; the prober serves /runbooks.")
     ] = DEFAULT.runbook_url,
     dashboard_url: Annotated[str, typer.Option(help="Base URL of dashboard links.")] = DEFAULT.dashboard_url,
-    prober_url: Annotated[str, typer.Option(help="Base URL of links to the prober's page.")] = DEFAULT.prober_url,
+    prober_url: Annotated[
+        str,
+        typer.Option(help="Base URL of links to the prober's page; {instance}: where the target's prober is scraped."),
+    ] = DEFAULT.prober_url,
 ) -> None:
     """Write rules whose alerts can all fire, but not on one bad probe; otherwise print what to change.
 

@@ -32,7 +32,8 @@ class RuleOptions:
 
     selector: label matchers that narrow the prober's series; empty for none, as no other program has series of these names
     labels: (name, value) of labels added to every alert
-    runbook_url, dashboard_url, prober_url: base URLs without a trailing slash
+    runbook_url, dashboard_url, prober_url: base URLs without a trailing slash; `{instance}` in the last is the address at which
+        Prometheus scrapes the prober that has the target
     slow_s: evaluation interval in seconds of rules that need not be fast: less than the five minutes for which Prometheus looks back
     group_labels: labels that distinguish probers of different places, such as cluster; nothing is summed or joined across them
     target_labels: labels that the configuration gives targets; their alerts have them too
@@ -43,7 +44,7 @@ class RuleOptions:
     labels: tuple[tuple[str, str], ...] = ()
     runbook_url: str = "http://llm-slo-prober:9742/runbooks"
     dashboard_url: str = "http://grafana:3000"
-    prober_url: str = "http://llm-slo-prober:9742"
+    prober_url: str = "http://{instance}"
     slow_s: int = 240
     group_labels: tuple[str, ...] = ()
     target_labels: tuple[str, ...] = ()
@@ -102,7 +103,10 @@ class Alert:
         if link:
             notes["dashboard_url"] = f"{options.dashboard_url}{link.path(options.group_labels)}"
         if has_target and link and link.board in ("target", "slo"):  # the dashboard shows the other labels better
-            notes["prober_url"] = f"{options.prober_url}/?target={{{{ $labels.target | urlquery }}}}"
+            page = f"{options.prober_url}/?target={{{{ $labels.target | urlquery }}}}"
+            scraped = query("llmslo_target_state{target=%[1]q}", "target")
+            at_prober = page.replace("{instance}", '{{ . | first | label "instance" }}')
+            notes["prober_url"] = page if page == at_prober else f"{{{{ with {scraped} }}}}{at_prober}{{{{ end }}}}"
         return {
             "alert": self.name,
             "expr": self.expr,

@@ -433,7 +433,8 @@ def check_one(promtool: Path, folder: Path, rule: Rules, series: Series, firing:
 
 
 def of_llama(notes: dict[str, str], workload: str = "probe") -> dict[str, str]:
-    """Annotations with the labels of the tests' target in them."""
+    """Annotations with the labels of the tests' target in them, without the link to the page, which `run_cases` leaves out."""
+    notes = {key: text for key, text in notes.items() if key != "prober_url"}
     for name, value in {"target": "llama", "workload": workload, "slo": "ttft"}.items():
         notes = {
             key: text.replace(f"{{{{ $labels.{name} }}}}", value).replace(f"{{{{ $labels.{name} | urlquery }}}}", value)

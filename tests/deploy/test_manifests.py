@@ -7,6 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import kubernetes_validate
 import pytest
@@ -173,6 +174,27 @@ def test_engines_of_one_namespace_share_nothing(shipped: dict[str, list[Manifest
         assert mounted == {one(shipped[where], "ConfigMap")["metadata"]["name"]}
 
 
+def test_runbooks_of_sidecars_have_a_service(shipped: dict[str, list[Manifest]]) -> None:
+    """Of the name to which the shipped rules link, in front of every sidecar, ready or not; scraped by nothing."""
+    service = one(shipped[MONITORING], "Service")
+    template = one(shipped["overlays/vllm"], "Deployment")["spec"]["template"]
+    (sidecar,) = template["spec"]["initContainers"]
+    assert fitting(service["spec"]["selector"], template["metadata"]["labels"])
+    (port,) = service["spec"]["ports"]
+    assert port["targetPort"] == sidecar["ports"][0]["containerPort"]
+    assert service["spec"]["publishNotReadyAddresses"]
+    links = [
+        rule["annotations"]["runbook_url"]
+        for group in one(shipped[RULES], "PrometheusRule")["spec"]["groups"]
+        for rule in group["rules"]
+        if "runbook_url" in rule.get("annotations", ())
+    ]
+    assert {urlsplit(link).netloc for link in links} == {f"{service['metadata']['name']}:{port['port']}"}
+    for where in STANDALONE:
+        for monitor in (each for each in shipped[where] if each["kind"] == "ServiceMonitor"):
+            assert not fitting(monitor["spec"]["selector"]["matchLabels"], service["metadata"]["labels"])
+
+
 def test_the_sidecar_holds_no_pod_on_its_node(shipped: dict[str, list[Manifest]]) -> None:
     """The autoscaler moves a pod if its volumes on the node's disk are declared; the engine's own are left to its owner."""
     template = one(shipped["overlays/vllm"], "Deployment")["spec"]["template"]
@@ -229,6 +251,8 @@ def test_who_speaks_tls_agrees(shipped: dict[str, list[Manifest]], where: str) -
             for rule in rules
             if "runbook_url" in rule.get("annotations", ())
         }
+        pages = " ".join(rule.get("annotations", {}).get("prober_url", "") for rule in rules)
+        assert set(re.findall(r"}}(\w+)://{{", pages)) == {"https" if tls else "http"}
         assert links == {f"{'https' if tls else 'http'}://{FULLNAME}.llm.svc:9742/runbooks"}
 
 

@@ -32,9 +32,6 @@ def kustomization(page: str) -> Any:
     return yaml.safe_load(block_)
 
 
-MONITORS = yaml.safe_load((KUSTOMIZE / MONITORING / "kustomization.yaml").read_text())
-
-
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
     """A reader's folder beside the overlays."""
@@ -180,7 +177,7 @@ def test_a_vantage_is_patched_in(kubectl: Path, shipped: dict[str, list[Manifest
 def test_a_further_label_of_the_pods_is_patched_in(kubectl: Path, mine: Path) -> None:
     """The patch is that of docs/kubernetes.md."""
     (patch,) = (block for block in blocks("docs/kubernetes.md") if "podTargetLabels" in block)
-    manifests = put_together(kubectl, mine, MONITORS | yaml.safe_load(patch))
+    manifests = put_together(kubectl, mine, {"resources": [f"../../{MONITORING}"]} | yaml.safe_load(patch))
     assert one(manifests, "PodMonitor")["spec"]["podTargetLabels"][-1] == "team"
 
 

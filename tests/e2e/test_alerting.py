@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
@@ -260,6 +261,21 @@ async def test_faults_arrive_and_resolve_and_quiet_stays_quiet(
         }
         assert {pair for pair in fired if pair[0] in one_each} == set(one_each.items()), "one trouble, one alert"
         assert "LLMSLONoData" not in inbox.about(), "a prober that is down is told once"
+        for alert in inbox.alerts:
+            follow(alert, f"http://127.0.0.1:{stage.probers['main']}")
+
+
+def follow(alert: dict[str, Any], service: str) -> None:
+    """The links of a message lead to the runbook, which any prober of the Service has, and to the target at the prober that has it."""
+    notes, name = alert["annotations"], alert["labels"]["alertname"]
+    runbook = urlsplit(notes["runbook_url"])
+    assert runbook.netloc == "llm-slo-prober:9742"
+    assert f"<h1>{name}" in get(service + runbook.path)
+    if "prober_url" in notes:
+        page = urlsplit(notes["prober_url"])
+        assert parse_qs(page.query) == {"target": [alert["labels"]["target"]]}
+        assert f"{page.scheme}://{page.netloc}" == service
+        assert alert["labels"]["target"] in get(notes["prober_url"])
 
 
 def count_as_days(folder: Path) -> None:
