@@ -221,9 +221,10 @@ def files() -> dict[Path, str]:
     wanted[DOCS / "config.schema.json"] = json.dumps(json_schema(), indent=2, sort_keys=True) + "\n"
     wanted[OPENAPI] = openapi()
     chart, kustomize = DEPLOY / "chart", DEPLOY / "kustomize"
-    values, schema, readme = (chart / name for name in ("values.yaml", "values.schema.json", "README.md"))
-    wanted[schema] = with_descriptions(schema.read_text(), values.read_text())
-    wanted[readme] = replace_block(readme.read_text(), "values", values_table(values.read_text()))
+    for folder in (chart, DEPLOY / "sidecar-chart"):
+        values, schema, readme = (folder / name for name in ("values.yaml", "values.schema.json", "README.md"))
+        wanted[schema] = with_descriptions(schema.read_text(), values.read_text())
+        wanted[readme] = replace_block(readme.read_text(), "values", values_table(values.read_text()))
     for config, rules, operators in (
         (DEPLOY / "prober.yaml", DEPLOY / "prometheus/rules.yaml", DEPLOY / "prometheus/prometheusrule.yaml"),
         (  # one set for every prober of a cluster

@@ -55,14 +55,14 @@ class Refused(Exception):
     """Helm will not render it; in its words."""
 
 
-def helm(program: Path, release: str, over: Mapping[str, Any], *options: str) -> list[Manifest]:
-    """The chart's manifests by HELM_3, with options of `helm template`, or HELM_4, in the namespace `llm`. Raises Refused."""
+def helm(program: Path, release: str, over: Mapping[str, Any], *options: str, folder: Path = CHART) -> list[Manifest]:
+    """The manifests of a chart by HELM_3, with options of `helm template`, or HELM_4, in the namespace `llm`. Raises Refused."""
     if not program.exists():
         absent(f"no {program}: `make tools` fetches it; Helm 3 where npm is")
     if program == HELM_4:
-        words = [sys.executable, str(Path(__file__).with_name("helm4.py")), str(CHART), release, "llm"]
+        words = [sys.executable, str(Path(__file__).with_name("helm4.py")), str(folder), release, "llm"]
     else:  # for a Kubernetes of its own time, 1.25
-        words = [str(program), "template", release, str(CHART), "--namespace=llm", "--values=-", *options]
+        words = [str(program), "template", release, str(folder), "--namespace=llm", "--values=-", *options]
     env = {**os.environ, "PYTHONPATH": str(HELM_4)}
     done = subprocess.run(words, input=json.dumps(over), capture_output=True, text=True, check=False, env=env)
     if done.returncode:

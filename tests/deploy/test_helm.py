@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.rendering import CHART, HELM_3, HELM_4, RELEASE, Manifest, Refused, chart, helm
+from tests.deploy.rendering import HELM_3, HELM_4, RELEASE, ROOT, Manifest, Refused, chart, helm
 from tests.deploy.shipped import CHARTS, FULL, SHARDED, flag, one, workload
 
 EVICTION = "unhealthyPodEvictionPolicy"  # of a PodDisruptionBudget, since Kubernetes 1.26
@@ -113,7 +113,10 @@ def test_helm_refuses_wrong_values(program: Path, over: dict[str, Any]) -> None:
         helm(program, RELEASE, over)
 
 
-def test_the_chart_passes_the_lint_of_helm() -> None:
+@pytest.mark.parametrize("chart", ["chart", "sidecar-chart"])
+def test_the_charts_pass_the_lint_of_helm(chart: str) -> None:
     """Strictly: a warning fails."""
-    done = subprocess.run([HELM_3, "lint", "--strict", CHART], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [HELM_3, "lint", "--strict", ROOT / "deploy" / chart], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr

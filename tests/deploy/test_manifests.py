@@ -365,7 +365,8 @@ def test_wrong_values_are_refused(over: dict[str, Any]) -> None:
 def test_release_and_version_are_one() -> None:
     """The tags in deploy/ are the package's version."""
     held = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert {held["version"], held["appVersion"]} == {__version__}
+    library = yaml.safe_load((ROOT / "deploy/sidecar-chart/Chart.yaml").read_text())
+    assert {held["version"], held["appVersion"], library["version"], library["appVersion"]} == {__version__}
     assert values()["image"]["tag"] == "", "else it does not follow appVersion"
     for path in (
         "Dockerfile",

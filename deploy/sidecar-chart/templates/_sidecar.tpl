@@ -1,0 +1,97 @@
+{{/*
+The prober beside an engine, for the pod of the engine's own chart. Each is called with the chart's own context:
+  labels:         {{- include "llm-slo-prober.sidecar.labels" . | nindent 8 }}
+  annotations:    {{- include "llm-slo-prober.sidecar.annotations" . | nindent 8 }}
+  initContainers: {{- include "llm-slo-prober.sidecar" . | nindent 8 }}
+  volumes:        {{- include "llm-slo-prober.sidecar.volumes" . | nindent 8 }}
+and, in a file of its own, the configuration:
+  {{ include "llm-slo-prober.sidecar.configmap" . }}
+The container is that of deploy/kustomize/components/sidecar, which says why it is as it is; a test compares them.
+*/}}
+{{- define "llm-slo-prober.sidecar.name" -}}
+{{ .Release.Name | trunc 48 | trimSuffix "-" }}-llm-slo-prober
+{{- end }}
+
+{{/* The PodMonitor finds the pod by this label. */}}
+{{- define "llm-slo-prober.sidecar.labels" -}}
+llm-slo-prober/sidecar: "true"
+{{- end }}
+
+{{/* Else the cluster autoscaler never moves the engine, for the sake of what the sidecar has learnt. */}}
+{{- define "llm-slo-prober.sidecar.annotations" -}}
+cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes: llm-slo-prober-storage
+{{- end }}
+
+{{- define "llm-slo-prober.sidecar" -}}
+{{- $values := index .Values "llm-slo-prober-sidecar" }}
+{{- if not (dig "config" "targets" list $values) }}
+{{- fail "llm-slo-prober-sidecar.config.targets: needed: at least the engine, such as [{url: \"http://localhost:8000\"}]" }}
+{{- end }}
+{{- if not $values.image.repository }}
+{{- fail "llm-slo-prober-sidecar.image.repository: needed: the image of the prober, with your registry before it" }}
+{{- end }}
+{{- if semverCompare "<1.28-0" .Capabilities.KubeVersion.Version }}
+{{- fail (printf "llm-slo-prober.sidecar: native sidecars need Kubernetes 1.29, or 1.28 with the feature gate SidecarContainers; this is rendered for %s. Without a cluster give helm template --kube-version=1.29; for an older cluster take deploy/kustomize/components/sidecar-classic" .Capabilities.KubeVersion.Version) }}
+{{- end -}}
+- name: llm-slo-prober
+  {{- with $values.image }}
+  {{- if .digest }}
+  image: {{ .repository }}@{{ .digest }}
+  {{- else }}
+  image: {{ .repository }}:{{ .tag | default (index $.Subcharts "llm-slo-prober-sidecar").Chart.AppVersion }}
+  {{- end }}
+  {{- end }}
+  restartPolicy: Always
+  args: [run, --keep-running, --config.file=/etc/prober/prober.yaml, --storage.path=/var/lib/prober, --storage.max-size=56M]
+  env:
+    - name: POD_NAME
+      valueFrom: {fieldRef: {fieldPath: metadata.name}}
+    - name: POD_NAMESPACE
+      valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+    - name: POD_WORKLOAD
+      valueFrom: {fieldRef: {fieldPath: "metadata.labels['{{ $values.workloadLabel }}']"}}
+    - {name: NVIDIA_VISIBLE_DEVICES, value: all}
+    - {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}
+  lifecycle: {preStop: {exec: {command: [python, -m, prober, drain]}}}
+  ports:
+    - {name: llm-slo-prober, containerPort: 9742}
+  resources:
+    {{- toYaml $values.resources | nindent 4 }}
+  securityContext:
+    runAsNonRoot: true
+    runAsUser: 65532
+    runAsGroup: 65532
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    capabilities: {drop: [ALL]}
+    seccompProfile: {type: RuntimeDefault}
+  volumeMounts:
+    - {name: llm-slo-prober-config, mountPath: /etc/prober, readOnly: true}
+    - {name: llm-slo-prober-storage, mountPath: /var/lib/prober}
+    - {name: llm-slo-prober-tmp, mountPath: /tmp}
+    - {name: llm-slo-prober-no-token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
+{{- end }}
+
+{{- define "llm-slo-prober.sidecar.volumes" -}}
+- name: llm-slo-prober-config
+  configMap: {name: {{ include "llm-slo-prober.sidecar.name" . }}, optional: true}
+- name: llm-slo-prober-storage
+  emptyDir: {sizeLimit: 64Mi}
+- name: llm-slo-prober-tmp
+  emptyDir: {medium: Memory, sizeLimit: 16Mi}
+- name: llm-slo-prober-no-token
+  emptyDir: {medium: Memory, sizeLimit: 1Mi}
+{{- end }}
+
+{{- define "llm-slo-prober.sidecar.configmap" -}}
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {{ include "llm-slo-prober.sidecar.name" . }}
+  labels:
+    app.kubernetes.io/name: llm-slo-prober
+    app.kubernetes.io/instance: {{ .Release.Name }}
+data:
+  prober.yaml: |
+    {{- toYaml (index .Values "llm-slo-prober-sidecar").config | nindent 4 }}
+{{- end }}
