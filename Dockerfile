@@ -45,7 +45,7 @@ ENV PATH=/opt/prober/bin:/usr/local/bin:/usr/bin LANG=C.UTF-8 PYTHONUNBUFFERED=1
 USER 65532:65532
 WORKDIR /
 EXPOSE 9742
-# It drains and exits with 0; as process 1 too, which passes signals on to the prober, its child, and reaps orphans.
+# It drains and exits with 0, as process 1 too.
 STOPSIGNAL SIGTERM
 # For Docker and Compose; Kubernetes has probes of its own. Change it with --web.listen-address or --web.route-prefix.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=6 \

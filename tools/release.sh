@@ -114,8 +114,9 @@ elif [ -n "$base" ]; then
     image="no image was made: there is no Docker and no Podman"
     if [ -n "$builder" ]; then
         tools/image.sh --base "$base" "$tag"
-        "$builder" run --rm --network=none --entrypoint=python "$tag" \
-            -c "print(open('/opt/prober/sbom.cdx.json').read(), end='')" >"$out/llm-slo-prober-$version.cdx.json"
+        container=$("$builder" create "$tag")
+        "$builder" cp "$container:/opt/prober/sbom.cdx.json" "$out/llm-slo-prober-$version.cdx.json"
+        "$builder" rm "$container" >/dev/null
         image="the image is $tag of $builder"
     fi
 fi

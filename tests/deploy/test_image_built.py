@@ -202,11 +202,11 @@ def zombies(container: Container) -> list[str]:
 
 
 class Children(threading.Thread):
-    """Looks every 10 ms at what the daemon below process 1 has started, until the end of the `with` block. seen: their commands"""
+    """Looks every 10 ms at what the daemon, process 1, has started, until the end of the `with` block. seen: their commands"""
 
-    def __init__(self, first: int) -> None:
+    def __init__(self, daemon: int) -> None:
         super().__init__()
-        self._parent, self._ended = int(_read(Path(f"/proc/{first}/task/{first}/children"))), threading.Event()
+        self._parent, self._ended = daemon, threading.Event()
         self.seen: set[str] = set()
 
     def __enter__(self) -> Self:
