@@ -30,7 +30,8 @@ def cleaned(value: Any) -> Any:
 
 
 def linked(manifest: Manifest) -> None:
-    """The chart knows whether its links are of TLS, the rules of kustomize do not."""
+    """The chart knows whether its links are of TLS, and has a group about copies of the rules; those of kustomize do not."""
+    manifest["spec"]["groups"] = [group for group in manifest["spec"]["groups"] if group["name"] != "llm-slo-rules"]
     for group in manifest["spec"]["groups"]:
         for rule in group["rules"]:
             for name in {"runbook_url", "prober_url"} & set(rule.get("annotations", {})):
