@@ -16,6 +16,7 @@ PROGRAMS = (
     "start",
     "failures",
     "scrape",
+    "cardinality",
     "parse",
     "buffering",
     "page",

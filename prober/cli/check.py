@@ -7,7 +7,7 @@ from dataclasses import replace
 from decimal import Decimal
 from glob import glob, has_magic
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
@@ -23,19 +23,16 @@ from prober.config.hosts import check as check_address
 from prober.config.problems import ConfigError, path_of
 from prober.config.schema import json_schema
 from prober.config.server import texts
-from prober.config.target import TargetSpec, estimate_per_day
+from prober.config.target import estimate_per_day
 from prober.config.units import counted, first_names
 from prober.daemon.configuration_file import read_config
-from prober.daemon.registry import registry
 from prober.daemon.rules import groups
 from prober.exposition.alerting import RuleOptions
 from prober.features.slo.compliance import percentile_events
 from prober.features.slo.firing import firing_checks
-from prober.features.slo.monitor import SloMonitor
 from prober.measure.objective import JudgedStream, Slo, format_percent, format_rate, promql
 from prober.measure.printable import shown_path
 from prober.net.prometheus import LoadedRule, QueryFailed, loaded_rules
-from prober.probing.recorder import TargetProbes
 from prober.web.web_config import read
 
 MAX_NAMED = 10  # targets with equal figures, or rules
@@ -140,26 +137,13 @@ def _headline(specs: Configuration, alerts: int, sweeps: int, warnings: int, oth
     return " and ".join(targets) + verdict + (f"; {counted(warnings, 'warning')}" if warnings else "")
 
 
-class _Declared(NamedTuple):
-    """A target with counted series."""
-
-    name: str
-    spec: TargetSpec
-
-
 def _costs(specs: Configuration, sweeps: Mapping[str, SweepCost]) -> None:
-    echo(
-        f"{'target':32} {'probes/s':>9} {'prompt tokens/day':>18} {'output tokens/day':>18} {'$/day':>8} {'series':>7}"
-    )
+    echo(f"{'target':32} {'probes/s':>9} {'prompt tokens/day':>18} {'output tokens/day':>18} {'$/day':>8}")
     discovered = [(f"each of discovery {discovery.name}", discovery.template) for discovery in specs.discovery]
     rows: list[tuple[str, str]] = []  # (names of targets, their figures)
     swept: list[tuple[str, str]] = []
     for name, spec in [*((spec.key, spec) for spec in specs.probed), *discovered]:
         use = estimate_per_day(spec)
-        families = registry()
-        declared = _Declared(spec.key, spec)
-        TargetProbes(families, declared), SloMonitor(families).observe(declared)
-        lines = sum(child.text(False).count("\n") for family in families.values() for child in family.children.values())
         rate = sum(probe.rate for probe in spec.probes)
         prompt, completion, dollars = use.prompt_tokens, use.completion_tokens, use.dollars
         if (sweep := sweeps.get(spec.key)) is not None:
@@ -169,7 +153,7 @@ def _costs(specs: Configuration, sweeps: Mapping[str, SweepCost]) -> None:
             prompt, completion = prompt + of_prompts, completion + tokens - of_prompts
             dollars = None if dollars is None or not sweep.has_price else dollars + sweep.amount_per_day("cost")
         price = "–" if dollars is None else f"{dollars:.2f}"
-        rows.append((name, f"{rate:9.3g} {prompt:18,.0f} {completion:18,.0f} {price:>8} {lines:7}"))
+        rows.append((name, f"{rate:9.3g} {prompt:18,.0f} {completion:18,.0f} {price:>8}"))
     for name, figures in _grouped(rows):
         echo(f"{name:32} {figures}")
     echo()
