@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from tests.deploy.rendering import KUSTOMIZE, ROOT, Manifest, built, chart, documents
+from tests.deploy.rendering import CHART, KUSTOMIZE, ROOT, Manifest, built, chart, documents
 
 MONITORING, RULES = "overlays/sidecars-monitoring", "overlays/rules"  # without a prober of their own
 OVERLAYS = [
@@ -66,7 +66,7 @@ FULL: dict[str, Any] = {
     "podAnnotations": {"sidecar.istio.io/inject": "false"},
     "resources": {"limits": {"cpu": "100m"}},
     "service": {"type": "NodePort", "port": 80, "annotations": {"a.example/b": "c"}, "labels": {"team": "inference"}},
-    "serviceAccount": {"annotations": {"a.example/role": "reader"}},
+    "serviceAccount": {"annotations": {"a.example/role": "reader"}, "labels": {"team": "inference"}},
 }
 # Four probers with a share each, which find their targets; pages over TLS.
 SHARDED: dict[str, Any] = {
@@ -83,6 +83,7 @@ SHARDED: dict[str, Any] = {
     "web": {"configSecret": "prober-web", "tlsSecret": "prober-tls"},
     "serviceMonitor": {"enabled": True, "basicAuthSecret": "prober-reader"},
 }
+AUTOPILOT: dict[str, Any] = yaml.safe_load((CHART / "values-autopilot.yaml").read_text())
 
 
 def overlay(name: str) -> Any:
@@ -110,7 +111,7 @@ COUNTERPARTS: dict[str, dict[str, Any]] = {
     },
 }
 CHARTS: dict[str, dict[str, Any]] = {
-    **{"chart": {}, "chart, everything on": FULL, "chart, sharded": SHARDED},
+    **{"chart": {}, "chart, everything on": FULL, "chart, sharded": SHARDED, "chart, autopilot": AUTOPILOT},
     **{f"chart, as {name}": values for name, values in COUNTERPARTS.items()},
 }
 # With a prober of its own, not beside an engine.

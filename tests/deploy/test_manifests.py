@@ -21,6 +21,7 @@ from tests.deploy.hardening import PROBED, containers
 from tests.deploy.rendering import CHART, FULLNAME, KUSTOMIZE, ROOT, Manifest, chart, documents, values
 from tests.deploy.schemas import custom
 from tests.deploy.shipped import (
+    AUTOPILOT,
     CHARTS,
     FULL,
     MONITORING,
@@ -107,10 +108,28 @@ def test_a_shard_asks_for_what_a_hundred_targets_take(shipped: dict[str, list[Ma
     requests = {
         (manifest["kind"], container["resources"]["requests"]["cpu"], container["resources"]["limits"]["memory"])
         for where in STANDALONE
+        if where != "chart, autopilot"
         for manifest in [workload(shipped[where])]
         for _, container in containers(manifest)
     }
     assert requests == {("Deployment", "100m", "256Mi"), ("StatefulSet", "200m", "768Mi")}
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_autopilot_leaves_the_containers_as_they_are(replicas: int) -> None:
+    """Limits equal requests, of the prober and of the Job of `helm test`; none is below its minimum, nor out of its ratio."""
+    manifests = chart(**AUTOPILOT, replicas=replicas)
+    for manifest in (workload(manifests), one(manifests, "Job")):
+        ((_, container),) = containers(manifest)
+        resources = container["resources"]
+        assert resources["limits"] == resources["requests"]
+        cpu_m, memory_mi = (
+            int(resources["limits"]["cpu"].removesuffix("m")),
+            int(resources["limits"]["memory"].removesuffix("Mi")),
+        )
+        assert cpu_m >= 250
+        assert memory_mi >= 512
+        assert 1 <= (memory_mi / 1024) / (cpu_m / 1000) <= 6.5
 
 
 def fitting(selector: dict[str, str], labels: dict[str, str]) -> bool:
