@@ -1,63 +1,34 @@
-"""Delays: constant, or random with a given distribution."""
-
-from dataclasses import dataclass
-from math import exp
-from random import Random
+"""Delays of the drawn engine, constant or random: lengths of `workload.shapes`, in ns."""
 
 from prober.config.units import UnitError, duration
+from prober.workload.shapes import Fixed, LengthDistribution, Lognormal, Uniform
+
+MAX_DELAY_NS = 10**18
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+def constant(value_s: float) -> Fixed:
     """A constant delay."""
-
-    value_s: float
-
-    def draw_ns(self, rng: Random) -> int:
-        """The delay in ns; `rng` is not used."""
-        return round(self.value_s * 1e9)
+    return Fixed(round(value_s * 1e9))
 
 
-@dataclass(frozen=True, slots=True)
-class Lognormal:
+def lognormal(median_s: float, sigma: float) -> Lognormal:
     """A lognormal delay, median × exp(sigma × N(0, 1)). Its p99 is median × exp(2.326 sigma)."""
-
-    median_s: float
-    sigma: float
-
-    def draw_ns(self, rng: Random) -> int:
-        """Returns a random delay in ns."""
-        return round(self.median_s * exp(self.sigma * rng.gauss(0.0, 1.0)) * 1e9)
+    return Lognormal(median_s * 1e9, sigma, 0, MAX_DELAY_NS)
 
 
-@dataclass(frozen=True, slots=True)
-class Uniform:
-    """A delay that is uniformly distributed between two bounds."""
-
-    low_s: float
-    high_s: float
-
-    def draw_ns(self, rng: Random) -> int:
-        """Returns a random delay in ns."""
-        return round(rng.uniform(self.low_s, self.high_s) * 1e9)
-
-
-Delay = Constant | Lognormal | Uniform
-
-
-def parse_delay(text: str) -> Delay:
+def parse_delay(text: str) -> LengthDistribution:
     """Parse `50ms`, `lognormal:50ms:0.4` (median, sigma) or `uniform:10ms:20ms`. Raises ValueError with the valid forms."""
     kind, *values = text.split(":")
     try:
         if not values:
-            return Constant(duration(kind))
+            return constant(duration(kind))
         if kind == "lognormal" and len(values) == 2:
-            return Lognormal(duration(values[0]), _sigma(values[1]))
+            return lognormal(duration(values[0]), _sigma(values[1]))
         if kind == "uniform" and len(values) == 2:
             low, high = duration(values[0]), duration(values[1])
             if low > high:
                 raise ValueError(f"delay {text!r}: {values[0]} is above {values[1]}; write the lower bound first")
-            return Uniform(low, high)
+            return Uniform(round(low * 1e9), round(high * 1e9))
     except UnitError as problem:
         raise ValueError(f"delay {text!r}: {problem}") from None
     raise ValueError(f"delay {text!r}: write 50ms, lognormal:50ms:0.4 (median, sigma) or uniform:10ms:20ms")

@@ -7,12 +7,12 @@ from random import Random
 from typing import Any
 
 from prober.mock.completion_request import BLOCK_TOKENS, CompletionRequest, block_ids
-from prober.mock.delays import Delay
 from prober.mock.page import KV_BLOCKS
 from prober.mock.record import Record
 from prober.mock.service import Behaviour, Place, Service
 from prober.net.clock import Clock
 from prober.simulation.blocks import Blocks
+from prober.workload.shapes import LengthDistribution
 
 BACKGROUND_PROMPT_TOKENS = 256
 BACKGROUND_TOKENS = (16, 112)
@@ -27,9 +27,9 @@ class DrawnPlace(Place):
     """
 
     def __init__(self, behaviour: Behaviour, record: Record, seeds: Random, factor: float) -> None:
-        super().__init__(behaviour, record)
+        super().__init__(record)
         self.entered_ns = 0  # when it entered the queue
-        self._rng, self._factor = seeds, factor
+        self._behaviour, self._rng, self._factor = behaviour, seeds, factor
         self._due_ns: int | None = None
 
     async def due_ns(self) -> int:
@@ -37,13 +37,13 @@ class DrawnPlace(Place):
         if self._due_ns is None:
             assert self.record.started_ns is not None
             self._rng = Random(self._rng.getrandbits(64))
-            self._due_ns = self.record.started_ns + self._draw_ns(self.behaviour.ttft)
+            self._due_ns = self.record.started_ns + self._draw_ns(self._behaviour.ttft)
         else:
-            self._due_ns += self._draw_ns(self.behaviour.itl)
+            self._due_ns += self._draw_ns(self._behaviour.itl)
         return self._due_ns
 
-    def _draw_ns(self, delay: Delay) -> int:
-        return round(delay.draw_ns(self._rng) * self._factor)
+    def _draw_ns(self, delay: LengthDistribution) -> int:
+        return round(delay.draw(self._rng) * self._factor)
 
 
 class DrawnService(Service):
@@ -121,8 +121,8 @@ class DrawnService(Service):
         end_ns = None
         try:
             await place.wait()
-            async for token in place.plan(tokens):
-                record.writes.append(token.due_ns)
+            async for due_ns in place.plan(tokens):
+                record.writes.append(due_ns)
                 record.tokens.append(1)
             await self.pacer.sleep_until(record.writes[-1])
             end_ns = record.writes[-1]

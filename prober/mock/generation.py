@@ -97,8 +97,7 @@ class Generation:
         """The request with the length of its JSON, which is cut if fewer tokens are requested."""
         completion = replace(completion, document=spoiled(completion.document, self._name))
         self._factor *= self._service.behaviour.json_factor
-        needed = self._service.behaviour.reasoning
-        needed += len(deltas(completion.document, completion.tool, self._wire.calls))
+        needed = self._service.behaviour.reasoning + len(deltas(completion.document, completion.tool))
         if needed > completion.tokens:
             return replace(completion, finish_reason="length")
         return replace(completion, tokens=needed, finish_reason="tool_calls" if completion.tool else "stop")
@@ -131,13 +130,13 @@ class Generation:
             return
         # The fault acts at the first content after its number of tokens.
         interruption = fault if self._name in _INTERRUPTIONS else None
-        async for due_ns, reasoning in place.plan(tokens):
+        async for due_ns in place.plan(tokens):
             if sent == 0 and completion.chat:
                 yield Step(due_ns, Kind.OTHER, chunks.role())
             if self._name == "empty":
                 yield Step(due_ns, Kind.OTHER, chunks.finish())
                 break
-            data = chunks.content(sent, reasoning=reasoning, last=sent + 1 == tokens)
+            data = chunks.content(sent, reasoning=sent < self._service.behaviour.reasoning, last=sent + 1 == tokens)
             if interruption and sent >= (1 if self._name == "big_line" else interruption.count):
                 for step in _interruption(chunks, interruption, due_ns):
                     yield step
@@ -153,10 +152,9 @@ class Generation:
     async def _complete(
         self, completion: CompletionRequest, place: Place, entered_ns: int
     ) -> tuple[web.StreamResponse, int]:
-        due_ns = await place.wait()
+        await place.wait()
         tokens = 0 if self._name == "empty" else completion.tokens
-        async for token in place.plan(max(1, tokens)):
-            due_ns = token.due_ns
+        due_ns = [due_ns async for due_ns in place.plan(max(1, tokens))][-1]
         await self._clock.sleep_until(due_ns)
         if self._name in _SILENT:
             await asyncio.get_running_loop().create_future()

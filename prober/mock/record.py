@@ -34,7 +34,6 @@ class Record:
     completion_tokens: int = 0
     fault: str | None = None
     ended: str = "client_left"
-    received_bytes: int = 0
 
 
 class TruthFile:

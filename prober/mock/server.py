@@ -36,9 +36,8 @@ class Mock:
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
-        self._started_ns = clock.now_ns()
         self._rng = Random(settings.seed)
-        self._schedule = Schedule(settings.faults, self._started_ns)
+        self._schedule = Schedule(settings.faults, clock.now_ns())
         self._truth = TruthFile(settings.truth) if settings.truth else None
         engine = settings.behaviour, settings.model, settings.seed, clock
         self._service: Service = (
@@ -117,7 +116,6 @@ class Mock:
             fault = None
         record.fault = fault.name if fault else None
         body = await _read(request, fault)
-        record.received_bytes = len(body)
         refusal = self._not_serving(fault) or self._not_allowed(request) or await _fault_response(fault)
         if refusal:
             return await send_response(refusal, request, record, self._clock)
@@ -146,8 +144,6 @@ class Mock:
 
     def _not_serving(self, fault: Fault | None) -> web.Response | None:
         name = fault.name if fault else ""
-        if self._clock.now_ns() - self._started_ns < self._settings.start_delay_s * 1e9:
-            name = "starting"
         if name not in _NOT_SERVING:
             return None
         return _json(503, error_body(_NOT_SERVING[name], "unavailable_error", 503))

@@ -10,48 +10,42 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
 
 from prober.mock.completion_request import CompletionRequest, Tokenizer
-from prober.mock.delays import Constant, Delay
+from prober.mock.delays import constant
 from prober.mock.faults import Fault, Schedule, check
 from prober.mock.page import Page
 from prober.mock.record import Record
 from prober.mock.wire import Wire
 from prober.net.clock import Clock
 from prober.simulation.parameters import Parameters
+from prober.workload.shapes import LengthDistribution
 
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
     """Latencies and slots of the engine.
 
+    ttft, itl: in ns
     slots: requests served at the same time; others wait in order of arrival; 0: no limit
     background_per_s: rate of background requests, which take slots and are counted on the metrics page
     reasoning: number of reasoning tokens at the start of an answer
     json_factor: multiplies all delays of an answer that must be JSON, like a grammar; not for the simulated engine
     """
 
-    ttft: Delay = Constant(0.05)
-    itl: Delay = Constant(0.01)
+    ttft: LengthDistribution = constant(0.05)
+    itl: LengthDistribution = constant(0.01)
     slots: int = 0
     background_per_s: float = 0.0
     reasoning: int = 0
     json_factor: float = 1.0
 
 
-class Emission(NamedTuple):
-    """A token of an answer. due_ns: on the monotonic clock"""
-
-    due_ns: int
-    reasoning: bool
-
-
 class Place(ABC):
     """A request in the engine, from `Service.enter` to `Service.leave`. The engine decides when it is served and tokens are due."""
 
-    def __init__(self, behaviour: Behaviour, record: Record) -> None:
-        self.behaviour, self.record = behaviour, record
+    def __init__(self, record: Record) -> None:
+        self.record = record
         self._progress = asyncio.Event()
 
     async def wait(self) -> int:
@@ -60,10 +54,10 @@ class Place(ABC):
             await self.next_progress()
         return self.record.started_ns
 
-    async def plan(self, tokens: int | None) -> AsyncIterator[Emission]:
-        """Yield the tokens of an answer of `tokens` tokens (None: endless), each as soon as its time is known."""
-        for sent in count() if tokens is None else range(tokens):
-            yield Emission(await self.due_ns(), sent < self.behaviour.reasoning)
+    async def plan(self, tokens: int | None) -> AsyncIterator[int]:
+        """Yield the due time in ns of each token of an answer of `tokens` tokens (None: endless), as soon as it is known."""
+        for _ in count() if tokens is None else range(tokens):
+            yield await self.due_ns()
 
     @abstractmethod
     async def due_ns(self) -> int:
@@ -119,7 +113,6 @@ class Settings:
     truth: path of the truth file; None: no file
     api_key: bearer token that `/v1` requires
     seed: seed of all random numbers; None: different in each run
-    start_delay_s: time for which it reports that its model is loading
     simulation: parameters of a simulated engine, which replaces the delays and slots of `behaviour`; None: not simulated
     version: version reported by `/version`
 
@@ -133,7 +126,6 @@ class Settings:
     truth: Path | None = None
     api_key: str | None = None
     seed: int | None = None
-    start_delay_s: float = 0.0
     simulation: Parameters | None = None
     tokenizer: Tokenizer = Tokenizer()
     version: str = "0.32.0"

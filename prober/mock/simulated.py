@@ -27,8 +27,8 @@ TAIL_STEP_RATIO = 0.04  # of the steps that only decode
 class SimulatedPlace(Place):
     """A request in the batch. Its tokens are known one step ahead of the clock."""
 
-    def __init__(self, behaviour: Behaviour, record: Record, truth: Truth) -> None:
-        super().__init__(behaviour, record)
+    def __init__(self, record: Record, truth: Truth) -> None:
+        super().__init__(record)
         self.truth, self.tokens_out = truth, 0
         self._due_ns: deque[int] = deque()  # of tokens not yet in a chunk
 
@@ -104,7 +104,7 @@ class SimulatedService(Service):
             )
             raise bad_request(message) from None
         self.page.begin(record)
-        place = SimulatedPlace(self.behaviour, record, truth)
+        place = SimulatedPlace(record, truth)
         self._live[place] = None
         self._set_alarm()
         return place

@@ -42,33 +42,19 @@ def spoiled(document: str, fault: str) -> str:
     return document
 
 
-def deltas(document: str, tool: str, form: str) -> list[dict[str, Any]]:
-    """The deltas of an answer, one per token. tool: name of the tool to call, "" for content; form: `pieces` or another
-
-    vLLM sends the name, then pieces of the arguments. `at-once`: as engines that wait for the complete call; `repeated-name`: as early
-    versions of vLLM; `parallel`: two calls whose pieces alternate.
-    """
+def deltas(document: str, tool: str) -> list[dict[str, Any]]:
+    """The deltas of an answer, one per token: with a `tool` to call, its name, then pieces of the arguments; else content."""
     pieces = [document[at : at + PIECE_CHARS] for at in range(0, len(document), PIECE_CHARS)]
     if not tool:
         return [{"content": piece} for piece in pieces]
-    if form == "at-once":
-        return [{}] * len(pieces) + [_call(document, tool)]
-    if form == "repeated-name":
-        return [_call(piece, tool, call_id=f"call_{at}") for at, piece in enumerate(pieces)]
-    indices = (0, 1) if form == "parallel" else (0,)
-    begins = [_call("", tool, index, f"call_{index}") for index in indices]
-    return begins + [_call(piece, "", index) for piece in pieces for index in indices]
+    arguments = [{"tool_calls": [{"index": 0, "function": {"arguments": piece}}]} for piece in pieces]
+    return [{"tool_calls": [_call(tool, "")]}, *arguments]
 
 
-def message(document: str, tool: str, form: str) -> dict[str, Any]:
+def message(document: str, tool: str) -> dict[str, Any]:
     """Fields of the message of an unstreamed answer."""
-    if not tool:
-        return {"content": document}
-    indices = (0, 1) if form == "parallel" else (0,)
-    return {"content": None, "tool_calls": [_call(document, tool, index)["tool_calls"][0] for index in indices]}
+    return {"content": None, "tool_calls": [_call(tool, document)]} if tool else {"content": document}
 
 
-def _call(arguments: str, tool: str, index: int = 0, call_id: str = "call_0") -> dict[str, Any]:
-    identity = {"id": call_id, "type": "function"} if tool else {}
-    name = {"name": tool} if tool else {}
-    return {"tool_calls": [{"index": index, **identity, "function": {**name, "arguments": arguments}}]}
+def _call(name: str, arguments: str) -> dict[str, Any]:
+    return {"index": 0, "id": "call_0", "type": "function", "function": {"name": name, "arguments": arguments}}

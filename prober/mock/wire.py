@@ -30,13 +30,11 @@ class Wire:
     has_usage: usage is sent if requested; False: never
     reasoning_field: `reasoning`, or `reasoning_content`
     done: the stream ends with `[DONE]`
-    calls: form of tool calls, see `structured_answer.deltas`
     """
 
     has_usage: bool = True
     done: bool = True
     reasoning_field: str = "reasoning"
-    calls: str = "pieces"
 
 
 class Chunks:
@@ -53,7 +51,7 @@ class Chunks:
         self._final_usage = wire.has_usage and completion.include_usage
         self._running_usage = self._final_usage and completion.continuous_usage
         self._reasoned = 0
-        self._deltas = deltas(completion.document, completion.tool, wire.calls) if completion.document else None
+        self._deltas = deltas(completion.document, completion.tool) if completion.document else None
 
     def role(self) -> bytes:
         """The chunk with the role and without content."""
@@ -176,7 +174,7 @@ def plain_answer(
     fields: dict[str, Any] = {"content": _text(reasoning, tokens)}
     if completion.document:
         document = completion.document[: PIECE_CHARS * (tokens - reasoning)]
-        fields = message(document, completion.tool, wire.calls)
+        fields = message(document, completion.tool)
     choice: dict[str, Any] = {"index": 0}
     if completion.chat:
         choice["message"] = {"role": "assistant", **fields}

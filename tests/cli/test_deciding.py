@@ -18,19 +18,20 @@ from prober.features.experiments.compare_run import gpu_text
 from prober.features.experiments.report import comparison_report
 from prober.features.experiments.result_reader import read_all
 from prober.measure.gpu_reading import GpuReading
-from prober.mock.delays import Constant, Delay, Lognormal
+from prober.mock.delays import constant, lognormal
 from prober.mock.faults import Fault
 from prober.mock.service import Behaviour, Settings
 from prober.results.comparison import Comparison
 from prober.results.steadiness import LOOKS
+from prober.workload.shapes import LengthDistribution
 from tests.commands import prober as call
 from tests.virtual_commands import beside, mock
 
 RATE = ("--rate", "50/s", "--burst", "0s")  # no blocks of time
-QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))
+QUICK = Settings(behaviour=Behaviour(ttft=constant(0.02), itl=constant(0.001)))
 
 
-def settings(ttft: Delay, itl: Delay, *, model: str = "mock") -> Settings:
+def settings(ttft: LengthDistribution, itl: LengthDistribution, *, model: str = "mock") -> Settings:
     return Settings(model=model, behaviour=Behaviour(ttft=ttft, itl=itl), seed=3)
 
 
@@ -113,7 +114,7 @@ def test_what_cannot_be_told_is_not_enough_data(tmp_path: Path) -> None:
 
     The delays of this seed are at no time mostly good or bad.
     """
-    behaviour = Behaviour(ttft=Lognormal(0.5, 0.5), itl=Constant(0.001))
+    behaviour = Behaviour(ttft=lognormal(0.5, 0.5), itl=constant(0.001))
     truth = tmp_path / "truth.jsonl"
     with beside(mock(Settings(behaviour=behaviour, seed=7, truth=truth))) as (url,):
         code, answer, _ = prober("gate", url, "--slo", "ttft<510ms:50%", "--max-requests", "50", *RATE)
@@ -143,7 +144,7 @@ def test_a_wrong_call_is_none_of_the_verdicts(tmp_path: Path) -> None:
 def test_slower_than_its_baseline_is_degraded(tmp_path: Path) -> None:
     """A kept result is a baseline; as fast as it is ready, half as slow again is degraded; of another shape it is none."""
     saved = str(tmp_path / "baseline.json")
-    fast, slow = (settings(Lognormal(f * 0.3, 0.1), Lognormal(f * 0.015, 0.1)) for f in (1.0, 1.5))
+    fast, slow = (settings(lognormal(f * 0.3, 0.1), lognormal(f * 0.015, 0.1)) for f in (1.0, 1.5))
     with beside(mock(fast), mock(slow)) as (url, slower):
         code, _, err = prober("gate", url, "--slo", "success:95%", "--output", saved, *RATE)
         assert code == 0, err
@@ -196,7 +197,7 @@ def test_what_is_kept_and_is_no_baseline_is_said(tmp_path: Path) -> None:
 def test_a_warm_up_until_steady_ends_after_the_slow_answers_of_a_cold_engine() -> None:
     """Ten times as slow for 4 s; the slow answers are in the third that is left out."""
     engine = replace(
-        settings(Lognormal(0.02, 0.05), Lognormal(0.001, 0.05)), faults=(Fault("latency", 10.0, 0.0, 4.0),)
+        settings(lognormal(0.02, 0.05), lognormal(0.001, 0.05)), faults=(Fault("latency", 10.0, 0.0, 4.0),)
     )
     with beside(mock(engine)) as (url,):
         _, answer, err = prober("gate", url, "--slo", "ttft<2s:90%", *RATE, "--warm-up", "steady")
@@ -254,7 +255,7 @@ def test_an_interrupted_comparison_keeps_its_whole_rounds(
 ) -> None:
     """It says how many; before the end of the first one nothing can be compared."""
     saved = tmp_path / "comparison.json"
-    engine = mock(settings(Lognormal(0.03, 0.1), Lognormal(0.002, 0.1)))
+    engine = mock(settings(lognormal(0.03, 0.1), lognormal(0.002, 0.1)))
     with beside(engine, partial(interrupted, number, after_s)) as (url, _):
         done = call("compare", url, url, *TURNS, "--rounds", "40", "--output", saved, "--json")
     assert (done.returncode, saved.exists()) == (code, code == 0), done.stderr
@@ -272,7 +273,7 @@ def test_an_interrupted_comparison_keeps_its_whole_rounds(
 def test_equals_show_no_difference_and_30_percent_is_found() -> None:
     """Of itself nothing is claimed, on any axis; of the slower one TTFT, TPOT and E2E, and that it is another model."""
     a, b = (
-        settings(Lognormal(factor * 0.03, 0.1), Lognormal(factor * 0.002, 0.1), model=model)
+        settings(lognormal(factor * 0.03, 0.1), lognormal(factor * 0.002, 0.1), model=model)
         for factor, model in ((1.0, "one"), (1.3, "two"))
     )
     with beside(mock(a), mock(b)) as (first, second):
@@ -295,7 +296,7 @@ def test_equals_show_no_difference_and_30_percent_is_found() -> None:
 @pytest.mark.parametrize(("factor", "tolerance"), [(4.0, 0.6), (1.3, 0.12)], ids=["large", "small"])
 def test_the_cost_of_structured_output_is_found(factor: float, tolerance: float) -> None:
     """The same prompts to one engine with and without a JSON format: so much more TTFT and TPOT, and how many answers are valid."""
-    engine = Settings(behaviour=Behaviour(Lognormal(0.06, 0.1), Lognormal(0.004, 0.1), json_factor=factor), seed=3)
+    engine = Settings(behaviour=Behaviour(lognormal(0.06, 0.1), lognormal(0.004, 0.1), json_factor=factor), seed=3)
     formatted = '{"response_format": {"type": "json_object"}}'
     own = ("--prompt-tokens", "30", "--output-tokens", "12", "--b-sampling", formatted)
     with beside(mock(engine)) as (url,):
@@ -313,7 +314,7 @@ def test_the_cost_of_structured_output_is_found(factor: float, tolerance: float)
 
 def test_wrong_answers_to_the_same_requests_are_compared() -> None:
     """A side that breaks a third of its JSON is worse; two that break as much are not, though their latencies are compared too."""
-    behaviour = Behaviour(ttft=Constant(0.02), itl=Constant(0.001))
+    behaviour = Behaviour(ttft=constant(0.02), itl=constant(0.001))
     good = Settings(behaviour=behaviour, seed=3)
     bad = replace(good, faults=(Fault("broken_json", share=1 / 3),))
     own = (
@@ -372,7 +373,7 @@ def test_two_kept_results_are_compared(tmp_path: Path) -> None:
     files = [str(tmp_path / name) for name in ("a.json", "b.json")]
 
     def keep(factor: float, saved: str) -> int:
-        with beside(mock(settings(Lognormal(factor * 0.02, 0.1), Lognormal(factor * 0.002, 0.1)))) as (url,):
+        with beside(mock(settings(lognormal(factor * 0.02, 0.1), lognormal(factor * 0.002, 0.1)))) as (url,):
             code, _, _ = prober("gate", url, "--slo", "success:97%", "--output", saved, *RATE)
             return code
 

@@ -14,7 +14,7 @@ from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSig
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.mock.delays import Constant
+from prober.mock.delays import constant
 from prober.mock.service import Behaviour, Settings
 from tests.commands import prober
 from tests.virtual_commands import beside, mock
@@ -53,7 +53,7 @@ def page(queue_s: float | None) -> list[Reading]:
 
 def test_all_probes_are_sent_and_answered() -> None:
     """A row for each third of the lengths; where nothing was slow, the document says so in place of a diagnosis."""
-    with beside(mock(Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001))))) as (url,):
+    with beside(mock(Settings(behaviour=Behaviour(ttft=constant(0.02), itl=constant(0.001))))) as (url,):
         done = prober("diagnose", url, "--json", "--tpot", "10s")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)

@@ -11,14 +11,14 @@ from prober.measure.chunk import Usage
 from prober.measure.outcome import Outcome
 from prober.measure.server_timing import TimeParts
 from prober.measure.timeline import Timeline
-from prober.mock.delays import Constant
+from prober.mock.delays import constant
 from prober.mock.service import Behaviour, Settings
 from tests.commands import prober
 from tests.measure.test_buffering import AT_ONCE, STREAMED
 from tests.virtual_commands import beside, mock
 from tests.web.scenes import probe
 
-ENGINE = Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))
+ENGINE = Settings(behaviour=Behaviour(ttft=constant(0.02), itl=constant(0.001)))
 
 
 def test_one_probe_is_drawn_or_a_document_and_its_outcome_is_the_exit_code() -> None:

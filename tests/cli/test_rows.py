@@ -17,7 +17,7 @@ from prober.cli.options import EndpointOptions
 from prober.cli.target import target
 from prober.features.experiments.report.report import html, markdown
 from prober.features.experiments.result_reader import read
-from prober.mock.delays import Constant
+from prober.mock.delays import constant
 from prober.mock.service import Behaviour, Settings
 from prober.results import facets
 from prober.storage.watched_file import Lock
@@ -26,7 +26,7 @@ from tests.shedding import SheddingServer
 from tests.virtual_commands import beside, mock
 
 SHAPE = "prompt_tokens: 32, output_tokens: {uniform: {min: 4, max: 8}}"
-QUICK = Behaviour(ttft=Constant(0.02), itl=Constant(0.001))
+QUICK = Behaviour(ttft=constant(0.02), itl=constant(0.001))
 
 
 def file(folder: Path, *rows: str) -> Path:
@@ -101,7 +101,7 @@ def test_a_closed_loop_keeps_so_many_in_flight_and_hides_the_queue(tmp_path: Pat
         f"name: tool, concurrency: 4, requests: 60, {objective}",
     )
     saved, truth = tmp_path / "result.json", tmp_path / "truth.jsonl"
-    behaviour = Behaviour(ttft=Constant(0.15), itl=Constant(0.001), slots=4)  # about 25 requests a second
+    behaviour = Behaviour(ttft=constant(0.15), itl=constant(0.001), slots=4)  # about 25 requests a second
     with beside(mock(Settings(behaviour=behaviour, truth=truth))) as (url,):
         code, out, err = matrix(url, "--file", str(path), "--output", str(saved))
     assert code == 1, err
@@ -218,7 +218,7 @@ def test_an_overload_beside_a_row_shows_what_it_does_and_the_time_to_recover(tmp
         f"rows:\n- {{name: steady, rate: 10/s, duration: 16s, accept: ['ttft<1s:90%'], {SHAPE}}}\n"
         f"- {{name: overload, beside: steady, start: 4s, rate: 70/s, duration: 4s, {SHAPE}}}\n"
     )
-    behaviour = Behaviour(ttft=Constant(0.05), itl=Constant(0.001), slots=3)  # about 54 requests a second
+    behaviour = Behaviour(ttft=constant(0.05), itl=constant(0.001), slots=3)  # about 54 requests a second
     with beside(mock(Settings(behaviour=behaviour, truth=truth))) as (url,):
         code, out, err = matrix(url, "--file", str(path), "--output", str(saved), "--json", "--warm-up", "3")
     assert out, (code, err)
@@ -248,7 +248,7 @@ def test_an_overload_that_harms_is_ended_by_its_guards(tmp_path: Path) -> None:
         f"rows:\n- {{name: steady, rate: 10/s, duration: 14s, accept: ['ttft<200ms:90%'], {SHAPE}}}\n"
         f"- {{name: overload, beside: steady, start: 3s, rate: 150/s, duration: 10s, {SHAPE}}}\n"
     )
-    behaviour = Behaviour(ttft=Constant(0.05), itl=Constant(0.001), slots=3)
+    behaviour = Behaviour(ttft=constant(0.05), itl=constant(0.001), slots=3)
     with beside(mock(Settings(behaviour=behaviour))) as (url,):
         _, out, err = matrix(url, "--file", str(path), "--json", "--warm-up", "3")
     steady, _ = rows_of(out)
@@ -306,7 +306,7 @@ def test_turns_follow_their_answers_after_a_think_time(tmp_path: Path) -> None:
         "workloads: {talk: {prompt_tokens: 20, output_tokens: 5, sessions: {turns: 3, think_time: 1200ms}}}\n"
     )
     rows.write_text("rows: [{name: talk, workload: talk, rate: 6/s, duration: 12s, accept: ['success:80%']}]\n")
-    behaviour = Behaviour(ttft=Constant(0.3), itl=Constant(0.001))
+    behaviour = Behaviour(ttft=constant(0.3), itl=constant(0.001))
     with beside(mock(Settings(behaviour=behaviour, truth=truth))) as (url,):
         arguments = ("--file", str(rows), "--config.file", str(config), "--output", str(saved), "--warm-up", "2")
         code, out, err = matrix(url, *arguments)

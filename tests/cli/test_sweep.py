@@ -12,7 +12,7 @@ import pytest
 from prober.cli.sweep import _sentences
 from prober.features.experiments.report.report import markdown
 from prober.features.experiments.result_reader import read
-from prober.mock.delays import Constant
+from prober.mock.delays import constant
 from prober.mock.service import Behaviour, Settings
 from prober.results.capacity import Capacity
 from tests.commands import prober
@@ -47,7 +47,7 @@ def test_a_target_that_fails_at_the_lowest_rate_is_told_with_its_figures(tmp_pat
     saved = tmp_path / "kept.json"
     options = ("--slo", "ttft<300ms:99%", "--min-rate", "4/s", "--warm-up", "3", "--output", saved)
     shape = ("--prompt-tokens", "20", "--output-tokens", "4", "--header", "X-Mock-Fault: latency:8")
-    with beside(mock(Settings(behaviour=Behaviour(ttft=Constant(0.05), itl=Constant(0.001), slots=4)))) as (url,):
+    with beside(mock(Settings(behaviour=Behaviour(ttft=constant(0.05), itl=constant(0.001), slots=4)))) as (url,):
         ended = prober("sweep", url, *options, *shape)
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "ttft: fails at 4/s, its knee is below, by " in ended.stdout
@@ -109,7 +109,7 @@ def test_how_many_users_fit(tmp_path: Path) -> None:
     in theory, and of 6 users 24%. Report and plan read the file, and a plan by rate refuses it.
     """
     delay: Any = ExponentialDelay(0.2)
-    behaviour = Behaviour(ttft=delay, itl=Constant(0.0), slots=1)
+    behaviour = Behaviour(ttft=delay, itl=constant(0.0), slots=1)
     saved = tmp_path / "users.json"
     arguments = ("--over", "users", "--think", "1s", "--slo", "ttft<700ms:80%", "--output", str(saved))
     with beside(mock(Settings(behaviour=behaviour, seed=1))) as (url,):

@@ -31,7 +31,7 @@ from prober.measure.recording import Recording
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.mock.completion_request import Tokenizer
-from prober.mock.delays import Constant
+from prober.mock.delays import constant
 from prober.mock.service import Behaviour, Settings
 from prober.net import exchange
 from prober.net.clock import BEAT_NS, Clock
@@ -62,9 +62,9 @@ from tests.wire.heads import chunk, until_close
 
 pytestmark = pytest.mark.virtual_time
 M = TypeVar("M", bound=Monitor)
-QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.002), itl=Constant(0.0001)))
-SLOW = Settings(behaviour=Behaviour(ttft=Constant(0.3), itl=Constant(0.0001)))
-SLOWEST = Settings(behaviour=Behaviour(ttft=Constant(1.5), itl=Constant(0.0001)))
+QUICK = Settings(behaviour=Behaviour(ttft=constant(0.002), itl=constant(0.0001)))
+SLOW = Settings(behaviour=Behaviour(ttft=constant(0.3), itl=constant(0.0001)))
+SLOWEST = Settings(behaviour=Behaviour(ttft=constant(1.5), itl=constant(0.0001)))
 DEFAULTS = "defaults: {rate: 50/s, arrivals: constant, warmup: 0, connect_lead: 5ms, max_in_flight: 100}\n"
 
 
@@ -592,7 +592,7 @@ async def test_a_stop_of_the_prober_is_blamed_on_no_target_and_hides_no_failure(
     A healthy target has no failure and nothing shed. Of one that refuses half of them every 429 is counted as that, unless the stop was
     longer than the timeouts. A second later latencies are measured again.
     """
-    engine = Settings(behaviour=Behaviour(ttft=Constant(0.2), itl=Constant(0.005)))
+    engine = Settings(behaviour=Behaviour(ttft=constant(0.2), itl=constant(0.005)))
     count: Counter[int] = Counter()
     limiting = scripted(partial(every_second_is_429, count=count))
     async with running(engine) as url, limiting as limited, watched(beat_ns=BEAT_NS) as seen:

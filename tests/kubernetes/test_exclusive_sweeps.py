@@ -23,7 +23,7 @@ from prober.features.replicas.leadership import KubernetesLeadership, Kubernetes
 from prober.features.replicas.lease_machine import Timing
 from prober.measure.engines import DIALECTS
 from prober.measure.target_state import TargetState
-from prober.mock.delays import Constant
+from prober.mock.delays import constant
 from prober.mock.server import create_app
 from prober.mock.service import Behaviour, Settings
 from prober.net.clock import Clock
@@ -108,7 +108,7 @@ class Engine:
 @asynccontextmanager
 async def engine() -> AsyncIterator[Engine]:
     found = Engine()
-    app = create_app(Settings(behaviour=Behaviour(ttft=Constant(0.05), itl=Constant(0.01))))
+    app = create_app(Settings(behaviour=Behaviour(ttft=constant(0.05), itl=constant(0.01))))
     app.middlewares.append(found.count)
     async with serving(app) as found.url:
         yield found

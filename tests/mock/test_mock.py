@@ -14,22 +14,21 @@ from prometheus_client.parser import text_string_to_metric_families
 from prober.measure.outcome import Outcome
 from prober.measure.quality import Expectation
 from prober.measure.sse import SseDecoder
-from prober.mock.delays import Constant, Lognormal, parse_delay
+from prober.mock.delays import constant, lognormal, parse_delay
 from prober.mock.drawn import DrawnPlace
 from prober.mock.faults import ARGUMENTS, Fault, Schedule, fault_forms, parse_fault
 from prober.mock.record import Record
 from prober.mock.service import Behaviour, Settings
-from prober.mock.wire import Wire
 from prober.probing.probe import run_probe
 from prober.workload.prompts import GoldenPrompt
-from prober.workload.shapes import Fixed
+from prober.workload.shapes import Fixed, Uniform
 from prober.workload.workloads import GoldenWorkload, RequestGenerator, Workload
 from tests.probing.test_probe import identified
 from tests.virtual import running
 
 pytestmark = pytest.mark.virtual_time
 
-QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.01), itl=Constant(0.001)))
+QUICK = Settings(behaviour=Behaviour(ttft=constant(0.01), itl=constant(0.001)))
 ASK: dict[str, Any] = {
     "model": "mock",
     "messages": [{"role": "user", "content": "hi there"}],
@@ -53,9 +52,9 @@ def payloads(body: bytes) -> list[Any]:
 
 async def test_due_times_are_absolute() -> None:
     """A token is due one TTFT and so many ITLs after the start, whatever became of the ones before."""
-    behaviour, record = Behaviour(Constant(0.05), Constant(0.01)), Record("a", 0, started_ns=0)
-    tokens = [token async for token in DrawnPlace(behaviour, record, Random(1), 1.0).plan(3)]
-    assert [token.due_ns for token in tokens] == [50_000_000, 60_000_000, 70_000_000]
+    behaviour, record = Behaviour(constant(0.05), constant(0.01)), Record("a", 0, started_ns=0)
+    due_ns = [due_ns async for due_ns in DrawnPlace(behaviour, record, Random(1), 1.0).plan(3)]
+    assert due_ns == [50_000_000, 60_000_000, 70_000_000]
 
 
 async def test_the_truth_file_has_every_write(tmp_path: Path) -> None:
@@ -93,7 +92,7 @@ async def test_running_usage() -> None:
 
 async def test_a_queue_makes_the_second_wait() -> None:
     """With one slot a request is served after the one before it, and the page says who waits."""
-    async with running(replace(QUICK, behaviour=replace(QUICK.behaviour, slots=1, ttft=Constant(0.1)))) as url:
+    async with running(replace(QUICK, behaviour=replace(QUICK.behaviour, slots=1, ttft=constant(0.1)))) as url:
         both = asyncio.gather(ask(url), ask(url))
         waiting = 0.0
         async with aiohttp.ClientSession() as session:
@@ -171,8 +170,9 @@ def test_a_bad_fault_says_what_to_write(text: str, message: str) -> None:
 
 def test_delays_are_read() -> None:
     """A constant, a lognormal by median and sigma."""
-    assert parse_delay("50ms") == Constant(0.05)
-    assert parse_delay("lognormal:50ms:0.4") == Lognormal(0.05, 0.4)
+    assert parse_delay("50ms") == constant(0.05)
+    assert parse_delay("lognormal:50ms:0.4") == lognormal(0.05, 0.4)
+    assert parse_delay("uniform:1ms:2ms") == Uniform(1_000_000, 2_000_000)
     with pytest.raises(ValueError, match="write 50ms, lognormal"):
         parse_delay("normal:1:2")
 
@@ -186,44 +186,35 @@ TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(
-    ("form", "fault", "calls", "outcome", "detail"),
+    ("fault", "outcome", "detail"),
     [
-        ("pieces", "", 1, Outcome.OK, ""),
-        ("at-once", "", 1, Outcome.OK, ""),
-        ("repeated-name", "", 1, Outcome.OK, ""),
-        ("parallel", "", 2, Outcome.OK, ""),
-        ("pieces", "broken_json", 1, Outcome.WRONG_ANSWER, "is not JSON"),
-        ("pieces", "cut_json", 1, Outcome.WRONG_ANSWER, "is not JSON"),
-        ("parallel", "cut_json", 2, Outcome.WRONG_ANSWER, "is not JSON"),
-        ("at-once", "empty_json", 1, Outcome.WRONG_ANSWER, "'city' is a required property"),
-        ("pieces", "short:4", 1, Outcome.WRONG_ANSWER, "limit of tokens"),
+        ("", Outcome.OK, ""),
+        ("broken_json", Outcome.WRONG_ANSWER, "is not JSON"),
+        ("cut_json", Outcome.WRONG_ANSWER, "is not JSON"),
+        ("empty_json", Outcome.WRONG_ANSWER, "'city' is a required property"),
+        ("short:4", Outcome.WRONG_ANSWER, "limit of tokens"),
     ],
 )
-async def test_tool_calls_in_each_form(
-    form: str, fault: str, calls: int, outcome: Outcome, detail: str, stream: bool
-) -> None:
-    """The probe reads each form as its calls, over a socket; times of a streamed call are those of the engine's tokens."""
+async def test_a_tool_call(fault: str, outcome: Outcome, detail: str, stream: bool) -> None:
+    """The probe reads a call over a socket; times of a streamed call are those of the engine's tokens."""
     sampling = {"tools": TOOLS, "tool_choice": "required"}
     workload = Workload("w", Fixed(8), Fixed(200), sampling=sampling)
     settings = Settings(
-        behaviour=Behaviour(Constant(0.02), Constant(0.01), reasoning=2),
-        wire=Wire(calls=form),
+        behaviour=Behaviour(constant(0.02), constant(0.01), reasoning=2),
         faults=(parse_fault(fault),) if fault else (),
     )
     async with identified(settings, stream=stream) as target:
         result = await run_probe(target, RequestGenerator(workload, Random(1)), target.clock.now_ns() + 10_000_000)
     assert result is not None
     timeline = result.timeline
-    assert (result.outcome, result.check, timeline.calls) == (outcome, "tool_call", calls), result.detail
+    assert (result.outcome, result.check, timeline.calls) == (outcome, "tool_call", 1), result.detail
     assert detail in result.detail
     if not stream:
         assert (timeline.ttft_call_s, timeline.arguments_s) == (None, None)
         return
-    first_call = len(timeline.content_ns) - 1 if form == "at-once" else 2
-    assert timeline.call_ns == timeline.content_ns[first_call]
+    assert timeline.call_ns == timeline.content_ns[2]
     assert timeline.finish_reason == ("length" if fault == "short:4" else "tool_calls")
-    complete = -2 if form == "parallel" else -1
-    assert timeline.arguments_ns == (None if "JSON" in result.detail else timeline.content_ns[complete])
+    assert timeline.arguments_ns == (None if "JSON" in result.detail else timeline.content_ns[-1])
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -10,7 +10,7 @@ from prober.measure.buffering import Buffering
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.mock.delays import Constant
+from prober.mock.delays import constant
 from prober.mock.service import Behaviour, Settings
 from prober.probing import series
 from prober.probing.history import EventLog
@@ -26,7 +26,7 @@ from tests.relay import relaying
 from tests.virtual import make_clock, running
 
 TOKENS, ITL_S = 24, 0.005
-SETTINGS = Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(ITL_S)))
+SETTINGS = Settings(behaviour=Behaviour(ttft=constant(0.02), itl=constant(ITL_S)))
 WORKLOAD = Workload("probe", Fixed(20), Fixed(TOKENS))
 
 

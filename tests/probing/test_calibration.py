@@ -9,7 +9,7 @@ import pytest
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.mock.completion_request import Tokenizer
-from prober.mock.delays import Constant
+from prober.mock.delays import constant
 from prober.mock.faults import parse_fault
 from prober.mock.service import Behaviour, Settings
 from prober.mock.wire import Wire
@@ -24,7 +24,7 @@ from prober.workload.trace import parse_trace
 from prober.workload.workloads import Prefix, RequestGenerator, TraceWorkload, Workload, sample_lengths
 from tests.probing.test_probe import identified
 
-QUICK = Behaviour(ttft=Constant(0.001), itl=Constant(0.0))
+QUICK = Behaviour(ttft=constant(0.001), itl=constant(0.0))
 TOKENIZERS = [
     Tokenizer("words"),
     Tokenizer("bytes", 11),

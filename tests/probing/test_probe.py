@@ -23,7 +23,8 @@ from prober.measure.quality import Expectation
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
-from prober.mock.delays import Constant
+from prober.mock.delays import constant
+from prober.mock.faults import Fault
 from prober.mock.service import Behaviour, Settings
 from prober.net.clock import Clock
 from prober.net.endpoint import Endpoint
@@ -43,7 +44,7 @@ from tests.wire.events import DONE, chat, end, good, text
 from tests.wire.heads import EVENTS, head, joined, stream, until_close
 
 pytestmark = pytest.mark.virtual_time
-QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))
+QUICK = Settings(behaviour=Behaviour(ttft=constant(0.02), itl=constant(0.001)))
 SHORT = Timeouts(connect=0.3, first_token=0.3, stall=0.2, total=0.6)
 PATIENT = Timeouts(connect=5, first_token=10, stall=5, total=20)
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -230,7 +231,7 @@ async def test_a_server_that_accepts_nobody_is_connect_timeout() -> None:
 
 async def test_what_a_request_delivered_before_it_was_cut_is_known() -> None:
     """Chunk by chunk, though nobody waited for the end of the answer; of one that was cut before its first token, nothing."""
-    slow = Settings(behaviour=Behaviour(ttft=Constant(0.05), itl=Constant(0.02)))
+    slow = Settings(behaviour=Behaviour(ttft=constant(0.05), itl=constant(0.02)))
     for after_s, least in ((0.6, 5), (0.01, 0)):
         async with identified(slow) as target:
             drawer = RequestGenerator(Workload("w", prompt_tokens=Fixed(20), output_tokens=Fixed(500)), Random(1))
@@ -684,7 +685,7 @@ async def test_a_deadline_is_no_matter_of_when_the_prober_reads() -> None:
 async def test_an_engine_that_loads_is_starting_and_then_warm_up() -> None:
     """While the health page says so nothing is sent; what answers first afterwards is warm-up."""
     clock = make_clock()
-    async with running(replace(QUICK, start_delay_s=0.4)) as url:
+    async with running(replace(QUICK, faults=(Fault("starting", end_s=0.4),))) as url:
         target = Target(spec(url), clock)
         held = await run_probe(target, RequestGenerator(target.spec.probes[0].workload, Random(1)), clock.now_ns())
         state = target.state

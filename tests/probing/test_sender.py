@@ -12,7 +12,7 @@ from prober.measure.outcome import Outcome, Verdict
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
-from prober.mock.delays import Constant
+from prober.mock.delays import constant
 from prober.mock.service import Behaviour, Settings
 from prober.probing.channel import LENGTH_BYTES, Beat, Send
 from prober.probing.probe import LocalRun, ProbeRun, always, new_request
@@ -136,7 +136,7 @@ async def test_a_fault_of_the_prober_ends_the_experiment() -> None:
 async def test_a_request_under_way_says_how_late_the_prober_sent_it(late_s: float) -> None:
     """So that a guard counts its wait from then; what has arrived of it is read when a guard asks for it."""
     loop = asyncio.get_running_loop()
-    async with running(Settings(behaviour=Behaviour(ttft=Constant(1.0)))) as url:
+    async with running(Settings(behaviour=Behaviour(ttft=constant(1.0)))) as url:
         clock, target = known(url, model="mock")
         async with Sender(target, LocalRun) as sender:
             due_ns = clock.now_ns() + 2 * S
@@ -158,7 +158,7 @@ async def test_a_request_under_way_says_how_late_the_prober_sent_it(late_s: floa
 async def test_a_worker_reports_how_late_it_sent() -> None:
     """Once, and once more with the first content: the prober takes no request for overdue because its worker woke late."""
     loop, messages = asyncio.get_running_loop(), list[object]()
-    async with running(Settings(behaviour=Behaviour(ttft=Constant(1.0)))) as url:
+    async with running(Settings(behaviour=Behaviour(ttft=constant(1.0)))) as url:
         clock, target = known(url, model="mock")
         worker, workers = Worker(1, clock), Workers()
         worker._targets[0] = target

@@ -14,6 +14,7 @@ import pytest
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
+from prober.mock.faults import Fault
 from prober.net.clock import Clock
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
@@ -105,7 +106,7 @@ async def test_an_answer_that_says_it_is_loading_is_an_answer() -> None:
     with ticking() as clock:
         found = target(clock, f"http://127.0.0.1:{port}")
         assert await send(found) is None
-        async with running(replace(QUICK, start_delay_s=60), port):
+        async with running(replace(QUICK, faults=(Fault("starting"),)), port):
             assert await send(found) is None
             assert (found.state, found.is_refusing) == (TargetState.STARTING, False)
         result = await send(found)

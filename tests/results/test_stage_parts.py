@@ -10,7 +10,7 @@ from prober.measure.chunk import Usage
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult, RetryKind
 from prober.measure.timeline import Timeline
-from prober.mock.delays import Constant
+from prober.mock.delays import constant
 from prober.mock.service import Behaviour, Settings
 from prober.mock.wire import Wire
 from prober.probing.probe import run_probe
@@ -90,7 +90,7 @@ def test_hidden_reasoning_is_told_with_what_it_leaves_unknown() -> None:
 async def test_an_engine_that_reasons(field: str) -> None:
     """Thirty tokens of reasoning, 5 ms each, before ten of the answer, in the fields of vLLM since 0.16 and before."""
     settings = Settings(
-        behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.005), reasoning=30), wire=Wire(reasoning_field=field)
+        behaviour=Behaviour(ttft=constant(0.02), itl=constant(0.005), reasoning=30), wire=Wire(reasoning_field=field)
     )
     async with running(settings) as url:
         clock = make_clock()

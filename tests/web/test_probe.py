@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from prometheus_client.parser import text_string_to_metric_families
 
-from prober.mock.delays import Constant
+from prober.mock.delays import constant
 from prober.mock.service import Behaviour, Settings
 from prober.web.site import Site
 from tests.daemon.test_fleet import QUICK, SLOW, Watched, specs, watched
@@ -19,8 +19,8 @@ from tests.virtual import running
 
 pytestmark = pytest.mark.virtual_time
 TIMEOUT = "X-Prometheus-Scrape-Timeout-Seconds"
-LONG = Settings(behaviour=Behaviour(ttft=Constant(0.002), itl=Constant(0.05)))
-STALLED = Settings(behaviour=Behaviour(ttft=Constant(0.002), itl=Constant(20.0)))
+LONG = Settings(behaviour=Behaviour(ttft=constant(0.002), itl=constant(0.05)))
+STALLED = Settings(behaviour=Behaviour(ttft=constant(0.002), itl=constant(20.0)))
 
 
 class Prober:

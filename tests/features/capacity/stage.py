@@ -19,7 +19,7 @@ from prober.features.capacity.series import SWEEP_REFUSALS
 from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.measure.engines import DIALECTS
 from prober.measure.target_state import TargetState
-from prober.mock.delays import Constant
+from prober.mock.delays import constant
 from prober.mock.server import create_app
 from prober.mock.service import Behaviour, Settings
 from prober.probing.history import EventLog
@@ -50,7 +50,7 @@ DEFAULTS = {
     },
 }
 # Four at a time of some 40 ms each: 100 a second, and a queue beyond.
-SLOTS = Settings(behaviour=Behaviour(ttft=Constant(0.03), itl=Constant(0.003), slots=4))
+SLOTS = Settings(behaviour=Behaviour(ttft=constant(0.03), itl=constant(0.003), slots=4))
 
 
 def target_spec(url: str, more: str = "", **changed: str) -> TargetSpec:

@@ -19,7 +19,7 @@ from prober.cli import sweep as command
 from prober.cli.exit_codes import ExitCode
 from prober.features.capacity.estimate_process import EstimateFailed, estimate_in_process
 from prober.features.capacity.sweep_record import Record
-from prober.mock.delays import Constant
+from prober.mock.delays import constant
 from prober.mock.service import Behaviour, Settings
 from prober.results.capacity import Capacity
 from prober.results.result_file import from_json
@@ -28,7 +28,7 @@ from tests.features.capacity.stage import staged
 from tests.virtual import FIRST_FREE_PORT, VirtualClock, VirtualLoop, running
 
 KILLED = "kill -9 $$"
-ENGINE = Settings(behaviour=Behaviour(ttft=Constant(0.1), itl=Constant(0.01), slots=1))  # some 7 requests a second
+ENGINE = Settings(behaviour=Behaviour(ttft=constant(0.1), itl=constant(0.01), slots=1))  # some 7 requests a second
 Become = Callable[[str], None]
 
 

@@ -30,7 +30,7 @@ from prober.measure.quality import Expectation
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
-from prober.mock.delays import Constant
+from prober.mock.delays import constant
 from prober.mock.faults import parse_fault
 from prober.mock.server import create_app
 from prober.mock.service import Behaviour, Settings
@@ -67,7 +67,7 @@ async def costly_page(
             await asyncio.sleep(page_s)
         return response
 
-    app = create_app(Settings(behaviour=Behaviour(ttft=Constant(0.19), itl=Constant(0.001), slots=4)), make_clock)
+    app = create_app(Settings(behaviour=Behaviour(ttft=constant(0.19), itl=constant(0.001), slots=4)), make_clock)
     app.middlewares.append(slow_page)
     async with serving(app) as url:
         yield url, reads
@@ -133,7 +133,7 @@ async def test_a_sweep_finds_the_knee_and_a_restart_restores_it(
     Four at a time of 195 ms each are 20.5 a second, and a queue of Poisson arrivals before them is longer than 210 ms for a tenth at
     16.2. Arrivals follow from the id of the sweep: thirty of them estimated 12 to 24, and one found nothing, so the id is fixed."""
     monkeypatch.setattr("prober.features.capacity.monitor.uuid", SimpleNamespace(uuid4=lambda: UUID(int=1)))
-    slow = Behaviour(ttft=Constant(0.19), itl=Constant(0.001), slots=4, background_per_s=2.0)
+    slow = Behaviour(ttft=constant(0.19), itl=constant(0.001), slots=4, background_per_s=2.0)
     async with running(Settings(behaviour=slow, seed=1)) as url:
         async with staged(url, folder=tmp_path, threshold="400ms", least="9/s") as stage:
             stage.sweeps.start("t")
