@@ -55,7 +55,11 @@ class TlsServer(Block):
         if self.is_configured:
             with Mistakes() as mistakes:
                 self._check_certificates(mistakes)
-                self._check_protocol(mistakes)
+                for key, version in (("min_version", self.min_version), ("max_version", self.max_version)):
+                    if version not in VERSIONS:
+                        mistakes.add(key, f"{version!r} is not offered; take from {', '.join(VERSIONS)}")
+                if self.min_version > self.max_version:
+                    mistakes.add("min_version", f"is above max_version {self.max_version}; no client could connect")
         return self
 
     def _check_certificates(self, mistakes: Mistakes) -> None:
@@ -79,13 +83,6 @@ class TlsServer(Block):
             mistakes.add("client_auth_type", "needed with a client CA; write RequireAndVerifyClientCert")
         if self.client_allowed_sans is not None and not self.certificate_required:
             mistakes.add("client_allowed_sans", "needs client_auth_type: RequireAndVerifyClientCert")
-
-    def _check_protocol(self, mistakes: Mistakes) -> None:
-        for key, version in (("min_version", self.min_version), ("max_version", self.max_version)):
-            if version not in VERSIONS:
-                mistakes.add(key, f"{version!r} is not offered; take from {', '.join(VERSIONS)}")
-        if self.min_version > self.max_version:
-            mistakes.add("min_version", f"is above max_version {self.max_version}; no client could connect")
 
 
 class HttpServer(Block):

@@ -67,7 +67,9 @@ class Answer:
         self.choices = min(MAX_CHOICES, max(self.choices, chunk.choices, chunk.choice + 1))
         if has_content or chunk.finish_reason is not None:
             if self._choice and chunk.choice == 0 and has_content:
-                self._begin_again()
+                # Discard the recorded choice, and record choice 0.
+                self._choice, self.finish_reason, self._calls, self._marks = 0, None, ToolCalls(), ReasoningMarks()
+                self._texts, self._text_chars, self._prose, self._prose_chars = [], 0, [], 0
             elif self._choice is None:
                 self._choice = chunk.choice
             if chunk.choice != self._choice:
@@ -214,11 +216,6 @@ class Answer:
     @property
     def _max_prose_chars(self) -> int:
         return min(MAX_ANSWER_CHARS, max(MIN_CHECKED_CHARS, CHECKED_CHARS_PER_TOKEN * self.tokens))
-
-    def _begin_again(self) -> None:
-        """Discard the recorded choice and record choice 0."""
-        self._choice, self.finish_reason, self._calls, self._marks = 0, None, ToolCalls(), ReasoningMarks()
-        self._texts, self._text_chars, self._prose, self._prose_chars = [], 0, [], 0
 
     def _note_hidden(self, *, begins_block: bool) -> None:
         """Note that reasoning may be unsent: a block that has no text yet, or another sign of it."""

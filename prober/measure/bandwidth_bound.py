@@ -113,7 +113,7 @@ def decode_model(
     """
     figures, unknown = list[float](), list[str]()
     for name, configured, derived in (
-        ("active parameters", active_parameters, _active_parameters),
+        ("active parameters", active_parameters, lambda config: float(sum(_active_weights(config)))),
         ("bytes per weight", bytes_per_weight, _bytes_per_weight),
         ("KV bytes per token", kv_bytes_per_token, _kv_bytes_per_token),
     ):
@@ -155,11 +155,6 @@ def decode_bound_tokens_per_s(
         context_tokens = min(context_tokens, model.window_tokens * max(1.0, sequences))
     read = model.active_parameters * model.bytes_per_weight + model.kv_bytes_per_token * context_tokens
     return gpus * bandwidth_bytes_per_s / read
-
-
-def _active_parameters(config: Mapping[str, Any]) -> float:
-    """Number of weights in attention, in the MLP or the routed experts, and in the output matrix."""
-    return float(sum(_active_weights(config)))
 
 
 def _active_weights(config: Mapping[str, Any]) -> tuple[int, int]:

@@ -145,6 +145,12 @@ def _chunk(document: dict[str, Any]) -> Chunk:
     if choice.get("error"):
         return Chunk(error=error_of(document))
     answer, reasoning = _content(message)
+    # Details that report reasoning whose tokens are not in the text of the message.
+    hidden = (
+        detail
+        for detail in _reasoning_details(message)
+        if detail.get("signature") or str(detail.get("type")) in _HIDDEN
+    )
     calls = message.get("tool_calls") or message.get("function_call")
     finish, index, model = choice.get("finish_reason"), choice.get("index"), document.get("model")
     return Chunk(
@@ -158,7 +164,7 @@ def _chunk(document: dict[str, Any]) -> Chunk:
         tuple(_call_pieces(message, is_complete=is_whole)) if calls else (),
         index if type(index) is int else 0,
         is_whole=is_whole,
-        hides_reasoning=_hides_reasoning(message),
+        hides_reasoning=any(hidden),
         timing=reported_parts(document) if finish else None,
         tier=service_tier(document.get("service_tier")),
     )
@@ -224,11 +230,6 @@ def _reasoning_details(message: dict[str, Any]) -> list[Any]:
     """OpenRouter's reasoning details, or LiteLLM's blocks."""
     details = message.get("reasoning_details") or message.get("thinking_blocks")
     return [detail for detail in details if isinstance(detail, dict)] if type(details) is list else []
-
-
-def _hides_reasoning(message: dict[str, Any]) -> bool:
-    """True if the details report reasoning whose tokens are not in the text of the message."""
-    return any(detail.get("signature") or str(detail.get("type")) in _HIDDEN for detail in _reasoning_details(message))
 
 
 def _parts(parts: list[Any]) -> tuple[str, str]:

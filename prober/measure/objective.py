@@ -138,7 +138,10 @@ def count_events(slo: Slo, result: ProbeResult) -> tuple[int, int]:
     if not failed and (result.warm_up or result.cached):
         return NO_EVENT
     if slo.signal == "itl":
-        return _itl_events(slo, result, failed=failed)
+        assert slo.threshold_s is not None
+        gaps = result.timeline.itls_s[: max_events_per_probe(slo, result.requested_output_tokens) - 1]
+        died = failed and result.timeline.first_ns is not None
+        return len(gaps) + died, sum(gap > slo.threshold_s for gap in gaps) + died
     if slo.signal == "tpot":
         return NO_EVENT if failed else _single_event(slo, result.timeline.tpot_s)
     if failed:
@@ -180,13 +183,6 @@ def max_events_per_probe(slo: Slo, output_tokens: int) -> int:
 def mean_events_per_probe(slo: Slo, output_tokens: float) -> float:
     """Mean number of events per probe: 1, or for ITL one per gap. output_tokens: mean output tokens of the probes"""
     return max(1.0, output_tokens - 1) if slo.signal == "itl" else 1.0
-
-
-def _itl_events(slo: Slo, result: ProbeResult, *, failed: bool) -> tuple[int, int]:
-    gaps = result.timeline.itls_s[: max_events_per_probe(slo, result.requested_output_tokens) - 1]
-    died = failed and result.timeline.first_ns is not None
-    assert slo.threshold_s is not None
-    return len(gaps) + died, sum(gap > slo.threshold_s for gap in gaps) + died
 
 
 def _single_event(slo: Slo, value: float | None) -> tuple[int, int]:

@@ -14,7 +14,6 @@ from prober.measure.outcome import ANSWERED, BAD, NEUTRAL, Outcome, refusal_kind
 from prober.measure.printable import shown_name
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, TargetEvent, TargetState, WorkloadState
-from prober.measure.timeline import Timeline
 from prober.probing import series
 from prober.probing.history import EventLog
 from prober.probing.observer import NamedSpec, ObservedTarget, TargetObserver
@@ -96,11 +95,14 @@ class TargetProbes(TargetObserver):
             return
         for part, seconds in timeline.parts.known().items() if timeline.parts is not None else ():
             self._registry.histogram(series.PART, COARSE, self._name, part).observe(seconds)
+        # The answer's TTFT has its own series if the model reasons, or an SLO judges it. Otherwise it equals TTFT.
+        has_own = timeline.first_answer_ns != timeline.first_ns
+        has_own = has_own or key in self._registry.family(series.TTFT_ANSWER).children
         for declared, value in (
             (series.TTFT, timeline.ttft_s),
             (series.TPOT, timeline.tpot_s),
             (series.E2E, timeline.e2e_s),
-            (series.TTFT_ANSWER, timeline.ttft_answer_s if self._has_answer_series(timeline, key) else None),
+            (series.TTFT_ANSWER, timeline.ttft_answer_s if has_own else None),
         ):
             if value is not None:
                 histogram = self._histogram(declared, workload)
@@ -117,12 +119,6 @@ class TargetProbes(TargetObserver):
             self._histogram(series.ITL, workload).observe(*timeline.itls_s)
             self._histogram(series.CHUNK_GAP, workload).observe(*timeline.chunk_gaps_s)
             self._registry.value(series.MERGED_CHUNKS, *key).inc(timeline.merged_chunks)
-
-    def _has_answer_series(self, timeline: Timeline, key: tuple[str, str]) -> bool:
-        """True if the answer's TTFT has its own series: the model reasons, or an SLO judges it. Otherwise it equals TTFT."""
-        return (
-            timeline.first_answer_ns != timeline.first_ns or key in self._registry.family(series.TTFT_ANSWER).children
-        )
 
     def _tokens(self, result: ProbeResult) -> None:
         if (usage := result.timeline.usage) is not None:

@@ -221,12 +221,6 @@ class Target:
             return None
         return await asyncio.shield(self._look_up())
 
-    def refresh_identity(self) -> None:
-        """Start a look-up in parallel with probes, if the identity is unknown or doubtful and the last look-up long enough ago."""
-        is_needed, last_ns = self.identity is None or self._is_doubtful, self._looked_up_ns
-        if is_needed and (last_ns is None or self.clock.now_ns() - last_ns >= self._look_up_pause_ns):
-            self._look_up().add_done_callback(self._log_fault)
-
     async def awake(self) -> bool:
         """False while the engine reports that it loads or shuts down, or does not listen yet.
 
@@ -249,7 +243,9 @@ class Target:
         """Process the end of a scheduled probe: update the state, and start a due look-up in parallel with probes."""
         self.has_answered = self.has_answered or result.timeline.headers_ns is not None
         self.ended(result)
-        self.refresh_identity()
+        is_needed, last_ns = self.identity is None or self._is_doubtful, self._looked_up_ns
+        if is_needed and (last_ns is None or self.clock.now_ns() - last_ns >= self._look_up_pause_ns):
+            self._look_up().add_done_callback(self._log_fault)
 
     def ended(self, result: ProbeResult) -> None:
         """Update the state after a scheduled probe, unless the end of the server is announced.

@@ -159,11 +159,14 @@ class Engine:
         preempted = blocks.used + growth > blocks.capacity
         if preempted:
             growth = self._preempt()
-        if growth:
-            blocks.take(growth)
+        blocks.take(growth)
         computed, spent = self._prefill(start_s, preempted)
         if not spent and not decoding.count:
-            return self._wait_for_change(preempted, to_s)
+            # The first waiting request lacks free blocks: advance to the next fault.
+            if not preempted and change_s >= to_s:
+                return -1
+            self.at_s = start_s if preempted else change_s
+            return 0
         first_s, slope_s = self._step_s(spent)
         steps = 1
         if not (spent or preempted):
@@ -178,15 +181,6 @@ class Engine:
         for truth in computed:
             self._first_token(truth)
         return steps
-
-    def _wait_for_change(self, preempted: bool, to_s: float) -> int:
-        """Advance to the next fault, because the first waiting request lacks free blocks. Returns like `_jump`."""
-        if preempted:
-            return 0
-        if self._timetable.next_s >= to_s:
-            return -1
-        self.at_s = self._timetable.next_s
-        return 0
 
     def _step_s(self, spent: int) -> tuple[float, float]:
         """(duration of a step with `spent` prompt tokens, increase per further step) in seconds."""

@@ -237,12 +237,6 @@ def _trend(signal: str) -> str:
     return answering(f"max by (target) ({_p99_of(signal)} / {before})")
 
 
-def _happening() -> str:
-    """PromQL for one diagnosed cause per target, after the word `confirmed` or `probable`."""
-    causes = f'label_join({diagnosis_series.CAUSE}{{{TARGET}}}, "cause", " ", "state", "cause")'
-    return f"topk by (target) (1, max by (target, cause) ({causes}))"
-
-
 def _of_worst(expr: str) -> str:
     """PromQL that limits `expr`, which is by SLO, to each target's SLO with the least remaining budget."""
     return f"{expr} and bottomk by (target) (1, min by ({EACH_SLO}) ({BUDGET_LEFT}{{{PROBES}}}))"
@@ -261,6 +255,9 @@ def _targets() -> Panel:
         f"sum by ({EACH_SLO}) (rate({declared}{{{PROBES}}}[{WINDOW}]))"
         for declared in (slo_series.SLO_BAD_EVENTS, slo_series.SLO_EVENTS)
     )
+    # One diagnosed cause per target, after the word `confirmed` or `probable`.
+    causes = f'label_join({diagnosis_series.CAUSE}{{{TARGET}}}, "cause", " ", "state", "cause")'
+    happening = f"topk by (target) (1, max by (target, cause) ({causes}))"
     begun = f'ALERTS_FOR_STATE{{{TARGET},alertname=~"LLM.+"}} and ignoring (alertstate) {FIRING}'
     failures = f"topk by (target) (1, {increase(probe_series.FAILURES, 'target, reason', window=RECENTLY)} > 0.5)"
     alerts = f"count by (target) (group by ({ALERT}) ({FIRING})) or 0 * group by (target) ({SLO_STATE}{{{TARGET}}})"
@@ -276,7 +273,7 @@ def _targets() -> Panel:
         Column("Alerts", alerts, unit="none", steps=ANY_IS_BAD, width=62),
         Column("Since", f"1000 * min by (target) ({begun})", unit="dateTimeFromNow", width=120, empty="–"),
         Column("Fails with", failures, "reason", mappings=FAILURE_WORDS, width=134, empty="–"),
-        Column("What happens", _happening(), "cause", mappings=CAUSE_WORDS, width=120, empty="–"),
+        Column("What happens", happening, "cause", mappings=CAUSE_WORDS, width=120, empty="–"),
         Column("Worst SLO", label="slo", width=92, empty="–"),
         Column(f"Good, {NOW}", _of_worst(good_now), decimals=1, **share),
         Column("Good", _of_worst(good), decimals=2, **share),

@@ -1,7 +1,7 @@
 """Runs a sweep: paces its requests, reads the engine's page meanwhile, and cuts requests in flight at the end."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import add, sub
 from random import Random
@@ -12,7 +12,7 @@ from prober.features.capacity.actions import Action, Estimate, Finished, LimitRe
 from prober.features.capacity.estimate_process import EstimateFailed, estimate_in_process
 from prober.features.capacity.sweep import PAGE_NEAR_S, PAGE_S, Sweep, used_share
 from prober.features.capacity.sweep_record import Record
-from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
+from prober.measure.engine_signals import EngineChange, PageReading
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
@@ -188,7 +188,11 @@ class SweepRunner:
                 await asyncio.wait([page], timeout=BEFORE_S)
             began_ns = self._clock.now_ns()
             before = [(reading.at_ns / 1e9, reading.signals) for reading in self._before]
-            self._cached_tokens = self._shared_tokens([signals for _, signals in (*before, *self.session.readings)])
+            prefix = next((part.prefix for part, _ in self._spec.workload.parts), None)
+            if prefix is not None and prefix.reuse == 1.0:  # all prompts begin with it: cached, if the engine caches
+                readings = (*before, *self.session.readings)
+                has_cache = any(signals.prefix_cache_hits_tokens_total for _, signals in readings)
+                self._cached_tokens = prefix.tokens if has_cache else 0
             drawn = sample_lengths(self._spec.workload, Random(0), DRAWN_LENGTHS)
             lengths = tuple((max(1, prompt - self._cached_tokens), output) for prompt, output in drawn)
             sweep = self._sweep = Sweep(
@@ -207,12 +211,6 @@ class SweepRunner:
             if page is not None:
                 page.cancel()
                 await asyncio.wait([page])
-
-    def _shared_tokens(self, readings: Iterable[EngineSignals]) -> int:
-        """Tokens with which all prompts begin, if the engine's page shows that it caches such; else 0."""
-        prefix = next((part.prefix for part, _ in self._spec.workload.parts), None)
-        has_cache = any(signals.prefix_cache_hits_tokens_total for signals in readings)
-        return prefix.tokens if prefix is not None and prefix.reuse == 1.0 and has_cache else 0
 
     async def _read(self, page: PageSource) -> None:
         """Read the page as often as the machine wants now, but rarely enough not to load the engine."""

@@ -124,8 +124,16 @@ class TargetSweeps(TargetObserver):
         self._last_refusal = ""  # reason of the last refused sweep after a change
         self._results: SweepStore | None = None
         if (sweep := observed.spec.sweep) is not None:
+            period_s, unix_s = None, parts.shared.clock.unix_s()
+            if sweep.schedule is not None:
+                gap_s = longest_gap_s(sweep.schedule, sweep.timezone, sweep.blackout, unix_s)
+                period_s = None if gap_s is None else max(gap_s, sweep.min_gap)
+                rng = Random(derive_seed(parts.shared.instance, observed.spec.key, "sweep"))
+                delay_s = rng.uniform(0.0, sweep.spread)
+                self._schedule = SweepSchedule(sweep.schedule, sweep.timezone, unix_s, delay_s=delay_s)
             self.series = SweepSeries(parts.shared.registry, self.name)
-            self._follow_schedule(sweep, self.series)
+            self.series.declare(period_s)
+            self._timer = asyncio.get_running_loop().call_later(0.0, self._start_due)
             if parts.archive is not None:
                 parts.archive.read_later(self.name, self.recall)
             else:
@@ -434,16 +442,6 @@ class TargetSweeps(TargetObserver):
     def _try(self, request: StartRequest) -> None:
         with suppress(Refused):  # counted and logged already
             self._start(self, request)
-
-    def _follow_schedule(self, spec: SweepSpec, series: SweepSeries) -> None:
-        period_s, unix_s = None, self.parts.shared.clock.unix_s()
-        if spec.schedule is not None:
-            gap_s = longest_gap_s(spec.schedule, spec.timezone, spec.blackout, unix_s)
-            period_s = None if gap_s is None else max(gap_s, spec.min_gap)
-            rng = Random(derive_seed(self.parts.shared.instance, self.target.spec.key, "sweep"))
-            self._schedule = SweepSchedule(spec.schedule, spec.timezone, unix_s, delay_s=rng.uniform(0.0, spec.spread))
-        series.declare(period_s)
-        self._timer = asyncio.get_running_loop().call_later(0.0, self._start_due)
 
     def _start_due(self) -> None:
         """Start the due sweep, and wake for the next one, or earlier in case the wall clock changes."""

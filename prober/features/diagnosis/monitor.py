@@ -59,7 +59,7 @@ class DiagnosisMonitor(Monitor):
 
     def __init__(self, registry: Registry, events: EventLog, saved: SavedRows | None = None) -> None:
         self.registry, self.events = registry, events
-        self._saved = saved or SavedRows()
+        self.saved = saved or SavedRows()
         self._targets: set[TargetDiagnosis] = set()
 
     def observe(self, observed: ObservedTarget) -> "TargetDiagnosis":
@@ -71,17 +71,7 @@ class DiagnosisMonitor(Monitor):
     def forget(self, target: "TargetDiagnosis") -> None:
         """Remove a target. Its usual features are kept in case it returns."""
         self._targets.discard(target)
-        self._saved.put(target.states())
-
-    def saved_cause(self, target: str) -> Diagnosis | None:
-        """Diagnosis of a target's last trouble, saved by an earlier process."""
-        consequence = f"target={target}: the cause of its last trouble is forgotten"
-        return self._saved.pop(_cause_key(target), lambda data: restored(json.loads(data)), consequence)
-
-    def saved_usual(self, key: str) -> WindowFeatures | None:
-        """Usual features saved by an earlier process."""
-        consequence = f"{key}: what is usual is learned again"
-        return self._saved.pop(key, lambda data: WindowFeatures(**json.loads(data)), consequence)
+        self.saved.put(target.states())
 
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(name, usual features) of each workload, to save."""
@@ -139,10 +129,19 @@ class TargetDiagnosis(TargetObserver):
                 requests = workload.prompt_tokens, workload.output_tokens, workload.prefix
                 self.keys[base] = json.dumps((self.name, base, repr(requests)))
         for base, key in self.keys.items():
-            saved = monitor.saved_usual(key)
+            forgotten = f"{key}: what is usual is learned again"
+            saved = monitor.saved.pop(key, lambda data: WindowFeatures(**json.loads(data)), forgotten)
             self.usual[base] = deque([] if saved is None else [(-math.inf, saved)], maxlen=MAX_USUAL_WINDOWS)
-        if (cause := monitor.saved_cause(self.name)) is not None:
-            self._resume(cause)
+        forgotten = f"target={self.name}: the cause of its last trouble is forgotten"
+        cause = monitor.saved.pop(_cause_key(self.name), lambda data: restored(json.loads(data)), forgotten)
+        if cause is not None:  # of an earlier process: it is past, but the same trouble soon afterwards continues it
+            assert cause.since_unix_s is not None
+            assert cause.until_unix_s is not None
+            started_unix_s = self._unix_s(0.0)
+            self._since_s, self._until_s = cause.since_unix_s - started_unix_s, cause.until_unix_s - started_unix_s
+            self._past, self._is_judged = cause, True
+            self._verdicts.extend([cause] * MIN_CONFIRMING)
+            self._logged.add(cause.regimes)
         self._show()
 
     def states(self) -> Iterator[tuple[str, bytes]]:
@@ -195,16 +194,6 @@ class TargetDiagnosis(TargetObserver):
             "past_cause": self.past if self.past is not None and self.past.title != "cause unknown" else None,
             "readings": [(at_s, signals) for at_s, signals in self.readings if at_s >= since_s],
         }
-
-    def _resume(self, cause: Diagnosis) -> None:
-        """Continue from an earlier process's diagnosis: it is past, but the same trouble soon afterwards continues it."""
-        assert cause.since_unix_s is not None
-        assert cause.until_unix_s is not None
-        started_unix_s = self._unix_s(0.0)
-        self._since_s, self._until_s = cause.since_unix_s - started_unix_s, cause.until_unix_s - started_unix_s
-        self._past, self._is_judged = cause, True
-        self._verdicts.extend([cause] * MIN_CONFIRMING)
-        self._logged.add(cause.regimes)
 
     @property
     def past(self) -> Diagnosis | None:

@@ -331,12 +331,8 @@ def _cold_and_warm(ttfts: Iterable[tuple[ProbeResult, float]]) -> tuple[float, f
 
 def _median_error(samples: Sequence[float], independent: int) -> float:
     """Standard error of the median of normal samples. independent: how many of them are independent"""
-    return 1.2533 * _quartile_range(samples) / 1.349 / math.sqrt(independent)
-
-
-def _quartile_range(samples: Sequence[float]) -> float:
     low, _, high = statistics.quantiles(samples, n=4)
-    return high - low
+    return 1.2533 * (high - low) / 1.349 / math.sqrt(independent)
 
 
 def _median(samples: Iterable[float | None]) -> float | None:

@@ -167,7 +167,16 @@ class DesiredTargets:
             self._admitted |= {spec.key for spec in admitted}
             desired += admitted
             self._report(name, group, len(admitted), refused, reasons)
-            _log_change(name, group, frozenset(spec.key for spec in admitted))
+            now = frozenset(spec.key for spec in admitted)
+            changes = {"added": now - group.probed, "removed": group.probed - now}
+            group.probed = now
+            texts = [
+                f"{counted(len(keys), 'target')} {verb}: {first_names(keys, MAX_LOGGED_REASONS)}"
+                for verb, keys in changes.items()
+                if keys
+            ]
+            if texts:
+                log.info("discovery=%s %s", name, "; ".join(texts))
         return desired
 
     def _report(self, name: str, group: _Group, targets: int, refused: dict[str, int], reasons: Iterable[str]) -> None:
@@ -200,19 +209,6 @@ def _fit(targets: TargetLabels, spec: DiscoverySpec) -> _Fit:
         else:
             specs += target.per_rank() if target is not None else ()
     return _Fit(targets, tuple(specs), tuple(problems))
-
-
-def _log_change(name: str, group: _Group, now: frozenset[str]) -> None:
-    """Log added and removed targets in one line."""
-    changes = (("added", now - group.probed), ("removed", group.probed - now))
-    group.probed = now
-    texts = [
-        f"{counted(len(keys), 'target')} {verb}: {first_names(keys, MAX_LOGGED_REASONS)}"
-        for verb, keys in changes
-        if keys
-    ]
-    if texts:
-        log.info("discovery=%s %s", name, "; ".join(texts))
 
 
 def _order(spec: TargetSpec) -> tuple[str, str, str]:

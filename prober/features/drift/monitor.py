@@ -111,8 +111,10 @@ class DriftMonitor(Monitor):
         self.prometheus_url = configuration.prometheus_url
         if configuration.drift != self.spec:
             self.spec = configuration.drift
-            for target in self._targets.values():
-                target.apply_settings()
+            for detector in (detector for target in self._targets.values() for detector in target.detectors.values()):
+                settings = replace(detector.state.settings, spec=self.spec)
+                if settings != detector.state.settings:
+                    detector.state = restore(settings, dump(detector.state))
 
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(name, state) of every detector, to save."""
@@ -188,13 +190,6 @@ class TargetDrift(TargetObserver):
                     saved = monitor.saved.pop(name_of_state(self.name, key), partial(restore, settings), consequence)
                     self.detectors[key] = Detector(saved or new_state(settings))
                     self._declare(key)
-
-    def apply_settings(self) -> None:
-        """Apply the present settings of `drift`; baselines stay."""
-        for detector in self.detectors.values():
-            settings = replace(detector.state.settings, spec=self._monitor.spec)
-            if settings != detector.state.settings:
-                detector.state = restore(settings, dump(detector.state))
 
     def probe_ended(self, result: ProbeResult) -> None:
         """Pass two samples to the detectors: TTFT, and the p99 of the answer's ITLs (the longest, if fewer than 100)."""

@@ -251,7 +251,12 @@ class TargetEngine(TargetObserver):
         is_missed = signals is None and is_expected(self._spec.metrics, self.continuity)
         registry.show(series.ENGINE_UP, 0.0 if is_missed else None if signals is None else 1.0, name)
         if is_missed:
-            self._page_missed()
+            now_s = self._observed.target.clock.now_ns() / 1e9
+            self._missed_since_s = now_s if self._missed_since_s is None else self._missed_since_s
+            if not self.page_problem and now_s - self._missed_since_s >= UNREADABLE_S:
+                problem = self._reader.problem if self._reader else ""
+                self.page_problem = problem or "its address is not known, as the engine is not identified"
+                self._record(f"its metrics page cannot be read: {self.page_problem}")
         else:
             if self.page_problem and signals is not None:
                 self._record("its metrics page is readable again")
@@ -268,15 +273,6 @@ class TargetEngine(TargetObserver):
         self._observed.target.sleeps(signals is not None and signals.sleeping == 1.0)
         self._page_info = signals.info if signals else None
         self._show_info()
-
-    def _page_missed(self) -> None:
-        """Record an event once the page has been unreadable for UNREADABLE_S."""
-        now_s = self._observed.target.clock.now_ns() / 1e9
-        self._missed_since_s = now_s if self._missed_since_s is None else self._missed_since_s
-        if not self.page_problem and now_s - self._missed_since_s >= UNREADABLE_S:
-            problem = self._reader.problem if self._reader else ""
-            self.page_problem = problem or "its address is not known, as the engine is not identified"
-            self._record(f"its metrics page cannot be read: {self.page_problem}")
 
     def probe_ended(self, result: ProbeResult) -> None:
         answered, sent_ns = result.timeline.answered_model, result.timeline.sent_ns

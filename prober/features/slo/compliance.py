@@ -28,11 +28,6 @@ def percentile_events(slo: Slo) -> int:
     )
 
 
-def min_events(slo: Slo, uses: Sequence[JudgedStream]) -> int:
-    """Number of events needed: as in `percentile_events`, but all gaps of a probe count as one event, as they are dependent."""
-    return math.ceil(percentile_events(slo) * min(mean_events_per_probe(slo, use.mean_tokens) for use in uses))
-
-
 def silence_s(uses: Sequence[JudgedStream]) -> int:
     """Seconds without an event, in whole minutes, after which an SLO has no data."""
     slowest = min(use.rate_per_s for use in uses)
@@ -93,7 +88,8 @@ def compliance(
     An SLO can be missed with fewer events than met needs: once its bad events exceed the budget for that number of
     events. While most probes could not be sent or timed (`trusted` is False) no latency SLO is met; a missed one stays missed.
     """
-    needed = min_events(slo, [use])
+    # All gaps of a probe count as one event, as they are dependent.
+    needed = math.ceil(percentile_events(slo) * mean_events_per_probe(slo, use.mean_tokens))
     why, reason = "", f"; {why_no_event}" if why_no_event else ""
     if events == 0:
         why = f"no event yet{reason}"

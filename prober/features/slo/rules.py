@@ -67,16 +67,20 @@ def _groups(kind: _Kind, options: RuleOptions) -> Iterator[Rule]:
     """Two groups: a frequent one, and one for long windows, which are expensive (`bench.rule_cost`) but can wait."""
     windows = sorted({window_s for pair in PAIRS for window_s in (pair.short_s, pair.long_s)})
     tile = options.slow
-    records = list(_declared(kind)), list(_tiles(kind, tile))
+    tiles = {
+        kind.recorded(f"{RECORDED}_{name}:increase{tile}"): kind.increase(name, tile)
+        for name in ("events", "bad_events")
+    }
+    records = list(_declared(kind)), [{"record": name, "expr": f"{expr}\n"} for name, expr in tiles.items()]
     for window_s in windows:
         records[window_s > MAX_COUNTED_S].append(_ratio(kind, window_s, tile))
-    pages, tickets = [_page(kind, options)], [_ticket(kind, tile)]
+    pages = [_page(kind, options)]
+    ticket = _burn(kind, TICKETS, _burning(kind, TICKETS, tile), "20m" if kind.is_traffic else "15m")
     if not kind.is_traffic:
         pages += [_no_data(), *([_from_vantage()] if options.has_several_probers else [])]
     name = "llm-slo-traffic" if kind.is_traffic else "llm-slo-probes"
     yield {"name": name, "rules": [*records[0], *(alert.as_rule(options) for alert in pages)]}
-    later = [*records[1], *(alert.as_rule(options) for alert in tickets)]
-    yield {"name": f"{name}-slow", "interval": tile, "rules": later}
+    yield {"name": f"{name}-slow", "interval": tile, "rules": [*records[1], ticket.as_rule(options)]}
 
 
 def _declared(kind: _Kind) -> Iterator[Rule]:
@@ -90,11 +94,6 @@ def _declared(kind: _Kind) -> Iterator[Rule]:
     yield {"record": budget, "expr": f"1 - max by ({kind.by}) ({alive})\n"}
     of_a_probe = f"max by ({kind.by}) ({kind.exported}_events_per_probe)"
     yield {"record": kind.recorded(ALLOWING_ONE), "expr": f"({of_a_probe} or {budget} ^ 0) / {budget}\n"}
-
-
-def _tiles(kind: _Kind, tile: str) -> Iterator[Rule]:
-    for name in ("events", "bad_events"):
-        yield {"record": kind.recorded(f"{RECORDED}_{name}:increase{tile}"), "expr": f"{kind.increase(name, tile)}\n"}
 
 
 def _ratio(kind: _Kind, window_s: int, tile: str) -> Rule:
@@ -136,10 +135,6 @@ def _page(kind: _Kind, options: RuleOptions) -> Alert:
         expr += f"unless ({_seen_from()} <= 0.5)\n"
     # The alert on all requests fires later than that on probes, which inhibits it if both see the trouble.
     return _burn(kind, PAGING, expr, "5m" if kind.is_traffic else "3m")
-
-
-def _ticket(kind: _Kind, tile: str) -> Alert:
-    return _burn(kind, TICKETS, _burning(kind, TICKETS, tile), "20m" if kind.is_traffic else "15m")
 
 
 def _burn(kind: _Kind, pairs: Sequence[Pair], expr: str, wait_for: str) -> Alert:
