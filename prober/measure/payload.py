@@ -91,10 +91,10 @@ def _loaded(payload: bytes) -> Any:
         return orjson.loads(payload)
     except orjson.JSONDecodeError as problem:
         why = str(problem)  # only the text: the exception refers to the payload, and would refer to itself
-    try:
-        return json.loads(payload)
-    except (ValueError, RecursionError):
-        raise Malformed(f"not JSON ({why}): {excerpt(payload)}") from None
+    with suppress(ValueError, RecursionError):
+        if " limit " not in why:  # of depth: that of json depends on the release of Python
+            return json.loads(payload)
+    raise Malformed(f"not JSON ({why}): {excerpt(payload)}")
 
 
 def excerpt(payload: bytes) -> str:
