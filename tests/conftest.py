@@ -61,13 +61,8 @@ class RealLoop(asyncio.SelectorEventLoop):
         super().close()
 
 
-class RealPolicy(asyncio.DefaultEventLoopPolicy):
-    """Commands that run in this process, and servers in a thread, have such a loop too."""
-
-    _loop_factory = RealLoop
-
-
-asyncio.set_event_loop_policy(RealPolicy())
+# Commands that run in this process, and servers in a thread, have such a loop too. Policies of loops end with Python 3.16.
+asyncio.new_event_loop = asyncio.events.new_event_loop = RealLoop
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
