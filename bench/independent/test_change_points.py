@@ -3,6 +3,9 @@
 import math
 
 import numpy as np
+import pytest
+
+pytest.importorskip("ruptures", reason="ruptures has no release for this Python")
 
 from bench.change_points import BIN_S, BINS_A_DAY, Found, Series, by_search, found_by, residuals, rises
 from bench.independent.odd_days import DAY_S, HOUR_S, Floats
