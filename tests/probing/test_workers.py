@@ -46,6 +46,7 @@ WORKLOAD = Workload("w", Uniform(5, 60), Uniform(3, 9))
 LEAD_NS = 150_000_000
 STOP_S, PACE_PER_S = 1.0, 50
 AHEAD_NS = 700_000_000
+AFTER_STARTS_NS = 600_000_000_000  # workers that start slowly; canned workers do not wait for a due time
 
 
 class Engine:
@@ -160,7 +161,7 @@ async def test_results_of_workers_are_merged_exactly() -> None:
     """On a replay the stage of one process and those of two and three are equal: counts, stamps and quantiles."""
     stages = []
     async with targeted("http://127.0.0.1:1") as target:
-        due_ns = schedule(target, 300)
+        due_ns = [time_ns + AFTER_STARTS_NS for time_ns in schedule(target, 300)]
         for count in (1, 2, 3):
             async with open_workers(count, "tests.probing.canned_worker") as workers:
                 results = await sent(CannedRun if count == 1 else workers.launch, target, due_ns)
