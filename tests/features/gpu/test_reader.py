@@ -17,6 +17,8 @@ from tests.processes import HANG_S
 
 HERE = Path(__file__).parent
 GPM = {"sm_occupancy_ratio": 0.15, "tensor_active_ratio": 0.25, "memory_bandwidth_ratio": 0.5}
+# Python 3.14 deprecates how the bindings of AMD's library lay out their structures.
+AMDSMI_LAYOUT = "ignore:Due to '_pack_':DeprecationWarning:amdsmi.amdsmi_wrapper"
 
 Play = Callable[..., list[Any]]
 
@@ -64,7 +66,7 @@ def process(steps: tuple[list[Any], ...], environment: dict[str, str]) -> list[A
     """The answers of steps in a process of its own (see nvml_machine.py), of those that have one."""
     inherited = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(HERE / "nvml_machine.py")],
+        [sys.executable, "-W", "error", "-W", AMDSMI_LAYOUT, str(HERE / "nvml_machine.py")],
         input=json.dumps(steps),
         env=inherited | {"PYTHONPATH": str(HERE.parents[2])} | environment,
         capture_output=True,
