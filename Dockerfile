@@ -21,8 +21,8 @@ RUN python -m venv --without-pip /opt/prober \
         --require-hashes --only-binary=:all: --requirement=requirements.image.lock \
     && python -m pip --python=/opt/prober/bin/python install --quiet --no-compile --no-deps --no-index /opt/wheel/*-linux_*.whl \
     && rm /opt/prober/bin/[Aa]ctivate* \
-    && python deploy/image/rootfs.py /rootfs \
-    && /opt/prober/bin/python deploy/image/sbom.py /rootfs/var/lib/dpkg/status > /opt/prober/sbom.cdx.json \
+    && python tools/rootfs.py /rootfs \
+    && /opt/prober/bin/python tools/sbom.py /rootfs/var/lib/dpkg/status > /opt/prober/sbom.cdx.json \
     && /opt/prober/bin/python -m compileall -q -f --invalidation-mode=unchecked-hash /opt/prober/lib \
     && find /opt/prober -exec touch --no-dereference --date="@${SOURCE_DATE_EPOCH}" {} +
 

@@ -5,9 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from cyclonedx.schema import SchemaVersion
@@ -15,6 +13,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from tests.scripted import threaded
 from tests.wire.heads import body
+from tools import rootfs
 
 ROOT = Path(__file__).parents[2]
 RECIPE = (ROOT / "Dockerfile").read_text()
@@ -69,7 +68,7 @@ def test_the_image_has_what_was_tested_and_nothing_to_develop_with() -> None:
 
 def sbom(epoch: str, *status: Path) -> str:
     environment = {**os.environ, "SOURCE_DATE_EPOCH": epoch}
-    command: list[str | Path] = [sys.executable, ROOT / "deploy/image/sbom.py", *status]
+    command: list[str | Path] = [sys.executable, ROOT / "tools/sbom.py", *status]
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
 
 
@@ -107,22 +106,14 @@ def test_the_list_of_parts_has_the_packages_of_the_distribution(tmp_path: Path) 
     ]
 
 
-@pytest.fixture(scope="module")
-def rootfs() -> ModuleType:
-    """The program that puts the image's root together."""
-    return import_module("deploy.image.rootfs")
-
-
-def test_what_the_loader_needs_is_kept(rootfs: ModuleType) -> None:
+def test_what_the_loader_needs_is_kept() -> None:
     """With this Python: the C library and the loader itself."""
     names = {path.name for path in rootfs.libraries([Path(sys.executable).resolve()])}
     assert "libc.so.6" in names
     assert any(name.startswith("ld-") for name in names)
 
 
-def test_a_library_that_is_not_there_ends_the_build(
-    rootfs: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_that_is_not_there_ends_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Instead of an image whose Python does not start."""
     (tmp_path / "ldd").write_text("#!/bin/sh\necho '\tlibffi.so.9 => not found'\n")
     (tmp_path / "ldd").chmod(0o755)
@@ -131,7 +122,7 @@ def test_a_library_that_is_not_there_ends_the_build(
         rootfs.libraries([Path(sys.executable)])
 
 
-def test_links_are_kept_with_what_they_lead_to(rootfs: ModuleType, tmp_path: Path) -> None:
+def test_links_are_kept_with_what_they_lead_to(tmp_path: Path) -> None:
     """Each of a chain, without links on the way to it; a folder without what nobody runs."""
     (tmp_path / "real").mkdir()
     (tmp_path / "real/lib.so.1.2").write_text("x")
