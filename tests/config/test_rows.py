@@ -14,7 +14,7 @@ from prober.workload.sessions import SessionWorkload
 from prober.workload.shapes import Exponential, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.workloads import Adapters, Mix, Prefix, Workload
 
-EXAMPLE = Path(__file__).parents[2] / "deploy/matrix.yaml"
+EXAMPLE = Path(__file__).parents[2] / "docs/examples/matrix.yaml"
 GOOD = {
     "name": "a",
     "prompt_tokens": "100",
@@ -69,7 +69,7 @@ def test_rows_are_read_in_their_order() -> None:
 
 def test_the_example_is_a_good_one() -> None:
     """It has open and closed loops, lengths of both kinds and a prefix."""
-    rows = load_rows(EXAMPLE.read_text(), source="deploy/matrix.yaml")
+    rows = load_rows(EXAMPLE.read_text(), source="docs/examples/matrix.yaml")
     assert [each.closed for each in rows] == [False] * 5 + [True]
     assert {each.name for each in rows if each.prefix} == {"shared_prefix"}
     assert all(each.accept and each.hypothesis for each in rows)
