@@ -20,7 +20,6 @@ from prober.config.configuration import Configuration
 from prober.config.schema import default_text, json_schema
 from prober.config.server import Auth, TlsSpec
 from prober.config.target import Overridable, Template
-from prober.daemon.configuration_file import read_config
 from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.rules import as_operator, groups
 from prober.exposition.alerting import RuleOptions
@@ -220,25 +219,14 @@ def files() -> dict[Path, str]:
         wanted[page] = replace_block(wanted.get(page) or page.read_text(), block, table)
     wanted[DOCS / "config.schema.json"] = json.dumps(json_schema(), indent=2, sort_keys=True) + "\n"
     wanted[OPENAPI] = openapi()
-    chart, kustomize = DEPLOY / "chart", DEPLOY / "kustomize"
-    for folder in (chart, DEPLOY / "sidecar-chart"):
+    for folder in (DEPLOY / "chart", DEPLOY / "sidecar-chart"):
         values, schema, readme = (folder / name for name in ("values.yaml", "values.schema.json", "README.md"))
         wanted[schema] = with_descriptions(schema.read_text(), values.read_text())
         wanted[readme] = replace_block(readme.read_text(), "values", values_table(values.read_text()))
-    for config, rules, operators in (
-        (DEPLOY / "prober.yaml", DEPLOY / "prometheus/rules.yaml", DEPLOY / "prometheus/prometheusrule.yaml"),
-        (  # one set for every prober of a cluster
-            None,
-            chart / "rules.yaml",
-            kustomize / "components/prometheus-operator/rules/prometheusrule.yaml",
-        ),
-        (DEPLOY / "compose/prober.yaml", DEPLOY / "compose/rules.yaml", None),
-    ):
-        configuration = read_config(str(config)) if config else None
-        found = groups(configuration, RuleOptions(has_several_probers=config is None))
-        wanted[rules] = HEAD + as_yaml({"groups": found})
-        if operators:
-            wanted[operators] = HEAD + as_yaml(as_operator(found))
+    rules = groups(None, RuleOptions(has_several_probers=True))  # one set for every prober that a Prometheus scrapes
+    wanted[DEPLOY / "prometheus/rules.yaml"] = HEAD + as_yaml({"groups": rules})
+    operator = DEPLOY / "kustomize/components/prometheus-operator/rules/prometheusrule.yaml"
+    wanted[operator] = HEAD + as_yaml(as_operator(rules))
     return wanted
 
 

@@ -85,7 +85,7 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "bench/figures.md",
-    *sorted((ROOT / "deploy/runbooks").glob("*.md")),
+    *sorted((ROOT / "deploy").rglob("*.md")),
 ]
 # Content of the files that the configurations name.
 NAMED = {

@@ -76,7 +76,7 @@ build() { # build FOLDER: all packages of the commit in FOLDER/out, by way of FO
     archive "$1" "$1/out/llm-slo-prober-dashboards-$version.tar.gz" dashboards
     archive "$1/tree" "$1/out/llm-slo-prober-mixin-$version.tar.gz" deploy/mixin deploy/prometheus/rules.yaml dashboards
     cp "$1/tree/deploy/prometheus/rules.yaml" "$1/out/llm-slo-prober-rules-$version.yaml"
-    cp "$1/tree/deploy/prometheus/prometheusrule.yaml" "$1/out/llm-slo-prober-prometheusrule-$version.yaml"
+    cp "$1/tree/deploy/kustomize/components/prometheus-operator/rules/prometheusrule.yaml" "$1/out/llm-slo-prober-prometheusrule-$version.yaml"
 }
 
 # 2. Two builds in different folders are the same.

@@ -64,7 +64,7 @@ from tests.daemon.promtool import (
 )
 
 ROOT = Path(__file__).parents[2]
-GROUPS = groups_of(ROOT / "deploy/chart/rules.yaml")
+GROUPS = groups_of(ROOT / "deploy/prometheus/rules.yaml")
 ALERTS: list[Rules] = [rule for group in GROUPS for rule in group["rules"] if "alert" in rule]
 LLAMA = 'target="llama",workload="probe",slo="ttft"'
 both_releases = pytest.mark.parametrize("release", ["promtool", pytest.param("newer_promtool", marks=pytest.mark.slow)])

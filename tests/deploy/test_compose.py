@@ -10,7 +10,7 @@ from tests.deploy.schemas import TEXT, listed, record
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "deploy/compose.yaml"
-PARTS = ROOT / "deploy/compose"
+PARTS, RULES = ROOT / "deploy/compose", ROOT / "deploy/prometheus/rules.yaml"
 DOCUMENT = yaml.safe_load(COMPOSE.read_text())
 SERVICES = DOCUMENT["services"]
 PORTS = {"engine": 8000, "slow-engine": 8000, "prober": 9742, "prometheus": 9090, "alertmanager": 9093, "grafana": 3000}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.test_compose import PARTS, PORTS, SERVICES
+from tests.deploy.test_compose import PARTS, PORTS, RULES, SERVICES
 from tests.processes import Process, Program, free_port, get, until, value
 
 LISTENING = {"engine": "--port={port}", "slow-engine": "--port={port}"}
@@ -23,7 +23,7 @@ class Chain:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.ports = {name: free_port() for name in PORTS.keys() - {"grafana"}}
-        for file in PARTS.glob("*.yaml"):
+        for file in (*PARTS.glob("*.yaml"), RULES):
             text = file.read_text()
             for name in sorted(self.ports, key=len, reverse=True):  # slow-engine before engine
                 text = text.replace(f"{name}:{PORTS[name]}", f"127.0.0.1:{self.ports[name]}")
@@ -76,7 +76,7 @@ def test_the_chain_hangs_together(chain: Chain) -> None:
     (alertmanager,) = until(lambda: alertmanagers(chain), "Prometheus to know the Alertmanager")
     assert alertmanager["url"].startswith(chain.url("alertmanager"))
     assert "receiver: nobody" in chain.answer("alertmanager", "/api/v2/status")["config"]["original"]
-    expected = yaml.safe_load((PARTS / "rules.yaml").read_text())["groups"]
+    expected = yaml.safe_load(RULES.read_text())["groups"]
 
     def groups() -> list[dict[str, Any]]:
         return list(chain.answer("prometheus", "/api/v1/rules")["data"]["groups"])
