@@ -6,7 +6,7 @@ This module imports nothing that probes, so that commands that only write rules 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from prober.exposition.alerting import Alert
 from prober.exposition.families import AnySeries, Registry, Series
@@ -72,6 +72,43 @@ class PerTarget(Monitor):
 
     def observe(self, observed: "ObservedTarget") -> "TargetObserver | None":
         return self._make(observed)
+
+
+class SavedTarget(Protocol):
+    """The observer of a target whose state is saved."""
+
+    name: str
+
+    def states(self) -> Iterator[tuple[str, bytes]]:
+        """(key, state) of each part, to save."""
+
+
+Saved = TypeVar("Saved", bound=SavedTarget)
+
+
+class SavedTargets(Monitor, Generic[Saved]):
+    """A feature with state per target, which is saved every minute.
+
+    saved: rows that `states` returned in an earlier process; targets: the observers by name
+    """
+
+    def __init__(self, saved: "SavedRows") -> None:
+        self.saved = saved
+        self.targets: dict[str, Saved] = {}
+
+    def add(self, target: Saved) -> Saved:
+        """Save the state of a target from now on. Returns it."""
+        self.targets[target.name] = target
+        return target
+
+    def forget(self, target: Saved) -> None:
+        """Remove a target. Its state is kept in case it returns."""
+        del self.targets[target.name]
+        self.saved.put(target.states())
+
+    def states(self) -> Iterator[tuple[str, bytes]]:
+        for target in list(self.targets.values()):
+            yield from target.states()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from prober.measure.engine_signals import EngineChange
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetEvent
-from prober.probing.feature import Monitor
+from prober.probing.feature import SavedTargets
 from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.results.strict_json import Reader, dumps
@@ -26,25 +26,19 @@ log = logging.getLogger(__name__)
 _READER = cache(partial(Reader, AnswerChange))  # reads states; takes 50 ms to build
 
 
-class AnswersMonitor(Monitor):
-    """The checked answers of all targets. saved: states by name that `states` returned in an earlier process"""
+class AnswersMonitor(SavedTargets["TargetAnswers"]):
+    """The checked answers of all targets."""
 
     def __init__(self, registry: Registry, events: EventLog, spec: DriftSpec, saved: SavedRows) -> None:
-        self.registry, self.events, self.spec, self.saved = registry, events, spec, saved
-        self.targets: dict[str, TargetAnswers] = {}
+        super().__init__(saved)
+        self.registry, self.events, self.spec = registry, events, spec
 
     def observe(self, observed: ObservedTarget) -> "TargetAnswers":
         """Watch one target, continuing from its saved baselines."""
-        observer = self.targets[observed.name] = TargetAnswers(self, observed)
-        return observer
+        return self.add(TargetAnswers(self, observed))
 
     def configured(self, configuration: Configuration) -> None:
         self.spec = configuration.drift
-
-    def states(self) -> Iterator[tuple[str, bytes]]:
-        """(name, state) of every check, to save."""
-        for target in list(self.targets.values()):
-            yield from target.states()
 
 
 class TargetAnswers(TargetObserver):
@@ -98,8 +92,7 @@ class TargetAnswers(TargetObserver):
             self._show(key)
 
     def removed(self) -> None:
-        del self._monitor.targets[self.name]
-        self._monitor.saved.put(self.states())
+        self._monitor.forget(self)
 
     def _show(self, key: CheckKey) -> None:
         """Export the verdict; the start and the engine's change only during an alarm."""

@@ -21,7 +21,7 @@ from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.net.prometheus import QueryFailed, instant
-from prober.probing.feature import Monitor
+from prober.probing.feature import SavedTargets
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.results.capacity import Capacity
 from prober.storage.saved_rows import SavedRows
@@ -35,48 +35,29 @@ BOUNDS = ("lower", "estimate", "upper")
 log = logging.getLogger(__name__)
 
 
-class Headroom(Monitor):
+class Headroom(SavedTargets["TargetDemand"]):
     """Demand and headroom of all targets.
 
-    saved: by target name, what `states` returned in an earlier process
     prometheus_url: the Prometheus that answers `sweep.demand_query`; None without one
     """
 
     def __init__(self, registry: Registry, saved: SavedRows | None = None) -> None:
         self.registry = registry
         self.prometheus_url: str | None = None
-        self._saved = saved or SavedRows()
-        self._targets: dict[str, TargetDemand] = {}
+        super().__init__(saved or SavedRows())
 
     def observe(self, observed: ObservedTarget) -> "TargetDemand":
         """Create the demand of one target, continuing from its saved peaks."""
-        target = self._targets[observed.name] = TargetDemand(self, observed)
-        return target
+        return self.add(TargetDemand(self, observed))
 
     def configured(self, configuration: Configuration) -> None:
         self.prometheus_url = configuration.prometheus_url
 
-    def forget(self, target: "TargetDemand") -> None:
-        """Remove a target. What is saved of it is kept in case it returns."""
-        del self._targets[target.name]
-        self._saved.put(target.state())
 
-    def states(self) -> Iterator[tuple[str, bytes]]:
-        """(name, peaks and lengths of requests) of each target, to save."""
-        for target in list(self._targets.values()):
-            yield from target.state()
-
-    def saved(self, name: str) -> tuple[Peaks, UsersRequests]:
-        """Peaks and lengths of requests saved by an earlier process."""
-
-        def read(data: bytes) -> tuple[Peaks, UsersRequests]:
-            state: Mapping[str, Any] = json.loads(data)
-            return peaks_of(state["peaks"]), users_requests_of(state["requests"])
-
-        consequence = (
-            f"target={name}: the saved peaks of its demand and lengths of requests cannot be read, and start again"
-        )
-        return self._saved.pop(name, read, consequence) or (Peaks(), UsersRequests())
+def _restored(data: bytes) -> tuple[Peaks, UsersRequests]:
+    """Read the state that `TargetDemand.states` returned."""
+    state: Mapping[str, Any] = json.loads(data)
+    return peaks_of(state["peaks"]), users_requests_of(state["requests"])
 
 
 class TargetDemand(TargetObserver):
@@ -96,7 +77,10 @@ class TargetDemand(TargetObserver):
         self._clock, sweep = observed.target.clock, observed.spec.sweep
         self._query = sweep.demand_query if sweep is not None else None  # PromQL
         self._meter = DemandMeter(is_queried=self._query is not None)
-        self.peaks, self.requests = monitor.saved(self.name)
+        consequence = (
+            f"target={self.name}: the saved peaks of its demand and lengths of requests cannot be read, and start again"
+        )
+        self.peaks, self.requests = monitor.saved.pop(self.name, _restored, consequence) or (Peaks(), UsersRequests())
         self._used = UsedShare()
         self._windows = Windows()
         self._sweeps: tuple[Sequence[Capacity], Sequence[Capacity], bool] = ((), (), False)
@@ -110,7 +94,7 @@ class TargetDemand(TargetObserver):
         self.exhaustion_unix_s: float | None = None
         self._show()
 
-    def state(self) -> Iterator[tuple[str, bytes]]:
+    def states(self) -> Iterator[tuple[str, bytes]]:
         """(name, peaks and lengths of requests) to save; nothing without any."""
         if self.peaks.days or self.requests.hours:
             state = {"peaks": self.peaks.rows(), "requests": self.requests.state()}

@@ -24,7 +24,7 @@ from prober.measure.objective import Slo
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, TargetEvent, TargetState, WorkloadState
-from prober.probing.feature import Monitor
+from prober.probing.feature import SavedTargets
 from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
@@ -52,38 +52,25 @@ SUCCESS = Slo("success", "success", None, Decimal("0.99"), 0.0)  # judges a targ
 log = logging.getLogger(__name__)
 
 
-class DiagnosisMonitor(Monitor):
+class DiagnosisMonitor(SavedTargets["TargetDiagnosis"]):
     """Evaluates every target periodically. saved: usual features that `states` returned in an earlier process"""
 
     task = "diagnosis"
 
     def __init__(self, registry: Registry, events: EventLog, saved: SavedRows | None = None) -> None:
         self.registry, self.events = registry, events
-        self.saved = saved or SavedRows()
-        self._targets: set[TargetDiagnosis] = set()
+        super().__init__(saved or SavedRows())
 
     def observe(self, observed: ObservedTarget) -> "TargetDiagnosis":
         """Create the observer that collects evidence about one target, and diagnose it from now on."""
-        observer = TargetDiagnosis(self, observed)
-        self._targets.add(observer)
-        return observer
-
-    def forget(self, target: "TargetDiagnosis") -> None:
-        """Remove a target. Its usual features are kept in case it returns."""
-        self._targets.discard(target)
-        self.saved.put(target.states())
-
-    def states(self) -> Iterator[tuple[str, bytes]]:
-        """(name, usual features) of each workload, to save."""
-        for target in list(self._targets):
-            yield from target.states()
+        return self.add(TargetDiagnosis(self, observed))
 
     async def run(self) -> None:
         """Evaluate all targets every EVALUATE_EVERY_S until cancelled."""
         while True:
             await asyncio.sleep(EVALUATE_EVERY_S)
-            for target in list(self._targets):
-                if target in self._targets:  # it may have been removed meanwhile
+            for target in list(self.targets.values()):
+                if self.targets.get(target.name) is target:  # it may have been removed meanwhile
                     try:
                         target.evaluate()
                     except Exception:

@@ -24,7 +24,7 @@ from prober.features.drift.efficiency import (
 from prober.measure.engine_signals import EngineChange, PageReading
 from prober.measure.gpu_reading import GpuReading, without_parts
 from prober.measure.target_state import TargetEvent
-from prober.probing.feature import Monitor
+from prober.probing.feature import SavedTargets
 from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.storage.saved_rows import SavedRows
@@ -34,17 +34,16 @@ MAX_AGE_S = 2 * MAX_ROW_S + HOUR_S  # of the start of the last judged row, when 
 log = logging.getLogger(__name__)
 
 
-class EfficiencyMonitor(Monitor):
-    """The efficiency of all targets' engines. saved: states by target name that `states` returned in an earlier process"""
+class EfficiencyMonitor(SavedTargets["TargetEfficiency"]):
+    """The efficiency of all targets' engines."""
 
     def __init__(self, registry: Registry, events: EventLog, spec: DriftSpec, saved: SavedRows) -> None:
-        self.registry, self.events, self.spec, self.saved = registry, events, spec, saved
-        self.targets: dict[str, TargetEfficiency] = {}
+        super().__init__(saved)
+        self.registry, self.events, self.spec = registry, events, spec
 
     def observe(self, observed: ObservedTarget) -> "TargetEfficiency":
         """Watch one target, continuing from its saved hours."""
-        observer = self.targets[observed.name] = TargetEfficiency(self, observed)
-        return observer
+        return self.add(TargetEfficiency(self, observed))
 
     def configured(self, configuration: Configuration) -> None:
         if configuration.drift != self.spec:
@@ -54,9 +53,9 @@ class EfficiencyMonitor(Monitor):
 
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(target name, hours and baselines) to save: of each target once an hour, as a state is large."""
-        for name, target in list(self.targets.items()):
+        for target in list(self.targets.values()):
             if target.is_due():
-                yield name, dump(target.state)
+                yield from target.states()
 
 
 class TargetEfficiency(TargetObserver):
@@ -74,6 +73,10 @@ class TargetEfficiency(TargetObserver):
         self._energy: dict[str, float] = {}
         self._at_gpus: tuple[int, float, dict[str, float]] | None = None
         self._show()
+
+    def states(self) -> Iterator[tuple[str, bytes]]:
+        """(target name, hours and baselines) to save."""
+        yield self.name, dump(self.state)
 
     def is_due(self) -> bool:
         """True once an hour, when the state is to be saved."""
@@ -125,8 +128,7 @@ class TargetEfficiency(TargetObserver):
         self.state.changes = [*self.state.changes, (self._observed.target.clock.unix_s(), change.text())][-MAX_CHANGES:]
 
     def removed(self) -> None:
-        self._monitor.saved.put([(self.name, dump(self.state))])
-        del self._monitor.targets[self.name]
+        self._monitor.forget(self)
 
     def summary(self) -> dict[str, list[str]]:
         falls = ((held.measure, held.fall) for held in self.state.held.values() if self._is_recent(held))

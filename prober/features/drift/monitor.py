@@ -33,7 +33,7 @@ from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetEvent
 from prober.net.prometheus import HOUR_S, QueryFailed, hourly_histograms
-from prober.probing.feature import Monitor
+from prober.probing.feature import SavedTargets
 from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.probing.series import TTFT
@@ -68,10 +68,9 @@ class Detector:
     unpublished: list[tuple[float, DriftVerdict, tuple[Shift, ...]]] = field(default_factory=list)
 
 
-class DriftMonitor(Monitor):
+class DriftMonitor(SavedTargets["TargetDrift"]):
     """The drift of all targets.
 
-    saved: states by name that `states` returned in an earlier process
     has_store: publish baselines and alarms only once their state is saved, so that a kill loses nothing published
     prometheus_url: source of past samples for missing baselines; None without a Prometheus
     """
@@ -87,23 +86,19 @@ class DriftMonitor(Monitor):
         *,
         has_store: bool = False,
     ) -> None:
+        super().__init__(saved)
         self.registry, self.events, self.spec, self.has_store = registry, events, spec, has_store
         self.prometheus_url: str | None = None
         self._changed = asyncio.Event()
-        self.saved = saved
-        self._targets: dict[str, TargetDrift] = {}
         self._unsaved: set[tuple[str, SignalKey]] = set()  # changed states not yet returned for saving
         self._saving: set[tuple[str, SignalKey]] = set()
 
     def observe(self, observed: ObservedTarget) -> "TargetDrift":
         """Watch one target, continuing from its saved baselines."""
-        observer = self._targets[observed.name] = TargetDrift(self, observed)
-        return observer
+        return self.add(TargetDrift(self, observed))
 
     def forget(self, target: "TargetDrift") -> None:
-        """Remove a target. Its baselines are kept in case it returns."""
-        self.saved.put((name_of_state(target.name, key), dump(of.state)) for key, of in target.detectors.items())
-        del self._targets[target.name]
+        super().forget(target)
         self._unsaved = {(name, key) for name, key in self._unsaved if name != target.name}
 
     def configured(self, configuration: Configuration) -> None:
@@ -111,14 +106,14 @@ class DriftMonitor(Monitor):
         self.prometheus_url = configuration.prometheus_url
         if configuration.drift != self.spec:
             self.spec = configuration.drift
-            for detector in (detector for target in self._targets.values() for detector in target.detectors.values()):
+            for detector in (detector for target in self.targets.values() for detector in target.detectors.values()):
                 settings = replace(detector.state.settings, spec=self.spec)
                 if settings != detector.state.settings:
                     detector.state = restore(settings, dump(detector.state))
 
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(name, state) of every detector, to save."""
-        for name, target in list(self._targets.items()):
+        for name, target in list(self.targets.items()):
             for key in list(target.detectors):
                 yield from self._state(name, key)
 
@@ -134,7 +129,7 @@ class DriftMonitor(Monitor):
     def states_saved(self) -> None:
         """Publish the verdicts of the states last returned by `changed_states`, which were saved or cannot be saved."""
         for name, key in self._saving - self._unsaved:
-            if (target := self._targets.get(name)) is not None:
+            if (target := self.targets.get(name)) is not None:
                 target.publish_waiting(key)
         self._saving.clear()
 
@@ -147,7 +142,7 @@ class DriftMonitor(Monitor):
         """Learn missing baselines from Prometheus, so that a pod of a new rollout is compared with the time before."""
         for _ in range(MAX_RECALLS):
             for name, *key in self.without_baseline("ttft"):
-                if self.prometheus_url is not None and (target := self._targets.get(name)) is not None:
+                if self.prometheus_url is not None and (target := self.targets.get(name)) is not None:
                     await target.recall(self.prometheus_url, (key[0], key[1]))
             await asyncio.sleep(RECALL_INTERVAL_S)
 
@@ -155,14 +150,14 @@ class DriftMonitor(Monitor):
         """(target, workload, signal) of the detectors without a baseline."""
         return [
             (name, *key)
-            for name, target in self._targets.items()
+            for name, target in self.targets.items()
             for key, detector in target.detectors.items()
             if key[1] == signal and detector.state.baseline is None
         ]
 
     def _state(self, name: str, key: SignalKey) -> Iterator[tuple[str, bytes]]:
         self._unsaved.discard((name, key))
-        target = self._targets.get(name)
+        target = self.targets.get(name)
         if target is not None and (state := target.state(key)) is not None:
             self._saving.add((name, key))
             yield name_of_state(name, key), state
@@ -218,6 +213,10 @@ class TargetDrift(TargetObserver):
             for key, detector in self.detectors.items()
         ]
         return {"drift": statuses}
+
+    def states(self) -> Iterator[tuple[str, bytes]]:
+        for key, detector in self.detectors.items():
+            yield name_of_state(self.name, key), dump(detector.state)
 
     def state(self, key: SignalKey) -> bytes | None:
         """The state of a detector to save; None if the signal is not watched."""

@@ -21,7 +21,7 @@ from prober.measure.engine_signals import FINISH_REASONS, EngineChange, EngineHi
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetEvent
-from prober.probing.feature import Monitor
+from prober.probing.feature import SavedTargets
 from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.probing.supervisor import Supervisor
@@ -113,32 +113,20 @@ class AnsweringModel:
         return bool(self._in_turn)
 
 
-class EngineMonitor(Monitor):
-    """Engines of all targets. saved: states by target name that `states` returned in an earlier process"""
+class EngineMonitor(SavedTargets["TargetEngine"]):
+    """Engines of all targets."""
 
     def __init__(self, registry: Registry, events: EventLog, saved: SavedRows) -> None:
         self.registry, self.events, self.supervisor = registry, events, Supervisor(registry)
-        self._saved = saved
-        self._targets: dict[str, TargetEngine] = {}
+        super().__init__(saved)
 
     def observe(self, observed: ObservedTarget) -> "TargetEngine":
         """Observe the engine of one target, continuing from its saved state."""
         name = observed.name
         consequence = f"target={name}: the saved facts of its engine cannot be read"
-        saved = self._saved.pop(name, partial(_restored, observed.spec), consequence)
+        saved = self.saved.pop(name, partial(_restored, observed.spec), consequence)
         facts = saved or (Continuity().of_other_page(), AnsweringModel(), AnsweringModel())
-        observer = self._targets[name] = TargetEngine(self, observed, *facts)
-        return observer
-
-    def forget(self, target: "TargetEngine") -> None:
-        """Remove a target. Its engine's state is kept in case it returns."""
-        del self._targets[target.name]
-        self._saved.put(target.state())
-
-    def states(self) -> Iterator[tuple[str, bytes]]:
-        """(target name, engine state) to save, so that changes are found and counters continue after a restart."""
-        for target in list(self._targets.values()):
-            yield from target.state()
+        return self.add(TargetEngine(self, observed, *facts))
 
 
 class _SavedEngine(BaseModel):
@@ -209,8 +197,8 @@ class TargetEngine(TargetObserver):
     def summary(self) -> dict[str, Any]:
         return {"other_model": self.other_model, "page_problem": self.page_problem, "service_tier": self.tier.text}
 
-    def state(self) -> Iterator[tuple[str, bytes]]:
-        """(target name, engine state) to save; nothing before the first fact."""
+    def states(self) -> Iterator[tuple[str, bytes]]:
+        """(target name, engine state) to save, so that changes are found and counters continue; nothing before the first fact."""
         identity, model = self.continuity.identity, self.answering.model
         facts = identity.facts
         counters = self.continuity.state(series.SIGNALS)

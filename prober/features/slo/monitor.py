@@ -31,7 +31,7 @@ from prober.measure.objective import (
 from prober.measure.outcome import ANSWERED, BAD
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, STATE_OF_OUTCOME, TargetEvent
-from prober.probing.feature import Monitor
+from prober.probing.feature import SavedTargets
 from prober.probing.history import MAX_NAMES, MAX_TOLD_APART, EventLog
 from prober.probing.observer import NamedSpec, TargetObserver
 from prober.storage.saved_rows import Moment, SavedRows, moment_now, moment_of
@@ -133,11 +133,10 @@ class WindowCount:
         self._newest = max(self._newest, now)
 
 
-class SloMonitor(Monitor):
+class SloMonitor(SavedTargets["TargetSlos"]):
     """The SLOs of all targets. Windows are measured on the monotonic clock; wall time is only shown.
 
     now: returns the present moment
-    saved: counts by target name that `states` returned in an earlier process
     is_trusted: returns whether the latencies of a target are judged
     """
 
@@ -152,30 +151,24 @@ class SloMonitor(Monitor):
         is_trusted: Callable[[str], bool] = lambda _target: True,
     ) -> None:
         self.registry, self.now, self.is_trusted = registry, now, is_trusted
-        self._saved, self.events = saved or SavedRows(), events or EventLog()
+        self.events = events or EventLog()
         self.changes: dict[tuple[Slo, Slo], set[str]] = {}  # target names by (old, new) definition
-        self._targets: dict[str, TargetSlos] = {}
+        super().__init__(saved or SavedRows())
 
     def observe(self, observed: NamedSpec) -> "TargetSlos":
         """Observe the SLOs of one target, continuing from the saved counts."""
         consequence = (
             f"target={observed.name}: the saved events of its SLOs cannot be read, and are counted from now on"
         )
-        saved = self._saved.pop(observed.name, partial(_saved_counts, self.now()), consequence)
-        observer = self._targets[observed.name] = TargetSlos(self, observed, saved or {})
-        return observer
-
-    def states(self) -> Iterator[tuple[str, bytes]]:
-        """(target name, counts of its SLOs) to save, so that they survive a restart."""
-        for target in list(self._targets.values()):
-            yield from target.state()
+        saved = self.saved.pop(observed.name, partial(_saved_counts, self.now()), consequence)
+        return self.add(TargetSlos(self, observed, saved or {}))
 
     async def run(self) -> None:
         """Export the status of all SLOs every SHOW_EVERY_S until cancelled."""
         while True:
             await asyncio.sleep(SHOW_EVERY_S)
             self.report_changes()
-            for target in list(self._targets.values()):
+            for target in list(self.targets.values()):
                 target.show_standing()
 
     def report_changes(self) -> None:
@@ -189,11 +182,6 @@ class SloMonitor(Monitor):
             for name in sorted(names) if len(names) <= MAX_TOLD_APART else [""]:
                 self.events.record(log, TargetEvent(self.now().unix_s, name, "slo", text))
         self.changes.clear()
-
-    def forget(self, target: "TargetSlos") -> None:
-        """Remove a target. Its counts are kept in case it returns."""
-        del self._targets[target.name]
-        self._saved.put(target.state())
 
 
 def _definition(slo: Slo) -> dict[str, str]:
@@ -296,7 +284,7 @@ class TargetSlos(TargetObserver):
         self._counting_failures = {key[0] for key, count in self._counts.items() if count.slo.signal == "success"}
         self._declare()
 
-    def state(self) -> Iterator[tuple[str, bytes]]:
+    def states(self) -> Iterator[tuple[str, bytes]]:
         """(target name, counts of its SLOs with their definitions) to save; nothing without SLOs."""
         now = self._monitor.now()
         counts = {

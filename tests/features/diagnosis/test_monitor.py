@@ -515,7 +515,7 @@ def test_a_removed_target_is_not_evaluated() -> None:
     assert scene.diagnosis is not None
     scene.target.removed()
     assert scene.target.find(TargetDiagnosis) is None
-    assert not scene.monitor._targets
+    assert not scene.monitor.targets
 
 
 @pytest.mark.virtual_time
