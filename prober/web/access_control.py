@@ -102,11 +102,6 @@ def host_name(header: str) -> str | None:
     return match["name"].lower().removesuffix(".") or None
 
 
-def is_private(name: str) -> bool:
-    """True if no public site can have this name: an IP address, or a name without a dot or below PRIVATE."""
-    return "." not in name or name.endswith(PRIVATE) or ip_address(name) is not None
-
-
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 HEALTHY, READY, TARGETS = "/-/healthy", "/-/ready", "/health/"
 METRICS, PROBE, RELOAD = "/metrics", "/probe", "/-/reload"
@@ -286,7 +281,8 @@ class AccessControl:
         if request.method not in SAFE_METHODS and not request.headers.keys().isdisjoint(("Origin", "Sec-Fetch-Site")):
             return ip_address(name) is None
         if path in (METRICS, PROBE) or path.startswith(TARGETS):
-            return (self.is_local or path == PROBE) and not is_private(name)
+            is_private = "." not in name or name.endswith(PRIVATE) or ip_address(name) is not None
+            return (self.is_local or path == PROBE) and not is_private
         if not (self.is_local or self._external_url):
             return False
         reached = request.transport and request.transport.get_extra_info("sockname")

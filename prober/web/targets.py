@@ -419,11 +419,6 @@ class TargetAnswer(Answer):
     readings: Annotated[Sequence[tuple[float, EngineSignals]], _AS_IT_IS] = Field((), exclude=True)
 
     @property
-    def engine_trends(self) -> list[EngineTrend]:
-        """Trends of the engine's signals over the last ten minutes."""
-        return engine_trends(self.readings)
-
-    @property
     def cause_since(self) -> float | None:
         """When the diagnosed trouble began."""
         return self.diagnosis.since_unix_s if self.diagnosis is not None else None

@@ -195,23 +195,18 @@ def _initial_vector(record: Record) -> Array:
         max(0.02 * ttft_s, ttft_s - 1.5 * step_s) / request.prompt_tokens
         for ttft_s, request in zip(ttfts_s, valid, strict=True)
     )
-    prompt_per_s = _prompt_tokens_per_s(record)
-    prefill_s = prefills_s[len(prefills_s) // 4] if prefills_s else USUAL_STEP_S / 100
-    prefill_s = min(prefill_s, INITIAL_PREFILL / max(1.0, prompt_per_s))
-    # Attention to a prompt of 200,000 tokens costs as much as its other work.
-    attention_s = prefill_s / 100_000
-    return np.log((step_s, step_s * 0.004, prefill_s, step_s * 1e-5, attention_s, 2_048, step_s * 0.1))
-
-
-def _prompt_tokens_per_s(record: Record) -> float:
-    """Computed prompt tokens per second of all requests on the page; 0 if it does not count them."""
-    totals = [
+    totals = [  # computed prompt tokens of all requests on the page
         (at_s, signals.prompt_tokens_total - (signals.prefix_cache_hits_tokens_total or 0.0))
         for at_s, signals in record.readings
         if signals.prompt_tokens_total is not None
     ]
     (begin_s, before), (end_s, after) = (totals[0], totals[-1]) if totals else ((0.0, 0.0), (0.0, 0.0))
-    return (after - before) / (end_s - begin_s) if end_s > begin_s else 0.0
+    prompt_per_s = (after - before) / (end_s - begin_s) if end_s > begin_s else 0.0
+    prefill_s = prefills_s[len(prefills_s) // 4] if prefills_s else USUAL_STEP_S / 100
+    prefill_s = min(prefill_s, INITIAL_PREFILL / max(1.0, prompt_per_s))
+    # Attention to a prompt of 200,000 tokens costs as much as its other work.
+    attention_s = prefill_s / 100_000
+    return np.log((step_s, step_s * 0.004, prefill_s, step_s * 1e-5, attention_s, 2_048, step_s * 0.1))
 
 
 def _tokens_per_step(record: Record) -> float:

@@ -303,14 +303,6 @@ def _scored(model: Baseline, blocks: Blocks) -> list[tuple[list[int], list[float
     return scored
 
 
-def _block_means(scored: Iterable[tuple[list[int], list[float]]]) -> tuple["array[float]", ...]:
-    """Mean score of each block, by the fifth of its middle."""
-    means = tuple(array("f") for _ in range(FIFTHS))
-    for fifths, z in scored:
-        means[fifths[len(fifths) // 2]].append(sum(z) / len(z))
-    return means
-
-
 def _inflation(means: Sequence[float], samples: int) -> float:
     """Variance of a block's mean score ÷ that of independent scores; 1 without blocks."""
     return samples * sum(map(mul, means, means)) / len(means) if means else 1.0
@@ -318,7 +310,9 @@ def _inflation(means: Sequence[float], samples: int) -> float:
 
 def _with_inflations(model: Baseline, blocks: Blocks) -> Baseline:
     """Add each reference's inflation to the model. An excess within two errors of the estimate counts as none."""
-    means = _block_means(_scored(model, blocks))
+    means = tuple(array("f") for _ in range(FIFTHS))  # of each block, by the fifth of its middle
+    for fifths, z in _scored(model, blocks):
+        means[fifths[len(fifths) // 2]].append(sum(z) / len(z))
     pooled = _inflation([mean for of in means for mean in of], blocks.block_samples)
     if pooled < 1 + 2 * math.sqrt(2 / blocks.block_count):
         pooled = 1.0

@@ -160,7 +160,12 @@ class UserSweepRun:
                 counting_ns = now_ns  # each user's first request has ended
             too_many = max(1, math.floor(MAX_HARMED_RATIO * level.users))
             guard.look(now_ns, sorted([*waits_s, *[0.0] * (level.users + 1)], reverse=True)[too_many])
-            self._check_limits()
+            if session.changes:
+                self._end("engine_changed", session.changes[-1])
+            if now_ns >= self._end_ns:
+                self._end("time_budget", f"{self._row.duration:g} s")
+            if self._requests is not None and len(self._ended) >= self._requests:
+                self._end("request_budget", counted(len(self._ended), "request"))
             if counting_ns is not None:
                 from_ns, judged_ns = max(counting_ns, judged_ns), oldest_ns
                 results = sorted(
@@ -203,12 +208,3 @@ class UserSweepRun:
         if result.retry_after_s is not None and not (self._row.shed_allowed and is_shed(result)):
             self._retry_after_s = max(self._retry_after_s, result.retry_after_s)
             self._end("retry_after", f"{result.retry_after_s:g} s")
-
-    def _check_limits(self) -> None:
-        """End the sweep if a limit is reached or the engine changed."""
-        if self._session.changes:
-            self._end("engine_changed", self._session.changes[-1])
-        if self._clock.now_ns() >= self._end_ns:
-            self._end("time_budget", f"{self._row.duration:g} s")
-        if self._requests is not None and len(self._ended) >= self._requests:
-            self._end("request_budget", counted(len(self._ended), "request"))

@@ -83,14 +83,17 @@ def _push(
     state: State = "created"
     version, into = 0, None
     if present is not None:
-        newest = _newest_message(api, uid)
-        ours = _MESSAGE.fullmatch(newest or "")
+        # Not the library's own method, which sends the limit in the body of a GET. A list before Grafana 11.6.
+        answer = _readable(api.client.GET, f"/dashboards/uid/{uid}/versions?limit=10")
+        versions = answer.get("versions") or [] if isinstance(answer, dict) else answer or []
+        newest: Json = max(versions, key=lambda version: version["version"], default={})
+        ours = _MESSAGE.fullmatch(str(newest.get("message") or ""))
         if ours and message.endswith(ours[1]):
             return "unchanged", ""
         if present["meta"].get("provisioned"):
             return "provisioned", "Grafana reads it from a file; change it there"
         if not (ours or force):
-            reason = "its history cannot be read" if newest is None else "somebody else saved it since, or created it"
+            reason = "its history cannot be read" if not newest else "somebody else saved it since, or created it"
             return "edited", f"{reason}; left alone, --force overwrites it"
         state, version = "updated" if ours else "overwritten", present["dashboard"]["version"]
         into = present["meta"].get("folderUid")  # a dashboard that was moved stays there
@@ -122,17 +125,6 @@ def _readable(call: Callable[..., Any], *arguments: Any) -> Any:
         if error.status_code in (403, 404):
             return None
         raise
-
-
-def _newest_message(api: GrafanaApi, uid: str) -> str | None:
-    """Message of the newest version of a dashboard; None if the history may not be read, or is empty.
-
-    The library's own method is not used: it sends the limit in the body of a GET.
-    """
-    answer = _readable(api.client.GET, f"/dashboards/uid/{uid}/versions?limit=10")
-    versions = answer.get("versions") or [] if isinstance(answer, dict) else answer or []  # a list before Grafana 11.6
-    newest = max(versions, key=lambda version: version["version"], default=None)
-    return None if newest is None else str(newest.get("message") or "")
 
 
 def _folder_uid(api: GrafanaApi, folder: str, *, dry_run: bool) -> str:

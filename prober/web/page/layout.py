@@ -19,7 +19,7 @@ from prober.measure.printable import printable
 from prober.probing.series import PHASES
 from prober.web.page.filters import FILTERS, cut
 from prober.web.page.view import PageView
-from prober.web.targets import NO_DRIFT_DATA, attention
+from prober.web.targets import NO_DRIFT_DATA, attention, engine_trends
 
 CONSTANTS = {
     "no_drift_data": NO_DRIFT_DATA,
@@ -52,30 +52,21 @@ def ready_made(html: str) -> Markup:
     return Markup(printable(html))
 
 
-def _finalize(value: Any) -> Any:
-    return printable(value) if type(value) is str else value
-
-
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("prober.web"),
-        extensions=[LineBreaksAreLayout],
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-        cache_size=-1,
-    )
-    environment.filters.update(FILTERS)
-    environment.globals.update(CONSTANTS)
-    for name in environment.list_templates():
-        environment.get_template(name)  # compile now, in the importing thread
-    return environment
-
-
-TEMPLATES = _environment()
+TEMPLATES = Environment(
+    loader=PackageLoader("prober.web"),
+    extensions=[LineBreaksAreLayout],
+    autoescape=True,
+    undefined=StrictUndefined,
+    finalize=lambda value: printable(value) if type(value) is str else value,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    auto_reload=False,
+    cache_size=-1,
+)
+TEMPLATES.filters.update(FILTERS)
+TEMPLATES.globals.update(CONSTANTS)
+for template_name in TEMPLATES.list_templates():
+    TEMPLATES.get_template(template_name)  # compile now, in the importing thread
 
 
 def page(view: PageView, stamp: str, charts: Sequence[Figure] = ()) -> str:
@@ -89,7 +80,7 @@ def page(view: PageView, stamp: str, charts: Sequence[Figure] = ()) -> str:
     values: dict[str, Any] = {"page": view, "events": view.events, "now": view.at_unix_s}
     if view.is_target_page and view.targets:
         target = view.targets[0]
-        values |= {"target": target, "concern": target.concern}
+        values |= {"target": target, "concern": target.concern, "trends": engine_trends(target.readings)}
         values["charts"] = [replace(chart, svg=ready_made(chart.svg)) for chart in charts]
         return _rendered("target.html", f"{cut(target.name, 80)} – llm-slo-prober", stamp, **values)
     values |= {"listed": attention(view.concerns), "max_listed": NAMED}

@@ -16,9 +16,10 @@ from prober.statistics.quantiles import Quantile
 
 def changes(results: plots.NamedResults) -> Iterator[str]:
     """A sentence per result after the first: the settings that differ from the first result's, where both are known."""
-    if not (of_results := [_settings(line) for line in _first_lines(results)]):
+    firsts = {line.place: line for line in reversed(lines(results))}  # the first curve of each result
+    if len(firsts) < len(results):
         return
-    first, *further = of_results
+    first, *further = (_settings(firsts[place]) for place in sorted(firsts))
     for (name, _), settings in zip(results[1:], further, strict=True):
         both = [key for key in (first | settings) if first.get(key) != settings.get(key) and key != "target"]
         changed = [key for key in both if first.get(key) is not None and settings.get(key) is not None]
@@ -161,12 +162,6 @@ def _gains(figures: Figures) -> list[float | None]:
         is_loss = column in (DOLLARS, WRONG, *P99S)
         gains.append(None if amount is None or column in (RATE, CAPACITY) else -amount if is_loss else amount)
     return gains
-
-
-def _first_lines(results: plots.NamedResults) -> list[Line]:
-    """First curve of each result; empty if a result has none."""
-    by_place = {line.place: line for line in reversed(lines(results))}
-    return [by_place[place] for place in sorted(by_place)] if len(by_place) == len(results) else []
 
 
 def _settings(line: Line) -> dict[str, str | None]:
