@@ -102,7 +102,7 @@ def test_a_conversation_begins_and_ends_with_the_user() -> None:
             '[{"conversations": [{"from": "human", "value": "\\ud83d"}]}]',
             r"p: [0]: half a surrogate pair in its text (\ud800 to \udfff); remove it",
         ),
-        ("[\n1,]", "p: line 2: not JSON (Expecting value); mend it or use JSONL"),
+        ("[\n1 2]", "p: line 2: not JSON (Expecting ',' delimiter); mend it or use JSONL"),
         (
             sharegpt(conversation(("human", "q")), conversation(("robot", "q"))),
             'p: [1]: needs "conversations" (a list of from and value, from one of human, gpt, system)',
