@@ -63,6 +63,8 @@ def until(true: Callable[[], Any], event: str, seconds: float = HANG_S) -> Any:
         try:
             if seen := true():
                 return seen
+        except urllib.error.HTTPError as refusal:
+            refusal.close()
         except (OSError, http.client.HTTPException, KeyError):
             pass
         assert time.monotonic() < end, f"waited {seconds} s for {event}"
