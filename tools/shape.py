@@ -80,7 +80,7 @@ def _entered() -> Iterator[set[tuple[str, str]]]:
             event != "call"
             or function in entered
             or not code.co_filename.startswith(ours)
-            or code.co_name.startswith("<")
+            or code.co_name.startswith(("<", "__annotate__"))
             or not code.co_flags & inspect.CO_OPTIMIZED  # the body of a class
         ):
             return
