@@ -86,7 +86,7 @@ def as_of(manifest: Manifest, release: tuple[int, int]) -> Manifest:
         if release < (1, 21):
             older["apiVersion"] = "policy/v1beta1"
         if release < (1, 26):
-            del spec["unhealthyPodEvictionPolicy"]
+            spec.pop("unhealthyPodEvictionPolicy", None)  # Helm leaves it out by itself
     if manifest["kind"] == "Secret":
         older["data"] = {name: "".join(text.split()) for name, text in manifest["data"].items()}  # kustomize folds it
     if manifest["kind"] == "Job" and release < (1, 23):

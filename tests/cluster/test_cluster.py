@@ -20,7 +20,7 @@ from prober.net.kubernetes import Api, KubernetesApiError
 from tests.cluster.kinds import POLICY, as_of, definitions
 from tests.cluster.server import PATCH, UNCACHED, Server
 from tests.deploy.asking import Following, discovery, leased
-from tests.deploy.hardening import IMAGE, pod_specs
+from tests.deploy.hardening import of_prober, pod_specs
 from tests.deploy.rendering import FULLNAME, Manifest, chart
 from tests.deploy.shipped import CHARTS, OVERLAYS, SHARDED, flag, one, sets, workload
 from tests.processes import Daemon, Mock, get, until
@@ -149,10 +149,11 @@ def pods(manifests: dict[str, list[Manifest]]) -> Iterator[tuple[str, Json]]:
             for spec in pod_specs(manifest):
                 pod = copy.deepcopy(spec)
                 beside = [*pod.pop("initContainers", ()), *pod["containers"]]
-                pod["containers"] = [one for one in beside if one["image"].split("@")[0].split(":")[0] == IMAGE]
+                pod["containers"] = [container for container in beside if of_prober(container)]
                 for container in pod["containers"]:
                     container.pop("restartPolicy", None)
                 pod.pop("priorityClassName", None)  # whose class would have to be there
+                pod.pop("tolerations", None)  # to which the server adds its own
                 claims = manifest["spec"].get("volumeClaimTemplates", ())
                 pod.setdefault("volumes", []).extend(
                     {
@@ -342,15 +343,15 @@ async def test_a_lease_is_made_renewed_and_refused(sharded: Server, token: str) 
     """With the account's own token: an old version is beaten, and a lease that no shard has is not to be had."""
     api = Api(sharded.url, token_file=token, ca_file=str(sharded.ca), namespace=NAMESPACE)
     try:
-        record = await leased(api, NAMESPACE, "prober-3")
+        record = await leased(api, NAMESPACE, f"{FULLNAME}-3")
         assert (record.holder, record.lease_s, record.transitions) == ("one", 15.0, 1)
-        one, other = (KubernetesLease(api, NAMESPACE, "prober-3") for _ in range(2))
+        one, other = (KubernetesLease(api, NAMESPACE, f"{FULLNAME}-3") for _ in range(2))
         version = [(await each.read(5.0) or record).version for each in (one, other)]
         await one.write(Write(Record("one", 15.0, 1, version[0]), begins=False), 5.0)
         with pytest.raises(Conflict):
             await other.write(Write(Record("two", 15.0, 2, version[1]), begins=True), 5.0)
         with pytest.raises(KubernetesApiError) as refused:
-            await KubernetesLease(api, NAMESPACE, "prober-4").read(5.0)
+            await KubernetesLease(api, NAMESPACE, f"{FULLNAME}-4").read(5.0)
         assert refused.value.status == 403
     finally:
         await api.close()
@@ -394,7 +395,7 @@ def test_probers_follow_the_cluster_and_one_of_them_leads(sharded: Server, token
     """Two replicas of one shard: an engine's pod is probed while it is there; one holds the lease, and when it is killed the other."""
     flags = (
         "--shard=0/1",
-        "--lease.name=prober",
+        f"--lease.name={FULLNAME}",
         f"--lease.namespace={NAMESPACE}",
         f"--lease.api-server={sharded.url}",
         f"--lease.token-file={token}",

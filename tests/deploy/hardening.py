@@ -23,8 +23,13 @@ def containers(manifest: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[
     """The prober's containers, each with its pod; an engine's are its owner's."""
     for pod in pod_specs(manifest):
         for container in (*pod.get("initContainers", ()), *pod["containers"]):
-            if container["image"].rpartition("/")[2].split("@")[0].split(":")[0] == IMAGE:
+            if of_prober(container):
                 yield pod, container
+
+
+def of_prober(container: dict[str, Any]) -> bool:
+    """Whether its image is the prober's, in whichever registry."""
+    return bool(container["image"].rpartition("/")[2].split("@")[0].split(":")[0] == IMAGE)
 
 
 def faults(pod: dict[str, Any], container: dict[str, Any], *, asks: bool = False) -> list[str]:
