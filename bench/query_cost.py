@@ -17,7 +17,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, get_args
 
 from bench.report import goal, part, show
 from bench.rule_cost import SCRAPE_S, create_block, prometheus
@@ -26,6 +26,8 @@ from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.rules import example_rules
 from prober.exposition.buckets import bounds
 from prober.exposition.dashboards.board import ANNOTATION_STEP
+from prober.features.drift.state import Phase
+from prober.features.slo.compliance import Compliance
 from prober.measure.outcome import BAD
 from tools.dashboard_lint.promql import parse
 from tools.dashboard_lint.rules import expressions, labels_of_series, panels
@@ -42,7 +44,7 @@ SLOS = ("ttft", "itl", "success")
 VALUES = {
     "slo": SLOS,
     "signal": SLOS[:2],
-    "state": ("ready", "pending", "starting", "draining", "failing", "settled"),
+    "state": ("ready", "pending", "starting", "draining", "failing"),
     "bound": ("lower", "estimate", "upper"),
     "finished_reason": ("stop", "length", "error"),
     "reason": tuple(sorted(reason.value for reason in BAD)),
@@ -54,6 +56,11 @@ VALUES = {
     "alertname": ("LLMErrorBudgetBurn",),
     "alertstate": ("firing",),
     "le": (*map(str, bounds("request", (0.5,))), "+Inf"),
+}
+STATES = {  # of series whose state is not that of a target
+    "llmslo_slo_state": get_args(Compliance),
+    "llmslo_drift_baseline_state": get_args(Phase),
+    "llmslo_cause_since_timestamp_seconds": ("confirmed", "probable"),
 }
 VARIABLES = {"$__rate_interval": "1m", "$__range": "3h", "$window": "2h", "$cluster": "x"}
 
@@ -146,7 +153,7 @@ def _label_sets(name: str, labels: frozenset[str], targets: int) -> Iterator[str
         - {"target", "job", "instance", "vantage"}
         - ({"long", "short", "window", "__name__", "le"} if name.startswith("ALERTS") else set())
     )
-    values = VALUES | ({"state": ("met", "missed", "no_data")} if ":llmslo_slo_state" in name else {})
+    values = VALUES | ({"state": STATES[name]} if name in STATES else {})
     is_of_target = "target" in labels or ":" not in name  # or of a prober, of which each has one here
     for target in range(targets if is_of_target else 1):
         if name.startswith("ALERTS") and target % WORST_ALERTING:
