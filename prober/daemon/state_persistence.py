@@ -5,7 +5,7 @@ import json
 import logging
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prober.exposition.families import Value
 from prober.net.clock import Clock
@@ -13,7 +13,7 @@ from prober.probing.feature import Stateful
 from prober.probing.history import MAX_EVENTS
 from prober.probing.target import Target
 from prober.storage.saved_rows import SavedRows
-from prober.storage.store import Entry, Store
+from prober.storage.store import Store
 
 ANSWERED, EVENTS = "answered", "events"  # kinds of rows written by no feature
 SAVE_INTERVAL_S = 60.0
@@ -59,7 +59,7 @@ class StatePersistence:
             for item in states:
                 items.append(item)
                 await asyncio.sleep(0)
-            surplus = _old_events if kind == EVENTS else None
+            surplus = (lambda entries: sorted(entry.key for entry in entries)[:-MAX_EVENTS]) if kind == EVENTS else None
             try:
                 if items:
                     await asyncio.to_thread(store.save, kind, items, self._clock.unix_s(), surplus)
@@ -85,10 +85,6 @@ class StatePersistence:
         if self._store is not None:
             await self.save(self._store)
             self._store.close()
-
-
-def _old_events(entries: Sequence[Entry]) -> list[str]:
-    return sorted(entry.key for entry in entries)[:-MAX_EVENTS]
 
 
 ROW = "all"  # key of the only row in the store

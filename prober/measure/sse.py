@@ -43,7 +43,10 @@ class LineTooLong(ValueError):
 
 
 class SseDecoder:
-    """Incremental decoder: call `feed` with the pieces of the body, split anywhere, then `finish` once."""
+    """Incremental decoder: call `feed` with the pieces of the body, split anywhere, then `finish` once.
+
+    is_between_events: everything fed so far belongs to complete events; False before the first
+    """
 
     def __init__(self, max_line_bytes: int = 256 << 10) -> None:
         self._max_line_bytes = max_line_bytes
@@ -54,18 +57,13 @@ class SseDecoder:
         self._skip_lf = False
         self._has_stray = False
         self._at_start = True
-        self._idle = False  # between events, nothing buffered
-
-    @property
-    def is_between_events(self) -> bool:
-        """True if everything fed so far belongs to complete events."""
-        return self._idle
+        self.is_between_events = False
 
     def feed(self, data: bytes) -> list[SseEvent]:
         """Decode `data` and return the events that it completes, in order. Raises LineTooLong."""
         end = len(data) - 2
         if (
-            self._idle
+            self.is_between_events
             and data.find(b"\n") == end
             and data[:6] == b"data: "
             and b"\r" not in data
@@ -101,7 +99,7 @@ class SseDecoder:
                 self._dispatch(events, complete=True)
         if len(self._partial_line) > self._max_line_bytes:
             raise LineTooLong(f"a line of more than {self._max_line_bytes} bytes", events)
-        self._idle = not (self._partial_line or self._data or self._name or self._skip_lf)
+        self.is_between_events = not (self._partial_line or self._data or self._name or self._skip_lf)
         return events
 
     def finish(self) -> list[SseEvent]:

@@ -23,12 +23,15 @@ log = logging.getLogger(__name__)
 
 
 class SweepStore:
-    """The latest MAX_RESULTS results of one target. key: key of the target; archive: results on disk; None: only in memory"""
+    """The latest MAX_RESULTS results of one target. key: key of the target; archive: results on disk; None: only in memory
+
+    unread: ids of those that are not in memory, all older, latest first
+    """
 
     def __init__(self, archive: "SweepArchive | None", key: str) -> None:
         self._archive, self._key = archive, key
         self._results: dict[str, Result] = {}  # latest first
-        self._unread: list[str] = []  # ids of older ones, latest first
+        self.unread: list[str] = []
         self._reading = asyncio.Lock()
 
     def latest(self) -> list[Result]:
@@ -37,7 +40,7 @@ class SweepStore:
 
     def has(self, identity: str) -> bool:
         """True if a result with this id exists, read or not."""
-        return identity in self._results or identity in self._unread
+        return identity in self._results or identity in self.unread
 
     async def read(self, enough: Callable[[Result], bool] = lambda _: False) -> None:
         """Read results from the store, latest first, until `enough` is true for one."""
@@ -45,11 +48,11 @@ class SweepStore:
             return
         await self._archive.listed.wait()
         async with self._reading:
-            while self._unread and not any(enough(result) for result in self._results.values()):
-                identity = self._unread[0]
+            while self.unread and not any(enough(result) for result in self._results.values()):
+                identity = self.unread[0]
                 result = await asyncio.to_thread(self._archive.result, self._key, identity)
-                if identity in self._unread:  # it may have been superseded
-                    self._unread.remove(identity)
+                if identity in self.unread:  # it may have been superseded
+                    self.unread.remove(identity)
                     if result is not None:
                         self._results[identity] = result
 
@@ -61,16 +64,12 @@ class SweepStore:
         self._results = {short.id: short} | self._results  # shown only once saved
         while len(self._results) > MAX_RESULTS:
             self._results.popitem()
-        del self._unread[MAX_RESULTS - len(self._results) :]
-
-    def add_stored(self, identity: str) -> None:
-        """Add the id of a stored result that is older than all known ones."""
-        self._unread.append(identity)
+        del self.unread[MAX_RESULTS - len(self._results) :]
 
     def forget(self) -> None:
         """Forget a removed target's results; they are read again if it returns."""
         if self._archive is not None:
-            self._unread = [*self._results, *self._unread]
+            self.unread = [*self._results, *self.unread]
             self._results.clear()
 
 
@@ -106,7 +105,7 @@ class SweepArchive:
         """List the results without reading them."""
         try:
             for key, identity in await asyncio.to_thread(self._known):
-                self.of(key).add_stored(identity)
+                self.of(key).unread.append(identity)
         except sqlite3.Error as problem:
             log.error("stored sweeps cannot be listed, and are left alone: %s", problem)
         self.listed.set()

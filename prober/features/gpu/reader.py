@@ -24,6 +24,7 @@ import importlib
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from prober.features.gpu.amd import AmdReader, open_amd_reader
@@ -174,27 +175,11 @@ class Reader:
             card.refused.clear()  # entire and partitioned GPUs support different calls
             self._free(card)
         card.partitioned = partitioned
-        devices = [self._device(card)]
-        for partition in self._partitions(card):
-            used, total = self._memory(partition)  # before GPM: driver 535 is said to confuse the two
-            metrics = self._profile(partition, card)
-            devices.append(
-                GpuReading(
-                    index=card.index,
-                    uuid=partition.uuid,
-                    name=partition.name,
-                    partition=partition.partition,
-                    parent=card.uuid,
-                    utilization_ratio=metrics.get(_GRAPHICS),
-                    memory_used_bytes=used,
-                    memory_total_bytes=total,
-                    memory_bandwidth_ratio=metrics.get(_DRAM),
-                    sm_occupancy_ratio=metrics.get(_OCCUPANCY),
-                    tensor_active_ratio=metrics.get(_TENSOR),
-                    processes=self._library.processes(partition.refused, partition.handle),
-                )
-            )
-        return devices
+        partitions = (
+            replace(self._part(partition, card), partition=partition.partition, parent=card.uuid)
+            for partition in self._partitions(card)
+        )
+        return [self._device(card), *partitions]
 
     def _partitions(self, card: Card) -> list[Card]:
         """List the partitions of a GPU. Done at each read, because partitions come and go at run time, with their handles."""
@@ -222,10 +207,26 @@ class Reader:
         card.partitions = partitions
         return list(partitions.values())
 
+    def _part(self, card: Card, parent: Card) -> GpuReading:
+        """What a GPU and a partition have in common."""
+        used, total = self._memory(card)  # before GPM: driver 535 is said to confuse the two
+        metrics = self._profile(card, parent)
+        return GpuReading(
+            index=card.index,
+            uuid=card.uuid,
+            name=card.name,
+            utilization_ratio=metrics.get(_GRAPHICS),
+            memory_used_bytes=used,
+            memory_total_bytes=total,
+            memory_bandwidth_ratio=metrics.get(_DRAM),
+            sm_occupancy_ratio=metrics.get(_OCCUPANCY),
+            tensor_active_ratio=metrics.get(_TENSOR),
+            processes=self._library.processes(card.refused, card.handle),
+        )
+
     def _device(self, card: Card) -> GpuReading:
-        used, total = self._memory(card)
+        part = self._part(card, card)
         link_sent, link_received = self._nvlink(card)
-        metrics = self._profile(card, card)
         sent, received = self._pcie(card)
         watched = self._faults is not None and self._faults.watches(card.uuid)
         clock = self._query(card, "nvmlDeviceGetClockInfo", 1)  # MHz of the SMs
@@ -234,16 +235,9 @@ class Reader:
         throttles = self._query_either(
             card, "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
         )
-        return GpuReading(
-            index=card.index,
-            uuid=card.uuid,
-            name=card.name,
-            utilization_ratio=metrics.get(_GRAPHICS) if rates is None else rates.gpu / 100,
-            memory_used_bytes=used,
-            memory_total_bytes=total,
-            memory_bandwidth_ratio=metrics.get(_DRAM),
-            sm_occupancy_ratio=metrics.get(_OCCUPANCY),
-            tensor_active_ratio=metrics.get(_TENSOR),
+        return replace(
+            part,
+            utilization_ratio=part.utilization_ratio if rates is None else rates.gpu / 100,
             power_watts=_thousandths(self._query(card, "nvmlDeviceGetPowerUsage")),
             energy_joules=_thousandths(self._query(card, "nvmlDeviceGetTotalEnergyConsumption")),
             temperature_celsius=None if celsius is None else float(celsius),
@@ -258,7 +252,6 @@ class Reader:
             pcie_received_bytes=received,
             nvlink_sent_bytes=link_sent,
             nvlink_received_bytes=link_received,
-            processes=self._library.processes(card.refused, card.handle),
         )
 
     def _query(self, card: Card, name: str, *arguments: int) -> Any:
