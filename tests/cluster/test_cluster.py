@@ -209,6 +209,24 @@ def test_a_pod_that_is_not_restricted_is_kept_out(server: Server, manifests: dic
     assert "restricted" in said["message"].lower() or "security" in said["message"].lower()
 
 
+def test_a_quota_on_cpu_limits_lets_the_chart_in_with_its_values(
+    server: Server, manifests: dict[str, list[Manifest]]
+) -> None:
+    """With values-autopilot.yaml the prober's pod and that of `helm test`; without it the server says what is missing."""
+    path = with_accounts(server, "quota")
+    hard = {"limits.cpu": "1", "limits.memory": "2Gi"}
+    quotas = "/api/v1/namespaces/quota/resourcequotas"
+    quota = server.made(quotas, {"metadata": {"name": "limits"}, "spec": {"hard": hard}})
+    status = {"hard": hard, "used": dict.fromkeys(hard, "0")}  # of the controller, which does not run here
+    assert server.ask("PUT", f"{quotas}/limits/status", quota | {"status": status})[0] == 200
+    _, without_limit = next(pods({"chart": manifests["chart"]}))
+    until(lambda: server.ask("POST", path, without_limit)[0] == 403, "the quota to be in effect")
+    _, said = server.ask("POST", path, without_limit)
+    assert "must specify limits.cpu" in said["message"]
+    admitted = [server.made(path, pod) for _, pod in pods({"chart": manifests["chart, autopilot"]})]
+    assert len(admitted) == 2
+
+
 READ = [("", "pods"), ("discovery.k8s.io", "endpointslices")]
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 OTHERS = [
