@@ -30,7 +30,7 @@ from prober.web.api_types import BegunAnswer, EventAnswer, PausedAnswer, ProbeAn
 from prober.web.targets import TargetAnswer
 from tests import refusals
 from tools import shape
-from tools.chart_values import values_table, with_descriptions
+from tools.chart_values import values_table, with_configuration, with_descriptions
 
 DOCS = Path(__file__).parent
 DEPLOY = DOCS.parent / "deploy"
@@ -221,7 +221,10 @@ def files() -> dict[Path, str]:
     wanted[OPENAPI] = openapi()
     for folder in (DEPLOY / "chart", DEPLOY / "sidecar-chart"):
         values, schema, readme = (folder / name for name in ("values.yaml", "values.schema.json", "README.md"))
-        wanted[schema] = with_descriptions(schema.read_text(), values.read_text())
+        text = schema.read_text()
+        if folder.name == "chart":
+            text = with_configuration(text, json_schema())
+        wanted[schema] = with_descriptions(text, values.read_text())
         wanted[readme] = replace_block(readme.read_text(), "values", values_table(values.read_text()))
     rules = groups(None, RuleOptions(has_several_probers=True))  # one set for every prober that a Prometheus scrapes
     wanted[DEPLOY / "prometheus/rules.yaml"] = HEAD + as_yaml({"groups": rules})

@@ -59,3 +59,16 @@ def with_descriptions(schema: str, text: str) -> str:
         place.clear()
         place.update({"description": description, **constraints})
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def with_configuration(schema: str, configuration: dict[str, Any]) -> str:
+    """Return the JSON Schema of values with the schema of prober.yaml in its definitions: `Configuration`, and what it refers to.
+
+    Helm 3 reads draft 7, which has the parts of a schema in `definitions`.
+    """
+    document = json.loads(schema)
+    shared = json.loads(json.dumps(configuration, sort_keys=True).replace('"#/$defs/', '"#/definitions/'))
+    parts = shared.pop("$defs")
+    del shared["$schema"]
+    own = {name: part for name, part in document["definitions"].items() if name[0].islower()}
+    return json.dumps(document | {"definitions": own | parts | {"Configuration": shared}})

@@ -99,7 +99,7 @@ done
 "$packager" -m zipfile -e "$out"/*"manylinux2014_x86_64"*.whl "$work/installed"
 installed=$(cd "$work" && PYTHONPATH=$work/installed "$python" -P -m prober --version)
 [ "$installed" = "prober, version $version" ] || { echo "the wheel says: $installed" >&2; exit 1; }
-helm template release "$out/llm-slo-prober-$version.tgz" >/dev/null
+helm template release "$out/llm-slo-prober-$version.tgz" --values deploy/chart/ci/minimal-values.yaml >/dev/null
 
 # 4. The image, with its list of parts.
 tag=llm-slo-prober:$version

@@ -18,6 +18,7 @@ CHART = ROOT / "deploy/chart"
 RELEASE = "prober"
 FULLNAME = "prober-llm-slo-prober"
 """Name of the objects of that release."""
+MINIMAL: dict[str, Any] = yaml.safe_load((CHART / "ci/minimal-values.yaml").read_text())
 HELM_3, HELM_4 = ROOT / ".tools/usr/bin/helm", ROOT / ".tools/helm4"
 
 Manifest = dict[str, Any]
@@ -47,8 +48,8 @@ def merged(values: Manifest, over: Mapping[str, Any]) -> Manifest:
 
 
 def values(**over: Any) -> Manifest:
-    """The chart's values with others laid over them."""
-    return merged(yaml.safe_load((CHART / "values.yaml").read_text()), over)
+    """The chart's values with the least that it needs, and others, laid over them."""
+    return merged(merged(yaml.safe_load((CHART / "values.yaml").read_text()), MINIMAL), over)
 
 
 class Refused(Exception):
@@ -76,5 +77,5 @@ def helm(program: Path, release: str, over: Mapping[str, Any], *options: str, fo
 
 
 def chart(release: str = RELEASE, **over: Any) -> list[Manifest]:
-    """The chart's manifests."""
-    return helm(HELM_3 if HELM_3.exists() else HELM_4, release, over)
+    """The chart's manifests, of the least values that it needs with others laid over them."""
+    return helm(HELM_3 if HELM_3.exists() else HELM_4, release, merged(MINIMAL, over))

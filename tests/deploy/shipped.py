@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from tests.deploy.rendering import CHART, KUSTOMIZE, ROOT, Manifest, built, chart, documents
+from tests.deploy.rendering import CHART, KUSTOMIZE, MINIMAL, ROOT, Manifest, built, chart, documents, merged
 
 MONITORING, RULES = "overlays/sidecars-monitoring", "overlays/rules"  # without a prober of their own
 OVERLAYS = [
@@ -111,8 +111,11 @@ COUNTERPARTS: dict[str, dict[str, Any]] = {
     },
 }
 CHARTS: dict[str, dict[str, Any]] = {
-    **{"chart": {}, "chart, everything on": FULL, "chart, sharded": SHARDED, "chart, autopilot": AUTOPILOT},
-    **{f"chart, as {name}": values for name, values in COUNTERPARTS.items()},
+    name: merged(MINIMAL, over)
+    for name, over in {
+        **{"chart": {}, "chart, everything on": FULL, "chart, sharded": SHARDED, "chart, autopilot": AUTOPILOT},
+        **{f"chart, as {name}": values for name, values in COUNTERPARTS.items()},
+    }.items()
 }
 # With a prober of its own, not beside an engine.
 STANDALONE = ("base", "overlays/fleet", "overlays/vllm-production-stack", *CHARTS)

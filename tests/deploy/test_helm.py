@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.rendering import HELM_3, HELM_4, RELEASE, ROOT, Manifest, Refused, chart, helm
+from tests.deploy.rendering import HELM_3, HELM_4, MINIMAL, RELEASE, ROOT, Manifest, Refused, chart, helm, merged
 from tests.deploy.shipped import CHARTS, FULL, SHARDED, flag, one, workload
 
 EVICTION = "unhealthyPodEvictionPolicy"  # of a PodDisruptionBudget, since Kubernetes 1.26
@@ -33,14 +33,14 @@ def test_both_make_the_same(over: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("release", "has_field"), [("1.21", False), ("1.25", False), ("1.26", True), ("1.34", True)])
 def test_a_field_goes_only_to_a_kubernetes_that_knows_it(release: str, has_field: bool) -> None:
     """Helm refuses to install an object with a field that its server does not know."""
-    manifests = helm(HELM_3, RELEASE, {}, f"--kube-version={release}")
+    manifests = helm(HELM_3, RELEASE, MINIMAL, f"--kube-version={release}")
     assert (EVICTION in one(manifests, "PodDisruptionBudget")["spec"]) is has_field
 
 
 def test_a_kubernetes_that_is_too_old_is_refused() -> None:
     """Before 1.21 there is neither policy/v1 nor discovery.k8s.io/v1."""
     with pytest.raises(Refused, match=r"requires kubeVersion: >=1\.21\.0-0"):
-        helm(HELM_3, RELEASE, {}, "--kube-version=1.20")
+        helm(HELM_3, RELEASE, MINIMAL, "--kube-version=1.20")
 
 
 def names(release: str, **over: Any) -> set[str]:
@@ -105,18 +105,41 @@ def test_labels_and_annotations_are_where_they_were_asked_for() -> None:
 
 @pytest.mark.parametrize("program", [HELM_3, HELM_4], ids=["3", "4"])
 @pytest.mark.parametrize(
-    "over", [{"web": {"tlsSecret": "prober-tls"}}, {"config": {"targets": None}}, {"colour": "blue"}], ids=str
+    ("over", "problem"),
+    [
+        ({"web": {"tlsSecret": "prober-tls"}}, "configSecret"),
+        ({"colour": "blue"}, "colour"),
+        ({"config": {"slos": {"ttft": {"threshhold": "500ms"}}}}, r"config.slos.ttft.*threshhold"),
+        ({"config": {"targets": [{"url": "http://llama", "budget": {"cost_per_day": "much"}}]}}, "cost_per_day"),
+    ],
+    ids=str,
 )
-def test_helm_refuses_wrong_values(program: Path, over: dict[str, Any]) -> None:
-    """By the chart's schema, in its own words."""
-    with pytest.raises(Refused, match="values don't meet the specifications of the schema"):
-        helm(program, RELEASE, over)
+def test_helm_refuses_wrong_values(program: Path, over: dict[str, Any], problem: str) -> None:
+    """By the chart's schema, in its own words; the configuration by the schema of prober.yaml."""
+    with pytest.raises(Refused, match=f"(?s)values don't meet the specifications of the schema.*{problem}"):
+        helm(program, RELEASE, merged(MINIMAL, over))
 
 
-@pytest.mark.parametrize("chart", ["chart", "sidecar-chart"])
-def test_the_charts_pass_the_lint_of_helm(chart: str) -> None:
-    """Strictly: a warning fails."""
-    done = subprocess.run(
-        [HELM_3, "lint", "--strict", ROOT / "deploy" / chart], capture_output=True, text=True, check=False
-    )
+@pytest.mark.parametrize("program", [HELM_3, HELM_4], ids=["3", "4"])
+@pytest.mark.parametrize(
+    ("over", "problem"),
+    [
+        ({"image": {"repository": ""}}, "image.repository: needed: the image of the prober"),
+        ({"config": {"targets": None}}, "config.targets: needed: the engines and gateways to probe"),
+        ({"config": {"targets": [], "discovery": []}}, "config.targets: needed: the engines and gateways to probe"),
+    ],
+    ids=str,
+)
+def test_helm_asks_for_what_only_its_user_knows(program: Path, over: dict[str, Any], problem: str) -> None:
+    """The chart has neither a target nor an image by default, and says what to set."""
+    with pytest.raises(Refused, match=problem):
+        helm(program, RELEASE, merged(MINIMAL, over))
+
+
+@pytest.mark.parametrize(
+    "words", [["deploy/chart", "--values=deploy/chart/ci/minimal-values.yaml"], ["deploy/sidecar-chart"]], ids=str
+)
+def test_the_charts_pass_the_lint_of_helm(words: list[str]) -> None:
+    """Strictly: a warning fails. Chart-testing takes the values in ci/ as well."""
+    done = subprocess.run([HELM_3, "lint", "--strict", *words], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -15,7 +15,7 @@ from prober import __version__
 from tests.commands import prober
 from tests.conftest import absent
 from tests.deploy.hardening import containers, faults
-from tests.deploy.rendering import HELM_3, KUSTOMIZE, ROOT, Manifest, built, chart, documents
+from tests.deploy.rendering import HELM_3, KUSTOMIZE, ROOT, Manifest, built, documents, helm
 from tests.deploy.shipped import MONITORING, flag, one, workload
 
 PUSHED = f"registry.example/llm-slo-prober:{__version__}"
@@ -251,7 +251,7 @@ def test_a_chart_without_that_deployment_gets_no_sidecar_silently(kubectl: Path,
 def test_a_prober_for_one_engine_is_accepted(tmp_path: Path) -> None:
     """Helm renders the values of docs/kubernetes.md, `prober check` takes the configuration, and it may list the pods."""
     (values,) = (block for block in blocks("docs/kubernetes.md") if block.startswith("# llama3.yaml"))
-    manifests = chart("llama3", **yaml.safe_load(values))
+    manifests = helm(HELM_3, "llama3", yaml.safe_load(values))
     file = tmp_path / "prober.yaml"
     file.write_text(one(manifests, "ConfigMap")["data"]["prober.yaml"])
     checked = prober("check", "--config.file", file)

@@ -48,6 +48,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
 {{- define "llm-slo-prober.image" -}}
+{{- if not .Values.image.repository }}
+{{- fail "image.repository: needed: the image of the prober, with your registry before it; tools/image.sh builds it" }}
+{{- end }}
 {{- with .Values.image -}}
 {{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
 {{- end }}
