@@ -1,5 +1,6 @@
 """Loads a configuration. One pass reports all errors: an invalid block does not hide errors elsewhere."""
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -28,6 +29,8 @@ SINGLE: dict[str, type[Block]] = {
     "prometheus": PrometheusSpec,
     "grafana": GrafanaSpec,
 }
+# What Kubernetes puts behind a workload's name: hash and suffix, in an alphabet of its own, or a number of a StatefulSet.
+POD_SUFFIX = re.compile(r"-(?:(?:[b-df-hj-np-tv-xz24-9]{6,10}-)?[b-df-hj-np-tv-xz24-9]{5}|\d+)$")
 MINIMAL = "the least that works is `targets: [{url: http://localhost:8000}]`"
 LISTS = {
     "targets": "needed: a list of targets, such as [{url: http://localhost:8000}]",
@@ -159,7 +162,8 @@ class _Reader:
         """Valid targets by index in the list, with unique names."""
         targets = self._listed(TargetSpec, "targets")
         environment = self.document.environment
-        namespace, workload = environment.get("POD_NAMESPACE"), environment.get("POD_WORKLOAD")
+        namespace = environment.get("POD_NAMESPACE")
+        workload = environment.get("POD_WORKLOAD") or POD_SUFFIX.sub("", environment.get("POD_NAME", ""))
         is_alone = sum(target.name is None for target in targets.values()) == 1
         pod = f"{namespace}/{workload}" if namespace and workload and is_alone else None
         for index, target in targets.items():

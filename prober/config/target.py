@@ -417,7 +417,7 @@ class TargetSpec(Template):
     )
     name: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         None,
-        description="label `target`; absent: POD_NAMESPACE/POD_WORKLOAD, the configured model, or the host (here with the port)",
+        description="label `target`; absent: of a sidecar its workload, see Names; else the configured model, or the host",
     )
 
     @model_validator(mode="before")

@@ -107,6 +107,11 @@ def test_everything_is_resolved() -> None:
     [
         ("{url: http://localhost:8000, name: x}", {"POD_NAMESPACE": "ns", "POD_WORKLOAD": "llama"}, "x"),
         ("{url: http://localhost:8000, model: m}", {"POD_NAMESPACE": "ns", "POD_WORKLOAD": "llama"}, "ns/llama"),
+        ("{url: http://localhost:8000, model: m}", {"POD_NAMESPACE": "ns", "POD_NAME": "llama-0"}, "ns/llama"),
+        ("{url: http://localhost:8000}", {"POD_NAMESPACE": "ns", "POD_NAME": "q-7b-7d9f8b6c5-x2x4z"}, "ns/q-7b"),
+        ("{url: http://localhost:8000}", {"POD_NAMESPACE": "ns", "POD_NAME": "qwen-x2x4z"}, "ns/qwen"),
+        ("{url: http://localhost:8000}", {"POD_NAMESPACE": "ns", "POD_NAME": "qwen-large"}, "ns/qwen-large"),
+        ("{url: http://localhost:8000}", {"POD_NAME": "prober-7d9f8b6c5-x2x4z"}, "localhost:8000"),
         ("{url: http://localhost:8000, model: m}", {}, "m"),
         ("{url: http://llm.internal}", {}, "llm.internal"),
         ("{url: http://127.0.0.1:8000}", {}, "127.0.0.1:8000"),
