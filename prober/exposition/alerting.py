@@ -153,12 +153,14 @@ def query(expr: str, *labels: str) -> str:
     return f'printf "{text}" {" ".join(f"$labels.{label}" for label in labels)} | query'
 
 
-def happening(expr: str = HAPPENING, *labels: str, otherwise: str = "") -> str:
+def happening(expr: str = HAPPENING, *labels: str, otherwise: str = "", nothing: str = "") -> str:
     """Template of the sentences of HAPPENING. Other values that the alert needs come from the same query, as each query costs much.
 
     expr: as for `query`, with HAPPENING as a part; otherwise: template for every other value, which has no label `target`
+    nothing: text where the query finds no value
     """
     words = f"{{{{ if .Labels.target }}}}{_WORDS}{{{{ else }}}}{otherwise}{{{{ end }}}}" if otherwise else _WORDS
+    words += f"{{{{ else }}}}{nothing}" if nothing else ""
     return f"{{{{ range {query(expr, *(labels or ('target',)))} }}}}{words}{{{{ end }}}}"
 
 

@@ -145,7 +145,7 @@ def _burn(kind: _Kind, pairs: Sequence[Pair], expr: str, wait_for: str) -> Alert
     if pairs is PAGING:
         counts = f'label_replace({bad}, "is", "bad", "", "") or {events} or {HAPPENING}'
         count = "{{ .Value | printf `%.0f` }}{{ if .Labels.is }} of {{ else }} events bad.{{ end }}"
-        last = f"Last 5 min: {happening(counts, *labels, otherwise=count)}"
+        last = f"Last 5 min: {happening(counts, *labels, otherwise=count, nothing='nothing was measured.')}"
     windows = " or ".join(f"{promql(pair.long_s)} and {promql(pair.short_s)}" for pair in pairs)
     of = "all requests" if kind.is_traffic else "workload {{ $labels.workload }}"
     return Alert(
