@@ -133,12 +133,12 @@ def test_a_field_that_does_not_exist_is_noticed(server: Server, manifests: dict[
         assert lost(wrong, apply(server, server.namespace("wrong"), [wrong])[0]) == []
 
 
-def test_a_sidecar_without_a_configuration_is_refused(server: Server, manifests: dict[str, list[Manifest]]) -> None:
-    """As components/sidecar is before a replacement names the engine's ConfigMap: the error names the field that is empty."""
+def test_a_sidecar_without_its_volumes_is_refused(server: Server, manifests: dict[str, list[Manifest]]) -> None:
+    """As by an engine's chart that forgot one of the library's templates: the error names the volume."""
     forgotten = copy.deepcopy(one(manifests["overlays/vllm"], "Deployment"))
-    (config,) = (each for each in forgotten["spec"]["template"]["spec"]["volumes"] if "configMap" in each)
-    config["configMap"]["name"] = ""
-    with pytest.raises(AssertionError, match=r"configMap\.name: Required value"):
+    pod = forgotten["spec"]["template"]["spec"]
+    pod["volumes"] = [each for each in pod["volumes"] if not each["name"].startswith("llm-slo-prober")]
+    with pytest.raises(AssertionError, match=r'Not found: "llm-slo-prober-config"'):
         apply(server, server.namespace("forgotten"), [forgotten])
 
 

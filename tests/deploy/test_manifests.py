@@ -166,7 +166,8 @@ def test_the_sidecar_leaves_the_engine_as_it_was(shipped: dict[str, list[Manifes
     (sidecar,) = after["spec"]["template"]["spec"]["initContainers"]
     assert sidecar["restartPolicy"] == "Always"
     volumes = {volume["name"]: volume for volume in after["spec"]["template"]["spec"]["volumes"]}
-    assert volumes[sidecar["volumeMounts"][0]["name"]]["configMap"]["optional"], "else the engine waits for it"
+    config_map = one(shipped[name], "ConfigMap")["metadata"]["name"]
+    assert volumes[sidecar["volumeMounts"][0]["name"]]["configMap"] == {"name": config_map}, "needed, not optional"
     account = "/var/run/secrets/kubernetes.io/serviceaccount"
     cover = next(mount["name"] for mount in sidecar["volumeMounts"] if mount["mountPath"] == account)
     assert "emptyDir" in volumes[cover], "else the kubelet mounts the pod's token there"

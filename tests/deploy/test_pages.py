@@ -16,7 +16,7 @@ from tests.commands import prober
 from tests.conftest import absent
 from tests.deploy.hardening import containers, faults
 from tests.deploy.rendering import HELM_3, KUSTOMIZE, ROOT, Manifest, built, documents, helm
-from tests.deploy.shipped import MONITORING, flag, one, workload
+from tests.deploy.shipped import MONITORING, RULES, flag, one, workload
 
 PUSHED = f"registry.example/llm-slo-prober:{__version__}"
 SIDECARS = ["README.md", "docs/guides/sidecar.md"]
@@ -80,29 +80,101 @@ def test_the_sidecar_of_a_page_is_that_of_the_overlay(
     """Outside the repository; nothing more and nothing less: no monitor of a Service that is not there."""
     config = next(block for block in blocks(page) if block.startswith("# prober.yaml"))
     manifests = put_together(kubectl, beside_engine, kustomization(page), config)
+    assert {each["metadata"].pop("namespace") for each in manifests} == {"inference"}
     assert alike(manifests) == alike(shipped["overlays/vllm"])
     ((pod, container),) = containers(one(manifests, "Deployment"))
     assert faults(pod, container) == []
     assert one(manifests, "ConfigMap")["data"]["prober.yaml"] == config
 
 
-@pytest.mark.parametrize("wrong", ["a label that is missing", "another Deployment", "a ConfigMap of another name"])
-def test_a_sidecar_without_its_configuration_is_not_applied(kubectl: Path, beside_engine: Path, wrong: str) -> None:
-    """kubectl refuses it, or the name of the ConfigMap is empty, which the API server refuses (tests/cluster)."""
-    ours = kustomization("docs/guides/sidecar.md")
+ENGINE = (KUSTOMIZE / "overlays/vllm/engine.yaml").read_text()
+UNLABELLED = ENGINE.replace('    llm-slo-prober/sidecar: "true"\n', "")
+LABEL = {"llm-slo-prober/sidecar": "true"}
+NO_FIELD = 'unable to find field "spec.template.spec.volumes.[name=llm-slo-prober-config]'
+MISTAKES: dict[
+    str, tuple[str, Any, str]
+] = {  # the engine's manifest, what is other in the kustomization, kubectl's message
+    "no label": (UNLABELLED, {}, NO_FIELD),
+    "a label of the pods": (UNLABELLED.replace("{app: llama}\n    spec", f"{LABEL}\n    spec"), {}, NO_FIELD),
+    "a label by the kustomization": (UNLABELLED, {"labels": [{"pairs": LABEL}]}, NO_FIELD),
+    "two engines": (
+        f"{ENGINE}---\n{ENGINE.replace('name: llama', 'name: qwen')}",
+        {},
+        "multiple matches for selector [noKind].[noVer].apps/",
+    ),
+    "no engine": ("", {"resources": []}, "nothing selected by [noKind].[noVer].apps/"),
+    "a component among the resources": (
+        ENGINE,
+        {"resources": ["engine.yaml", "sidecar"]},
+        "expected kind != 'Component'",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_an_engine_without_its_sidecar_is_not_applied(kubectl: Path, beside_engine: Path, mistake: str) -> None:
+    """kubectl refuses it, in words that the guide explains."""
+    engine, over, message = MISTAKES[mistake]
+    (beside_engine / "engine.yaml").write_text(engine)
+    with pytest.raises(RuntimeError) as refused:
+        put_together(kubectl, beside_engine, kustomization("docs/guides/sidecar.md") | over)
+    assert message in str(refused.value).replace("\\", "")
+    assert message in (ROOT / "docs/guides/sidecar.md").read_text()
+
+
+@pytest.mark.parametrize("page", SIDECARS)
+@pytest.mark.parametrize("mistake", ["a ConfigMap of another engine", "a hash, and another namespace"])
+def test_a_sidecar_without_its_configuration_waits(kubectl: Path, beside_engine: Path, page: str, mistake: str) -> None:
+    """The ConfigMap is needed, and none of that name is applied in the pod's namespace."""
+    ours = kustomization(page)
     engine = beside_engine / "engine.yaml"
-    (replacement,) = ours["replacements"]
-    if wrong == "another Deployment":
-        replacement["targets"][0]["select"]["name"] = "another"
-        pod = workload(put_together(kubectl, beside_engine, ours))["spec"]["template"]["spec"]
-        assert [volume["configMap"]["name"] for volume in pod["volumes"] if "configMap" in volume] == [""]
-        return
-    if wrong == "a label that is missing":
-        engine.write_text(engine.read_text().replace('    llm-slo-prober/sidecar: "true"\n', ""))
+    if mistake == "a ConfigMap of another engine":
+        engine.write_text(engine.read_text().replace("llama\n", "qwen\n"))
     else:
-        replacement["source"]["name"] = "another"
-    with pytest.raises(RuntimeError, match=r"unable to find field .*llm-slo-prober-config|nothing selected by"):
-        put_together(kubectl, beside_engine, ours)
+        del ours["configMapGenerator"][0]["options"]
+        engine.write_text(
+            engine.read_text().replace("  name: llama", f"  name: llama\n  namespace: {ours.pop('namespace')}")
+        )
+    manifests = put_together(kubectl, beside_engine, ours)
+    (volume,) = (each for each in workload(manifests)["spec"]["template"]["spec"]["volumes"] if "configMap" in each)
+    wanted = "qwen-prober" if "engine" in mistake else "llama-prober"
+    assert volume["configMap"] == {"name": wanted}
+    assert one(manifests, "ConfigMap")["metadata"]["name"] != wanted
+
+
+@pytest.mark.parametrize("component", ["sidecar", "sidecar-classic"])
+def test_a_stateful_set_gets_the_same_sidecar(kubectl: Path, beside_engine: Path, component: str) -> None:
+    """And the same runtime for GPUs, and limit of CPU."""
+    for part in {component, "gpu"} - {"sidecar"}:
+        shutil.copytree(KUSTOMIZE / "components" / part, beside_engine / part)
+    (patch,) = (block for block in blocks("docs/guides/sidecar.md") if "cpu:" in block)
+    ours = kustomization("docs/guides/sidecar.md") | {"components": [component, "gpu"]}
+    if component == "sidecar":  # the patch is of an init container
+        ours |= yaml.safe_load(patch)
+    engine = beside_engine / "engine.yaml"
+    deployment = one(put_together(kubectl, beside_engine, ours), "Deployment")
+    engine.write_text(engine.read_text().replace("kind: Deployment", "kind: StatefulSet"))
+    stateful_set = one(put_together(kubectl, beside_engine, ours), "StatefulSet")
+    ((pod, _),) = containers(stateful_set)
+    assert pod["runtimeClassName"] == "nvidia"
+    assert stateful_set == deployment | {"kind": "StatefulSet"}
+
+
+@pytest.mark.parametrize("page", SIDECARS)
+def test_the_commands_of_a_page_are_for_what_it_applies(
+    kubectl: Path, shipped: dict[str, list[Manifest]], beside_engine: Path, page: str
+) -> None:
+    """Its folders of manifests are there, and what is scraped is scraped in the engine's namespace."""
+    text = (ROOT / page).read_text()
+    applied = re.findall(r"^kubectl apply --namespace (\w+) .*-k (\S+)", text, re.M)
+    for _, folder in applied:
+        assert built(kubectl, beside_engine / folder)
+    namespaces = {Path(folder).name: namespace for namespace, folder in applied}
+    assert namespaces == {"sidecars-monitoring": kustomization(page)["namespace"], "rules": "monitoring"}
+    for namespace, kind, name in re.findall(r"^kubectl label --namespace (\w+) (\w+) (\S+)", text, re.M):
+        where, cased = {"podmonitor": (MONITORING, "PodMonitor"), "prometheusrule": (RULES, "PrometheusRule")}[kind]
+        assert namespace == namespaces[Path(where).name]
+        assert name == one(shipped[where], cased)["metadata"]["name"]
 
 
 @pytest.mark.parametrize("page", [*SIDECARS, FLEET])

@@ -101,10 +101,6 @@ class Scene:
     def deploy(self, app: str = "llama", replicas: int = 1, loads_s: float = 0, config: str = CONFIG) -> None:
         """The engine with the sidecar, scraped by the PodMonitor. With an empty `config` there is no ConfigMap of its name."""
         name = f"{app}-prober"
-        mounts = {
-            "select": {"kind": "Deployment", "name": app},
-            "fieldPaths": ["spec.template.spec.volumes.[name=llm-slo-prober-config].configMap.name"],
-        }
         sidecar = "sidecar" if self.cluster.native_sidecars else "sidecar-classic"
         kustomization: Json = {
             "resources": ["engine.yaml"],
@@ -112,7 +108,6 @@ class Scene:
             "configMapGenerator": [
                 {"name": name, "files": ["prober.yaml"], "options": {"disableNameSuffixHash": True}}
             ],
-            "replacements": [{"source": {"kind": "ConfigMap", "name": name}, "targets": [mounts]}],
         }
         files = {
             "engine": json.dumps(

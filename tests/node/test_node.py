@@ -226,22 +226,42 @@ def test_configuration_broken_and_mended(scene: Scene) -> None:
     assert scene.restarts(CONTAINER) == scene.restarts("engine") == 0
 
 
-@pytest.mark.parametrize("first", ["", BROKEN], ids=["missing", "broken"])
-def test_started_without_a_configuration(scene: Scene, first: str) -> None:
-    """The engine is in service although its sidecar has nothing to do, and is probed once there is a file."""
-    scene.deploy(config=first)
+def test_started_with_a_broken_configuration(scene: Scene) -> None:
+    """The engine is in service although its sidecar has nothing to do, and is probed once the file is mended."""
+    scene.deploy(config=BROKEN)
     with scene.endpoints() as endpoints:
         until(lambda: scene.value("llmslo_config_last_reload_successful") == 0, "the page")
-        if first:
-            scene.configure(CONFIG)
-        else:
-            path = scene.folder / "prober.yaml"
-            path.write_text(CONFIG)
-            scene.kubectl("create", "configmap", "llama-prober", f"--from-file={path}")
+        scene.configure(CONFIG)
         until(lambda: scene.value("llmslo_config_last_reload_successful") == 1, "the file", FOLLOWS_S)
         scene.until_probed()
         assert (scene.bad(), endpoints.flaps) == (0, 0)
     assert scene.restarts(CONTAINER) == 0
+
+
+@pytest.mark.usefixtures("own")
+def test_a_missing_configuration(scene: Scene) -> None:
+    """Kubernetes says which ConfigMap a new pod waits for; a running one loses nothing by its deletion, nor by a restart after it."""
+
+    def said() -> bool:
+        return 'configmap "llama-prober" not found' in scene.kubectl("get", "events", "--output=jsonpath={..message}")
+
+    scene.deploy(config="")
+    until(said, "the event of the waiting pod", 120)
+    path = scene.folder / "prober.yaml"
+    path.write_text(CONFIG)
+    scene.kubectl("create", "configmap", "llama-prober", f"--from-file={path}")
+    with scene.endpoints() as endpoints:
+        scene.until_probed()
+        scene.kubectl("delete", "configmap", "llama-prober")
+        scene.kubectl("delete", "events", "--all")
+        until(said, "the event of the running pod", FOLLOWS_S)
+        scene.until_probed()
+        assert (scene.bad(), endpoints.flaps) == (0, 0)
+        scene.cluster.signal(scene.namespace, scene.pod(), CONTAINER, "KILL")
+        until(lambda: scene.restarts(CONTAINER) == 1, "the restart")
+        scene.until_probed()
+        assert scene.bad() == 0
+    assert scene.restarts("engine") == 0
 
 
 def test_two_engines_of_one_namespace(scene: Scene) -> None:

@@ -74,7 +74,7 @@ cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes: llm-slo-prober-sto
 
 {{- define "llm-slo-prober.sidecar.volumes" -}}
 - name: llm-slo-prober-config
-  configMap: {name: {{ include "llm-slo-prober.sidecar.name" . }}, optional: true}
+  configMap: {name: {{ include "llm-slo-prober.sidecar.name" . }}}
 - name: llm-slo-prober-storage
   emptyDir: {sizeLimit: 64Mi}
 - name: llm-slo-prober-tmp
