@@ -221,7 +221,7 @@ class TargetDiagnosis(TargetObserver):
         is_expected = is_failing or (not in_trouble and now_s - self._until_s < AGAIN_S)
         begin_s = self._since_s if self._is_judged else self._begin_s
         after_s = begin_s - 1e-9 if in_trouble else self._until_s
-        verdict, begins_s, ends_s = None, list[float](), list[float]()
+        verdict, begins_s, ends_s, slow_s = None, list[float](), list[float](), list[float]()
         for workload, probes in self._probes.items():
             latest = _latest(probes, now_s, *(LONG if in_trouble else SHORT))
             recent = [probe for probe in latest if due_s(probe) > after_s]
@@ -233,8 +233,10 @@ class TargetDiagnosis(TargetObserver):
             drifted = [signal.upper() for base, signal in self._drifted if base.removesuffix(WARM) == workload]
             if not burns and not growths and not drifted:
                 continue
-            known_s = [*(burning.since_s for burning in burns), *(growth.since_s for _, growth in growths)]
-            begins_s.append(min(known_s, default=now_s - LONG[0]))
+            of_burns = [(burning.signal, burning.since_s) for burning in burns]
+            known_s = [*of_burns, *((signal, growth.since_s) for signal, growth in growths)]
+            begins_s.append(min((since_s for _, since_s in known_s), default=now_s - LONG[0]))
+            slow_s += [since_s for signal, since_s in known_s if signal != "success"]
             ends_s.append(now_s if growths or drifted else max(burning.until_s for burning in burns))
             if verdict is not None and verdict.regimes != ("unknown",):
                 continue
@@ -256,7 +258,10 @@ class TargetDiagnosis(TargetObserver):
             }
             bad = {signal: f"{signal} slower than its baseline" for signal in drifted} | bad
             verdict = replace(verdict, bad="; ".join(bad.values()))
-        return None if verdict is None else (verdict, min(begins_s), max(ends_s))
+        if verdict is None:
+            return None
+        is_slow = slow_s and FAILURES.isdisjoint(verdict.regimes)
+        return verdict, min(slow_s if is_slow else begins_s), max(ends_s)
 
     def _show_verdict(self, verdict: Diagnosis, since_s: float, until_s: float, *, is_certain: bool = False) -> None:
         """Show the names shared by most of the latest verdicts on the trouble; a certain verdict's names immediately.
@@ -292,6 +297,8 @@ class TargetDiagnosis(TargetObserver):
             latest = replace(latest, regimes=("unknown",), probable=latest.regimes)
         else:
             latest = verdict
+        if shown and FAILURES.issuperset(shown) and FAILURES.isdisjoint(latest.regimes):
+            self._since_s = since_s  # it answers again, but slowly: that began later than the failures
         self.diagnosis = replace(latest, bad=verdict.bad, since_unix_s=self._unix_s(self._since_s))
         self._show()
         if not is_certain:  # otherwise the event about the state says it

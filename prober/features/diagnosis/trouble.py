@@ -161,7 +161,13 @@ class Course:
         lines = [[max(0.0, at_s - begin_s) for at_s in times_s] for begin_s in times_s[: 1 - MIN_GROWING_POINTS]]
         line = max(lines, key=lambda line: correlation(line, logs))
         fit = correlation(line, logs)
-        step = max(correlation([float(place >= first) for place in range(size)], logs) for first in range(1, size))
+        # The point that the step falls into has answers from before and after it.
+        others = [[place for place in range(size) if place != mixed] for mixed in range(1, size - 1)]
+        steps = [
+            ([float(place > mixed) for place in of], [logs[place] for place in of])
+            for mixed, of in enumerate(others, 1)
+        ]
+        step = max(correlation(after, of) for after, of in steps)
         slope, begin = linear_regression(line, logs)
         end = begin + slope * line[-1]
         if end - begin < math.log(GROWN) or fit <= step or fit**2 * (size - 2) < CLEARLY**2 * (1 - fit**2):

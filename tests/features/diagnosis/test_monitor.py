@@ -271,6 +271,18 @@ def test_a_latency_that_grows_steadily_is_named_with_its_begin() -> None:
     assert grows.diagnosis is None
 
 
+def test_slow_answers_after_failures_began_with_the_first_of_them() -> None:
+    """Although the SLO has been missed since the failures began."""
+    scene = Scene()
+    scene.run_for(CALM_S)
+    scene.run_for(200, outcome=Outcome.HTTP_5XX, detail="HTTP 503: no upstream")
+    assert scene.diagnosis is not None
+    assert scene.diagnosis.since_unix_s == UNIX_S + CALM_S + 5
+    scene.run_for(900, queue_s=0.6)
+    assert scene.diagnosis.regimes == ("queueing",)
+    assert scene.diagnosis.since_unix_s == UNIX_S + CALM_S + 205
+
+
 def test_an_engine_that_loads_again_is_loading() -> None:
     """Its health says so, and nothing is sent meanwhile. One that has never been ready is in no trouble."""
     scene = Scene()

@@ -106,6 +106,7 @@ def test_it_says_what_is_bad() -> None:
         ([1.0] * 20 + [1.01**minute for minute in range(40)], True),
         ([1.0] * 20 + [1.05**minute for minute in range(9)], True),
         ([1.0] * 20 + [1.5] * 40, False),  # a step
+        ([1.0] * 4 + [4.0, *[20.0] * 2], False),  # one within a point
         ([1.0] * 20 + [1.003**minute for minute in range(40)], False),  # less than a fifth
         ([1.0] * 20 + [1.02**minute for minute in range(20)] + [1.0, 1.0], False),  # it is over
         ([1.0, 1.3] * 30, False),
