@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -113,9 +114,16 @@ def test_a_kubernetes_without_native_sidecars_is_refused(example: Path) -> None:
 
 
 def test_the_readme_includes_what_the_example_includes() -> None:
-    """Every line of the guide is in the example's templates."""
+    """Every line of the guide is in the example's templates; its dependency is this library in a clone beside the chart."""
     page = (ROOT / "deploy" / LIBRARY / "README.md").read_text()
     deployment = (ROOT / "deploy" / EXAMPLE / "templates/deployment.yaml").read_text()
     included = [line for line in page.splitlines() if "include" in line and "nindent" in line]
     assert len(included) == 4
     assert [line for line in included if line not in deployment.splitlines()] == []
+    (ours,) = re.findall(r"^dependencies:\n.*", page, re.M)
+    (dependency,) = yaml.safe_load(ours)["dependencies"]
+    (expected,) = yaml.safe_load((ROOT / "deploy" / EXAMPLE / "Chart.yaml").read_text())["dependencies"]
+    clone = dependency.pop("repository").removeprefix("file://../llm-slo-prober/")
+    assert (ROOT / clone).samefile(ROOT / "deploy" / LIBRARY)
+    assert expected.pop("repository")
+    assert dependency == expected
