@@ -5,6 +5,7 @@ python docs/generate.py [--check]
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -226,10 +227,13 @@ def files() -> dict[Path, str]:
             text = with_configuration(text, json_schema())
         wanted[schema] = with_descriptions(text, values.read_text())
         wanted[readme] = replace_block(readme.read_text(), "values", values_table(values.read_text()))
-    rules = groups(None, RuleOptions(has_several_probers=True))  # one set for every prober that a Prometheus scrapes
-    wanted[DEPLOY / "prometheus/rules.yaml"] = HEAD + as_yaml({"groups": rules})
+    options = RuleOptions(has_several_probers=True)  # one set for every prober that a Prometheus scrapes
+    in_cluster = replace(options, runbook_url="http://llm-slo-prober:9742/runbooks")  # the Service
+    mixin = replace(in_cluster, dashboard_url="http://grafana:3000")
     operator = DEPLOY / "kustomize/components/prometheus-operator/rules/prometheusrule.yaml"
-    wanted[operator] = HEAD + as_yaml(as_operator(rules))
+    wanted[DEPLOY / "prometheus/rules.yaml"] = HEAD + as_yaml({"groups": groups(None, options)})
+    wanted[operator] = HEAD + as_yaml(as_operator(groups(None, in_cluster)))
+    wanted[DEPLOY / "mixin/rules.yaml"] = HEAD + as_yaml({"groups": groups(None, mixin)})
     return wanted
 
 

@@ -74,7 +74,7 @@ build() { # build FOLDER: all packages of the commit in FOLDER/out, by way of FO
     archive "$1/chart" "$1/out/llm-slo-prober-$version.tgz" llm-slo-prober # Helm's own has the time of packaging in it
     (cd "$1/tree" && PYTHONPATH=$1/tree "$python" -P -m tools.share_dashboards "$1/dashboards")
     archive "$1" "$1/out/llm-slo-prober-dashboards-$version.tar.gz" dashboards
-    archive "$1/tree" "$1/out/llm-slo-prober-mixin-$version.tar.gz" deploy/mixin deploy/prometheus/rules.yaml dashboards
+    archive "$1/tree" "$1/out/llm-slo-prober-mixin-$version.tar.gz" deploy/mixin dashboards
     cp "$1/tree/deploy/prometheus/rules.yaml" "$1/out/llm-slo-prober-rules-$version.yaml"
     cp "$1/tree/deploy/kustomize/components/prometheus-operator/rules/prometheusrule.yaml" "$1/out/llm-slo-prober-prometheusrule-$version.yaml"
 }

@@ -8,7 +8,7 @@
   },
 
   local config = self._config,
-  local generated = importstr '../prometheus/rules.yaml',
+  local generated = importstr 'rules.yaml',
   local linked = std.foldl(function(text, link) std.strReplace(text, link[0], link[1]), [
     ['runbook_url: http://llm-slo-prober:9742/runbooks/', 'runbook_url: ' + config.runbookUrl + '/'],
     ['prober_url: http://llm-slo-prober:9742/', 'prober_url: ' + config.proberUrl + '/'],

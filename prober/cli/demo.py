@@ -150,8 +150,8 @@ def demo(
 def _show(engines: Mapping[str, Engine], story: str, trouble_s: float, duration_s: float, received: list[int]) -> None:
     """Run the engines, the prober and Prometheus until a signal is received or `duration_s` is over."""
     preferred = {name: FIRST_ENGINE_PORT + place for place, name in enumerate(engines)}
-    preferred |= {"prober": PROBER_PORT, "Prometheus": PROMETHEUS_PORT}
     prometheus = shutil.which("prometheus")
+    preferred |= {"prober": PROBER_PORT} | ({"Prometheus": PROMETHEUS_PORT} if prometheus else {})
     with reserved_ports(preferred) as ports, tempfile.TemporaryDirectory(prefix="prober-demo-") as folder:
         config = Path(folder, "prober.yaml")
         config.write_text(configuration(engines, ports), "utf-8")
@@ -178,7 +178,7 @@ def _show(engines: Mapping[str, Engine], story: str, trouble_s: float, duration_
             for name, command in commands.items():
                 processes.start(name, command)
             alerts = _alerts(ports, processes.running["Prometheus"], received) if prometheus else None
-            prometheus_text = "not on the PATH: only the prober's own pages are there"
+            prometheus_text = "not on the PATH, so there are no alerts; `make tools` fetches it for `make demo`"
             if alerts is not None:
                 prometheus_text = f"{alerts}    what fires, by the shipped rules"
             listed_engines = ", ".join(f"{name} :{ports[name]}" for name in engines)
@@ -224,15 +224,9 @@ def _story(scenes: Sequence[str], trouble_s: float) -> str:
 def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str]:
     """Write Prometheus's configuration files and return its command."""
     folder = config.parent
-    page = f"http://{HOST}:{ports['prober']}"
-    options = RuleOptions(runbook_url=f"{page}/runbooks", prober_url=page, slow_s=RULES_INTERVAL_S)
-    rules = groups(read_config(str(config)), options)
+    rules = groups(read_config(str(config)), RuleOptions(slow_s=RULES_INTERVAL_S))
     for group in rules:
         group["interval"] = f"{RULES_INTERVAL_S}s"
-        for rule in group["rules"]:
-            if links := rule.get("annotations"):
-                # To the prober's page: the demo has no Grafana.
-                links["dashboard_url"] = links.get("prober_url", f"{page}/")
     (folder / "rules.yaml").write_text(as_yaml({"groups": rules}), encoding="utf-8")
     (folder / "prometheus.yml").write_text(PROMETHEUS.format(port=ports["prober"]), encoding="utf-8")
     return [

@@ -56,9 +56,9 @@ def rules(
         ),
     ] = None,
     runbook_url: Annotated[
-        str, typer.Option(help="Base URL of runbook links; the prober serves /runbooks.")
+        str, typer.Option(help="Base URL of runbook links; {instance}: where a prober is scraped.")
     ] = DEFAULT.runbook_url,
-    dashboard_url: Annotated[str, typer.Option(help="Base URL of dashboard links.")] = DEFAULT.dashboard_url,
+    dashboard_url: Annotated[str, typer.Option(help="Base URL of Grafana; default: no links.")] = DEFAULT.dashboard_url,
     prober_url: Annotated[
         str,
         typer.Option(help="Base URL of links to the prober's page; {instance}: where the target's prober is scraped."),

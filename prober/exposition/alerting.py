@@ -32,8 +32,8 @@ class RuleOptions:
 
     selector: label matchers that narrow the prober's series; empty for none, as no other program has series of these names
     labels: (name, value) of labels added to every alert
-    runbook_url, dashboard_url, prober_url: base URLs without a trailing slash; `{instance}` in the last is the address at which
-        Prometheus scrapes the prober that has the target
+    runbook_url, dashboard_url, prober_url: base URLs without a trailing slash; the second may be empty for no links. `{instance}` is
+        the address at which Prometheus scrapes the prober that has the alert's target; without a target, any prober that is up
     slow_s: evaluation interval in seconds of rules that need not be fast: less than the five minutes for which Prometheus looks back
     group_labels: labels that distinguish probers of different places, such as cluster; nothing is summed or joined across them
     target_labels: labels that the configuration gives targets; their alerts have them too
@@ -42,8 +42,8 @@ class RuleOptions:
 
     selector: str = ""
     labels: tuple[tuple[str, str], ...] = ()
-    runbook_url: str = "http://llm-slo-prober:9742/runbooks"
-    dashboard_url: str = "http://grafana:3000"
+    runbook_url: str = "http://{instance}/runbooks"
+    dashboard_url: str = ""
     prober_url: str = "http://{instance}"
     slow_s: int = 240
     group_labels: tuple[str, ...] = ()
@@ -99,14 +99,13 @@ class Alert:
         has_target = "$labels.target" in self.summary
         link = self.link or (Link("target", ("target",)) if has_target else None)
         notes = {"summary": self.summary, "description": self.description}
-        notes["runbook_url"] = f"{options.runbook_url}/{quote(self.name)}"
-        if link:
+        probers = query("llmslo_target_state{target=%[1]q}", "target") if has_target else 'query "llmslo_build_info"'
+        notes["runbook_url"] = _at_first(probers, f"{options.runbook_url}/{quote(self.name)}")
+        if link and options.dashboard_url:
             notes["dashboard_url"] = f"{options.dashboard_url}{link.path(options.group_labels)}"
         if has_target and link and link.board in ("target", "slo"):  # the dashboard shows the other labels better
             page = f"{options.prober_url}/?target={{{{ $labels.target | urlquery }}}}"
-            scraped = query("llmslo_target_state{target=%[1]q}", "target")
-            at_prober = page.replace("{instance}", '{{ . | first | label "instance" }}')
-            notes["prober_url"] = page if page == at_prober else f"{{{{ with {scraped} }}}}{at_prober}{{{{ end }}}}"
+            notes["prober_url"] = _at_first(probers, page)
         return {
             "alert": self.name,
             "expr": self.expr,
@@ -114,6 +113,14 @@ class Alert:
             "labels": {"severity": self.severity, **dict(self.labels), **dict(options.labels)},
             "annotations": {"summary": self.summary} if self.severity == "none" else notes,
         }
+
+
+def _at_first(probers: str, url: str) -> str:
+    """Returns the URL with a template of the first prober's address as `{instance}`, which is empty without a prober."""
+    address = '{{ . | first | label "instance" }}'
+    return (
+        url if "{instance}" not in url else f"{{{{ with {probers} }}}}{url.replace('{instance}', address)}{{{{ end }}}}"
+    )
 
 
 def with_options(rule: Rule, options: RuleOptions) -> Rule:

@@ -97,10 +97,10 @@ class WatchedFile:
 
 
 def runbooks() -> dict[str, Path]:
-    """Path of each alert's runbook in Markdown, by alert, from the installed package or a checkout."""
+    """Path of each alert's runbook in Markdown, by alert, from the installed package or a checkout; of their list by ""."""
     here = Path(__file__).parents[1]
     folders = (here / "runbooks", here.parent / "deploy" / "runbooks")
-    return {path.stem: path for folder in folders for path in sorted(folder.glob("LLM*.md"))}
+    return {path.stem.replace("README", ""): path for folder in folders for path in sorted(folder.glob("*.md"))}
 
 
 def asset(name: str) -> bytes:

@@ -95,6 +95,8 @@ class Site:
             ("GET", "/", self.status),
             ("GET", "/metrics", self.metrics),
             ("GET", "/probe", self.probe),
+            ("GET", "/runbooks", self.slash),
+            ("GET", "/runbooks/", self.runbook),
             ("GET", "/runbooks/{alert}", self.runbook),
             ("GET", "/static/{name}", self.static),
             ("PUT", "/-/reload", self.api.reload),
@@ -234,17 +236,17 @@ class Site:
         return web.Response(body=body, content_type=ASSETS[name], charset="utf-8", headers=headers)
 
     async def slash(self, request: web.Request) -> web.Response:
-        """Redirect from the prefix to the prefix with a slash."""
-        return web.Response(status=308, headers={"Location": self.prefix.rpartition("/")[2] + "/"})
+        """Redirect from a folder to its path with a slash."""
+        return web.Response(status=308, headers={"Location": request.path.rpartition("/")[2] + "/"})
 
     async def runbook(self, request: web.Request) -> web.Response:
-        """The runbook of an alert."""
-        name = request.match_info["alert"].removesuffix(".md")  # runbooks link to each other with this suffix
+        """The runbook of an alert, or the list of all."""
+        name = request.match_info.get("alert", "").removesuffix(".md")  # runbooks link to each other with this suffix
         paths = runbooks()
         if name not in paths:
-            return web.Response(status=404, text=f"no alert {name!r}; there are {', '.join(paths)}\n")
+            return web.Response(status=404, text=f"no alert {name!r}; there are {', '.join(filter(None, paths))}\n")
         layout = await _layout()
-        text = layout.runbook_page(name, paths[name].read_text(encoding="utf-8"), self._stamp)
+        text = layout.runbook_page(name or "Runbooks", paths[name].read_text(encoding="utf-8"), self._stamp)
         return web.Response(text=text, content_type="text/html")
 
 

@@ -88,7 +88,7 @@ def write_cases(folder: Path, groups: list[Rules], cases: Iterable[dict[str, Any
     """The file of these cases for `promtool test rules` on groups of rules.
 
     Annotations, whose queries promtool asks at each step of an alert, are left out where no case expects them: most of its time. The
-    link to the prober's page is left out always: tests/e2e/test_alerting.py follows it.
+    links to a prober are left out always: tests/e2e/test_alerting.py follows them.
     """
     tests = list(cases)
     stated = {expected["alertname"] for test in tests for expected in test.get("alert_rule_test", ())}
@@ -102,7 +102,8 @@ def write_cases(folder: Path, groups: list[Rules], cases: Iterable[dict[str, Any
 def _with_annotations_of(alerts: set[str], rule: Rules) -> Rules:
     if rule.get("alert") not in alerts:
         return {key: value for key, value in rule.items() if key != "annotations"}
-    return rule | {"annotations": {key: text for key, text in rule["annotations"].items() if key != "prober_url"}}
+    links = ("prober_url", "runbook_url")
+    return rule | {"annotations": {key: text for key, text in rule["annotations"].items() if key not in links}}
 
 
 def run_cases(

@@ -135,7 +135,7 @@ def test_no_rule_sums_over_clusters() -> None:
 
 def test_the_dashboard_opens_with_the_alerts_own_cluster() -> None:
     """Of labels that no dashboard chooses by there is nothing in the link."""
-    for group in groups(None, RuleOptions(group_labels=("cluster", "region"))):
+    for group in groups(None, RuleOptions(dashboard_url="http://g", group_labels=("cluster", "region"))):
         for rule in group["rules"]:
             if "dashboard_url" in rule.get("annotations", {}):
                 url = rule["annotations"]["dashboard_url"]

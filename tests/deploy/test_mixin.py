@@ -8,7 +8,7 @@ import _gojsonnet
 import yaml
 
 ROOT = Path(__file__).parents[2]
-RULES = ROOT / "deploy/prometheus/rules.yaml"
+RULES = ROOT / "deploy/mixin/rules.yaml"
 
 
 def evaluated(**config: str) -> dict[str, Any]:

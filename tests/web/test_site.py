@@ -85,7 +85,17 @@ async def test_a_runbook_is_served_by_the_name_of_its_alert(name: str) -> None:
     assert "What it means" in (answer.text or "")
 
 
-@pytest.mark.parametrize("name", ["none", "README", "../runbooks/LLMProberDown", ""])
+async def test_the_runbooks_are_listed() -> None:
+    """At the folder; what leads to the repository's documentation, which the prober does not have, is no link."""
+    folder = await site(0).slash(make_mocked_request("GET", "/x/runbooks"))
+    assert (folder.status, folder.headers["Location"]) == (308, "runbooks/")
+    answer = await site(0).runbook(make_mocked_request("GET", "/runbooks/", match_info={"alert": ""}))
+    assert answer.status == 200
+    assert '<a href="LLMProberDown.md">' in (answer.text or "")
+    assert "../../docs" not in (answer.text or "")
+
+
+@pytest.mark.parametrize("name", ["none", "README", "../runbooks/LLMProberDown"])
 async def test_only_runbooks_of_alerts_are_served(name: str) -> None:
     """Any other name, paths included, is answered with 404 and the list of alerts."""
     answer = await site(0).runbook(make_mocked_request("GET", "/runbooks/x", match_info={"alert": name}))

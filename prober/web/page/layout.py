@@ -94,10 +94,11 @@ def no_such(name: str, known: Sequence[str], stamp: str) -> str:
 
 
 def runbook_page(alert: str, markdown: str, stamp: str) -> str:
-    """A runbook as a page, one folder below the fleet page."""
+    """A runbook as a page, one folder below the fleet page, without its links to other files of the repository."""
     from markdown_it import MarkdownIt  # takes 1 MB: imported only where used
 
-    body = ready_made(MarkdownIt("commonmark").enable("table").render(markdown))
+    html = MarkdownIt("commonmark").enable("table").render(markdown)
+    body = ready_made(re.sub(r'<a href="\.\./\.\./[^"]*">(.*?)</a>', r"\1", html))
     return _rendered("runbook.html", alert, stamp, root="../", live=False, body=body)
 
 
