@@ -28,6 +28,7 @@ $(VENV)/installed: requirements.lock pyproject.toml hatch_build.py prober/simula
 
 tools: install ## Prometheus with promtool, Alertmanager with amtool, HAProxy, nginx, kubectl and Helm where they are missing, into .tools (1 min, 750 MB; Debian)
 	@tools/parts.sh $(TOOLS) $(BIN)/python
+	@echo "The programs that were missing are in $(TOOLS)/usr/bin, where make finds them"
 
 demo: install ## four mock engines, the prober, and Prometheus where there is one; runs until Ctrl-C
 	@PATH="$(TOOLS)/usr/bin:$$PATH" $(BIN)/python -m prober demo

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import typer
+import yaml
 
 from prober.cli.main import COMMANDS
 from prober.cli.run import run
@@ -107,6 +108,13 @@ def test_configurations_of_pages_are_valid() -> None:
                 load(block, source=source, engines=DIALECTS, environment=environment, read=NAMED.__getitem__)
                 checked.add(source)
     assert {"README-0", "sidecar-1", "fleet-0", "configuration-0", "scaling-0"} <= checked
+
+
+def test_the_readmes_queries_are_about_its_target() -> None:
+    """A reader who runs the smallest configuration gets an answer."""
+    configuration, *_ = re.findall(r"```yaml\n(.*?)```", text("README.md"), re.DOTALL)
+    (target,) = yaml.safe_load(configuration)["targets"]
+    assert set(re.findall(r'\{target="(\w+)"\}', text("README.md"))) == {target["name"]}
 
 
 def anchors(page: Path) -> set[str]:
