@@ -76,6 +76,8 @@ def check(
     costs = [SweepCost.of(place, spec) for place, spec in specs.places.items()] if specs is not None else []
     sweeps = {cost.spec.key: cost for cost in costs if cost is not None}
     warnings = list(specs.warnings) if specs is not None else []
+    if specs is not None and not specs.slos:
+        warnings.append(f"{config_file}: slos: none, so LLMErrorBudgetBurn cannot fire; declare one")
     if file is not None:
         found = [*_missing_files(file.parse()), *(_refused_addresses(specs) if specs is not None else ())]
         found += [warning for cost in sweeps.values() for warning in cost.warnings()]
@@ -259,9 +261,9 @@ def _loaded(specs: Configuration, url: str) -> list[str]:
     ]
     if missing := expected - {name for name, _ in places}:
         problems.append(
-            f"--prometheus: {len(missing)} of {len(expected)} rules of this configuration are not loaded: "
-            f"{first_names(missing, 3)}; load the file that `prober rules` writes"
+            f"--prometheus: rules of this configuration are not loaded: {first_names(missing, 3)}; load the file that `prober rules` "
+            "writes"
         )
     if not problems:
-        echo(f"--prometheus: all {counted(len(expected), 'rule')} of this configuration are loaded, each once.")
+        echo("--prometheus: all rules of this configuration are loaded, each once.")
     return problems

@@ -90,7 +90,7 @@ class DriftVerdict(NamedTuple):
         """Text on the load during an active drift, or on why there is no verdict; else ""."""
         if self.active and self.cause == "unusual":
             usual, present = (f"{1e3 * median_s:.3g} ms" for median_s in self.medians_s) if self.medians_s else ("", "")
-            return f"{present} in the median, {usual} in the hours before; {UNUSUAL}" if present else UNUSUAL
+            return f"{present} in the median, {usual} before; {UNUSUAL}" if present else UNUSUAL
         if self.active:
             return CAUSES[self.load]
         return UNJUDGED.get(self.load, "") if self.phase != "learning" else ""
