@@ -134,8 +134,7 @@ def test_it_shows_what_it_says_and_leaves_nothing(prometheus_binary: Path) -> No
         texts = [rule["annotations"] for rule in rules(running) if rule["type"] == "alerting"]
         home = running.address("prober")
         assert not any("dashboard_url" in text for text in texts), "the demo has no Grafana"
-        failing = next(rule for rule in rules(running) if rule["name"] == "LLMTargetFailing")
-        (alert,) = failing["alerts"]
+        (alert,) = until(lambda: alerts_of(running, "LLMTargetFailing"), "the alert")
         assert alert["annotations"]["runbook_url"] == f"{home}/runbooks/LLMTargetFailing"
         assert "<h1>LLMTargetFailing" in get(alert["annotations"]["runbook_url"])
         started = running.children
@@ -143,6 +142,11 @@ def test_it_shows_what_it_says_and_leaves_nothing(prometheus_binary: Path) -> No
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(HANG_S) == 0
         assert [number for number in started if is_running(number)] == []
+
+
+def alerts_of(running: Demo, name: str) -> list[dict[str, Any]]:
+    """Those of one rule, pending and firing."""
+    return next(list(rule["alerts"]) for rule in rules(running) if rule["name"] == name)
 
 
 def alerts(running: Demo) -> str:
