@@ -32,7 +32,8 @@ def alerts(*, has_several: bool) -> tuple[Alert, ...]:
     # If a prober is deleted with its ServiceMonitor, its last failed scrape stays visible for five minutes.
     down = f"({LOST} and count_over_time(up[3m]))\nor\n(absent(llmslo_build_info) unless on () {LOST})\n"
     if has_several:  # a deleted pod has no `up` series; other shards still export the number of shards
-        shards = "max by (job) (llmslo_shards) > count by (job) (group by (job, shard) (llmslo_shard_info))"
+        by = "job, namespace"
+        shards = f"max by ({by}) (llmslo_shards) > count by ({by}) (group by ({by}, shard) (llmslo_shard_info))"
         down += f"or\n({shards} unless on (job) up == 0)\n"
     return (
         Alert(

@@ -100,8 +100,8 @@ class ExponentialDelay:
 
     mean_s: float
 
-    def draw_ns(self, rng: Random) -> int:
-        return round(rng.expovariate(1 / self.mean_s) * 1e9)
+    def draw(self, rng: Random) -> float:
+        return rng.expovariate(1 / self.mean_s) * 1e9
 
 
 def test_how_many_users_fit(tmp_path: Path) -> None:
