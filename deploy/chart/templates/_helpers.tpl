@@ -24,19 +24,27 @@ app.kubernetes.io/name: {{ include "llm-slo-prober.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{/* Labels of every object, without those that select pods. */}}
-{{- define "llm-slo-prober.chartLabels" -}}
-helm.sh/chart: {{ include "llm-slo-prober.chart" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{/* Labels of an object, with those of its own values. The chart's replace them, and they replace commonLabels. Called with (list $ labels). */}}
+{{- define "llm-slo-prober.labelsWith" -}}
+{{- $root := first . }}
+{{- $own := include "llm-slo-prober.selectorLabels" $root | fromYaml }}
+{{- $own = set $own "helm.sh/chart" (include "llm-slo-prober.chart" $root) }}
+{{- $own = set $own "app.kubernetes.io/version" $root.Chart.AppVersion }}
+{{- $own = set $own "app.kubernetes.io/managed-by" $root.Release.Service }}
+{{- toYaml (mergeOverwrite dict (default dict $root.Values.commonLabels) (default dict (last .)) $own) }}
 {{- end }}
 
 {{- define "llm-slo-prober.labels" -}}
-{{ include "llm-slo-prober.selectorLabels" . }}
-{{ include "llm-slo-prober.chartLabels" . }}
+{{- include "llm-slo-prober.labelsWith" (list . dict) }}
+{{- end }}
+
+{{/* Whether config finds targets in the prober's own cluster: empty if not. */}}
+{{- define "llm-slo-prober.discovers" -}}
+{{- range .Values.config.discovery }}
+{{- if kindIs "map" .kubernetes }}
+{{- if not .kubernetes.api_server }}true{{ end }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "llm-slo-prober.serviceAccountName" -}}
