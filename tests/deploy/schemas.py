@@ -38,7 +38,7 @@ RELABELING = record(
 HISTOGRAMS = {
     name: {"type": "boolean"}
     for name in ("scrapeNativeHistograms", "scrapeClassicHistograms", "convertClassicHistogramsToNHCB")
-}
+} | {"scrapeProtocols": listed({"const": "OpenMetricsText1.0.0"})}
 KEY = record("name", "key", name=TEXT, key=TEXT)  # of a Secret
 BASIC_AUTH = record("username", "password", username=KEY, password=KEY)
 TLS = record("ca", ca=record("secret", secret=KEY), serverName=TEXT)

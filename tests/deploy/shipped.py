@@ -35,7 +35,6 @@ FULL: dict[str, Any] = {
         "metricRelabelings": [{"action": "drop", "sourceLabels": ["__name__"], "regex": "llmslo_chunk_gap_seconds.*"}],
         "scrapeNativeHistograms": True,
         "scrapeClassicHistograms": True,
-        "convertClassicHistogramsToNHCB": True,
     },
     "podMonitor": {
         "enabled": True,

@@ -100,6 +100,9 @@ affinity:
 {{ $field }}: true
 {{- end }}
 {{- end }}
+{{- if .convertClassicHistogramsToNHCB }}
+scrapeProtocols: [OpenMetricsText1.0.0] # without exponential buckets, which Prometheus prefers
+{{- end }}
 {{- end }}
 
 {{/* Fields of an endpoint of either monitor. Called with the monitor's values. */}}
