@@ -6,8 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from tests.deploy.rendering import HELM_3, HELM_4, MINIMAL, RELEASE, ROOT, Manifest, Refused, chart, helm, merged
+from tests.deploy.rendering import (
+    FULLNAME,
+    HELM_3,
+    HELM_4,
+    MINIMAL,
+    RELEASE,
+    ROOT,
+    Manifest,
+    Refused,
+    chart,
+    helm,
+    merged,
+    rendered_text,
+)
 from tests.deploy.shipped import CHARTS, FULL, SHARDED, flag, one, workload
 
 EVICTION = "unhealthyPodEvictionPolicy"  # of a PodDisruptionBudget, since Kubernetes 1.26
@@ -107,7 +121,6 @@ def test_labels_and_annotations_are_where_they_were_asked_for() -> None:
 @pytest.mark.parametrize(
     ("over", "problem"),
     [
-        ({"web": {"tlsSecret": "prober-tls"}}, "configSecret"),
         ({"colour": "blue"}, "colour"),
         ({"config": {"slos": {"ttft": {"threshhold": "500ms"}}}}, r"config.slos.ttft.*threshhold"),
         ({"config": {"targets": [{"url": "http://llama", "budget": {"cost_per_day": "much"}}]}}, "cost_per_day"),
@@ -134,6 +147,138 @@ def test_helm_asks_for_what_only_its_user_knows(program: Path, over: dict[str, A
     """The chart has neither a target nor an image by default, and says what to set."""
     with pytest.raises(Refused, match=problem):
         helm(program, RELEASE, merged(MINIMAL, over))
+
+
+POD_DISCOVERY: dict[str, Any] = {"config": {"discovery": [{"kubernetes": {}}]}}
+NAMELESS: dict[str, Any] = {"serviceAccount": {"create": False}}
+
+
+@pytest.mark.parametrize(
+    ("over", "problem"),
+    [
+        (POD_DISCOVERY, "discovery.namespaces: needed by config.discovery"),
+        (POD_DISCOVERY | NAMELESS, "serviceAccount.name: needed with serviceAccount.create=false"),
+        (NAMELESS | {"replicas": 2}, "serviceAccount.name: needed with serviceAccount.create=false"),
+        (
+            NAMELESS | {"discovery": {"namespaces": ["llm"]}},
+            "serviceAccount.name: needed with serviceAccount.create=false",
+        ),
+        ({"web": {"tlsSecret": "prober-tls"}}, "web.configSecret: needed with web.tlsSecret"),
+        ({"extraArgs": ["--web.enable-admin-api"]}, "web.configSecret: needed with --web.enable-admin-api"),
+        ({"extraArgs": ["--web.listen-address=:80"]}, "extraArgs: remove --web.listen-address=:80"),
+        (
+            {"extraSecretMounts": [{"name": "config", "secretName": "token", "mountPath": "/token"}]},
+            "extraSecretMounts: the chart has a volume config",
+        ),
+        ({"podMonitor": {"interval": "1m", "scrapeTimeout": "61s"}}, "podMonitor.scrapeTimeout: 61s is longer"),
+        (
+            {"serviceMonitor": {"scrapeNativeHistograms": True, "convertClassicHistogramsToNHCB": True}},
+            "serviceMonitor.scrapeNativeHistograms: not with convertClassicHistogramsToNHCB",
+        ),
+        ({"probe": {"enabled": True, "targets": ["llama"]}, "replicas": 2}, "probe.enabled: not with several replicas"),
+        (
+            {"probe": {"enabled": True, "targets": ["llama", "lama"]}},
+            "probe.targets: config.targets has no lama: it has llama",
+        ),
+    ],
+    ids=str,
+)
+def test_values_that_contradict_each_other_are_refused(over: dict[str, Any], problem: str) -> None:
+    """With the value to change, and the reason."""
+    with pytest.raises(Refused, match=problem):
+        chart(**over)
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        POD_DISCOVERY | {"serviceAccount": {"create": False, "name": "reader"}},
+        {"config": {"discovery": [{"kubernetes": {"api_server": "https://192.0.2.7", "namespaces": ["llm"]}}]}},
+        NAMELESS,
+        {"podMonitor": {"interval": "1m", "scrapeTimeout": "60s"}},
+        {
+            "probe": {"enabled": True, "targets": ["found"]},
+            "config": {"discovery": [{"file": {"files": ["/targets.json"]}}]},
+        },
+        {"probe": {"enabled": True, "targets": ["localhost"]}, "config": {"targets": [{"url": "http://localhost"}]}},
+    ],
+    ids=str,
+)
+def test_values_that_may_fit_are_rendered(over: dict[str, Any]) -> None:
+    """An account with roles of its own, another cluster's API server, and targets whose names only the prober knows."""
+    assert workload(chart(**over))
+
+
+@pytest.mark.parametrize(
+    ("over", "has_token"),
+    [
+        ({}, False),
+        ({"replicas": 2}, True),
+        (POD_DISCOVERY | {"serviceAccount": {"create": False, "name": "reader"}}, True),
+        ({"discovery": {"namespaces": ["llm"]}}, False),
+    ],
+    ids=str,
+)
+def test_a_pod_that_calls_the_api_server_has_a_token(over: dict[str, Any], has_token: bool) -> None:
+    """Also if its account is of another chart."""
+    assert workload(chart(**over))["spec"]["template"]["spec"]["automountServiceAccountToken"] is has_token
+
+
+def test_roles_in_a_foreign_namespace_are_named_after_the_release_and_its_namespace() -> None:
+    """Releases of one name in two namespaces may search the same namespace."""
+    manifests = chart(**SHARDED)
+    named = {
+        (role["metadata"].get("namespace"), role["metadata"]["name"]) for role in manifests if role["kind"] == "Role"
+    }
+    discovery = f"{FULLNAME}-discovery"
+    assert named == {(None, f"{FULLNAME}-leases"), ("llm", discovery), ("research", f"llm.{discovery}")}
+
+
+@pytest.mark.parametrize("monitor", ["serviceMonitor", "podMonitor"])
+def test_converted_histograms_are_scraped_as_text(monitor: str) -> None:
+    """Else Prometheus reads protobuf, and stores the exponential buckets that it prefers."""
+    kind = monitor[0].upper() + monitor[1:]
+    plain: dict[str, Any] = {monitor: {"enabled": True}}
+    assert "scrapeProtocols" not in one(chart(**plain), kind)["spec"]
+    converting: dict[str, Any] = merged(plain, {monitor: {"convertClassicHistogramsToNHCB": True}})
+    assert one(chart(**converting), kind)["spec"]["scrapeProtocols"] == ["OpenMetricsText1.0.0"]
+
+
+class UniqueKeys(yaml.SafeLoader):
+    """Refuses a mapping that has a key twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        mapping = super().construct_mapping(node, deep)
+        assert len(mapping) == len(node.value), node.start_mark
+        return mapping
+
+
+def test_no_label_of_a_value_replaces_one_of_the_chart() -> None:
+    """The Service's selector still matches, and no key is there twice, which some tools refuse."""
+    own = {
+        "app.kubernetes.io/name": "mine",
+        "app.kubernetes.io/instance": "mine",
+        "app.kubernetes.io/version": "mine",
+        "app.kubernetes.io/managed-by": "mine",
+        "helm.sh/chart": "mine",
+    }
+    labels = own | {"team": "mine"}
+    blocks = ("service", "serviceAccount", "serviceMonitor", "podMonitor", "probe", "prometheusRule")
+    over = merged(FULL, {block: {"labels": labels} for block in blocks}) | {
+        "commonLabels": own | {"team": "common"},
+        "podLabels": labels,
+        "podAnnotations": {"kubectl.kubernetes.io/default-container": "mine"},
+    }
+    text = rendered_text(HELM_3, RELEASE, merged(MINIMAL, over | {"dashboards": {"enabled": False}}))
+    manifests = list(yaml.load_all(text, UniqueKeys))
+    selector = one(manifests, "Service")["spec"]["selector"]
+    pod = workload(manifests)["spec"]["template"]["metadata"]
+    assert pod["labels"] == own | selector | {"team": "mine"}
+    assert pod["annotations"] == {"kubectl.kubernetes.io/default-container": "llm-slo-prober"}
+    metadata = {manifest["kind"]: manifest["metadata"]["labels"] for manifest in manifests}
+    assert all("mine" not in {label[key] for key in own} for label in metadata.values())
+    assert {metadata[kind]["team"] for kind in ("Service", "ServiceAccount", "Probe")} == {"mine"}
+    assert metadata["ConfigMap"]["team"] == "common"
 
 
 @pytest.mark.parametrize(

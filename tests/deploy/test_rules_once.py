@@ -31,7 +31,7 @@ def test_two_releases_of_a_namespace_collide() -> None:
     assert names == {"llm-slo-prober"}
 
 
-@pytest.mark.parametrize("text", ["rules: []", "groups: []", "[", "groups"])
+@pytest.mark.parametrize("text", ["rules: []", "groups: []", "[", "groups", " \n"])
 def test_a_text_without_groups_is_refused(text: str) -> None:
     """By the value's name."""
     with pytest.raises(Refused, match=r"prometheusRule\.rules: needed: the text of rules"):
