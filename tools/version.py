@@ -22,8 +22,9 @@ SEARCHED = (
 )
 VERSION = r"\d+\.\d+\.\d+"  # of pip, Helm and image tags alike, so without a suffix
 PLACE = re.compile(
-    r"((?:llm-slo-prober(?:-ray)?:|llm_slo_prober-|newTag: |(?<![a-z-])tag: |^version: |^appVersion: |-sidecar, version: |ARG VERSION=|"
-    rf'^  "version": "|__version__ = "))({VERSION})(?![.\d])',
+    r"((?:llm-slo-prober(?:-ray)?:|llm_slo_prober-|llm-slo-prober-sidecar-|"
+    r"newTag: |(?<![a-z-])tag: |^version: |^appVersion: |-sidecar, version: |ARG VERSION=|"
+    rf'^  "version": "|__version__ = "))({VERSION})(?!\.?\d)',
     re.MULTILINE,
 )
 
