@@ -222,9 +222,7 @@ def files() -> dict[Path, str]:
     wanted[OPENAPI] = openapi()
     for folder in (DEPLOY / "chart", DEPLOY / "sidecar-chart"):
         values, schema, readme = (folder / name for name in ("values.yaml", "values.schema.json", "README.md"))
-        text = schema.read_text()
-        if folder.name == "chart":
-            text = with_configuration(text, json_schema())
+        text = with_configuration(schema.read_text(), json_schema())
         wanted[schema] = with_descriptions(text, values.read_text())
         wanted[readme] = replace_block(readme.read_text(), "values", values_table(values.read_text()))
     options = RuleOptions(has_several_probers=True)  # one set for every prober that a Prometheus scrapes

@@ -97,14 +97,102 @@ def test_values_of_the_engine_s_chart_reach_the_sidecar(example: Path) -> None:
         ({"config": {"targets": [{"url": "ENGINE"}]}}, "meet the specifications of the schema"),
         ({"image": {"repository": ""}}, r"llm-slo-prober-sidecar\.image\.repository: needed"),
         ({"imagePullPolicy": "Always"}, "meet the specifications of the schema"),
+        ({"config": {"slos": {"ttft": {"signal": "ttft", "treshold": "1s"}}}}, r"treshold"),
     ],
     ids=str,
 )
 @pytest.mark.parametrize("program", [HELM_3, HELM_4], ids=["3", "4"])
 def test_a_sidecar_of_nothing_is_refused(example: Path, program: Path, over: dict[str, Any], message: str) -> None:
-    """At `helm template`: without targets, with a placeholder, without an image, with a value that does not exist."""
+    """At `helm template`: without targets, with a placeholder, without an image, with an unknown value or key of config."""
     with pytest.raises(Refused, match=message):
         helm(program, "llama", {KEY: over}, NATIVE, folder=example)
+
+
+def test_two_engines_of_one_release_have_a_configuration_each(example: Path, tmp_path: Path) -> None:
+    """The engine's chart is in the name of the ConfigMap, unless the release is named after it; the name has at most 63 characters."""
+    umbrella = tmp_path / "umbrella"
+    umbrella.mkdir()
+    (umbrella / "Chart.yaml").write_text("apiVersion: v2\nname: umbrella\nversion: 1.0.0\n")
+    for engine in ("llama", "qwen"):
+        shutil.copytree(example, umbrella / "charts" / engine)
+        (umbrella / "charts" / engine / "Chart.yaml").write_text(
+            (example / "Chart.yaml").read_text().replace("name: llama\n", f"name: {engine}\n")
+        )
+    for release, names in {
+        "llama": {"llama-llm-slo-prober", "llama-qwen-llm-slo-prober"},
+        "prod": {"prod-llama-llm-slo-prober", "prod-qwen-llm-slo-prober"},
+    }.items():
+        manifests = helm(HELM_3, release, {}, NATIVE, folder=umbrella)
+        assert {each["metadata"]["name"] for each in manifests if each["kind"] == "ConfigMap"} == names
+        volumes = [each["spec"]["template"]["spec"]["volumes"] for each in manifests if each["kind"] == "Deployment"]
+        assert {volume[0]["configMap"]["name"] for volume in volumes} == names
+    long = one(helm(HELM_3, "a" * 53, {}, NATIVE, folder=example), "ConfigMap")["metadata"]["name"]
+    assert long == "a" * 48 + "-llm-slo-prober"
+
+
+def test_a_key_of_the_engine_reaches_the_sidecar(example: Path) -> None:
+    """In an environment variable or, as the README has it, in a file that the sidecar's user may read without a group of the pod."""
+    page = (ROOT / "deploy" / LIBRARY / "README.md").read_text()
+    (mounts,) = re.findall(r"`(extraSecretMounts: .*?)` the key `token`", page)
+    (targets,) = re.findall(r"`(targets: .*bearer_token_file.*?)`", page)
+    key = {"name": "ENGINE_KEY", "valueFrom": {"secretKeyRef": {"name": "llama-key", "key": "token"}}}
+    manifests = rendered(example, config=yaml.safe_load(targets), extraEnv=[key], **yaml.safe_load(mounts))
+    pod = workload(manifests)["spec"]["template"]["spec"]
+    (sidecar,) = pod["initContainers"]
+    assert sidecar["env"][-1] == key
+    assert sidecar["volumeMounts"][-1] == {"name": "engine-key", "mountPath": "/etc/engine-key", "readOnly": True}
+    assert pod["volumes"][-1] == {"name": "engine-key", "secret": {"secretName": "llama-key"}}
+    (target,) = configuration(manifests)["targets"]
+    assert target["auth"]["bearer_token_file"] == sidecar["volumeMounts"][-1]["mountPath"] + "/token"
+    for manifest in manifests:
+        kubernetes_validate.validate(manifest, "1.29", strict=True)
+
+
+@pytest.mark.parametrize("program", [HELM_3, HELM_4], ids=["3", "4"])
+def test_a_cluster_may_choose_the_user(example: Path, program: Path) -> None:
+    """As OpenShift does: an empty value takes the fixed user away, and leaves the rest. Root is refused."""
+    (sidecar,) = workload(helm(program, "llama", {KEY: {"runAsUser": ""}}, NATIVE, folder=example))["spec"]["template"][
+        "spec"
+    ]["initContainers"]
+    component = yaml.safe_load((KUSTOMIZE / "components/sidecar/container.yaml").read_text())["spec"]["template"]
+    (expected,) = component["spec"]["initContainers"]
+    del expected["securityContext"]["runAsUser"]
+    assert sidecar["securityContext"] == expected["securityContext"]
+    with pytest.raises(Refused, match="runAsUser"):
+        helm(program, "llama", {KEY: {"runAsUser": 0}}, NATIVE, folder=example)
+
+
+def test_an_alias_is_refused(example: Path, tmp_path: Path) -> None:
+    """The templates know the library's values by its own name only, and say so."""
+    aliased = shutil.copytree(example, tmp_path / "aliased")
+    chart = aliased / "Chart.yaml"
+    chart.write_text(
+        chart.read_text().replace("{name: llm-slo-prober-sidecar,", "{name: llm-slo-prober-sidecar, alias: prober,")
+    )
+    values = aliased / "values.yaml"
+    values.write_text(values.read_text().replace(KEY, "prober"))
+    with pytest.raises(Refused, match=r"llm-slo-prober-sidecar in Chart\.yaml without alias"):
+        helm(HELM_3, "llama", {}, NATIVE, folder=aliased)
+
+
+def test_a_condition_takes_the_sidecar_away(example: Path, tmp_path: Path) -> None:
+    """With every include in the `if` of the README; without it Helm's error is the one that the README quotes."""
+    page = (ROOT / "deploy" / LIBRARY / "README.md").read_text()
+    ((opening, closing),) = re.findall(r"^ *\{\{- (if .*? }})\{\{ include .*? \}\}(\{\{ end }})$", page, re.M)
+    conditional = shutil.copytree(example, tmp_path / "conditional")
+    chart = conditional / "Chart.yaml"
+    condition = f"{{name: {KEY}, condition: {KEY}.enabled,"
+    chart.write_text(chart.read_text().replace(f"{{name: {KEY},", condition))
+    (error,) = re.findall(r"`(no template \".*?\")`", page)
+    with pytest.raises(Refused, match=re.escape(error)):
+        helm(HELM_3, "llama", {KEY: {"enabled": False}}, NATIVE, folder=conditional)
+    for template in (conditional / "templates").iterdir():
+        text = re.sub(r"\{\{-? (include .*?) }}", rf"{{{{- {opening}{{{{ \1 }}}}{closing}", template.read_text())
+        template.write_text(text)
+    (deployment,) = helm(HELM_3, "llama", {KEY: {"enabled": False}}, NATIVE, folder=conditional)
+    assert not deployment["spec"]["template"]["spec"]["initContainers"]
+    with_it = helm(HELM_3, "llama", {KEY: {"enabled": True}}, NATIVE, folder=conditional)
+    assert sorted(map(json.dumps, with_it)) == sorted(map(json.dumps, rendered(example)))
 
 
 def test_a_kubernetes_without_native_sidecars_is_refused(example: Path) -> None:
@@ -117,7 +205,7 @@ def test_the_readme_includes_what_the_example_includes() -> None:
     """Every line of the guide is in the example's templates; its dependency is this library in a clone beside the chart."""
     page = (ROOT / "deploy" / LIBRARY / "README.md").read_text()
     deployment = (ROOT / "deploy" / EXAMPLE / "templates/deployment.yaml").read_text()
-    included = [line for line in page.splitlines() if "include" in line and "nindent" in line]
+    included = re.findall(r"^ +\{\{- include .* nindent .*$", page, re.M)
     assert len(included) == 4
     assert [line for line in included if line not in deployment.splitlines()] == []
     (ours,) = re.findall(r"^dependencies:\n.*", page, re.M)

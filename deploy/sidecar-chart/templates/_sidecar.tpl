@@ -8,8 +8,18 @@ and, in a file of its own, the configuration:
   {{ include "llm-slo-prober.sidecar.configmap" . }}
 The container is that of deploy/kustomize/components/sidecar, which says why it is as it is; a test compares them.
 */}}
+{{/* Name of the ConfigMap: RELEASE-CHART-llm-slo-prober, without CHART, the engine's, if RELEASE contains it. */}}
 {{- define "llm-slo-prober.sidecar.name" -}}
-{{ .Release.Name | trunc 48 | trimSuffix "-" }}-llm-slo-prober
+{{- $engine := contains .Chart.Name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name .Chart.Name) -}}
+{{ $engine | trunc 48 | trimSuffix "-" }}-llm-slo-prober
+{{- end }}
+
+{{/* The library's values in the engine's chart, as YAML. */}}
+{{- define "llm-slo-prober.sidecar.values" -}}
+{{- if not (hasKey .Values "llm-slo-prober-sidecar") }}
+{{- fail "llm-slo-prober-sidecar: no values of this name: write the dependency llm-slo-prober-sidecar in Chart.yaml without alias, and its values under llm-slo-prober-sidecar" }}
+{{- end }}
+{{- index .Values "llm-slo-prober-sidecar" | toYaml }}
 {{- end }}
 
 {{/* The PodMonitor finds the pod by this label. */}}
@@ -23,7 +33,7 @@ cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes: llm-slo-prober-sto
 {{- end }}
 
 {{- define "llm-slo-prober.sidecar" -}}
-{{- $values := index .Values "llm-slo-prober-sidecar" }}
+{{- $values := include "llm-slo-prober.sidecar.values" . | fromYaml }}
 {{- if not (dig "config" "targets" list $values) }}
 {{- fail "llm-slo-prober-sidecar.config.targets: needed: at least the engine, such as [{url: \"http://localhost:8000\"}]" }}
 {{- end }}
@@ -52,6 +62,9 @@ cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes: llm-slo-prober-sto
       valueFrom: {fieldRef: {fieldPath: "metadata.labels['{{ $values.workloadLabel }}']"}}
     - {name: NVIDIA_VISIBLE_DEVICES, value: all}
     - {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}
+    {{- with $values.extraEnv }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
   lifecycle: {preStop: {exec: {command: [python, -m, prober, drain]}}}
   ports:
     - {name: llm-slo-prober, containerPort: 9742}
@@ -59,7 +72,9 @@ cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes: llm-slo-prober-sto
     {{- toYaml $values.resources | nindent 4 }}
   securityContext:
     runAsNonRoot: true
-    runAsUser: 65532
+    {{- with $values.runAsUser }}
+    runAsUser: {{ int64 . }}
+    {{- end }}
     runAsGroup: 65532
     allowPrivilegeEscalation: false
     readOnlyRootFilesystem: true
@@ -70,6 +85,9 @@ cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes: llm-slo-prober-sto
     - {name: llm-slo-prober-storage, mountPath: /var/lib/prober}
     - {name: llm-slo-prober-tmp, mountPath: /tmp}
     - {name: llm-slo-prober-no-token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
+    {{- range $values.extraSecretMounts }}
+    - {name: {{ .name }}, mountPath: {{ .mountPath }}, readOnly: true}
+    {{- end }}
 {{- end }}
 
 {{- define "llm-slo-prober.sidecar.volumes" -}}
@@ -81,6 +99,10 @@ cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes: llm-slo-prober-sto
   emptyDir: {medium: Memory, sizeLimit: 16Mi}
 - name: llm-slo-prober-no-token
   emptyDir: {medium: Memory, sizeLimit: 1Mi}
+{{- range (include "llm-slo-prober.sidecar.values" . | fromYaml).extraSecretMounts }}
+- name: {{ .name }}
+  secret: {secretName: {{ .secretName }}} # readable by every user, as the engine's pod may have no group for it
+{{- end }}
 {{- end }}
 
 {{- define "llm-slo-prober.sidecar.configmap" -}}
@@ -93,5 +115,5 @@ metadata:
     app.kubernetes.io/instance: {{ .Release.Name }}
 data:
   prober.yaml: |
-    {{- toYaml (index .Values "llm-slo-prober-sidecar").config | nindent 4 }}
+    {{- toYaml (include "llm-slo-prober.sidecar.values" . | fromYaml).config | nindent 4 }}
 {{- end }}
