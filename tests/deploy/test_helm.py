@@ -197,6 +197,13 @@ def test_values_that_contradict_each_other_are_refused(over: dict[str, Any], pro
         NAMELESS,
         {"podMonitor": {"interval": "1m", "scrapeTimeout": "60s"}},
         {
+            "podMonitor": {"scrapeTimeout": None},
+            "commonLabels": None,
+            "podLabels": None,
+            "podAnnotations": None,
+            "extraArgs": None,
+        },
+        {
             "probe": {"enabled": True, "targets": ["found"]},
             "config": {"discovery": [{"file": {"files": ["/targets.json"]}}]},
         },
