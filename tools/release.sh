@@ -69,9 +69,13 @@ build() { # build FOLDER: all packages of the commit in FOLDER/out, by way of FO
         (cd "$1/llm_slo_prober-$version" && PROBER_PLATFORM=$platform "$packager" -m hatchling build --target wheel \
             --directory "$1/out" >"$1/log" 2>&1) || { cat "$1/log" >&2; exit 1; }
     done
-    helm package "$1/tree/deploy/chart" --destination "$1" >"$1/log" 2>&1 || { cat "$1/log" >&2; exit 1; }
-    tar --extract --touch --directory "$1/chart" --file "$1/llm-slo-prober-$version.tgz"
-    archive "$1/chart" "$1/out/llm-slo-prober-$version.tgz" llm-slo-prober # Helm's own has the time of packaging in it
+    for chart in chart sidecar-chart; do
+        helm package "$1/tree/deploy/$chart" --destination "$1" >"$1/log" 2>&1 || { cat "$1/log" >&2; exit 1; }
+    done
+    for chart in llm-slo-prober llm-slo-prober-sidecar; do # packed again: Helm's own package has the time of packaging in it
+        tar --extract --touch --directory "$1/chart" --file "$1/$chart-$version.tgz"
+        archive "$1/chart" "$1/out/$chart-$version.tgz" "$chart"
+    done
     (cd "$1/tree" && PYTHONPATH=$1/tree "$python" -P -m tools.share_dashboards "$1/dashboards")
     archive "$1" "$1/out/llm-slo-prober-dashboards-$version.tar.gz" dashboards
     archive "$1/tree" "$1/out/llm-slo-prober-mixin-$version.tar.gz" deploy/mixin dashboards
@@ -100,6 +104,10 @@ done
 installed=$(cd "$work" && PYTHONPATH=$work/installed "$python" -P -m prober --version)
 [ "$installed" = "prober, version $version" ] || { echo "the wheel says: $installed" >&2; exit 1; }
 helm template release "$out/llm-slo-prober-$version.tgz" --values deploy/chart/ci/minimal-values.yaml >/dev/null
+cp -r "$work/first/tree/deploy/sidecar-chart-example" "$work/engine"
+mkdir "$work/engine/charts"
+cp "$out/llm-slo-prober-sidecar-$version.tgz" "$work/engine/charts"
+helm template release "$work/engine" --kube-version=1.29 >/dev/null
 
 # 4. The image, with its list of parts.
 tag=llm-slo-prober:$version
@@ -137,6 +145,7 @@ What is left is yours to do, in this order. It cannot be taken back:
   $signing
   $packager -m twine upload $out/*.whl $out/llm_slo_prober-$version.tar.gz
   helm push $out/llm-slo-prober-$version.tgz oci://REGISTRY/charts
+  helm push $out/llm-slo-prober-sidecar-$version.tgz oci://REGISTRY/charts
   upload the other files of $out to the page of the release, and the dashboards to grafana.com
 STEPS
 [ -z "$builder" ] || cat <<STEPS
