@@ -263,6 +263,33 @@ def test_a_sidecar_has_the_cpu_limit_of_the_guide(kubectl: Path, beside_engine: 
     assert container["resources"]["limits"] == {"cpu": "100m", "memory": "256Mi"}
 
 
+def test_a_sidecar_has_the_key_of_its_engine(kubectl: Path, beside_engine: Path) -> None:
+    """The Secret is mounted by the patch of the guide where the guide's target reads it; all that the sidecar has stays."""
+    (patch,) = (block for block in blocks("docs/guides/sidecar.md") if "engine-key" in block)
+    ours = kustomization("docs/guides/sidecar.md")
+    before = workload(put_together(kubectl, beside_engine, ours))["spec"]["template"]["spec"]
+    after = workload(put_together(kubectl, beside_engine, ours | yaml.safe_load(patch)))["spec"]["template"]["spec"]
+    mounts = after["initContainers"][0]["volumeMounts"]
+    assert {"name": "engine-key", "secret": {"secretName": "llama-key"}} in after["volumes"]
+    assert {"name": "engine-key", "mountPath": "/etc/engine-key", "readOnly": True} in mounts
+    assert all(mount in mounts for mount in before["initContainers"][0]["volumeMounts"])
+    assert all(volume in after["volumes"] for volume in before["volumes"])
+    assert "`auth: {bearer_token_file: /etc/engine-key/token}`" in (ROOT / "docs/guides/sidecar.md").read_text()
+
+
+def test_a_sidecar_has_no_fixed_user_on_openshift(kubectl: Path, beside_engine: Path) -> None:
+    """By the `spec` of the guide; the other settings stay."""
+    (spec,) = (block for block in blocks("docs/guides/sidecar.md") if "runAsUser: null" in block)
+    ours = kustomization("docs/guides/sidecar.md")
+    ((_, before),) = containers(workload(put_together(kubectl, beside_engine, ours)))
+    patch = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "any"}} | yaml.safe_load(spec)
+    target = {"kind": "Deployment|StatefulSet", "labelSelector": "llm-slo-prober/sidecar=true"}
+    patched = ours | {"patches": [{"target": target, "patch": yaml.safe_dump(patch)}]}
+    ((_, after),) = containers(workload(put_together(kubectl, beside_engine, patched)))
+    del before["securityContext"]["runAsUser"]
+    assert after == before
+
+
 CHART_OF_OTHERS = Path(__file__).with_name("production_stack.yaml")
 
 
