@@ -7,14 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tools.audit import LOCKS
+
 ROOT = Path(__file__).parents[2]
-LOCKS = (
-    "requirements.lock",
-    "requirements.image.lock",
-    "requirements.build.lock",
-    "requirements.release.lock",
-    "requirements.uv.lock",
-)
 RECIPES = ("Makefile", "Dockerfile", *(f"tools/{path.name}" for path in sorted((ROOT / "tools").glob("*.sh"))))
 INSTALLING = re.compile(
     r"\bpip3?\b.*\b(install|wheel|download)\b|\buv\b.* (pip install|pip sync|sync|add|run|tool)\b|\b(uvx|pipx)\b"
