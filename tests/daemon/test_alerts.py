@@ -480,7 +480,7 @@ BURN_DESCRIPTIONS = {
     ),
     "the pair of longer windows": ("critical", 96, HALF_BAD, "10%", "Last 5 min: 6 of 60 events bad."),
     "none of a few": ("critical", 246, SELDOM_BAD, "0%", "Last 5 min: 0 of 5 events bad."),
-    "the prober has ended": ("critical", 25, slo("ttft", "0+12x20", "0+10.8x20"), "90%", "Last 5 min: nothing was measured."),
+    "the prober has ended": ("critical", 25, slo("ttft", "0+12x20", "0+10.8x20"), "90%", "Last 5 min: no events."),
     "a ticket": ("warning", 60, slo("ttft", "0+12x60", "0+0.6x60"), "5%", "Bad is the share of the last 2h."),
 }  # fmt: skip
 

@@ -100,7 +100,7 @@ def test_rules_are_short_enough_to_be_read(tmp_path: Path) -> None:
     assert sum("alert" in rule for rule in found) <= 18
     assert max(len(rule["expr"]) for rule in found) <= 900
     texts = [text for rule in found for text in rule.get("annotations", {}).values()]
-    assert max(map(len, texts)) <= 730
+    assert max(map(len, texts)) <= 700
     assert max(text.count("| query") for text in texts) <= 2
     slos = "".join(
         f"  {name}: {{signal: {name}, threshold: 500ms, objective: 99%}}\n" for name in ("ttft", "tpot", "itl", "e2e")

@@ -143,9 +143,9 @@ def _burn(kind: _Kind, pairs: Sequence[Pair], expr: str, wait_for: str) -> Alert
     bad, events = (f"sum(increase({kind.exported}_{name}_total{{{chosen}}}[5m]))" for name in ("bad_events", "events"))
     last = f"Bad is the share of the last {promql(pairs[0].short_s)}.{happening()}"
     if pairs is PAGING:
-        counts = f'label_replace({bad}, "is", "bad", "", "") or {events} or {HAPPENING}'
-        count = "{{ .Value | printf `%.0f` }}{{ if .Labels.is }} of {{ else }} events bad.{{ end }}"
-        last = f"Last 5 min: {happening(counts, *labels, otherwise=count, nothing='nothing was measured.')}"
+        counts = f'label_replace({bad}, "of", " of ", "", "") or {events} or {HAPPENING}'
+        count = '{{ .Value | printf `%.0f` }}{{ or .Labels.of " events bad." }}'
+        last = f"Last 5 min: {happening(counts, *labels, otherwise=count, nothing='no events.')}"
     windows = " or ".join(f"{promql(pair.long_s)} and {promql(pair.short_s)}" for pair in pairs)
     of = "all requests" if kind.is_traffic else "workload {{ $labels.workload }}"
     return Alert(
