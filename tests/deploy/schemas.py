@@ -35,10 +35,17 @@ RELABELING = record(
     regex=TEXT,
     action={"enum": ["replace", "drop"]},
 )
+PROTOCOLS = [
+    "PrometheusProto",
+    "OpenMetricsText0.0.1",
+    "OpenMetricsText1.0.0",
+    "PrometheusText0.0.4",
+    "PrometheusText1.0.0",
+]
 HISTOGRAMS = {
     name: {"type": "boolean"}
     for name in ("scrapeNativeHistograms", "scrapeClassicHistograms", "convertClassicHistogramsToNHCB")
-} | {"scrapeProtocols": listed({"const": "OpenMetricsText1.0.0"})}
+} | {"scrapeProtocols": listed({"enum": PROTOCOLS})}
 KEY = record("name", "key", name=TEXT, key=TEXT)  # of a Secret
 BASIC_AUTH = record("username", "password", username=KEY, password=KEY)
 TLS = record("ca", ca=record("secret", secret=KEY), serverName=TEXT)
