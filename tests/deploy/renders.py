@@ -18,6 +18,7 @@ NAMES = {
     "defaults": "chart",
     "everything": "chart, everything on",
     "sharded": "chart, sharded",
+    "elsewhere": "chart, observed elsewhere",
     "autopilot": "chart, autopilot",
 }
 """File, and which of CHARTS is in it."""

@@ -83,7 +83,13 @@ SCALING = record(
 
 SPECS: dict[tuple[str, str], dict[str, Any]] = {
     ("monitoring.coreos.com/v1", "ServiceMonitor"): record(
-        "selector", "endpoints", jobLabel=TEXT, selector=SELECTOR, endpoints=listed(ENDPOINT), **HISTOGRAMS
+        "selector",
+        "endpoints",
+        jobLabel=TEXT,
+        selector=SELECTOR,
+        namespaceSelector=record("matchNames", matchNames=listed(TEXT)),
+        endpoints=listed(ENDPOINT),
+        **HISTOGRAMS,
     ),
     ("monitoring.coreos.com/v1", "PodMonitor"): record(
         "selector",
@@ -174,7 +180,7 @@ SPECS: dict[tuple[str, str], dict[str, Any]] = {
     ),
 }
 
-METADATA = record("name", name=TEXT, labels=TEXTS)
+METADATA = record("name", name=TEXT, namespace=TEXT, labels=TEXTS)
 
 
 def custom(api: str, kind: str) -> dict[str, Any] | None:

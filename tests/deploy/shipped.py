@@ -82,6 +82,23 @@ SHARDED: dict[str, Any] = {
     "web": {"configSecret": "prober-web", "tlsSecret": "prober-tls"},
     "serviceMonitor": {"enabled": True, "basicAuthSecret": "prober-reader"},
 }
+# Prometheus's and Grafana's objects are in their namespaces; a volume, a port and environment variables are of the platform's own.
+ELSEWHERE: dict[str, Any] = {
+    "serviceMonitor": {"enabled": True, "namespace": "monitoring"},
+    "podMonitor": {"enabled": True, "namespace": "monitoring"},
+    "probe": {"enabled": True, "namespace": "monitoring", "targets": ["llama"]},
+    "prometheusRule": {"enabled": True, "namespace": "monitoring", "rules": FULL["prometheusRule"]["rules"]},
+    "dashboards": {"enabled": True, "namespace": "grafana"},
+    "persistence": {"enabled": True, "existingClaim": "learnt"},
+    "annotations": {"reloader.example/auto": "true"},
+    "extraEnvFrom": [
+        {"secretRef": {"name": "engine-keys"}},
+        {"prefix": "PROXY_", "configMapRef": {"name": "proxy", "optional": True}},
+    ],
+    "podDisruptionBudget": {"maxUnavailable": "50%"},
+    "service": {"type": "NodePort", "nodePort": 30742},
+    "networkPolicy": {"ingress": [{"from": [{"ipBlock": {"cidr": "198.51.100.0/24"}}]}]},
+}
 AUTOPILOT: dict[str, Any] = yaml.safe_load((CHART / "values-autopilot.yaml").read_text())
 
 
@@ -112,7 +129,8 @@ COUNTERPARTS: dict[str, dict[str, Any]] = {
 CHARTS: dict[str, dict[str, Any]] = {
     name: merged(MINIMAL, over)
     for name, over in {
-        **{"chart": {}, "chart, everything on": FULL, "chart, sharded": SHARDED, "chart, autopilot": AUTOPILOT},
+        **{"chart": {}, "chart, everything on": FULL, "chart, sharded": SHARDED},
+        **{"chart, observed elsewhere": ELSEWHERE, "chart, autopilot": AUTOPILOT},
         **{f"chart, as {name}": values for name, values in COUNTERPARTS.items()},
     }.items()
 }

@@ -22,7 +22,7 @@ from tests.deploy.rendering import (
     merged,
     rendered_text,
 )
-from tests.deploy.shipped import CHARTS, FULL, SHARDED, flag, one, workload
+from tests.deploy.shipped import CHARTS, ELSEWHERE, FULL, SHARDED, flag, one, workload
 
 EVICTION = "unhealthyPodEvictionPolicy"  # of a PodDisruptionBudget, since Kubernetes 1.26
 
@@ -79,6 +79,51 @@ def names(release: str, **over: Any) -> set[str]:
 def test_objects_are_named_after_release_and_chart(release: str, over: dict[str, Any], name: str) -> None:
     """A release with the name of an engine does not take the engine's names; a pod of a StatefulSet has room for its suffix."""
     assert names(release, **over) == {name}
+
+
+@pytest.mark.parametrize(
+    ("release", "over"),
+    [("123", {}), ("eu.llama", {}), ("prober", {"fullnameOverride": "1st"}), ("llm-slo-prober.eu", {})],
+    ids=str,
+)
+@pytest.mark.parametrize("program", [HELM_3, HELM_4], ids=["3", "4"])
+def test_a_name_that_no_service_can_have_is_refused(program: Path, release: str, over: dict[str, Any]) -> None:
+    """Helm lets a release begin with a digit or have a dot; the API server refuses such a Service after it has made other objects."""
+    with pytest.raises(Refused, match="fullnameOverride: needed: Kubernetes refuses a Service called"):
+        helm(program, release, merged(MINIMAL, over))
+
+
+@pytest.mark.parametrize("word", ["123", "1e3", "no", "true"])
+def test_a_name_that_yaml_reads_as_a_number_or_a_truth_stays_text(word: str) -> None:
+    """Wherever the release, its namespace or a user names something."""
+    over = merged(FULL, {"fullnameOverride": "probes", "nameOverride": word, "discovery": {"namespaces": [word]}})
+    secrets = {
+        "web": {"configSecret": word, "tlsSecret": word},
+        "extraSecretMounts": [{"name": "123", "secretName": word, "mountPath": "/token"}],
+        "serviceMonitor": {"basicAuthSecret": word, "namespace": word},
+        "persistence": {"existingClaim": word},
+        "serviceAccount": {"name": word},
+        "networkPolicy": {"monitoringNamespace": word},
+        "priorityClassName": word,
+        "dashboards": {"enabled": False},
+    }
+    text = rendered_text(HELM_3, word, merged(MINIMAL, merged(over, secrets)), f"--namespace={word}")
+    manifests = [each for each in yaml.safe_load_all(text) if each]
+    assert [path for each in manifests for path in unlike_text(each)] == []
+
+
+def unlike_text(value: Any, path: str = "") -> list[str]:
+    """The paths of names, namespaces and labels that are no text."""
+    if isinstance(value, dict):
+        return [found for key, part in value.items() for found in unlike_text(part, f"{path}.{key}")]
+    if isinstance(value, list):
+        return [found for part in value for found in unlike_text(part, path)]
+    named = (
+        path.lower().endswith(("name", "namespace", "matchnames", "accountname"))
+        or ".labels." in path
+        or "matchLabels." in path
+    )
+    return [path] if named and not isinstance(value, str) else []
 
 
 def test_everything_that_depends_on_the_name_follows_it() -> None:
@@ -170,6 +215,12 @@ NAMELESS: dict[str, Any] = {"serviceAccount": {"create": False}}
             {"extraSecretMounts": [{"name": "config", "secretName": "token", "mountPath": "/token"}]},
             "extraSecretMounts: the chart has a volume config",
         ),
+        ({"persistence": {"existingClaim": "learnt"}}, "persistence.enabled: needed with persistence.existingClaim"),
+        (
+            {"persistence": {"enabled": True, "existingClaim": "learnt"}, "replicas": 2},
+            "persistence.existingClaim: not with several replicas",
+        ),
+        ({"service": {"nodePort": 30742}}, "service.nodePort: not with service.type ClusterIP"),
         ({"podMonitor": {"interval": "1m", "scrapeTimeout": "61s"}}, "podMonitor.scrapeTimeout: 61s is longer"),
         (
             {"serviceMonitor": {"scrapeNativeHistograms": True, "convertClassicHistogramsToNHCB": True}},
@@ -229,6 +280,45 @@ def test_values_that_may_fit_are_rendered(over: dict[str, Any]) -> None:
 def test_a_pod_that_calls_the_api_server_has_a_token(over: dict[str, Any], has_token: bool) -> None:
     """Also if its account is of another chart."""
     assert workload(chart(**over))["spec"]["template"]["spec"]["automountServiceAccountToken"] is has_token
+
+
+def test_a_claim_of_the_user_s_takes_the_place_of_the_chart_s() -> None:
+    """A claim of the chart may be kept by an annotation when the release is removed."""
+    theirs = chart(**ELSEWHERE)
+    assert [each for each in theirs if each["kind"] == "PersistentVolumeClaim"] == []
+    volumes = {each["name"]: each for each in workload(theirs)["spec"]["template"]["spec"]["volumes"]}
+    assert volumes["storage"]["persistentVolumeClaim"] == {"claimName": "learnt"}
+    keep = {"helm.sh/resource-policy": "keep"}
+    kept: dict[str, Any] = {"persistence": {"enabled": True, "annotations": keep}}
+    assert one(chart(**kept), "PersistentVolumeClaim")["metadata"]["annotations"] == keep
+    (template,) = workload(chart(**kept, replicas=2))["spec"]["volumeClaimTemplates"]
+    assert template["metadata"] == {"name": "storage", "annotations": keep}
+
+
+def test_objects_of_prometheus_and_grafana_may_be_in_their_namespaces() -> None:
+    """Named after the release's namespace too; they still find the prober and the sidecars of the release's own."""
+    manifests = chart(**ELSEWHERE)
+    elsewhere = {each["kind"]: each for each in manifests if "namespace" in each["metadata"]}
+    assert {kind: each["metadata"]["namespace"] for kind, each in elsewhere.items()} == {
+        **dict.fromkeys(("ServiceMonitor", "PodMonitor", "Probe", "PrometheusRule"), "monitoring"),
+        "ConfigMap": "grafana",
+    }
+    for kind in ("ServiceMonitor", "PodMonitor"):
+        assert elsewhere[kind]["metadata"]["name"] == f"llm.{FULLNAME}"
+        assert elsewhere[kind]["spec"]["namespaceSelector"] == {"matchNames": ["llm"]}
+    assert elsewhere["PrometheusRule"]["metadata"]["name"] == "llm-slo-prober", "Helm refuses a second one there"
+    assert (
+        one(chart(serviceMonitor={"enabled": True, "namespace": "llm"}), "ServiceMonitor")["metadata"]["name"]
+        == FULLNAME
+    )
+    everywhere = merged(ELSEWHERE, {"podMonitor": {"namespaceSelector": {"any": True}}})
+    assert one(chart(**everywhere), "PodMonitor")["spec"]["namespaceSelector"] == {"any": True}
+
+
+def test_a_budget_of_disruption_can_be_left_out() -> None:
+    """As a cluster whose policy refuses one for a single pod demands."""
+    manifests = chart(podDisruptionBudget={"enabled": False})
+    assert [each for each in manifests if each["kind"] == "PodDisruptionBudget"] == []
 
 
 def test_roles_in_a_foreign_namespace_are_named_after_the_release_and_its_namespace() -> None:

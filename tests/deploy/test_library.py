@@ -131,15 +131,19 @@ def test_two_engines_of_one_release_have_a_configuration_each(example: Path, tmp
 
 
 def test_a_key_of_the_engine_reaches_the_sidecar(example: Path) -> None:
-    """In an environment variable or, as the README has it, in a file that the sidecar's user may read without a group of the pod."""
+    """In environment variables or, as the README has it, in a file that the sidecar's user may read without a group of the pod."""
     page = (ROOT / "deploy" / LIBRARY / "README.md").read_text()
     (mounts,) = re.findall(r"`(extraSecretMounts: .*?)` the key `token`", page)
     (targets,) = re.findall(r"`(targets: .*bearer_token_file.*?)`", page)
     key = {"name": "ENGINE_KEY", "valueFrom": {"secretKeyRef": {"name": "llama-key", "key": "token"}}}
-    manifests = rendered(example, config=yaml.safe_load(targets), extraEnv=[key], **yaml.safe_load(mounts))
+    keys = [{"secretRef": {"name": "engine-keys"}}]
+    manifests = rendered(
+        example, config=yaml.safe_load(targets), extraEnv=[key], extraEnvFrom=keys, **yaml.safe_load(mounts)
+    )
     pod = workload(manifests)["spec"]["template"]["spec"]
     (sidecar,) = pod["initContainers"]
     assert sidecar["env"][-1] == key
+    assert sidecar["envFrom"] == keys
     assert sidecar["volumeMounts"][-1] == {"name": "engine-key", "mountPath": "/etc/engine-key", "readOnly": True}
     assert pod["volumes"][-1] == {"name": "engine-key", "secret": {"secretName": "llama-key"}}
     (target,) = configuration(manifests)["targets"]

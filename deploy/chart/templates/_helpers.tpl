@@ -14,14 +14,29 @@
 {{- end }}
 {{- end }}
 
+{{/* Name and namespace of an object that may be in another namespace, where a release of this name may be too. Called with (list $ namespace suffix). */}}
+{{- define "llm-slo-prober.place" -}}
+{{- $root := first . }}
+{{- $namespace := index . 1 }}
+{{- $name := printf "%s%s" (include "llm-slo-prober.fullname" $root) (last .) }}
+{{- if or (not $namespace) (eq $namespace $root.Release.Namespace) }}
+name: {{ $name }}
+{{- else }}
+name: {{ $root.Release.Namespace }}.{{ $name }}
+{{- end }}
+{{- with $namespace }}
+namespace: {{ . | quote }}
+{{- end }}
+{{- end }}
+
 {{- define "llm-slo-prober.chart" -}}
 {{- printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
 {{/* Labels that select the prober's pods; they cannot be changed by an upgrade. */}}
 {{- define "llm-slo-prober.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "llm-slo-prober.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "llm-slo-prober.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{/* Labels of an object, with those of its own values. The chart's replace them, and they replace commonLabels. Called with (list $ labels). */}}
@@ -93,6 +108,16 @@ affinity:
 {{- end }}
 {{- end }}
 
+{{/* Fields of the spec of the claim of a volume. */}}
+{{- define "llm-slo-prober.claim" -}}
+accessModes: [ReadWriteOnce]
+{{- with .Values.persistence.storageClassName }}
+storageClassName: {{ . | quote }}
+{{- end }}
+resources:
+  requests: {storage: {{ .Values.persistence.size }}}
+{{- end }}
+
 {{/* Fields of a ServiceMonitor's or PodMonitor's spec about histograms. Called with the monitor's values. */}}
 {{- define "llm-slo-prober.histograms" -}}
 {{- range $field := list "scrapeNativeHistograms" "scrapeClassicHistograms" "convertClassicHistogramsToNHCB" }}
@@ -122,12 +147,12 @@ metricRelabelings:
 {{- define "llm-slo-prober.credentials" -}}
 {{- with .Values.web.tlsSecret }}
 tlsConfig:
-  ca: {secret: {name: {{ . }}, key: ca.crt}}
+  ca: {secret: {name: {{ . | quote }}, key: ca.crt}}
   serverName: {{ include "llm-slo-prober.host" $ }} # a name that the certificate has; the address is a pod's
 {{- end }}
 {{- with .Values.serviceMonitor.basicAuthSecret }}
 basicAuth:
-  username: {name: {{ . }}, key: username}
-  password: {name: {{ . }}, key: password}
+  username: {name: {{ . | quote }}, key: username}
+  password: {name: {{ . | quote }}, key: password}
 {{- end }}
 {{- end }}

@@ -65,6 +65,10 @@ cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes: llm-slo-prober-sto
     {{- with $values.extraEnv }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
+  {{- with $values.extraEnvFrom }}
+  envFrom:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   lifecycle: {preStop: {exec: {command: [python, -m, prober, drain]}}}
   ports:
     - {name: llm-slo-prober, containerPort: 9742}
@@ -86,7 +90,7 @@ cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes: llm-slo-prober-sto
     - {name: llm-slo-prober-tmp, mountPath: /tmp}
     - {name: llm-slo-prober-no-token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
     {{- range $values.extraSecretMounts }}
-    - {name: {{ .name }}, mountPath: {{ .mountPath }}, readOnly: true}
+    - {name: {{ .name | quote }}, mountPath: {{ .mountPath | quote }}, readOnly: true}
     {{- end }}
 {{- end }}
 
@@ -100,8 +104,8 @@ cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes: llm-slo-prober-sto
 - name: llm-slo-prober-no-token
   emptyDir: {medium: Memory, sizeLimit: 1Mi}
 {{- range (include "llm-slo-prober.sidecar.values" . | fromYaml).extraSecretMounts }}
-- name: {{ .name }}
-  secret: {secretName: {{ .secretName }}} # readable by every user, as the engine's pod may have no group for it
+- name: {{ .name | quote }}
+  secret: {secretName: {{ .secretName | quote }}} # readable by every user, as the engine's pod may have no group for it
 {{- end }}
 {{- end }}
 
@@ -112,7 +116,7 @@ metadata:
   name: {{ include "llm-slo-prober.sidecar.name" . }}
   labels:
     app.kubernetes.io/name: llm-slo-prober
-    app.kubernetes.io/instance: {{ .Release.Name }}
+    app.kubernetes.io/instance: {{ .Release.Name | quote }}
 data:
   prober.yaml: |
     {{- toYaml (include "llm-slo-prober.sidecar.values" . | fromYaml).config | nindent 4 }}
