@@ -32,7 +32,7 @@ PURE_MODULES = {
     "features.answers": "change series",
     "features.drift": "baseline blocks dashboard detector efficiency efficiency_series evidence fitting serialization",
     "features.engines": "continuity dashboard page_reading series",
-    "features.gpu": "dashboard series",
+    "features.gpu": "dashboard exporters series",
     "features.diagnosis": "advice clues diagnosis mechanisms trouble window",
     "features.budget": "series",
     "features.health": "health series",

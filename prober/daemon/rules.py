@@ -1,11 +1,13 @@
 """All recording rules and alerts, in the order of the rule files."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from prober.config.configuration import Configuration
 from prober.daemon import series as own
 from prober.daemon.registry import FEATURES
 from prober.exposition.alerting import Alert, Rule, RuleOptions, with_options
+from prober.features.gpu import exporters
 from prober.features.slo import rules as slo_rules
 from prober.probing import series as probes
 
@@ -35,7 +37,11 @@ def groups(configuration: Configuration | None, options: RuleOptions) -> list[Ru
     latency: Rule = {"name": "llm-slo-latency", "interval": options.slow, "rules": [probes.record()]}
     prober: Rule = {"name": "llm-slo-prober", "rules": [alert.as_rule(options) for alert in alerts()]}
     found = [*slo_rules.groups(options, has_traffic=has_traffic), latency, prober]
-    return [group | {"rules": [with_options(rule, options) for rule in group["rules"]]} for group in found]
+    written = [group | {"rules": [with_options(rule, options) for rule in group["rules"]]} for group in found]
+    # An exporter shares the labels of a cluster with the prober, but is scraped by a job of its own.
+    shared = tuple(name for name in options.group_labels if name not in ("namespace", "job"))
+    of_exporters = with_options(exporters.record(), replace(options, group_labels=shared, target_labels=()))
+    return [*written, {"name": "llm-slo-gpu", "interval": "1m", "rules": [of_exporters]}]
 
 
 def as_operator(rule_groups: list[Rule], name: str = "llm-slo-prober") -> Rule:

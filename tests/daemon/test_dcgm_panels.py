@@ -1,5 +1,5 @@
-"""GPU panels of the engine dashboard over the page of an exporter of DCGM or AMD, as Prometheus stores it under several jobs, beside
-probers that read NVML themselves and others that do not."""
+"""GPU panels of the engine dashboard and the rule that they read, over the page of an exporter of DCGM or AMD, as Prometheus stores it
+under several jobs, beside probers that read NVML themselves and others that do not."""
 
 import json
 import re
@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from prober.daemon.dashboards import documents
+from prober.daemon.rules import groups
+from prober.exposition.alerting import RuleOptions
 from tests.daemon import promtool as rules
-from tests.daemon.promtool import Series, case, run_cases
+from tests.daemon.promtool import Rules, Series, case, run_cases
 from tools.dashboard_lint.rules import expressions, panels
 
 PAGE = (Path(__file__).parent / "dcgm_exporter.prom").read_text()
@@ -21,6 +23,15 @@ EXPORTER = 'job="dcgm-exporter",instance="10.0.0.7:9400"'
 LLAMA, MISTRAL = "llm/llama-0", "llm/mistral-0"
 ENGINE = documents()["engine.json"]
 Rename = Callable[[str], str]
+
+
+def recorded(*group_labels: str) -> list[Rules]:
+    """The group of the rule."""
+    options = RuleOptions(group_labels=group_labels, target_labels=("team",))
+    return [group for group in groups(None, options) if group["name"] == "llm-slo-gpu"]
+
+
+RULES = recorded()
 
 
 def honoured(labels: str) -> str:
@@ -235,7 +246,7 @@ def test_panels_show_the_exporters_figures_of_the_target_where_the_prober_reads_
         )
         for name, (series, one, figures, number, told) in SCENES.items()
     ]
-    run_cases(promtool, tmp_path, [], cases)
+    run_cases(promtool, tmp_path, RULES, cases)
 
 
 def test_exporters_of_another_cluster_are_not_shown(promtool: Path, tmp_path: Path) -> None:
@@ -248,7 +259,33 @@ def test_exporters_of_another_cluster_are_not_shown(promtool: Path, tmp_path: Pa
         *counted(LLAMA, 2, FALLBACK, "delhi"),
         *counted(LLAMA, None, "no data", "berlin"),
     ]
-    run_cases(promtool, tmp_path, [], [case(series, promql_expr_test=tests)])
+    run_cases(promtool, tmp_path, RULES, [case(series, promql_expr_test=tests)])
+
+
+def test_labels_of_places_tell_exporters_apart_but_the_namespace_of_the_prober_does_not(
+    promtool: Path, tmp_path: Path
+) -> None:
+    """`--group-label=region --group-label=namespace`: an exporter has the region of its pods' prober, and another namespace."""
+    of_prober = target(LLAMA) | target(MISTRAL)
+    series = {f'{name[:-1]},region="asia",namespace="slo",team="a"}}': values for name, values in of_prober.items()}
+    series |= {f'{name[:-1]},region="asia"}}': values for name, values in exporter(exported).items()}
+    hotter = {name: "99x60" for name in exporter(exported) if name.startswith("DCGM_FI_DEV_GPU_TEMP")}
+    series |= {f'{name[:-1]},region="europe"}}': values for name, values in hotter.items()}
+    tests = [expects(query("Temperature"), LLAMA, OF_LLAMA["Temperature", "A"])]
+    run_cases(promtool, tmp_path, recorded("region", "namespace"), [case(series, promql_expr_test=tests)])
+
+
+def test_two_targets_of_one_pod_keep_no_other_from_its_gpus(promtool: Path, tmp_path: Path) -> None:
+    """Such as the pod of two services, which two probers discovered. One of them has the GPUs."""
+    both = target("llm/a/llama-0") | target("llm/b/llama-0")
+    series = exporter(exported) | both | target(MISTRAL)
+    of_both = 'gpu:llmslo_exporter:max{target=~"llm/./llama-0",metric="DCGM_FI_DEV_GPU_TEMP"}'
+    tests = [
+        rules.expects(f"count(count by (target) ({of_both}))", "30m", {"": 1}),
+        rules.expects(f"sum({of_both})", "30m", {"": 61 + 64}),
+        expects(query("Temperature"), MISTRAL, {"node-7/2": 33}),
+    ]
+    run_cases(promtool, tmp_path, RULES, [case(series, promql_expr_test=tests)])
 
 
 def test_partitions_are_shown_apart_and_their_gpu_is_counted_once(promtool: Path, tmp_path: Path) -> None:
@@ -263,7 +300,7 @@ def test_partitions_are_shown_apart_and_their_gpu_is_counted_once(promtool: Path
         expects(query("Utilisation"), LLAMA, {"node-7/0:1": 0.5, "node-7/0:2": 0.25}),
         *counted(LLAMA, 1, FALLBACK),
     ]
-    run_cases(promtool, tmp_path, [], [case(series, promql_expr_test=tests)])
+    run_cases(promtool, tmp_path, RULES, [case(series, promql_expr_test=tests)])
 
 
 def test_a_new_xid_is_an_error_and_an_old_one_is_none(promtool: Path, tmp_path: Path) -> None:
@@ -290,7 +327,7 @@ def test_a_new_xid_is_an_error_and_an_old_one_is_none(promtool: Path, tmp_path: 
         expects(errors, LLAMA, {"node-7/1": 0}, at="35m"),
         expects(errors, LLAMA, {FIRST: 1, "node-7/1": 0}, at="42m"),
     ]
-    run_cases(promtool, tmp_path, [], [case(series, promql_expr_test=tests)])
+    run_cases(promtool, tmp_path, RULES, [case(series, promql_expr_test=tests)])
 
 
 def test_the_scenes_have_every_gpu_panel_that_can_fall_back() -> None:
@@ -306,6 +343,6 @@ def test_the_scenes_have_every_gpu_panel_that_can_fall_back() -> None:
         (panel["title"], target["refId"])
         for panel in panels(ENGINE)
         for target in panel["targets"]
-        if "amd_gpu" in json.dumps(target)
-    } == {*of_amd, ("GPUs", "A")}
-    assert falling == {*OF_LLAMA, ("Errors", "B"), ("GPUs", "A")}
+        if '=\\"gpu_' in json.dumps(target)
+    } == of_amd
+    assert falling == {*OF_LLAMA, ("Errors", "B")}

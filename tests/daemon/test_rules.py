@@ -95,10 +95,12 @@ def size(tmp_path: Path, more: str) -> tuple[int, list[dict[str, Any]]]:
 def test_rules_are_short_enough_to_be_read(tmp_path: Path) -> None:
     """Of one target and one SLO, and of four SLOs that judge all requests too: bytes, rules, expressions and texts."""
     one, found = size(tmp_path, "}]\nslos: {ttft: {signal: ttft, threshold: 500ms, objective: 99%}}")
-    assert one <= 18 * 1024
-    assert sum("record" in rule for rule in found) <= 12
+    assert one <= 19 * 1024
+    assert sum("record" in rule for rule in found) <= 13
     assert sum("alert" in rule for rule in found) <= 18
-    assert max(len(rule["expr"]) for rule in found) <= 900
+    lengths = sorted(len(rule["expr"]) for rule in found)
+    assert lengths[-2] <= 900
+    assert lengths[-1] <= 1250, "the join of GPU exporters, once for all panels"
     texts = [text for rule in found for text in rule.get("annotations", {}).values()]
     assert max(map(len, texts)) <= 700
     assert max(text.count("| query") for text in texts) <= 2

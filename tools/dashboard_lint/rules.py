@@ -38,41 +38,24 @@ ADDED_LABELS = frozenset(
         "signal",
         "cause",
         "told",
+        "whole_gpu",
     }
-)
-# Of the exporters of GPUs, see `prober/features/gpu/dashboard.py`.
-EXPORTER_LABELS = frozenset(
-    (
-        *("target", "cluster", "gpu", "UUID", "GPU_I_ID", "Hostname", "hostname", "err_code", "err_msg"),
-        *("pod", "namespace", "exported_pod", "exported_namespace"),
-        *("gpu_id", "clock_type"),
-    )
-)
-_AMD_METRICS = (
-    *("gpu_gfx_activity", "gpu_used_vram", "gpu_total_vram", "gpu_package_power", "gpu_average_package_power"),
-    *("gpu_clock", "gpu_junction_temperature", "gpu_edge_temperature"),
-    *("gpu_prof_occupancy_percent", "gpu_prof_tensor_active_percent"),
-)
-EXPORTER_METRICS = (
-    *("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_POWER_USAGE"),
-    *("DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_XID_ERRORS"),
-    *("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_PROF_SM_OCCUPANCY"),
-    *("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_PCIE_TX_BYTES", "DCGM_FI_PROF_PCIE_RX_BYTES"),
-    *_AMD_METRICS,
-    *(f"amd_{name}" for name in _AMD_METRICS),
 )
 MIN_DESCRIPTION_WORDS = 6
 _VALIDATOR = Draft202012Validator(DASHBOARD)
 
 
-LEVELS = {"slo": "target workload slo", "workload": "target workload signal"}  # of recorded names: their labels
+LEVELS = {
+    "slo": "target workload slo",
+    "workload": "target workload signal",
+    "gpu": "target gpu",
+}  # of recorded names: their labels
 
 
 def labels_of_series(series: Iterable[AnySeries], rules: Iterable[Json]) -> SeriesLabels:
-    """Labels of every series that a query may name: declared in `series`, recorded by `rules`, of Prometheus or the DCGM exporter."""
+    """Labels of every series that a query may name: declared in `series`, recorded by `rules`, or of Prometheus."""
     of_alerts = ADDED_LABELS | {"target", "workload"} | SCRAPE_LABELS
     labels_of: dict[str, frozenset[str]] = {"ALERTS": of_alerts, "ALERTS_FOR_STATE": of_alerts}
-    labels_of |= dict.fromkeys(EXPORTER_METRICS, EXPORTER_LABELS)
     for declared in series:
         place = {"vantage"} if "target" in declared.labels else frozenset[str]()
         labels = labels_of[declared.name] = frozenset(declared.labels) | place | SCRAPE_LABELS

@@ -24,7 +24,7 @@ _OF_TARGET = ('cluster="$cluster"', 'namespace=~"$namespace"', 'job=~"$job"')
 _OF_PROBER = ('cluster=~"$cluster|"', *_OF_TARGET[1:])
 # Rules drop these labels unless `prober rules --group-label` names them: a series without them belongs to every place.
 _OF_RULES = ('cluster=~"$cluster|"', 'namespace=~"$namespace|"', 'job=~"$job|"')
-_OF_OTHERS = _OF_TARGET[:1]  # for an exporter next to the engine, which has its own namespace and job
+_OF_EXPORTERS = _OF_TARGET[:1]  # their own namespace and job are not the prober's
 
 
 def in_place(expr: str) -> str:
@@ -32,12 +32,12 @@ def in_place(expr: str) -> str:
 
     def selected(match: re.Match[str]) -> str:
         name, matchers = match[1], match[2]
-        if ":" in name or name in ("ALERTS", "ALERTS_FOR_STATE") or (not name and ":" in matchers):
-            places: tuple[str, ...] = _OF_RULES
+        if name.startswith("gpu:"):
+            places: tuple[str, ...] = _OF_EXPORTERS
         elif name.startswith("llmslo_"):
             places = _OF_TARGET if _TARGET.search(matchers) else _OF_PROBER
         else:
-            places = _OF_OTHERS
+            places = _OF_RULES
         return f"{name}{{{','.join((matchers, *places))}}}"
 
     return _SELECTOR.sub(selected, expr)
