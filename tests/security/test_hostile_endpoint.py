@@ -36,29 +36,38 @@ def attacking() -> Iterator[dict[str, int]]:
 
 
 def config(mock: str, ports: dict[str, int]) -> str:
-    """A target for each attack, with a budget that ten answers as claimed would use up."""
+    """The good target, and one for each attack, with a budget that ten answers as claimed would use up."""
     workloads, targets = ["plain: {prompt_tokens: 20, output_tokens: 16}"], []
     for number, (name, port) in enumerate(ports.items()):
         keys = ATTACKS[name].config or "prompt_tokens: 20, output_tokens: 16"
         first_token_s = 2 if short(name) == "silence" else 60  # a busy machine answers late
         workloads.append(f"w{number}: {{{keys}}}")
         targets.append(
-            f'{{name: "{short(name)}", url: "http://127.0.0.1:{port}", rate: 1/s, metrics: {{interval: 1s}}, '
+            f'{{name: "{short(name)}", url: "http://127.0.0.1:{port}", rate: 0.3/s, metrics: {{interval: 5s}}, '
             f"timeouts: {{first_token: {first_token_s}s}}, budget: {{tokens_per_day: 10M}}, probes: [{{workload: w{number}}}]}}"
         )
-    targets.append(f'{{name: good, url: "{mock}", rate: 10/s, probes: [{{workload: plain}}]}}')
+    targets.append(f'{{name: good, url: "{mock}", rate: 4/s, probes: [{{workload: plain}}]}}')
     defaults = "defaults: {warmup: 0, arrivals: constant, max_in_flight: 100}\n"
     return (
         defaults + f"workloads: {{{', '.join(workloads)}}}\ntargets:\n" + "".join(f"  - {each}\n" for each in targets)
     )
 
 
+def trusts(daemon: Daemon) -> bool:
+    return daemon.value("llmslo_trusted", target="good") == 1
+
+
 def test_each_attack_is_its_own_fault_and_the_good_target_is_measured(tmp_path: Path) -> None:
-    """No outcome of a neighbour, no trust in the prober, no budget and no task is lost by any of them."""
+    """No outcome of a neighbour, no trust in the prober, no budget and no task is lost by any of them.
+
+    A busy machine may take the trust, but then also from a prober that has the good target alone.
+    """
+    (tmp_path / "alone").mkdir()
     with (
         attacking() as ports,
         Mock(tmp_path / "mock", "--ttft=5ms", "--itl=1ms") as mock,
         Daemon(tmp_path, config(mock.url, ports)) as daemon,
+        Daemon(tmp_path / "alone", config(mock.url, {})) as alone,
     ):
         outcomes: dict[str, set[str]] = {}
 
@@ -78,7 +87,7 @@ def test_each_attack_is_its_own_fault_and_the_good_target_is_measured(tmp_path: 
         assert daemon.value("llmslo_task_failures_total") == 0
         assert daemon.value("llmslo_budget_remaining_ratio", target="a billion tokens claimed") > 0.99
         assert daemon.value("llmslo_engine_up", target="page of 250,000 series") == 0
-        until(lambda: daemon.value("llmslo_trusted", target="good") == 1, "trust, which work of others may take away")
+        until(lambda: trusts(daemon) or not trusts(alone), "the trust that a prober without attackers has")
         assert daemon.stop() == 0
     assert "please report" not in (tmp_path / "log").read_text()
 
