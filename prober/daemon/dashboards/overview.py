@@ -263,7 +263,7 @@ def _targets() -> Panel:
     alerts = f"count by (target) (group by ({ALERT}) ({FIRING})) or 0 * group by (target) ({SLO_STATE}{{{TARGET}}})"
     good, good_now = f"(1 - (1 - {objective}) * (1 - {budget}))", f"(1 - {bad_now} / ({events_now} > 0))"
     gone = f"min by (target) (clamp_min({left}, 0) / ({bad_rate} > (1 - {objective}) * {event_rate}))"
-    free = f"min by (target) {least_headroom('lower')}"
+    free = f"min by (target) ({least_headroom('lower')})"
     share: Json = {"unit": "percentunit", "width": 84, "empty": "–"}
     ratio: Json = {"unit": "percentunit", "width": 68, "decimals": 0}
     columns = [
@@ -299,7 +299,7 @@ def _targets() -> Panel:
 
 
 def _headroom() -> Panel:
-    lower = f"min by (target) {least_headroom('lower')}"
+    lower = f"min by (target) ({least_headroom('lower')})"
     return bars(
         "Least headroom",
         "Lower bound of the free share of the capacity of the twenty targets with the least, the least first. "

@@ -34,7 +34,7 @@ def in_place(expr: str) -> str:
         name, matchers = match[1], match[2]
         if name.startswith("gpu:"):
             places: tuple[str, ...] = _OF_EXPORTERS
-        elif name.startswith("llmslo_"):
+        elif (name or matchers.removeprefix('__name__=~"')).startswith("llmslo_"):
             places = _OF_TARGET if _TARGET.search(matchers) else _OF_PROBER
         else:
             places = _OF_RULES

@@ -55,12 +55,8 @@ def _users(selector: str) -> str:
 
 
 def least_headroom(bound: str) -> str:
-    """PromQL for a bound of the free share of the capacity by prober: the smaller of that by sweeps and that by users."""
-    by_sweeps, by_users = (
-        f'{declared}{{{TARGET},bound="{bound}"}}'
-        for declared in (capacity_series.HEADROOM, capacity_series.USERS_HEADROOM)
-    )
-    return f"({by_sweeps} < {by_users} or {by_users} or {by_sweeps})"
+    """PromQL selector of a bound of the free share of the capacity by prober, by sweeps and by users; the smaller one counts."""
+    return f'{{__name__=~"{capacity_series.HEADROOM}|{capacity_series.USERS_HEADROOM}",{TARGET},bound="{bound}"}}'
 
 
 def _free(bound: str) -> str:

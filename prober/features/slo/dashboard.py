@@ -168,7 +168,9 @@ def _left() -> Panel:
 
 
 def _fastest() -> Panel:
-    fastest = f"topk(20, {' or '.join(_named(window_s) for window_s in WINDOWS)})"
+    bad = f'label_replace({{__name__=~"{BAD_RATIO}.+",{SLOS}}}, "long", "$1", "__name__", "{BAD_RATIO}(.+)")'
+    burn_rate = f"{bad} / ignoring (long) group_left () {BUDGET_RATIO}{{{SLOS}}}"
+    fastest = f"topk(20, max by ({LEVEL}, long) ({burn_rate}))"
     columns = [
         target_column(),
         Column("Workload", label="workload", width=100),
@@ -185,10 +187,6 @@ def _fastest() -> Panel:
         width=12,
         height=9,
     )
-
-
-def _named(window_s: int) -> str:
-    return f'label_replace(max by ({LEVEL}) ({_burn_rate(window_s)}), "long", "{promql(window_s)}", "", "")'
 
 
 def _firing() -> Panel:
