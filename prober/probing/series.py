@@ -150,10 +150,12 @@ ALL_FAIL = (
     '== on (instance) group_left () count by (instance) (llmslo_target_state{state="failing"})\n'
     'and on (instance) min by (instance) (llmslo_target_state{state="failing"}) == 1\n'
 )
+_OF_NAMESPACES = 'llmslo_target_state{state="ready",namespace!=""'
+_NAMESPACES = f"group by (cluster, namespace) ({_OF_NAMESPACES},target=%[1]q,vantage=%[2]q}})"
 
 
 def alerts() -> tuple[Alert, ...]:
-    """Alerts on failing targets and rejected probes."""
+    """Alerts on failing targets, rejected probes, and a name that probers of several namespaces give a target."""
     rejected = probe_increase("llmslo_probes_neutral_total", "15m", 'reason="rejected"')
     return (
         _failing('max by (target) (llmslo_target_state{state="failing"}) == 1\n'),
@@ -165,6 +167,15 @@ def alerts() -> tuple[Alert, ...]:
             "{{ $labels.target }} rejects the probes",
             f"Every probe of {{{{ $labels.workload }}}}, or three in 15 minutes.{_REFUSED}",
             link=OF_WORKLOAD,
+        ),
+        Alert(
+            "LLMTargetNameShared",
+            "warning",
+            f"count by (target, vantage) (group by (target, vantage, cluster, namespace) ({_OF_NAMESPACES}}})) > 1\n",
+            "10m",
+            "Probers in {{ $value }} namespaces have a target called {{ $labels.target }}",
+            "Rules take them for replicas and add up their events: of different engines a healthy one hides an ill one. Namespaces:"
+            f"{{{{ range {query(_NAMESPACES, 'target', 'vantage')} }}}} {{{{ .Labels.namespace }}}}{{{{ end }}}}.",
         ),
     )
 

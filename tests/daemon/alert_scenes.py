@@ -51,6 +51,14 @@ def failing(values: str) -> Series:
     return series_of("target_state", values, state="failing")
 
 
+def in_namespaces(*namespaces: str, values: str = "1+0x60") -> Series:
+    """A target of one prober in each namespace."""
+    found: Series = {}
+    for name in namespaces:
+        found |= series_of("target_state", values, state="ready", namespace=name)
+    return found
+
+
 def neutral(reason: str, values: str) -> Series:
     return series_of("probes_neutral_total", values, PROBE, reason=reason)
 
@@ -224,6 +232,7 @@ SELDOM_BAD = slo("ttft", "0+1x400", "0+0.5x240 120+0x160")
 OUTAGE = slo("ttft", "0+12x120", "0+0x44 0+12x75")  # every event is bad from the 45th minute on
 RECOVERED = slo("ttft", "0+12x200", "0+12x60 720+0x140")  # an hour of outage, then none
 NEW_OUTAGE = slo("ttft", "0+12x200", "0+12x60 720+0x90 720+12x48")  # and another one from the 151st minute on
+IN_PLACES = at("paris", in_namespaces("a")) | at("tokyo", in_namespaces("b"))
 FAIL_FROM_1_OF_2 = at("paris", FAILS) | at("tokyo", ANSWERS)
 FAIL_FROM_1_OF_3 = FAIL_FROM_1_OF_2 | at("lima", ANSWERS)
 FAIL_FROM_2_OF_3 = at("paris", FAILS) | at("tokyo", FAILS) | at("lima", ANSWERS)
@@ -547,6 +556,18 @@ SCENES: dict[str, list[Scene]] = {
         silent("two places are no replicas", 20, FAIL_FROM_1_OF_2),
         fires("replicas in one place", 20, at("paris", FAILS) | other_instance(at("paris", ANSWERS)), instance="paris"),
         silent("the other one does not know yet", 20, FAILS | other_instance(PENDING)),
+    ],
+    "LLMTargetNameShared": [
+        fires("two engines of one name", 20, in_namespaces("a", "b"), target="llama", severity="warning"),
+        fires("of two places in one namespace each, and one more", 20, IN_PLACES | in_namespaces("c", "d"), target="llama"),
+        silent("two places: vantages of one engine, by URLs inside and outside", 20, IN_PLACES),
+        silent("sidecars of one Deployment, or replicas", 20, in_namespaces("a") | other_instance(in_namespaces("a"))),
+        silent(
+            "a prober that moves to another namespace",
+            24,
+            in_namespaces("a", values="1+0x20 stale") | in_namespaces("b", values="_x14 1+0x40"),
+        ),
+        silent("outside of Kubernetes", 20, in_namespaces("") | other_instance(in_namespaces(""))),
     ],
     "LLMProberTaskFailed": [
         fires("a task failed once", 12, task_failures("0+0x9 1+0x80"), instance="a", task="diagnosis"),

@@ -167,19 +167,20 @@ def test_the_panel_by_vantage_separates_what_is_shared_from_what_a_place_adds(
     run_cases(promtool, tmp_path, [], [case(series, promql_expr_test=tests)])
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_every_query_is_of_one_cluster(name: str) -> None:
+@pytest.mark.parametrize("file", FILES)
+def test_every_query_is_of_one_cluster(file: str) -> None:
     """Of panels, marks and choices, but for the choice of the cluster; a reader chooses one, and cannot choose all.
 
     Rules keep the cluster where they are told to, and that about exporters of GPUs always.
     """
-    document = board(name.removesuffix(".json"))
+    document = board(file.removesuffix(".json"))
     for place, text in expressions(document):
         for selector in parse(text).selectors:
             of_cluster = [matcher for matcher in selector.matchers if matcher[0] == "cluster"]
             own = {label: value for label, _, value in selector.matchers}
             by_rules = selector.name.startswith("ALERTS") or ":" in selector.name + own.get("__name__", "")
-            loose = not selector.name.startswith("gpu:") and (by_rules or "target" not in LABELS[selector.name])
+            name = selector.name or own["__name__"].partition("|")[0]
+            loose = not name.startswith("gpu:") and (by_rules or "target" not in LABELS[name])
             wanted = ("=~", "$cluster|") if loose else ("=", "$cluster")
             assert of_cluster == ([("cluster", *wanted)] if place != "variable 'cluster'" else []), (place, text)
     (cluster,) = (variable for variable in document["templating"]["list"] if variable["name"] == "cluster")

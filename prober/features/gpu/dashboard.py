@@ -11,8 +11,7 @@ from prober.features.gpu import series as gpu_series
 from prober.features.gpu.exporters import EXPORTED, exported
 
 # The gauge is the last XID: this is 1 while it differs from that of a step ago, 0 without any.
-_XID = "DCGM_FI_DEV_XID_ERRORS"
-NEW_XID = f"({_XID} > bool 0) unless ({_XID} > 0 == {_XID} offset {STEP})"
+NEW_XID = f"(XID > bool 0) unless (XID > 0 == XID offset {STEP})".replace("XID", "DCGM_FI_DEV_XID_ERRORS")
 GPU = "target, gpu"
 SIZE: dict[str, Any] = {"width": 12, "height": 7, "empty": "no data: no GPU is read, or it does not report this"}
 

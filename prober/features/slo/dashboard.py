@@ -66,7 +66,10 @@ def board() -> Board:
                 "Burn rate of the worst selected target over each window; no line: too few events. Bad: 1h and 5m above 14.4 or 6h and "
                 "30m above 6, which page, 1d and 2h above 3 or 3d and 6h above 1.",
                 "none",
-                *(Query(f"max({_burn_rate(window_s)})", promql(window_s)) for window_s in WINDOWS),
+                *(
+                    Query(f"max({BAD_RATIO}{window}{{{SLOS}}} / {BUDGET_RATIO}{{{SLOS}}})", window)
+                    for window in map(promql, WINDOWS)
+                ),
                 low=None,
                 decimals=1,
                 steps=BURNS,
@@ -90,11 +93,6 @@ def board() -> Board:
     }
     text = "Error budgets: remaining budget, burn rates against the alert thresholds, and the sources of bad events."
     return Board("slo", text, rows, variables=("target", "workload", "slo", "window"))
-
-
-def _burn_rate(window_s: int) -> str:
-    """PromQL: burn rate of each SLO over a window of the alerts."""
-    return f"{BAD_RATIO}{promql(window_s)}{{{SLOS}}} / {BUDGET_RATIO}{{{SLOS}}}"
 
 
 def stats() -> list[Panel]:
