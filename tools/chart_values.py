@@ -64,11 +64,15 @@ def with_descriptions(schema: str, text: str) -> str:
 def with_configuration(schema: str, configuration: dict[str, Any]) -> str:
     """Return the JSON Schema of values with the schema of prober.yaml in its definitions: `Configuration`, and what it refers to.
 
-    Helm 3 reads draft 7, which has the parts of a schema in `definitions`.
+    Helm 3 reads draft 7, which has the parts of a schema in `definitions`. It reads YAML before the prober does, and would write 1.50
+    as 1.5 and yes as true: where the prober takes a scalar as it is written, only text and whole numbers are left.
     """
     document = json.loads(schema)
     shared = json.loads(json.dumps(configuration, sort_keys=True).replace('"#/$defs/', '"#/definitions/'))
     parts = shared.pop("$defs")
+    for key in (key for part in parts.values() for key in part.get("properties", {}).values()):
+        if {"string", "number", "boolean"} <= set(key.get("type", ())):
+            key["type"] = [kind if kind != "number" else "integer" for kind in key["type"] if kind != "boolean"]
     del shared["$schema"]
     own = {name: part for name, part in document["definitions"].items() if name[0].islower()}
     return json.dumps(document | {"definitions": own | parts | {"Configuration": shared}})

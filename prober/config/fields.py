@@ -151,8 +151,10 @@ Count = Annotated[int, Quantity(units.count, _COUNT, int)]
 _WORKERS = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": units.MAX_WORKERS}, {"const": "auto"}]}
 Workers = Annotated[int | None, Quantity(units.worker_count, _WORKERS, lambda value: value or "auto")]
 PositiveCount = Annotated[Count, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0, strict=False)]
-NotNegative = Annotated[float, Field(ge=0, strict=False)]
+# PyYAML reads 8e9 as text.
+NUMBER: dict[str, Any] = {"type": ["number", "string"], "pattern": r"^[0-9.]"}
+Positive = Annotated[float, Field(gt=0, strict=False), WithJsonSchema(NUMBER | {"exclusiveMinimum": 0})]
+NotNegative = Annotated[float, Field(ge=0, strict=False), WithJsonSchema(NUMBER | {"minimum": 0})]
 Items = Annotated[tuple[T, ...], Field(strict=False)]
 
 

@@ -135,22 +135,26 @@ def _action(name: str) -> str:
     return name.lower()
 
 
+# Without quotes a number or a truth is the text that the file has.
+_Text = Annotated[str, WithJsonSchema({"type": ["string", "number", "boolean"]})]
+
+
 class Rule(Block):
     """A relabelling rule."""
 
     source_labels: Items[Annotated[str, require(_LABEL.fullmatch, "{!r} is no name of a label")]] = Field(
         (), description="labels whose values are joined and matched"
     )
-    separator: str = Field(";", description="text between the joined values")
-    regex: Annotated[str, require(lambda regex: compiled(regex), "")] = Field(
+    separator: _Text = Field(";", description="text between the joined values")
+    regex: Annotated[_Text, require(lambda regex: compiled(regex), "")] = Field(
         "(.*)", description="RE2 expression that matches the whole text; a dot matches line breaks too"
     )
     modulus: PositiveCount | None = Field(None, description="with hashmod: number of values")
     target_label: str | None = Field(None, description="label to set, or to compare with")
-    replacement: str = Field("$1", description="new value; $1 and ${name} are groups of the regex")
-    action: Annotated[str, AfterValidator(_action), WithJsonSchema({"type": "string", "enum": [*_ACTIONS]})] = Field(
-        "replace", description=f"as in Prometheus, in any letter case: {', '.join(_ACTIONS)}"
-    )
+    replacement: _Text = Field("$1", description="new value; $1 and ${name} are groups of the regex")
+    action: Annotated[
+        str, AfterValidator(_action), WithJsonSchema({"anyOf": [{"enum": [*_ACTIONS]}, {"pattern": "[A-Z]"}]})
+    ] = Field("replace", description=f"as in Prometheus, in any letter case: {', '.join(_ACTIONS)}")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

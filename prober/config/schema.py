@@ -20,11 +20,24 @@ def json_schema() -> dict[str, Any]:
         for name, field in model.model_fields.items():
             key = block.get("properties", {}).get(name, {})
             key.pop("default", None)
+            if key and not field.is_required():
+                _allow_null(key)
             if (default := default_text(field)) is not None:
                 key["default"] = default
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "llm-slo-prober configuration"
     return schema
+
+
+def _allow_null(key: dict[str, Any]) -> None:
+    """Accept a key without a value, which counts as absent."""
+    if "type" in key:
+        key["type"] = [key["type"], "null"] if isinstance(key["type"], str) else [*key["type"], "null"]
+        if "enum" in key:
+            key["enum"] = [*key["enum"], None]
+    else:
+        alternatives = key.pop("anyOf", None) or key.pop("oneOf", None) or [{"$ref": key.pop("$ref")}]
+        key["anyOf"] = alternatives + [{"type": "null"}] * ({"type": "null"} not in alternatives)
 
 
 def _models(model: type[Block]) -> Iterator[type[Block]]:

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeVar, cast
 
-from pydantic import Field, PlainValidator, TypeAdapter, ValidationInfo, model_validator
+from pydantic import Field, PlainValidator, TypeAdapter, ValidationInfo, WithJsonSchema, model_validator
 
 from prober.config.fields import (
+    NUMBER,
     Block,
     Document,
     Items,
@@ -39,8 +40,8 @@ THINK_TIME_REFUSED = (
 
 
 N = TypeVar("N")  # PositiveCount for tokens, OptionalDuration for times
-Sigma = Annotated[float, Field(ge=0, le=10, strict=False)]
-Share = Annotated[float, Field(ge=0, le=1, strict=False)]
+Sigma = Annotated[float, Field(ge=0, le=10, strict=False), WithJsonSchema(NUMBER | {"minimum": 0, "maximum": 10})]
+Share = Annotated[float, Field(ge=0, le=1, strict=False), WithJsonSchema(NUMBER | {"minimum": 0, "maximum": 1})]
 
 
 class UniformSpec(Block, Generic[N]):
