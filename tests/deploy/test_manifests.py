@@ -351,7 +351,7 @@ def test_the_values_fit_their_schema() -> None:
 @pytest.mark.parametrize(
     "over",
     [
-        {"resources": {"limits": {"memory": None}}},
+        {"resources": {"limits": {"memory": True}}},
         {"resources": {"request": {"cpu": "1"}}},
         {"serviceMonitor": {"relabelings": [{"target_label": "cluster"}]}},
         {"affinity": {"podAntiAffinty": {}}},

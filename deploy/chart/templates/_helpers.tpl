@@ -108,6 +108,13 @@ affinity:
 {{- end }}
 {{- end }}
 
+{{/* Requests and limits: those of the values over the chart's, which more than one replica has for a hundred targets each. */}}
+{{- define "llm-slo-prober.resources" -}}
+{{- $shard := dict "requests" (dict "cpu" "200m" "memory" "192Mi") "limits" (dict "memory" "768Mi") }}
+{{- $single := dict "requests" (dict "cpu" "100m" "memory" "128Mi") "limits" (dict "memory" "256Mi") }}
+{{- toYaml (mergeOverwrite (ternary $shard $single (gt (int .Values.replicas) 1)) (default dict .Values.resources)) }}
+{{- end }}
+
 {{/* Fields of the spec of the claim of a volume. */}}
 {{- define "llm-slo-prober.claim" -}}
 accessModes: [ReadWriteOnce]
