@@ -215,6 +215,11 @@ NAMELESS: dict[str, Any] = {"serviceAccount": {"create": False}}
             {"extraSecretMounts": [{"name": "config", "secretName": "token", "mountPath": "/token"}]},
             "extraSecretMounts: the chart has a volume config",
         ),
+        (
+            {"extraVolumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}]},
+            "extraVolumes: the chart has a volume tmp",
+        ),
+        ({"extraEnv": [{"name": "POD_NAME", "value": "prober-7"}]}, "extraEnv: remove POD_NAME"),
         ({"persistence": {"existingClaim": "learnt"}}, "persistence.enabled: needed with persistence.existingClaim"),
         (
             {"persistence": {"enabled": True, "existingClaim": "learnt"}, "replicas": 2},
