@@ -322,15 +322,15 @@ def test_objects_of_prometheus_and_grafana_may_be_in_their_namespaces() -> None:
 
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_resources_of_the_values_hold_for_one_replica_and_for_several(replicas: int) -> None:
-    """A CPU limit that the company demands is in every pod, with the chart's requests and memory limit."""
-    limited: dict[str, Any] = {"resources": {"limits": {"cpu": "500m"}}}
+    """A CPU limit that the company demands is in every pod, with the chart's requests and memory limit; a number is text there."""
+    limited: dict[str, Any] = {"resources": {"limits": {"cpu": 2}}}
     manifests = chart(**limited, replicas=replicas)
     pods = [each["spec"]["template"]["spec"] for each in (workload(manifests), one(manifests, "Job"))]
     (resources,) = {json.dumps(pod["containers"][0]["resources"], sort_keys=True) for pod in pods}
     amounts = {1: ("100m", "128Mi", "256Mi"), 3: ("200m", "192Mi", "768Mi")}[replicas]
     assert json.loads(resources) == {
         "requests": {"cpu": amounts[0], "memory": amounts[1]},
-        "limits": {"cpu": "500m", "memory": amounts[2]},
+        "limits": {"cpu": "2", "memory": amounts[2]},
     }
 
 

@@ -112,7 +112,13 @@ affinity:
 {{- define "llm-slo-prober.resources" -}}
 {{- $shard := dict "requests" (dict "cpu" "200m" "memory" "192Mi") "limits" (dict "memory" "768Mi") }}
 {{- $single := dict "requests" (dict "cpu" "100m" "memory" "128Mi") "limits" (dict "memory" "256Mi") }}
-{{- toYaml (mergeOverwrite (ternary $shard $single (gt (int .Values.replicas) 1)) (default dict .Values.resources)) }}
+{{- $resources := mergeOverwrite (ternary $shard $single (gt (int .Values.replicas) 1)) (default dict .Values.resources) }}
+{{- range $amounts := $resources }}
+{{- range $name, $amount := $amounts }}
+{{- $_ := set $amounts $name (toJson $amount | trimAll "\"") }}{{/* a server-side apply may refuse a number */}}
+{{- end }}
+{{- end }}
+{{- toYaml $resources }}
 {{- end }}
 
 {{/* Fields of the spec of the claim of a volume. */}}
