@@ -31,7 +31,9 @@ Event = Literal["learnt", "alarm", "unusual", "burst", "recovered", "improved", 
 
 # The bound holds for a known baseline; half of the false alarms are reserved for errors of a learned baseline.
 FALSE_ALARM_MARGIN = 2.0
-MAX_GAP_INTERVALS = 20  # mean intervals between samples; after a longer gap the previous sample is not used
+# Mean intervals between samples, and at least seconds; after a longer gap the previous sample is not used. A pause of a busy machine
+# is a second, and must not end a slowdown that is seen 60 times a second.
+MAX_GAP_INTERVALS, MIN_GAP_S = 20, 10.0
 DOUBT_ERRORS = 1.0  # standard errors of the model subtracted from each sample: a rare load is weak evidence
 LOAD_SAMPLES = 60  # samples over which the load is smoothed: noise in a regressor hides its effect
 CHANCE_SDS = 2.0  # of independent arrivals: allowed excess of the smoothed load over the learned loads
@@ -258,7 +260,8 @@ class Drift:
 
 def new_state(settings: Settings) -> Drift:
     """State of a signal without samples."""
-    return Drift(settings, MAX_GAP_INTERVALS / settings.rate_per_s, stretch=Blocks(0.0), spread=Blocks(SPREAD_EVERY_S))
+    gap_s = max(MIN_GAP_S, MAX_GAP_INTERVALS / settings.rate_per_s)
+    return Drift(settings, gap_s, stretch=Blocks(0.0), spread=Blocks(SPREAD_EVERY_S))
 
 
 NORMAL_95 = 1.96

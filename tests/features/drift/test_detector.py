@@ -1,5 +1,6 @@
 """The drift detector, sample by sample."""
 
+import itertools
 import math
 from array import array
 from collections.abc import Callable
@@ -463,6 +464,34 @@ def test_a_burst_of_three_minutes_is_no_drift(phi: float) -> None:
     verdicts = run(state, 60, lambda: 4 * draw())
     assert [event for _, event in events(verdicts)] == ["alarm"]
     assert 36 <= events(verdicts)[0][0] <= 42
+
+
+@pytest.mark.parametrize(
+    ("rate_per_s", "shared_sd", "minutes"), [(0.2, 0.2, (12, 18)), (0.2, 0, (3, 6)), (20.0, 0, (3, 3.1))]
+)
+def test_a_slowdown_lasts_longer_where_samples_depend_on_each_other(
+    rate_per_s: float, shared_sd: float, minutes: tuple[float, float]
+) -> None:
+    """×4 must last three minutes, and four times as long where 25 neighbours share half of their noise.
+
+    The prober pauses for two seconds after each 400 probes, which ends nothing, also where that is as long as 40 probes.
+    """
+    rng, state = Random(38), new_state(Settings(rate_per_s))
+    times = (number / rate_per_s + 2 * (number // 400) for number in itertools.count())
+    shared = 0.0
+
+    def verdict(factor: float) -> DriftVerdict:
+        nonlocal shared
+        shared = rng.gauss(0, shared_sd) if state.passed % 25 == 0 else shared
+        return step(state, Observation(next(times), factor * math.exp(shared + rng.gauss(0, 0.2))))[1]
+
+    while state.baseline is None:
+        verdict(1)
+    state.covers_days = True
+    since_s = state.last_s
+    while not verdict(4).active:
+        pass
+    assert minutes[0] <= (state.last_s - since_s) / 60 <= minutes[1]
 
 
 def test_a_pause_is_no_part_of_the_three_minutes() -> None:
