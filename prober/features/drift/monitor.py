@@ -319,16 +319,10 @@ class TargetDrift(TargetObserver):
         return f", as on {counted(len(days), 'earlier day')} at about this time" if days else ""
 
     def _declare(self, key: SignalKey) -> None:
-        registry, labels = self._monitor.registry, (self.name, *key)
-        registry.value(series.DRIFT_EVIDENCE, *labels)
-        for declared, kinds in (
-            (series.DRIFT_ACTIVE, series.DRIFT_CAUSES),
-            (series.BASELINE_STATE, series.DRIFT_PHASES),
-            (series.DRIFT_LOAD, series.DRIFT_LOADS),
-            (series.DRIFT_EVENTS, series.DRIFT_EVENT_KINDS),
-        ):
-            for kind in kinds:
-                registry.value(declared, *labels, kind)
+        """Export the state that is saved or new: the first sample may be long in coming."""
+        for event in series.DRIFT_EVENT_KINDS:
+            self._monitor.registry.value(series.DRIFT_EVENTS, self.name, *key, event)
+        self._show(key, present_verdict(self.detectors[key].state), ())
 
     def _show(self, key: SignalKey, verdict: DriftVerdict, moved: tuple[Shift, ...]) -> None:
         """Export the verdict. Start and size of a shift are only exported while it is active."""

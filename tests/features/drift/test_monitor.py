@@ -66,9 +66,8 @@ def test_a_slower_target_is_told_with_its_shift_and_since_when() -> None:
     """Learning, provisional, active: evidence 1, the cause unusual, the shift with its interval; gone when it has recovered."""
     stage = Stage()
     assert stage.value("llmslo_drift_active", "ttft", "unusual") == 0
-    stage.feed(100)
-    assert stage.value("llmslo_drift_baseline_state", "ttft", "learning") == 1
-    stage.feed(6_000, start=100)
+    assert stage.value("llmslo_drift_baseline_state", "ttft", "learning") == 1, "before the first probe"
+    stage.feed(6_100)
     assert stage.value("llmslo_drift_baseline_state", "ttft", "provisional") == 1
     assert stage.value("llmslo_drift_events_total", "ttft", "learnt") == 1
     stage.feed(600, 2.0, start=6_100)
@@ -83,6 +82,9 @@ def test_a_slower_target_is_told_with_its_shift_and_since_when() -> None:
     assert abs(estimate - 2.0) < 0.15
     assert stage.value("llmslo_drift_shift_ratio", "ttft", "p99", "estimate") is None, "600 samples are no p99"
     assert stage.value("llmslo_drift_active", "itl", "unusual") == 0, "its gaps are as they were"
+    restarted = Stage(dict(stage.monitor.states()))
+    assert restarted.value("llmslo_drift_active", "ttft", "unusual") == 1, "before the first probe"
+    assert restarted.value("llmslo_drift_since_timestamp_seconds", "ttft") == since
     stage.feed(2_000, start=6_700)
     assert stage.value("llmslo_drift_active", "ttft", "unusual") == 0
     assert stage.value("llmslo_drift_since_timestamp_seconds", "ttft") is None
