@@ -270,9 +270,10 @@ class AccessControl:
     def _is_foreign(self, request: web.Request) -> bool:
         """True if the Host may be another site's name that leads here (DNS rebinding). Browsers always send it.
 
-        If the prober has an external URL, or is reachable only from this machine, pages and API accept the prober's own addresses only.
-        Metrics, probes and target health, which Prometheus and proxies request by their own names, also accept names that no public
-        site can have; if other machines can reach the prober, they accept every name, except `/probe`, which any page could request.
+        Reachable only from this machine, it accepts its own names for pages and API. Metrics, probes and target health, which
+        Prometheus and proxies request by their own names, also accept names that no public site can have. Reachable from other
+        machines, it accepts these everywhere, and every name for metrics and health, and for pages and API if it has no external
+        URL, as nothing tells it its own.
         Actions of browsers need the prober's own addresses or any IP address.
         """
         path, name = self._path(request), host_name(request.headers.get("Host", ""))
@@ -280,14 +281,12 @@ class AccessControl:
             return False
         if request.method not in SAFE_METHODS and not request.headers.keys().isdisjoint(("Origin", "Sec-Fetch-Site")):
             return ip_address(name) is None
-        if path in (METRICS, PROBE) or path.startswith(TARGETS):
-            is_private = "." not in name or name.endswith(PRIVATE) or ip_address(name) is not None
-            return (self.is_local or path == PROBE) and not is_private
-        if not (self.is_local or self._external_url):
-            return False
-        reached = request.transport and request.transport.get_extra_info("sockname")
-        at = ip_address(str(reached[0])) if reached else None
-        return at is None or ip_address(name) != (getattr(at, "ipv4_mapped", None) or at)
+        is_private = "." not in name or name.endswith(PRIVATE) or ip_address(name) is not None
+        if path == PROBE:
+            return not is_private
+        if path == METRICS or path.startswith(TARGETS):
+            return self.is_local and not is_private
+        return self.is_local or (bool(self._external_url) and not is_private)
 
     def _other_site(self, request: web.Request) -> str:
         """The other site whose page sent the request; "" if it did not come from another site.

@@ -6,14 +6,10 @@ The rows of the tables are (Host, status of the page and the API, status of metr
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
-from prober.web.access_control import AccessControl
 from prober.web.site import Site, external_address
-from prober.web.web_config import WebFile
 from tests.web.listening import listening
 
 EXTERNAL = "https://prober.example/slo"
@@ -101,32 +97,14 @@ async def test_a_listener_for_all_answers_to_every_name_as_no_name_is_its_own() 
             await check(port, host, 200, 200)
 
 
-async def test_a_listener_for_all_behind_an_external_address_answers_to_that() -> None:
-    """Prometheus and kubelets come by addresses of their own, also by names that a site could have: for metrics and health."""
+async def test_a_listener_for_all_behind_an_external_address_answers_to_that_and_to_private_names() -> None:
+    """Links of alerts lead to a Service or a pod. Metrics and health are for names that a site could have, too."""
     async with site_of(":0", EXTERNAL) as (_, port):
-        for host in (*OWN, "prober.example", "prober.example:443"):
+        for host in (*OWN, *PRIVATE, "prober.example", "prober.example:443"):
             await check(port, host, 200, 200)
-        for host in (*PRIVATE, *OF_OTHERS):
+        for host in OF_OTHERS:
             await check(port, host, 403, 200)
         assert (await ask(port, "/-/ready", "10.1.2.3:9742"))[0] == 503  # not ready, and not refused
-
-
-@pytest.mark.parametrize(
-    ("reached", "host", "is_refused"),
-    [
-        ("10.0.0.5", "10.0.0.5:9742", False),
-        ("::ffff:10.0.0.5", "10.0.0.5", False),  # of a socket for both families
-        ("fd00::5", "[fd00::5]:9742", False),
-        ("10.0.0.5", "10.0.0.6", True),
-        ("fd00::5", "[fd00::6]", True),
-    ],
-)
-def test_the_address_that_was_reached_is_the_probers_own(reached: str, host: str, *, is_refused: bool) -> None:
-    """A pod's own address, behind an external address."""
-    access = AccessControl(WebFile(None), "", EXTERNAL, lambda: False, lambda: True, cast(Any, lambda _: None))
-    transport = SimpleNamespace(get_extra_info=lambda _: (reached, 9742))
-    request = SimpleNamespace(method="GET", path="/", headers={"Host": host}, transport=transport)
-    assert (access._is_foreign(cast(Any, request))) is is_refused
 
 
 async def test_a_prefix_of_its_own_replaces_the_path_of_the_external_address() -> None:
