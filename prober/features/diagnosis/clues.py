@@ -55,7 +55,7 @@ class WindowFeatures:
     From the engine's metrics page:
     running, waiting: means of the readings. kv_usage_ratio: their 90th percentile. waiting: without deferred ones.
     kv_cache_tokens, kv_capacity_tokens: mean number of tokens in a rank's KV cache, and its capacity.
-    requests_per_s, prompt_tokens_per_request: of all requests.
+    requests_per_s, prompt_tokens_per_request: of all requests; the second only if at least half of them are of others.
     preemptions_per_s, generated_tokens_per_s: from increments of the counters.
     computed_prompt_tokens_per_s: without tokens from the prefix cache.
     prefix_hit_tokens_per_s, prefix_hit_ratio: tokens found in the cache, and their share of those looked up.

@@ -64,6 +64,11 @@ def _waiting(s: Symptoms) -> Finding | None:
     return s.shared("waiting", s.queue_share, s.added_s, is_told=s.now.queue_part_s is not None)
 
 
+def _told_prefill(s: Symptoms) -> Finding | None:
+    share = s.told_share(lambda w: w.prefill_part_s)
+    return s.shared("prefill, as the engine tells", share, s.added_s, is_told=True)
+
+
 def _cache_pressure(s: Symptoms) -> tuple[Finding, ...]:
     def preemptions(window: WindowFeatures) -> float | None:
         per_s = window.preemptions_per_s
@@ -147,7 +152,9 @@ def _slow_decode(s: Symptoms) -> tuple[Finding, ...]:
     step = s.grown("decode step", lambda w: w.step_s)
     slowest = s.grown("decode step of the slowest fifth of the answers", lambda w: w.slow_step_s)
     work = None if s.work_growth is None else Finding("tokens per second of all requests", s.work_growth, "×")
-    return _known(step if is_slow else slowest, work, s.measured("requests running", lambda w: w.running))
+    prefill = _told_prefill(s) if s.is_ttft_slow else None
+    running = s.measured("requests running", lambda w: w.running)
+    return _known(step if is_slow else slowest, prefill, work, running)
 
 
 def _is_late_on_the_way(s: Symptoms) -> bool:
@@ -190,11 +197,7 @@ def _slow_prefill(s: Symptoms) -> tuple[Finding, ...]:
         return ()
     own = s.told_share(lambda w: w.prefill_part_s)
     if own is not None:
-        return (
-            _known(s.shared("prefill, as the engine tells", own, s.added_s, is_told=True), waiting)
-            if own >= MOST
-            else ()
-        )
+        return _known(_told_prefill(s), waiting) if own >= MOST else ()
     cost = s.share(cost_s, s.long_added_s)
     if cost is None:
         if s.queue_share is None or s.outside_share is None:

@@ -358,7 +358,8 @@ class TargetDiagnosis(TargetObserver):
         devices = [gpus for at_s, gpus in self.devices if at_s >= since_s]
         ranks = max((signals.ranks or 1 for _, signals in readings), default=1)
         hardware = hardware_of(self.decode, devices[-1] if devices else (), ranks)
-        return window_features(probes, readings, devices, hardware)
+        own = [probe for each in self._probes.values() for probe in each]
+        return window_features(probes, readings, devices, hardware, own)
 
     def _now_s(self) -> float:
         return self._observed.target.clock.now_ns() / 1e9

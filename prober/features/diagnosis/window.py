@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from prober.config.serving import DecodeBoundSpec
 from prober.features.diagnosis.clues import GROWN, MOST, WindowFeatures
+from prober.features.diagnosis.trouble import due_s
 from prober.measure.bandwidth_bound import (
     DecodeModel,
     UnknownFigure,
@@ -69,6 +70,7 @@ def window_features(
     readings: Sequence[Reading] = (),
     devices: Sequence[Sequence[GpuReading]] = (),
     hardware: Hardware | None = None,
+    own: Sequence[ProbeResult] = (),
 ) -> WindowFeatures:
     """Compute the features of one window.
 
@@ -76,6 +78,7 @@ def window_features(
     answered probes without warm-ups and cached cold prompts.
     readings: (seconds of one clock, signals of the page) in the order of time.
     devices: readings of all GPUs, one sequence per time.
+    own: probes of all workloads, by which the requests of others are counted; without them `probes`
     """
     good = [probe for probe in probes if probe.outcome in ANSWERED and not probe.warm_up and not probe.cached]
     ttfts = [(probe, ttft) for probe in good if (ttft := probe.timeline.ttft_s) is not None]
@@ -112,6 +115,8 @@ def window_features(
     prompt_tokens = _observed_mean(readings, lambda s: s.prompt_tokens)
     if prompt_tokens is None and prompts is not None and requests:
         prompt_tokens = prompts / requests
+    if requests and _own_rate(own or probes, readings) > MOST * requests:
+        prompt_tokens = None  # a mean of the probes, whose lengths vary, and not of users
     queries = _rate(readings, lambda s: s.prefix_cache_queries_tokens_total)
     hits = _rate(readings, lambda s: s.prefix_cache_hits_tokens_total)
     return WindowFeatures(
@@ -431,6 +436,12 @@ def _observed_mean(readings: Sequence[Reading], of: Callable[[EngineSignals], En
         return None
     count = _increment([number for number, _ in totals])
     return _increment(sums) / count if count else None
+
+
+def _own_rate(probes: Iterable[ProbeResult], readings: Sequence[Reading]) -> float:
+    """Probes per second that were due between the first and the last of at least two readings."""
+    (first_s, _), (last_s, _) = readings[0], readings[-1]
+    return sum(first_s <= due_s(probe) < last_s for probe in probes) / (last_s - first_s)
 
 
 def _requests_total(signals: EngineSignals) -> float | None:

@@ -467,3 +467,12 @@ def test_every_mechanism_and_every_constant_is_documented() -> None:
 def test_figures_are_read_as_people_write_them(value: float, unit: str, amount: str) -> None:
     """No power of ten, however far over its limit something is."""
     assert Finding("waiting", value, unit).amount == amount
+
+
+def test_slower_steps_that_make_the_first_token_late_come_with_its_prefill() -> None:
+    """The SLO on TTFT is the one that is missed, and an engine that computes more slowly does so in prefill, too."""
+    told = replace(HEALTHY, prefill_part_s=0.040)
+    slow = {**STEPS, **SLOWER, "prefill_part_s": 0.040 + SLOWER["ttft_mean_s"] - 0.05}
+    figures = [finding.figure for finding in diagnosed(slow, "ttft", before=told).evidence]
+    assert "prefill, as the engine tells, share of the growth of the TTFT" in figures
+    assert not any("prefill" in finding.figure for finding in diagnosed(STEPS, "tpot", before=told).evidence)

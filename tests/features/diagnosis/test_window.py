@@ -56,6 +56,23 @@ def test_signals_that_a_page_lacks_are_absent() -> None:
     assert (once.preemptions_per_s, once.waiting) == (None, 0.0)
 
 
+def test_prompts_of_users_are_known_where_most_requests_are_theirs() -> None:
+    """The probes' own lengths vary from window to window; those of all workloads count."""
+
+    def due(second: int) -> ProbeResult:
+        return replace(probe(), timeline=replace(probe().timeline, intended_ns=second * 1000 * MS))
+
+    def readings(requests: int) -> list[Reading]:
+        end = replace(PAGE, requests_finished_total=float(requests), prompt_tokens_total=300.0 * requests)
+        return [(0.0, replace(PAGE, requests_finished_total=0.0, prompt_tokens_total=0.0)), (20.0, end)]
+
+    own = [due(second) for second in range(20)]
+    assert window_features(own, readings(41)).prompt_tokens_per_request == 300
+    assert window_features(own, readings(25)).prompt_tokens_per_request is None
+    assert window_features(own[:5], readings(25), own=own).prompt_tokens_per_request is None
+    assert window_features(own[:5], readings(25)).prompt_tokens_per_request == 300
+
+
 def telling(parts: TimeParts, count: int = 20) -> list[ProbeResult]:
     one = probe()
     return [replace(one, timeline=replace(one.timeline, parts=parts))] * count
