@@ -24,7 +24,7 @@ FULL: dict[str, Any] = {
     "extraVolumeMounts": [{"name": "scratch", "mountPath": "/var/lib/scratch"}],
     "extraEnv": [{"name": "ENGINE_KEY", "valueFrom": {"secretKeyRef": {"name": "engine", "key": "api-key"}}}],
     "extraArgs": ["--web.enable-admin-api"],
-    "web": {"configSecret": "prober-web", "tlsSecret": "prober-tls"},
+    "web": {"externalUrl": "https://prober.example/slo/", "configSecret": "prober-web", "tlsSecret": "prober-tls"},
     "networkPolicy": {"egress": [{"to": [{"ipBlock": {"cidr": "198.51.100.0/24"}}], "ports": [{"port": 8000}]}]},
     "serviceMonitor": {
         "enabled": True,

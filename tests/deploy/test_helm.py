@@ -194,6 +194,7 @@ def test_helm_asks_for_what_only_its_user_knows(program: Path, over: dict[str, A
         helm(program, RELEASE, merged(MINIMAL, over))
 
 
+OUTSIDE = "https://prober.example/slo"
 POD_DISCOVERY: dict[str, Any] = {"config": {"discovery": [{"kubernetes": {}}]}}
 NAMELESS: dict[str, Any] = {"serviceAccount": {"create": False}}
 
@@ -211,6 +212,7 @@ NAMELESS: dict[str, Any] = {"serviceAccount": {"create": False}}
         ({"web": {"tlsSecret": "prober-tls"}}, "web.configSecret: needed with web.tlsSecret"),
         ({"extraArgs": ["--web.enable-admin-api"]}, "web.configSecret: needed with --web.enable-admin-api"),
         ({"extraArgs": ["--web.listen-address=:80"]}, "extraArgs: remove --web.listen-address=:80"),
+        ({"extraArgs": ["--web.external-url=https://a.example"]}, "extraArgs: remove --web.external-url"),
         (
             {"extraSecretMounts": [{"name": "config", "secretName": "token", "mountPath": "/token"}]},
             "extraSecretMounts: the chart has a volume config",
@@ -332,6 +334,27 @@ def test_resources_of_the_values_hold_for_one_replica_and_for_several(replicas: 
         "requests": {"cpu": amounts[0], "memory": amounts[1]},
         "limits": {"cpu": "2", "memory": amounts[2]},
     }
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_alerts_lead_to_the_address_for_people(replicas: int) -> None:
+    """Which the prober is told, too. One replica has every target; of several the one that Prometheus scrapes for it does."""
+    manifests = chart(replicas=replicas, web={"externalUrl": OUTSIDE + "/"}, prometheusRule={"enabled": True})
+    args = workload(manifests)["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert f"--web.external-url={OUTSIDE}/" in args
+    notes = [
+        rule.get("annotations", {})
+        for group in one(manifests, "PrometheusRule")["spec"]["groups"]
+        for rule in group["rules"]
+    ]
+    assert {note["runbook_url"].rpartition("/")[0] for note in notes if "runbook_url" in note} == {
+        OUTSIDE + "/runbooks"
+    }
+    pages = {note["prober_url"] for note in notes if "prober_url" in note}
+    if replicas == 1:
+        assert pages == {OUTSIDE + "/?target={{ $labels.target | urlquery }}"}
+    else:
+        assert all("}}http://{{" in page for page in pages)
 
 
 def test_a_budget_of_disruption_can_be_left_out() -> None:

@@ -152,6 +152,24 @@ def test_a_key_of_the_engine_reaches_the_sidecar(example: Path) -> None:
         kubernetes_validate.validate(manifest, "1.29", strict=True)
 
 
+def test_arguments_and_volumes_of_the_engine_s_chart_are_beside_its_own(example: Path) -> None:
+    """Those that the sidecar itself depends on are refused."""
+    over = {
+        "image": {"repository": "registry.example/llm-slo-prober", "pullPolicy": "Always"},
+        "extraArgs": ["--log.level=debug"],
+        "extraVolumes": [{"name": "authorities", "configMap": {"name": "authorities"}}],
+        "extraVolumeMounts": [{"name": "authorities", "mountPath": "/etc/authorities", "readOnly": True}],
+    }
+    usual, further = (workload(rendered(example, **each))["spec"]["template"]["spec"] for each in ({}, over))
+    (was,), (sidecar,) = usual["initContainers"], further["initContainers"]
+    assert sidecar["imagePullPolicy"] == "Always"
+    assert sidecar["args"] == was["args"] + over["extraArgs"]
+    assert sidecar["volumeMounts"] == was["volumeMounts"] + over["extraVolumeMounts"]
+    assert [each for each in further["volumes"] if each not in usual["volumes"]] == over["extraVolumes"]
+    with pytest.raises(Refused, match=r"extraArgs: remove --web.listen-address=:80"):
+        rendered(example, extraArgs=["--web.listen-address=:80"])
+
+
 @pytest.mark.parametrize("program", [HELM_3, HELM_4], ids=["3", "4"])
 def test_a_cluster_may_choose_the_user(example: Path, program: Path) -> None:
     """As OpenShift does: an empty value takes the fixed user away, and leaves the rest. Root is refused."""

@@ -40,6 +40,11 @@ cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes: llm-slo-prober-sto
 {{- if not $values.image.repository }}
 {{- fail "llm-slo-prober-sidecar.image.repository: needed: the image of the prober, with your registry before it" }}
 {{- end }}
+{{- range $values.extraArgs }}
+{{- if regexMatch "^--(config\\.file|keep-running|storage\\.path|web\\.listen-address)(=|$)" . }}
+{{- fail (printf "llm-slo-prober-sidecar.extraArgs: remove %s: the sidecar has it, or depends on its default" .) }}
+{{- end }}
+{{- end }}
 {{- if semverCompare "<1.28-0" .Capabilities.KubeVersion.Version }}
 {{- fail (printf "llm-slo-prober.sidecar: native sidecars need Kubernetes 1.29, or 1.28 with the feature gate SidecarContainers; this is rendered for %s. Without a cluster give helm template --kube-version=1.29; for an older cluster take deploy/kustomize/components/sidecar-classic" .Capabilities.KubeVersion.Version) }}
 {{- end -}}
@@ -50,9 +55,20 @@ cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes: llm-slo-prober-sto
   {{- else }}
   image: {{ .repository }}:{{ .tag | default (index $.Subcharts "llm-slo-prober-sidecar").Chart.AppVersion }}
   {{- end }}
+  {{- with .pullPolicy }}
+  imagePullPolicy: {{ . }}
+  {{- end }}
   {{- end }}
   restartPolicy: Always
-  args: [run, --keep-running, --config.file=/etc/prober/prober.yaml, --storage.path=/var/lib/prober, --storage.max-size=56M]
+  args:
+    - run
+    - --keep-running
+    - --config.file=/etc/prober/prober.yaml
+    - --storage.path=/var/lib/prober
+    - --storage.max-size=56M
+    {{- range $values.extraArgs }}
+    - {{ . | quote }}
+    {{- end }}
   env:
     - name: POD_NAME
       valueFrom: {fieldRef: {fieldPath: metadata.name}}
@@ -92,9 +108,13 @@ cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes: llm-slo-prober-sto
     {{- range $values.extraSecretMounts }}
     - {name: {{ .name | quote }}, mountPath: {{ .mountPath | quote }}, readOnly: true}
     {{- end }}
+    {{- with $values.extraVolumeMounts }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
 {{- end }}
 
 {{- define "llm-slo-prober.sidecar.volumes" -}}
+{{- $values := include "llm-slo-prober.sidecar.values" . | fromYaml -}}
 - name: llm-slo-prober-config
   configMap: {name: {{ include "llm-slo-prober.sidecar.name" . }}}
 - name: llm-slo-prober-storage
@@ -103,9 +123,12 @@ cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes: llm-slo-prober-sto
   emptyDir: {medium: Memory, sizeLimit: 16Mi}
 - name: llm-slo-prober-no-token
   emptyDir: {medium: Memory, sizeLimit: 1Mi}
-{{- range (include "llm-slo-prober.sidecar.values" . | fromYaml).extraSecretMounts }}
+{{- range $values.extraSecretMounts }}
 - name: {{ .name | quote }}
   secret: {secretName: {{ .secretName | quote }}} # readable by every user, as the engine's pod may have no group for it
+{{- end }}
+{{- with $values.extraVolumes }}
+{{ toYaml . }}
 {{- end }}
 {{- end }}
 
