@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -78,7 +79,12 @@ def mock(
         )
         limit_s = quantity("--duration", duration, parse_duration) if duration else None
     with exit_on(OSError, command="mock", code=ExitCode.FAILED):
-        asyncio.run(_serve(settings, host, port, limit_s))
+        try:
+            asyncio.run(_serve(settings, host, port, limit_s))
+        except OSError as problem:
+            if problem.errno != errno.EADDRINUSE:
+                raise
+            raise OSError(f"--port {port}: another program listens there; choose another port") from None
 
 
 def _parameters(slots: int, kv_blocks: int) -> Parameters:

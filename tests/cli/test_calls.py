@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import socket
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -142,6 +143,15 @@ def test_a_wrong_call_names_the_option(arguments: tuple[str, ...], code: int, me
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_mock_at_a_taken_port_says_so() -> None:
+    """Of what is usually another mock that still runs."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = prober("mock", "--port", port)
+    assert done.returncode == 1
+    assert f"prober mock: --port {port}: another program listens there; choose another port" in done.stderr
 
 
 def test_a_header_without_a_colon_is_refused_and_not_shown() -> None:
