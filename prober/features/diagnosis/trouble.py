@@ -111,7 +111,7 @@ def _bad_text(slo: Slo, signal: str, probes: Sequence[ProbeResult], ratios: Sequ
     """Describe what has been bad since the trouble began, and what is allowed."""
     allowed = f"{format_percent(slo.error_budget_ratio)} allowed"
     if signal == "success":
-        return f"{_percent(fmean(ratios))} of the probes fail, {allowed}"
+        return f"{_percent(fmean(ratios))} of {len(ratios)} probes failed, {allowed}"
     name, limit = signal.upper().replace("_", " "), format_duration(slo.threshold_s or 0.0)
     values = [value for probe in probes if (value := getattr(probe.timeline, f"{signal}_s", None)) is not None]
     if values and median(values) > (slo.threshold_s or 0.0):

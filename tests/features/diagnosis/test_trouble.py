@@ -90,7 +90,7 @@ def test_it_says_what_is_bad() -> None:
     texts = {
         "." * 30 + "s" * 20: "TTFT 1.1 s, 300 ms allowed",
         "." * 30 + 20 * "s..": "TTFT above 300 ms in 33% of the probes, 5% allowed",
-        "." * 30 + 20 * "x..": "33% of the probes fail, 5% allowed",
+        "." * 30 + 20 * "x..": "33% of 60 probes failed, 5% allowed",
     }
     for events, text in texts.items():
         found = burn(QUICK, probes(events))
