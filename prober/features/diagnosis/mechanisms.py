@@ -403,7 +403,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     ),
     Mechanism(
         "slow_decode",
-        "decode steps take longer than usual",
+        "the engine's steps take longer than usual",
         _anything,
         _slow_decode,
         frozenset({"queueing", "slow_prefill", "stalls"}),

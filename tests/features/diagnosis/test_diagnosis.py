@@ -378,7 +378,7 @@ def test_a_probable_name_is_said_to_be_one() -> None:
     assert replace(diagnosis, bad="TPOT 16 ms, 12 ms allowed").headline.startswith(
         "TPOT 16 ms, 12 ms allowed, probably"
     )
-    assert diagnosis.text().startswith("probably slow decode, confirming: decode steps")
+    assert diagnosis.text().startswith("probably slow decode, confirming: the engine's steps")
 
 
 def test_unknown_says_what_would_tell() -> None:

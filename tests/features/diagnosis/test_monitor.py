@@ -373,7 +373,10 @@ def test_two_names_are_both_shown_with_their_own_words() -> None:
     for other in others:
         take(one.target_diagnosis, verdict("slow_decode", other))
     assert one.diagnosis is not None
-    assert (one.diagnosis.regimes, one.diagnosis.means) == (("slow_decode",), "decode steps take longer than usual")
+    assert (one.diagnosis.regimes, one.diagnosis.means) == (
+        ("slow_decode",),
+        "the engine's steps take longer than usual",
+    )
 
 
 def test_a_workload_that_is_removed_is_forgotten() -> None:

@@ -19,7 +19,10 @@ from prober.results.stage_parts import quantile_text
 from prober.statistics.sequential_test import Evidence
 
 HEAD = ("A", "B", "B against A", "95% interval", "p", "better")
-P_NOTE = "p is corrected for the number of axes (Holm). *: too few samples for this quantile by itself."
+P_NOTE = (
+    "A and B are of all requests, B against A is the typical difference of a round, so that the two may point apart. "
+    "p is corrected for the number of axes (Holm). *: too few samples for this quantile by itself."
+)
 
 
 def markdown(comparisons: Sequence[Comparison]) -> str:
