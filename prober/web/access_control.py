@@ -270,10 +270,10 @@ class AccessControl:
     def _is_foreign(self, request: web.Request) -> bool:
         """True if the Host may be another site's name that leads here (DNS rebinding). Browsers always send it.
 
-        Reachable only from this machine, it accepts its own names for pages and API. Metrics, probes and target health, which
-        Prometheus and proxies request by their own names, also accept names that no public site can have. Reachable from other
-        machines, it accepts these everywhere, and every name for metrics and health, and for pages and API if it has no external
-        URL, as nothing tells it its own.
+        A prober that only this machine can reach accepts its own names; for metrics, probes and target health, which Prometheus
+        and proxies request by names of theirs, also private ones, which no public site can have. A prober that others can reach
+        accepts private names everywhere; for metrics and health every name, and for pages and API too if it has no external URL,
+        as nothing tells it its own.
         Actions of browsers need the prober's own addresses or any IP address.
         """
         path, name = self._path(request), host_name(request.headers.get("Host", ""))

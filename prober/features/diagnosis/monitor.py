@@ -332,7 +332,7 @@ class TargetDiagnosis(TargetObserver):
                 shown[self.name, name, state, means] = self.diagnosis.since_unix_s
         self._monitor.registry.keep(series.CAUSE, shown, self.name)
         for labels, since_unix_s in shown.items():
-            self._monitor.registry.show(series.CAUSE, round(since_unix_s), *labels)  # as a text of an alert shows it
+            self._monitor.registry.show(series.CAUSE, round(since_unix_s), *labels)  # alerts would show the fraction
 
     def _learn(self, now_s: float) -> None:
         """Add the time since the last usual window as another one, once it has enough probes."""

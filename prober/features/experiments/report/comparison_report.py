@@ -20,7 +20,7 @@ from prober.statistics.sequential_test import Evidence
 
 HEAD = ("A", "B", "B against A", "95% interval", "p", "better")
 P_NOTE = (
-    "A and B are of all requests, B against A is the typical difference of a round, so that the two may point apart. "
+    "A and B are of all requests, B against A is the typical difference of a round: the two may disagree. "
     "p is corrected for the number of axes (Holm). *: too few samples for this quantile by itself."
 )
 
